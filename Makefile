@@ -1,0 +1,46 @@
+# `make demo` and `make test` each work alone on a fresh machine that has Python 3.11 and make.
+PYTHON ?= python3
+WORKERS ?= 2
+
+BIN := .venv/bin
+# The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
+export PYTHONSAFEPATH := 1
+# One thread for each pytest worker, or they fight over the cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint typecheck wheel-test clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
+
+.venv/.installed: pyproject.toml .ci/constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: .venv/.installed  ## fetch SmolLM2-135M, generate on a virtual wafer, compare with transformers
+	$(BIN)/python -m wafer_triton.models.demo
+
+test: lint  ## everything: lint, types, all tests
+	$(PYTEST)
+
+quick: .venv/.installed  ## the fast tests
+	$(PYTEST) -m "not slow"
+
+lint: typecheck  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy does not follow package-dir, so it is shown the tree as it installs.
+typecheck: .venv/.installed  ## mypy alone
+	@rm -rf build/typed && mkdir -p build/typed/wafer_triton
+	@ln -s $(CURDIR)/wafer_triton/* $(CURDIR)/kernels $(CURDIR)/models build/typed/wafer_triton
+	MYPYPATH=build/typed $(BIN)/mypy -p wafer_triton
+
+wheel-test: .venv/.installed  ## build a wheel and try it outside the repository
+	$(BIN)/pytest tests/test_packaging.py
+
+clean:  ## remove what make made (the checkpoint cache stays)
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
