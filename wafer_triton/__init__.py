@@ -1,0 +1,33 @@
+"""Run a wafer-scale chip's program on one GPU or a laptop, and know what it would cost on the wafer."""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Everything public, by the module that holds it. Names are loaded on first use, so that `import wafer_triton` pulls
+# in neither torch nor triton, and costing works where they are missing.
+_PUBLIC = {
+    "account": ("Account", "account", "link_loads"),
+    "device": ("Device", "device"),
+    "errors": ("WaferError",),
+    "layout": ("MeshTensor", "scatter"),
+    "mesh": ("Mesh", "as_mesh"),
+    "ops": ("all_reduce", "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax"),
+    "schedule.rounds": ("Builder", "Cores", "Schedule", "Slot"),
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'wafer_triton' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"wafer_triton.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,49 @@
+"""The one exception family: every mistake a user can make raises a `WaferError`.
+
+A message says what is wrong, where (core, round, buffer, key or file) and what to do about it.
+Our own impossibilities are `assert`s, not members of this family.
+"""
+
+
+class WaferError(Exception):
+    """Base of all errors that wafer_triton raises for a user's mistake."""
+
+
+class DeviceError(WaferError, ValueError):
+    """A device is unknown or its numbers make no sense."""
+
+
+class MeshError(WaferError, ValueError):
+    """A mesh or region is empty, larger than its device, or unfit for the algorithm."""
+
+
+class ShapeError(WaferError, ValueError):
+    """Shapes of operands do not agree with each other, the layout or the mesh."""
+
+
+class DtypeError(WaferError, TypeError):
+    """A dtype is unsupported, or operands mix dtypes or torch devices."""
+
+
+class SramError(WaferError, MemoryError):
+    """A core's buffers do not fit into its SRAM."""
+
+
+class ScheduleError(WaferError, ValueError):
+    """A schedule breaks a rule of the machine: a receive without one sender, a slot both read and written."""
+
+
+class BackendError(WaferError, RuntimeError):
+    """The chosen backend cannot run here: no GPU, no Triton, an operation without a kernel."""
+
+
+class ConfigError(WaferError, ValueError):
+    """A model configuration is incomplete or asks for something that is not computed here."""
+
+
+class CheckpointError(WaferError, ValueError):
+    """A checkpoint is missing, truncated, damaged or not in the safetensors format."""
+
+
+class CacheError(WaferError, ValueError):
+    """A prompt or a decode step does not fit the KV cache."""

@@ -1,0 +1,255 @@
+"""What both executors share: binding a schedule to tensors, and planning it once into steps that run many times.
+
+Exchange is `explicit` (tiles really move, round by round) or `elided` (a core reads the tile that it would hold from
+where it lies). Elision follows from the schedule alone: an exchange in which every core receives one tile is a
+renaming, so it becomes an index map on the buffer that still holds the tiles. The operations and their order stay the
+same, and so do the bits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.local import find
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+
+if TYPE_CHECKING:
+    import torch
+
+EXCHANGES = ("explicit", "elided")
+Step = Callable[[], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where the cores' tiles of a slot lie: in their own slot, or (elided) in that of core (row[i], col[j])."""
+
+    slot: Slot
+    row: Index | None = None
+    col: Index | None = None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether every core's tile lies with the core itself."""
+        return self.row is None and self.col is None
+
+    def flat(self, shape: tuple[int, int]) -> Index:
+        """The core that holds the tile of each core."""
+        row = np.arange(shape[0]) if self.row is None else self.row
+        col = np.arange(shape[1]) if self.col is None else self.col
+        return (row[:, None] * shape[1] + col).ravel()
+
+    def moved(self, axis: str, source: Index) -> Place:
+        """This place after an exchange in which position i of `axis` receives from position source[i]."""
+        if axis == "x":
+            return Place(self.slot, self.row, _compose(self.col, source))
+        return Place(self.slot, _compose(self.row, source), self.col)
+
+
+def _compose(before: Index | None, source: Index) -> Index | None:
+    index = source if before is None else before[source]
+    return None if (index == np.arange(len(index))).all() else index
+
+
+class Executor(ABC):
+    """Runs schedules. `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN."""
+
+    def __init__(self, *, exchange: str = "explicit", poison: bool = False) -> None:
+        if exchange not in EXCHANGES:
+            raise BackendError(f"exchange {exchange!r}: choose one of {', '.join(EXCHANGES)}")
+        self.exchange = exchange
+        self.poison = poison
+
+    def bind(
+        self,
+        schedule: Schedule,
+        tensors: Mapping[str, torch.Tensor],
+        scratch: dict[str, torch.Tensor] | None = None,
+    ) -> Program:
+        """Plan a schedule over memory: `tensors` for inputs and residents, [rows, cols, *tile] each.
+
+        A tensor that already has the storage form (see `store`) is used as it is, so that programs can share it.
+        `scratch` is a pool that programs of one schedule share. Raises ShapeError for a missing or misshapen tensor.
+        """
+        memory: dict[str, torch.Tensor] = {}
+        pool = {} if scratch is None else scratch
+        for name, buffer in schedule.buffers.items():
+            if name in tensors:
+                memory[name] = self.store(schedule, buffer, tensors[name])
+            elif buffer.role in ("input", "resident"):
+                raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
+            else:
+                if name not in pool:
+                    pool[name] = self.allocate(schedule, buffer)
+                memory[name] = pool[name]
+        return Program(schedule, memory, self._plan(schedule, memory), self)
+
+    def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """The storage [rows, cols, slots * numel] of a buffer with the given values."""
+        shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
+        if given.shape[:2] != shape[:2] or given[0, 0].numel() != shape[2]:
+            raise ShapeError(
+                f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
+                f"{shape[0]} x {shape[1]} cores, the tensor given is {list(given.shape)}"
+            )
+        rounded = given if given.dtype == self.storage(buffer) else given.to(torch_dtype(buffer.dtype))
+        return rounded.to(self.storage(buffer)).reshape(shape).contiguous()
+
+    def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
+        """Fresh storage of a buffer: zeros, or NaN under `poison`."""
+        import torch
+
+        shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
+        fill = float("nan") if self.poison else 0.0
+        return torch.full(shape, fill, dtype=self.storage(buffer), device=self.device)
+
+    @property
+    def device(self) -> str:
+        """The torch device of fresh storage."""
+        return "cpu"
+
+    @abstractmethod
+    def storage(self, buffer: Buffer) -> torch.dtype:
+        """The dtype that a buffer is stored in."""
+
+    @abstractmethod
+    def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
+        """A step that copies the senders' tiles into the receivers' slots."""
+
+    @abstractmethod
+    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
+        """A step that runs a local operation on its cores."""
+
+    def _plan(self, schedule: Schedule, tensors: dict[str, torch.Tensor]) -> list[Step]:
+        memory = Memory(schedule.mesh, dict(schedule.buffers), tensors)
+        if self.exchange == "elided":
+            return _Elision(self, schedule, memory).plan()
+        made: dict[int, list[Step]] = {}
+        steps: list[Step] = []
+        for round_ in schedule.rounds:
+            if id(round_) not in made:
+                made[id(round_)] = self._round(memory, round_)
+            steps += made[id(round_)]
+        return steps
+
+    def _round(self, memory: Memory, round_: Round) -> list[Step]:
+        moves = [self.move(memory, exchange, Place(exchange.src)) for exchange in round_.exchanges]
+        return moves + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Buffers of a mesh as tensors [rows, cols, slots * numel]."""
+
+    mesh: Mesh
+    buffers: dict[str, Buffer]
+    tensors: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A schedule bound to memory; `run` executes it, and may be called again after inputs changed in place."""
+
+    schedule: Schedule
+    memory: dict[str, torch.Tensor]
+    steps: list[Step]
+    executor: Executor
+
+    def run(self) -> None:
+        """Execute every round."""
+        for step in self.steps:
+            step()
+
+    def write(self, name: str, tiles: torch.Tensor) -> None:
+        """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
+        buffer = self.schedule.buffers[name]
+        self.memory[name].copy_(self.executor.store(self.schedule, buffer, tiles))
+
+    def read(self, name: str) -> torch.Tensor:
+        """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
+        buffer = self.schedule.buffers[name]
+        dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
+        return self.memory[name].to(torch_dtype(buffer.dtype)).unflatten(-1, dims)
+
+
+class _Elision:
+    """Plans with renamed tiles: `places` says for each buffer where its tiles lie now."""
+
+    def __init__(self, executor: Executor, schedule: Schedule, memory: Memory) -> None:
+        self.executor = executor
+        self.schedule = schedule
+        self.memory = memory
+        self.places: dict[str, Place] = {}
+        self.steps: list[Step] = []
+
+    def plan(self) -> list[Step]:
+        for round_ in self.schedule.rounds:
+            arrived = [self.exchange(exchange) for exchange in round_.exchanges]
+            self.places.update(place for place in arrived if place is not None)
+            for op in round_.locals:
+                for out in op.outs:
+                    whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
+                    self.written(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
+                ins = tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins)
+                self.steps.append(self.executor.compute(self.memory, op, ins))
+        for name in list(self.places):
+            if self.memory.buffers[name].role != "scratch":
+                self.settle(name)
+        return self.steps
+
+    def exchange(self, exchange: Exchange) -> tuple[str, Place] | None:
+        """The renaming that stands for an exchange; None after planning a real move."""
+        src = self.places.get(exchange.src.buffer, Place(exchange.src))
+        length = self.memory.mesh.length(exchange.axis)
+        every = exchange.lines is None and exchange.recv.ndim == 1 and len(exchange.recv) == length
+        single = self.memory.buffers[exchange.dst.buffer].slots == 1
+        if every and single and exchange.src.index == 0:
+            return exchange.dst.buffer, src.moved(exchange.axis, exchange.send)
+        self.written(exchange.dst.buffer, keep=True)
+        src = self.places.get(exchange.src.buffer, Place(exchange.src))
+        self.steps.append(self.executor.move(self.memory, exchange, src))
+        return None
+
+    def written(self, name: str, keep: bool) -> None:
+        """Before memory of `name` changes: tiles of others that lie there move out; its own come home if kept."""
+        if not keep:
+            self.places.pop(name, None)
+        self.settle(name)
+
+    def settle(self, name: str) -> None:
+        """Bring the tiles of `name`, and all that lie in its memory, into their own buffers."""
+        found, todo = [], [name]
+        while todo:
+            one = todo.pop()
+            if one in found:
+                continue
+            found.append(one)
+            todo += [other for other, place in self.places.items() if place.slot.buffer == one]
+        moves = [(one, self.places.pop(one)) for one in found if one in self.places]
+        moves = [(one, place) for one, place in moves if not (place.is_own and place.slot.buffer == one)]
+        if len(moves) == 1 and moves[0][1].slot.buffer != moves[0][0]:
+            self.copy(*moves[0])
+            return
+        for one, place in moves:  # they may lie in each other's memory: all move out before any moves in
+            self.copy(self.spare(one), place)
+        for one, _ in moves:
+            self.copy(one, Place(Slot(f"{one}.settled")))
+
+    def spare(self, name: str) -> str:
+        buffer = replace(self.memory.buffers[name], name=f"{name}.settled")
+        if buffer.name not in self.memory.buffers:
+            self.memory.buffers[buffer.name] = buffer
+            self.memory.tensors[buffer.name] = self.memory.tensors[name].clone()
+        return buffer.name
+
+    def copy(self, name: str, place: Place) -> None:
+        op = Local("copy", (Slot(name),), (place.slot,), {"size": self.memory.buffers[name].numel})
+        self.steps.append(self.executor.compute(self.memory, op, (place,)))

@@ -1,0 +1,82 @@
+"""A mesh: a rectangular region of a device's cores.
+
+`fold` serves algorithms that need a square grid on a rectangular mesh (MeshGEMM's lcm grid, WaferLLM section 5): the
+schedule is written for `shape = rows * fold[0], cols * fold[1]` logical cores, and each physical core does the work of
+a `fold` block of them. Moves inside a block cost no hop; SRAM is that of the whole block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from wafer_triton.device import Device, device
+from wafer_triton.errors import MeshError
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """`rows` x `cols` cores of `device`, the first at `origin` (row, column).
+
+    Raises MeshError when empty or when the region leaves the device.
+    """
+
+    rows: int
+    cols: int
+    device: Device = field(default_factory=lambda: device("wse2"))
+    origin: tuple[int, int] = (0, 0)
+    fold: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        for name, side in (("rows", self.rows), ("cols", self.cols)):
+            if not isinstance(side, int) or isinstance(side, bool) or side < 1:
+                raise MeshError(f"mesh {self.rows} x {self.cols}: {name} must be a whole number of at least 1")
+        row, col = self.origin
+        if row < 0 or col < 0 or row + self.rows > self.device.rows or col + self.cols > self.device.cols:
+            raise MeshError(
+                f"mesh {self.rows} x {self.cols} at {self.origin} leaves device {self.device.name}, which has "
+                f"{self.device.rows} x {self.device.cols} cores"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Logical (rows, cols), the grid that schedules and tiles are written for."""
+        return self.rows * self.fold[0], self.cols * self.fold[1]
+
+    @property
+    def cores(self) -> int:
+        """Logical cores."""
+        return self.shape[0] * self.shape[1]
+
+    def square(self) -> Mesh:
+        """The mesh folded to the square lcm grid (itself when square already)."""
+        if self.fold != (1, 1):
+            return self
+        side = math.lcm(self.rows, self.cols)
+        return replace(self, fold=(side // self.rows, side // self.cols))
+
+    def length(self, axis: str) -> int:
+        """Cores along an axis: "x" runs across the columns, "y" down the rows."""
+        return self.shape[1] if axis == "x" else self.shape[0]
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.cols}"
+
+
+def as_mesh(spec: Any, on: str | Device | None = None) -> Mesh:
+    """A Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise."""
+    if isinstance(spec, Mesh):
+        return spec if on is None else replace(spec, device=device(on))
+    sides: Any = spec
+    if isinstance(spec, str):
+        try:
+            sides = tuple(int(side) for side in spec.lower().split("x"))
+        except ValueError:
+            sides = ()
+        sides = sides * 2 if len(sides) == 1 else sides
+    elif isinstance(spec, int):
+        sides = (spec, spec)
+    if not isinstance(sides, tuple | list) or len(sides) != 2:
+        raise MeshError(f"mesh {spec!r}: give a side such as 16, or rows x columns such as '16x24' or (16, 24)")
+    return Mesh(sides[0], sides[1], device("wse2" if on is None else on))

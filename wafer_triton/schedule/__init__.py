@@ -1,0 +1,1 @@
+"""Algorithms as schedules: rounds of neighbour exchanges and local operations, and nothing else."""

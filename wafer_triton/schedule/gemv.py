@@ -1,0 +1,29 @@
+"""MeshGEMV (WaferLLM, OSDI'25, section 6): local products, then a K-tree all-reduce.
+
+The vector is cut along one axis and repeated along the other; the matrix is cut both ways; the product comes out cut
+along the other axis. So consecutive products alternate axes and nothing is ever transposed.
+"""
+
+from __future__ import annotations
+
+from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.rounds import Builder
+
+
+def meshgemv(
+    b: Builder,
+    x: str,
+    w: str,
+    y: str,
+    axis: str,
+    *,
+    m: int,
+    k: int,
+    n: int,
+    groups: tuple[int, ...] | None = None,
+    accumulate: str = "fp32",
+    label: str = "gemv",
+) -> None:
+    """y [m, n] = x [m, k] @ w [k, n] for a batch of m vectors cut along `axis`; every core of a line gets the sum."""
+    b.round(b.local("gemm", y, (x, w), m=m, k=k, n=n, accumulate=accumulate), label=label)
+    all_reduce(b, y, axis, groups=groups, label=label)

@@ -1,0 +1,255 @@
+"""A schedule: an algorithm on a mesh as immutable data, written once and read by everything else.
+
+A `Schedule` is a list of rounds. In a round tiles first move along one axis (`Exchange`), then cores compute
+(`Local`). The round rule: within the exchanges, and within one local operation, a slot of a core is either read or
+written, and no local operation writes a slot that its core sends in the same round; so the order in which cores run
+cannot change a result. A local operation that reads nothing which its round's exchanges write overlaps with them.
+
+Index arrays are per axis and per line, never per core, so a 720 x 720 mesh costs kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wafer_triton import sram
+from wafer_triton.dtype import BYTES
+from wafer_triton.errors import ScheduleError
+from wafer_triton.mesh import Mesh
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One buffer in every core's SRAM: `slots` tiles of shape `tile`.
+
+    `role`: "input" is given at the start, "resident" is given and stays (weights, caches), "output" lives to the end,
+    "scratch" lives from its first use to its last.
+    """
+
+    name: str
+    tile: tuple[int, ...]
+    dtype: str
+    role: str = "scratch"
+    slots: int = 1
+
+    @property
+    def numel(self) -> int:
+        """Elements of one tile."""
+        return prod(self.tile)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of one tile."""
+        return self.numel * BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all slots."""
+        return self.tile_bytes * self.slots
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """A slot of a buffer: a number, or one per position along `axis`; None means the whole buffer as one tile."""
+
+    buffer: str
+    index: int | Index | None = 0
+    axis: str = "x"
+
+    def __str__(self) -> str:
+        return self.buffer if self.index is None else f"{self.buffer}[{self.index if self.is_fixed else '*'}]"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every core uses the same slot."""
+        return not isinstance(self.index, np.ndarray)
+
+    def of_cores(self, flat: Index, mesh: Mesh) -> Index:
+        """The slot number that each of the given cores uses."""
+        if isinstance(self.index, np.ndarray):
+            rows, cols = np.divmod(flat, mesh.shape[1])
+            return self.index[cols if self.axis == "x" else rows]
+        return np.full_like(flat, self.index or 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Cores:
+    """The cores at positions `at` along `axis`, on the given `lines` (None: all) of that axis.
+
+    `at` is [n], the same on each line, or [lines, n] with -1 for none.
+    """
+
+    axis: str
+    at: Index
+    lines: Index | None = None
+
+    def grid(self, mesh: Mesh) -> tuple[Index, Index]:
+        """Rows and columns of the cores, each [lines, n]; where a position is -1, so are both."""
+        lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
+        at = np.broadcast_to(self.at, (len(lines), self.at.shape[-1]))
+        across = np.where(at < 0, -1, lines[:, None])
+        return (across, at) if self.axis == "x" else (at, across)
+
+    def flat(self, mesh: Mesh) -> Index:
+        """Core numbers (row * columns + column), line by line."""
+        rows, cols = self.grid(mesh)
+        return (rows * mesh.shape[1] + cols)[rows >= 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """On every line, position send[i] sends its tile in slot `src` to slot `dst` of position recv[i].
+
+    send and recv are [n] or [lines, n] (-1: none). A sender named several times multicasts: its tile crosses each
+    link once.
+    """
+
+    axis: str
+    src: Slot
+    dst: Slot
+    send: Index
+    recv: Index
+    lines: Index | None = None
+
+    @property
+    def senders(self) -> Cores:
+        """The sending cores, in the order of the receivers."""
+        return Cores(self.axis, self.send, self.lines)
+
+    @property
+    def receivers(self) -> Cores:
+        """The receiving cores."""
+        return Cores(self.axis, self.recv, self.lines)
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """A local operation (see `wafer_triton.local`) on slots of the core's own SRAM, on the cores `where` (None: all)."""
+
+    op: str
+    outs: tuple[Slot, ...]
+    ins: tuple[Slot, ...]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    where: Cores | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """Exchanges, then local operations in order; `label` names the step of the algorithm for traces."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    locals: tuple[Local, ...] = ()
+    label: str = ""
+
+    @cached_property
+    def touched(self) -> frozenset[str]:
+        """Names of the buffers that the round reads or writes."""
+        names = {slot.buffer for exchange in self.exchanges for slot in (exchange.src, exchange.dst)}
+        return frozenset(names | {slot.buffer for op in self.locals for slot in (*op.outs, *op.ins)})
+
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether compute runs beside the exchange: no local operation reads what arrives in this round."""
+        arriving = {exchange.dst.buffer for exchange in self.exchanges}
+        return not any(slot.buffer in arriving for op in self.locals for slot in (*op.ins, *op.outs))
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Rounds on a mesh over named buffers; validated at birth.
+
+    Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
+    """
+
+    name: str
+    mesh: Mesh
+    buffers: Mapping[str, Buffer]
+    rounds: tuple[Round, ...]
+
+    def __post_init__(self) -> None:
+        from wafer_triton.schedule.validate import validate
+
+        validate(self)
+        sram.check(self)
+
+
+class Builder:
+    """Collects buffers and rounds; algorithms are functions that add their rounds to a builder."""
+
+    def __init__(self, mesh: Mesh, name: str) -> None:
+        self.mesh = mesh
+        self.name = name
+        self.buffers: dict[str, Buffer] = {}
+        self.rounds: list[Round] = []
+
+    def buffer(self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1) -> str:
+        """Declare a buffer and return its name; declaring the same one again is harmless, another one an error."""
+        made = Buffer(name, tuple(tile), dtype, role, slots)
+        if self.buffers.setdefault(name, made) != made:
+            raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {made}")
+        return name
+
+    def like(self, name: str, of: str) -> str:
+        """A scratch buffer with the tile, dtype and slots of buffer `of`."""
+        model = self.buffers[of]
+        return self.buffer(name, model.tile, model.dtype, "scratch", model.slots)
+
+    def exchange(
+        self,
+        axis: str,
+        src: str | Slot,
+        dst: str | Slot,
+        send: ArrayLike,
+        recv: ArrayLike,
+        lines: ArrayLike | None = None,
+    ) -> Exchange:
+        """An exchange for `round`; receivers are put in ascending order where all lines share them."""
+        recv = np.atleast_1d(np.asarray(recv, np.int64))
+        send = np.broadcast_to(np.asarray(send, np.int64), recv.shape)
+        if recv.ndim == 1:
+            order = np.argsort(recv, kind="stable")
+            send, recv = send[..., order], recv[order]
+        on = None if lines is None else np.asarray(lines, np.int64)
+        return Exchange(axis, as_slot(src), as_slot(dst), send, recv, on)
+
+    def local(
+        self,
+        op: str,
+        outs: str | Slot | Sequence[str | Slot],
+        ins: str | Slot | Sequence[str | Slot],
+        where: Cores | None = None,
+        **params: Any,
+    ) -> Local:
+        """A local operation for `round`."""
+        return Local(op, _slots(outs), _slots(ins), params, where)
+
+    def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
+        """Append a round of the given exchanges and local operations (nothing if there are none)."""
+        exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
+        locals_ = tuple(step for step in steps if isinstance(step, Local))
+        if not exchanges and not locals_:
+            return None
+        self.rounds.append(Round(exchanges, locals_, label))
+        return self.rounds[-1]
+
+    def build(self) -> Schedule:
+        """The finished schedule."""
+        return Schedule(self.name, self.mesh, dict(self.buffers), tuple(self.rounds))
+
+
+def as_slot(slot: str | Slot) -> Slot:
+    """A buffer's name stands for its slot 0."""
+    return slot if isinstance(slot, Slot) else Slot(slot)
+
+
+def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
+    return (as_slot(slots),) if isinstance(slots, str | Slot) else tuple(as_slot(slot) for slot in slots)

@@ -1,0 +1,102 @@
+"""The account of every core's SRAM: which buffers live in which round, and the hard limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from wafer_triton.errors import SramError
+from wafer_triton.mesh import Mesh
+
+if TYPE_CHECKING:
+    from wafer_triton.schedule.rounds import Schedule
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SramAccount:
+    """Bytes per physical core at the fullest round, by buffer."""
+
+    peak_bytes: int
+    peak_round: int
+    by_buffer: dict[str, int]
+
+
+def account(schedule: Schedule) -> SramAccount:
+    """The SRAM peak of a schedule; all cores of a mesh hold the same buffers.
+
+    A resident buffer or input lives from the start, a resident buffer or output to the end, and every buffer at least
+    from its first use to its last.
+    """
+    rounds = schedule.rounds
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for number, round_ in enumerate(rounds):
+        for name in round_.touched:
+            first.setdefault(name, number)
+            last[name] = number
+    fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
+    size = {name: buffer.bytes * fold for name, buffer in schedule.buffers.items()}
+    change = [0] * (len(rounds) + 2)
+    spans = {}
+    for name, buffer in schedule.buffers.items():
+        if name not in first and buffer.role != "resident":
+            continue
+        start = 0 if buffer.role in ("input", "resident") else first[name]
+        end = len(rounds) if buffer.role in ("output", "resident") else last[name]
+        spans[name] = (start, end)
+        change[start] += size[name]
+        change[end + 1] -= size[name]
+    peak, peak_round, now = 0, 0, 0
+    for number, delta in enumerate(change):
+        now += delta
+        if now > peak:
+            peak, peak_round = now, number
+    live = {name: size[name] for name, (start, end) in spans.items() if start <= peak_round <= end}
+    return SramAccount(peak, peak_round, dict(sorted(live.items(), key=lambda item: -item[1])))
+
+
+def check(schedule: Schedule) -> None:
+    """Raise SramError naming the core, its buffers and the limit when the peak exceeds the device's SRAM."""
+    found, mesh = account(schedule), schedule.mesh
+    limit = mesh.device.sram_bytes
+    if found.peak_bytes > limit:
+        buffers = ", ".join(f"{name} {size:,} B" for name, size in found.by_buffer.items())
+        raise SramError(
+            f"{schedule.name} on mesh {mesh}: core {mesh.origin} (and every other) needs {found.peak_bytes:,} B in "
+            f"round {found.peak_round}, {found.peak_bytes - limit:,} B over the {limit:,} B of SRAM on "
+            f"{mesh.device.name}: {buffers}"
+        )
+
+
+def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
+    """`build(mesh)`; if that overflows, the SramError also names the smallest mesh of those proportions that fits.
+
+    The search bisects, since the need per core falls as the mesh grows.
+    """
+    try:
+        return build(mesh)
+    except SramError as overflow:
+        found = _smallest(build, mesh)
+        hint = f"the smallest mesh of these proportions that fits is {found}" if found else "no mesh on the device fits"
+        raise SramError(f"{overflow}; {hint}") from None
+
+
+def _smallest(build: Callable[[Mesh], T], mesh: Mesh) -> Mesh | None:
+    def attempt(rows: int) -> Mesh | None:
+        bigger = Mesh(rows, max(1, rows * mesh.cols // mesh.rows), mesh.device)
+        try:
+            build(bigger)
+        except SramError:
+            return None
+        return bigger
+
+    low, high = mesh.rows, min(mesh.device.rows, mesh.device.cols * mesh.rows // mesh.cols)
+    found = attempt(high)
+    while found is not None and high - low > 1:
+        middle = (low + high) // 2
+        better = attempt(middle)
+        low, high, found = (low, middle, better) if better else (middle, high, found)
+    return found

@@ -1,0 +1,142 @@
+"""The torch executor: all cores batched, a neighbour move an indexed copy. It defines what a schedule computes.
+
+Tiles are kept in fp32 and rounded to their buffer's dtype on every write, which gives the values of a core that
+computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.executor import Executor, Memory, Place, Step
+from wafer_triton.local import find
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Slot
+
+Select: TypeAlias = "slice | torch.Tensor"
+
+
+class TorchExecutor(Executor):
+    """Runs schedules with torch on `device` ("cpu" or a CUDA device)."""
+
+    def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
+        super().__init__(exchange=exchange, poison=poison)
+        self._device = device
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    def storage(self, buffer: Buffer) -> torch.dtype:
+        return torch.float32
+
+    def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
+        x = exchange.axis == "x"
+        lines = _select(exchange.lines, self.device)
+        if src.is_own and exchange.src.is_fixed and exchange.dst.is_fixed and exchange.recv.ndim == 1:
+            recv, send = _select(exchange.recv, self.device), _select(exchange.send, self.device)
+            if isinstance(lines, slice) and isinstance(recv, slice):
+                target = _tiles(memory, exchange.dst)[(lines, recv) if x else (recv, lines)]
+                source = _tiles(memory, exchange.src)[(lines, slice(None)) if x else (slice(None), lines)]
+                axis = 1 if x else 0
+                if isinstance(send, slice):
+                    source = source[(slice(None), send) if x else (send,)]
+                    return lambda: target.copy_(source)
+                if target.is_contiguous() and exchange.src.buffer != exchange.dst.buffer:
+                    return lambda: torch.index_select(source, axis, send, out=target)
+                return lambda: target.copy_(source.index_select(axis, send))
+        senders, receivers = exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)
+        take = self._rows(memory, src, exchange.src, senders)
+        rows, flat = self._rows_of(memory, exchange.dst, receivers)
+
+        def step() -> None:
+            flat.index_copy_(0, rows, take())
+
+        return step
+
+    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
+        definition = find(op.op)
+        rounding = [_rounding(memory.buffers[out.buffer]) for out in op.outs]
+        area = _area(op.where)
+        direct = all(place.is_own and place.slot.is_fixed for place in ins) and all(out.is_fixed for out in op.outs)
+        if area is not None and direct:
+            outs = [_tiles(memory, out)[area] for out in op.outs]
+            reads = [_tiles(memory, place.slot)[area] for place in ins]
+            run, params = definition.run, dict(op.params)
+            if not any(rounding):
+                return lambda: run(*outs, *reads, **params)
+
+            def step() -> None:
+                run(*outs, *reads, **params)
+                for out, dtype in zip(outs, rounding, strict=True):
+                    if dtype is not None:
+                        out.copy_(out.to(dtype))
+
+            return step
+        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
+        updates = definition.updates(op.params)
+        places = [self._rows_of(memory, out, cores) for out in op.outs]
+
+        def gathered() -> None:
+            results = [flat.index_select(0, rows) if updates else flat.new_empty(len(cores), flat.shape[1])
+                       for rows, flat in places]  # fmt: skip
+            definition.run(*results, *(take() for take in takes), **op.params)
+            for (rows, flat), result, dtype in zip(places, results, rounding, strict=True):
+                flat.index_copy_(0, rows, result if dtype is None else result.to(dtype).to(flat.dtype))
+
+        return gathered
+
+    def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
+        """Row numbers of a slot's tiles in the buffer as [rows, numel], and that view."""
+        buffer = memory.buffers[slot.buffer]
+        if slot.index is None:
+            return torch.from_numpy(cores).to(self.device), memory.tensors[slot.buffer].flatten(0, 1)
+        rows = cores * buffer.slots + slot.of_cores(cores, memory.mesh)
+        return torch.from_numpy(rows).to(self.device), memory.tensors[slot.buffer].view(-1, buffer.numel)
+
+    def _rows(self, memory: Memory, place: Place, slot: Slot, cores: Index):  # type: ignore[no-untyped-def]
+        """A function that gathers the tiles of `cores` from where they lie."""
+        at = cores if place.is_own else place.flat(memory.mesh.shape)[cores]
+        rows, flat = self._rows_of(memory, place.slot if not place.is_own else slot, at)
+        return lambda: flat.index_select(0, rows)
+
+
+def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
+    """A fixed slot of all cores: [rows, cols, numel]."""
+    tensor, numel = memory.tensors[slot.buffer], memory.buffers[slot.buffer].numel
+    if slot.index is None:
+        return tensor
+    assert isinstance(slot.index, int)
+    return tensor[..., slot.index * numel : (slot.index + 1) * numel]
+
+
+def _rounding(buffer: Buffer) -> torch.dtype | None:
+    return None if buffer.dtype == "fp32" else torch_dtype(buffer.dtype)
+
+
+def _select(index: Index | None, device: str) -> Select:
+    """A slice for an arithmetic progression, which costs no gather; else a tensor of indices."""
+    if index is None:
+        return slice(None)
+    if (index == index[0]).all():  # one position, or one that multicasts: copies broadcast it
+        return slice(int(index[0]), int(index[0]) + 1)
+    steps = np.diff(index)
+    if (steps == steps[0]).all() and steps[0] > 0:
+        return slice(int(index[0]), int(index[-1]) + 1, int(steps[0]))
+    return torch.from_numpy(np.ascontiguousarray(index)).to(device)
+
+
+def _area(where: Cores | None) -> tuple[slice, slice] | None:
+    """Row and column slices of the cores, if they form a regular grid."""
+    if where is None:
+        return slice(None), slice(None)
+    if where.at.ndim > 1:
+        return None
+    along, across = _select(where.at, "cpu"), _select(where.lines, "cpu")
+    if not isinstance(along, slice) or not isinstance(across, slice):
+        return None
+    return (across, along) if where.axis == "x" else (along, across)
