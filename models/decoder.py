@@ -1,0 +1,299 @@
+"""A Llama decoder on a virtual wafer: prefill by MeshGEMM and GEMM-T, decode by MeshGEMV, an even KV cache.
+
+The embedding is a table look-up on the host; every matrix product runs on a mesh. Between regions the activation moves
+as it lies, tile by tile; `hand_off` accounts for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from einops import rearrange
+
+from wafer_triton.account import Account, account
+from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.errors import CacheError, ShapeError
+from wafer_triton.executor import Executor, Program
+from wafer_triton.layout import scatter
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.placement import Region, Weights, attention_tiles, ffn_tiles, head_block, head_tiles, regions
+from wafer_triton.models.weights import load_weights
+from wafer_triton.schedule.kv_cache import positions, windows
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.torch_executor import TorchExecutor
+
+Progress = Callable[[str, int, int], None]
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """No progress report."""
+
+
+class WaferForCausalLM:
+    """A decoder whose matrix products run on a mesh of virtual cores.
+
+    `weights` are under Hugging Face names. `max_length` tokens (prompt and new) fit the KV cache. Raises SramError or
+    MeshError when the model does not fit the mesh or the device.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        *,
+        mesh: Mesh,
+        dtype: str = "fp32",
+        accumulate: str = "fp32",
+        max_length: int = 512,
+        executor: Executor | None = None,
+        progress: Progress = _silent,
+    ) -> None:
+        self.config, self.weights = config, weights
+        self.executor = TorchExecutor() if executor is None else executor
+        slots = -(-max_length // mesh.rows) + 1
+        self.block = Block(config, mesh, dtype, accumulate, slots)
+        self.regions: list[Region] = regions(self.block)
+        self.max_length = max_length
+        self.count = 0  # tokens in the cache
+        self.accounts: list[Account] = []
+        self._place(progress)
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, *, mesh: Any, device: str = "wse2", dtype: str = "fp32", **options: Any
+    ) -> WaferForCausalLM:
+        """A model from a folder in Hugging Face layout (config.json and safetensors)."""
+        config = DecoderConfig.from_folder(folder)
+        name = dtype_name(dtype)
+        weights = load_weights(Path(folder), config, torch_dtype(name))
+        return cls(config, weights, mesh=as_mesh(mesh, device), dtype=name, **options)
+
+    # --- placement ---
+
+    def _place(self, progress: Progress) -> None:
+        block, layers = self.block, self.config.num_hidden_layers
+        self.x = self._tiles(torch.zeros(1, self.config.hidden_size), "m (y d)")
+        project, attend, ffn = block.decode_project(), block.decode_attend(), block.decode_ffn()
+        self._decode = (project, attend, ffn)
+        shape = (*block.mesh.shape, block.slots, self.config.num_key_value_heads, 2 * block.pairs)
+        inputs = {
+            "cos": torch.zeros(*block.mesh.shape, 1, block.pairs),
+            "sin": torch.zeros(*block.mesh.shape, 1, block.pairs),
+            "bias": torch.zeros(*block.mesh.shape, 1, block.slots),
+        }
+        pool: dict[str, torch.Tensor] = {}
+        self.layers: list[list[Program]] = []
+        for layer in range(layers):
+            attention = attention_tiles(self.weights, layer, block, "decode") | {"x": self.x, **inputs}
+            attention |= {name: torch.zeros(shape, dtype=torch_dtype(block.dtype)) for name in ("k_cache", "v_cache")}
+            first = self.executor.bind(project, attention, pool)
+            kept = attention | first.memory
+            second = self.executor.bind(attend, kept, pool)
+            self.x, inputs = first.memory["x"], {name: (first.memory | second.memory)[name] for name in inputs}
+            third = self.executor.bind(ffn, ffn_tiles(self.weights, layer, block, "decode") | {"x": self.x}, pool)
+            self.layers.append([first, second, third])
+            progress("placing weights", layer + 1, layers)
+        self.head_block = head_block(block)
+        self.head = self.executor.bind(
+            self.head_block.head(), head_tiles(self.weights, self.head_block) | {"x": self._zero(self.head_block)}, {}
+        )
+
+    def _zero(self, block: Block) -> torch.Tensor:
+        return scatter(torch.zeros(1, self.config.hidden_size), block.mesh, "m (y d)").tiles
+
+    def _tiles(self, tensor: torch.Tensor, pattern: str) -> torch.Tensor:
+        return scatter(tensor, self.block.mesh, pattern).tiles
+
+    # --- running ---
+
+    def reset(self) -> None:
+        """Forget the cached tokens and the account of the run."""
+        self.count = 0
+        self.accounts = []
+
+    def account(self) -> Account:
+        """Rounds, hops and bytes of everything since `reset`."""
+        return sum(self.accounts, Account())
+
+    def prefill(self, tokens: Sequence[int], progress: Progress = _silent) -> torch.Tensor:
+        """Run a prompt through the empty cache; logits [vocab] of its last token.
+
+        Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
+        """
+        if len(tokens) == 0:
+            raise ShapeError("the prompt is empty; give at least one token")
+        self._room(len(tokens))
+        if self.count:
+            raise CacheError(f"prefill needs an empty cache, which holds {self.count} tokens; call reset() first")
+        prefill = _Prefill(self, len(tokens))
+        x = self.embed(tokens)
+        x = prefill.run(x, progress)
+        self.count = len(tokens)
+        return self._logits(x[-1:])
+
+    def step(self, token: int) -> torch.Tensor:
+        """Run one token behind the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
+        self._room(1)
+        block, rows = self.block, self.block.mesh.shape[0]
+        cos, sin = self.rotary(torch.tensor([self.count]))
+        first, second, _ = self.layers[0]
+        first.write("x", self._tiles(self.embed([token]), "m (y d)"))
+        first.write("cos", self._tiles(cos, "m (x p)"))
+        first.write("sin", self._tiles(sin, "m (x p)"))
+        held = torch.from_numpy(positions(self.count + 1, rows, block.slots) >= 0)
+        bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, block.mesh.shape[1], -1, -1)
+        second.write("bias", bias)
+        append = block.decode_append(self.count)
+        for project, attend, ffn in self.layers:
+            project.run()
+            self.executor.bind(append, project.memory).run()
+            attend.run()
+            ffn.run()
+        self.count += 1
+        layer = sum((_account(one) for one in self._decode), account(append))
+        self.accounts.append(layer * self.config.num_hidden_layers + self.hand_off)
+        x = scatter(torch.zeros(1, self.config.hidden_size), block.mesh, "m (y d)")
+        return self._logits(replace(x, tiles=self.layers[-1][2].read("x")).gather())
+
+    def generate(self, tokens: Sequence[int], max_new_tokens: int, progress: Progress = _silent) -> Iterator[int]:
+        """Greedy tokens after a prompt, one by one, until an end-of-text token (not given) or the maximum.
+
+        Raises CacheError at the start if the prompt and the new tokens do not fit the cache.
+        """
+        self.reset()
+        self._room(len(tokens) + max_new_tokens - 1)
+        logits = self.prefill(tokens, progress)
+        for number in range(max_new_tokens):
+            token = int(logits.argmax())
+            if token in self.config.eos_token_ids:
+                return
+            yield token
+            if number + 1 < max_new_tokens:
+                logits = self.step(token)
+
+    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
+        """Rows of the embedding table [tokens, width], looked up on the host; ShapeError for an unknown token."""
+        ids = torch.as_tensor(list(tokens), dtype=torch.long)
+        if int(ids.min()) < 0 or int(ids.max()) >= self.config.vocab_size:
+            raise ShapeError(f"token {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
+        return self.weights["model.embed_tokens.weight"][ids]
+
+    def rotary(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin [positions, head_dim / 2]."""
+        frequencies, factor = self.config.inv_freq()
+        angle = position[:, None].float() * frequencies[None, :]
+        return angle.cos() * factor, angle.sin() * factor
+
+    @cached_property
+    def hand_off(self) -> Account:
+        """The activation's way from region to region, every core to its counterpart."""
+        total = Account()
+        for one, two in zip(self.regions, self.regions[1:], strict=False):
+            hops = sum(abs(a - b) for a, b in zip(one.mesh.origin, two.mesh.origin, strict=True))
+            size = self._decode[0].buffers["x"].bytes
+            total += Account(1, 1, hops, one.mesh.cores, one.mesh.cores * size * hops, size)
+        return total
+
+    def _room(self, tokens: int) -> None:
+        if self.count + tokens > self.max_length:
+            raise CacheError(
+                f"{self.count} cached and {tokens} more tokens do not fit the KV cache of {self.max_length}; "
+                f"give max_length of at least {self.count + tokens}"
+            )
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+        mesh = self.head_block.mesh
+        self.head.write("x", scatter(x, mesh, "m (y d)").tiles)
+        self.head.run()
+        self.accounts.append(_account(self.head.schedule))
+        whole = scatter(torch.zeros(1, self.config.vocab_size), mesh, "m (x v)")
+        return replace(whole, tiles=self.head.read("logits")).gather()[0]
+
+
+class _Prefill:
+    """One prompt of `count` tokens on the square mesh, its rows as evenly filled as the cache's."""
+
+    def __init__(self, model: WaferForCausalLM, count: int) -> None:
+        self.model, self.count = model, count
+        self.block = replace(model.block, mesh=model.block.mesh.square())
+        self.side = self.block.mesh.shape[0]
+        self.edges = torch.from_numpy(windows(count, self.side))
+        self.tokens = -(-count // self.side)
+        entries = torch.arange(count)
+        self.row = torch.searchsorted(self.edges, entries, right=True) - 1
+        self.index = self.row * self.tokens + entries - self.edges[self.row]  # of each token among the padded rows
+
+    def run(self, x: torch.Tensor, progress: Progress) -> torch.Tensor:
+        """x [count, width] through all layers; fills the cache."""
+        model, block = self.model, self.block
+        attention, ffn = block.prefill_attention(self.tokens), block.prefill_ffn(self.tokens)
+        cos, sin = model.rotary(torch.arange(self.count))
+        given = {
+            "x": self._spread(x, "(y m) (x d)"),
+            "cos": self._spread(cos, "(y m) (x p)"),
+            "sin": self._spread(sin, "(y m) (x p)"),
+            "bias": self._mask(),
+        }
+        pool: dict[str, torch.Tensor] = {}
+        layers = model.config.num_hidden_layers
+        for layer in range(layers):
+            program = model.executor.bind(
+                attention, attention_tiles(model.weights, layer, block, "prefill") | given, pool
+            )
+            program.run()
+            self._fill(layer, program)
+            given["x"] = program.memory["x"]
+            program = model.executor.bind(
+                ffn, ffn_tiles(model.weights, layer, block, "prefill") | {"x": given["x"]}, pool
+            )
+            program.run()
+            progress("prefill", layer + 1, layers)
+        model.accounts.append((_account(attention) + _account(ffn)) * layers)
+        whole = scatter(torch.zeros(self.side * self.tokens, x.shape[1]), block.mesh, "(y m) (x d)")
+        return replace(whole, tiles=program.read("x")).gather()[self.index]
+
+    def _spread(self, values: torch.Tensor, pattern: str) -> torch.Tensor:
+        padded = values.new_zeros(self.side * self.tokens, values.shape[1])
+        padded[self.index] = values
+        return scatter(padded, self.block.mesh, pattern).tiles
+
+    def _mask(self) -> torch.Tensor:
+        """[rows, cols, tokens, tokens]: 0 where the query of the row may see the key of the column, else -inf.
+
+        A padded query sees every real key, so that its row stays finite; a padded key is seen by none.
+        """
+        position = torch.full((self.side * self.tokens,), -1)
+        position[self.index] = torch.arange(self.count)
+        query = torch.where(position < 0, self.count, position)
+        seen = (position[None, :] >= 0) & (position[None, :] <= query[:, None])
+        bias = torch.where(seen, 0.0, float("-inf"))
+        return scatter(bias, self.block.mesh, "(y m) (x n)").tiles
+
+    def _fill(self, layer: int, program: Program) -> None:
+        """Keys and values of the prompt into the decode cache, row by row in order."""
+        block, half = self.model.block, self.model.config.head_dim // 2
+        rows, cols = block.mesh.shape
+        entries = torch.arange(self.count)
+        edges = torch.from_numpy(windows(self.count, rows))
+        row = torch.searchsorted(edges, entries, right=True) - 1
+        memory = self.model.layers[layer][0].memory
+        for name in ("k", "v"):
+            tiles = program.read(name).unflatten(-1, (2, self.block.pairs))
+            whole = rearrange(tiles, "y x m g two p -> (y m) g two (x p)")[self.index][..., :half]
+            padded = whole.new_zeros(*whole.shape[:-1], cols * block.pairs)
+            padded[..., :half] = whole
+            cut = rearrange(padded, "n g two (x p) -> n x (g two p)", x=cols)
+            cache = memory[f"{name}_cache"].unflatten(-1, (block.slots, -1))
+            cache[row, :, entries % block.slots] = cut.to(cache.dtype)
+
+
+@lru_cache(maxsize=64)
+def _account(schedule: Schedule) -> Account:
+    return account(schedule)

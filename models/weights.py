@@ -1,0 +1,137 @@
+"""A checkpoint's tensors, read from safetensors files and checked against the configuration.
+
+Files are memory-mapped: a tensor that is already of the wanted dtype is a view of the file, any other is converted on
+its own. Pickle files (`.bin`, `.pth`) are never opened, as unpickling runs whatever code they hold.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from wafer_triton.errors import CheckpointError, DtypeError
+from wafer_triton.models.config import DecoderConfig, param_shapes
+
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_FILE_DTYPES = ("F64", "F32", "F16", "BF16")
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def load_weights(
+    folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
+    """Every parameter of `param_shapes(config)` by its Hugging Face name, as `dtype` on the CPU.
+
+    Names, shapes and dtypes of all files are checked before the first tensor is read. Raises `CheckpointError`;
+    warns (`RuntimeWarning`) of parameters that hold NaN or infinity.
+    """
+    if dtype not in _DTYPES:
+        raise DtypeError(f"weights cannot be loaded as {dtype}; choose one of {', '.join(map(str, _DTYPES))}")
+    folder = Path(folder)
+    files = _open_all(folder)
+    where = _locate(folder, files)
+    _check_names(folder, where, config)
+    for name, shape in param_shapes(config).items():
+        _check_tensor(where[name], files[where[name]], name, shape)
+    weights = {name: files[where[name]].get_tensor(name).to(dtype) for name in param_shapes(config)}
+    _warn_of_non_finite(folder, weights)
+    return weights
+
+
+def _open_all(folder: Path) -> dict[Path, Any]:
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; give a checkpoint folder in Hugging Face layout")
+    if (folder / _SINGLE).is_file():
+        paths = [folder / _SINGLE]
+    elif (folder / _INDEX).is_file():
+        paths = sorted({folder / shard for shard in _weight_map(folder).values()})
+    else:
+        raise CheckpointError(f"{folder}: no {_SINGLE} and no {_INDEX}{_pickle_hint(folder)}")
+    return {path: _open(path) for path in paths}
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt", device="cpu")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: missing, though {_INDEX} lists it; fetch the checkpoint again") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} ({path.stat().st_size:,} bytes): truncated, damaged or not safetensors ({error}); fetch it again"
+        ) from None
+
+
+def _weight_map(folder: Path) -> dict[str, str]:
+    index = folder / _INDEX
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards = {str(name): str(shard) for name, shard in weight_map.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{index}: no usable weight_map ({type(error).__name__}: {error})") from None
+    for name, shard in shards.items():
+        # A bare file name cannot leave the folder, whatever the index was made to say.
+        if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
+            raise CheckpointError(f"{index}: {name} points outside the folder, at {shard!r}; refused")
+    return shards
+
+
+def _pickle_hint(folder: Path) -> str:
+    pickles = sorted(path.name for suffix in ("bin", "pth", "pt") for path in folder.glob(f"*.{suffix}"))
+    if not pickles:
+        return "; is it a checkpoint folder?"
+    return (
+        f"; {pickles[0]} is a pickle file, and those are never unpickled: convert it where you trust it, "
+        f"with transformers' model.save_pretrained(folder), which writes safetensors"
+    )
+
+
+def _locate(folder: Path, files: dict[Path, Any]) -> dict[str, Path]:
+    """Which file holds which tensor; an index that disagrees with its shards is an error."""
+    where = {name: path for path, file in files.items() for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    if (folder / _SINGLE) not in files:
+        for name, shard in _weight_map(folder).items():
+            if where.get(name) != folder / shard:
+                raise CheckpointError(f"{folder / shard}: has no {name}, though {_INDEX} places it there")
+    return where
+
+
+def _check_names(folder: Path, found: Iterable[str], config: DecoderConfig) -> None:
+    found, expected = set(found), set(param_shapes(config))
+    if missing := expected - found:
+        raise CheckpointError(f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}")
+    # Old checkpoints store what is computed from the config, and tied ones may store the embedding twice.
+    harmless = {name for name in found if name.endswith("rotary_emb.inv_freq")}
+    harmless |= {"lm_head.weight"} if config.tie_word_embeddings else set()
+    if unexpected := found - expected - harmless:
+        raise CheckpointError(
+            f"{folder}: {len(unexpected)} tensors that a {config.model_type} decoder of "
+            f"{config.num_hidden_layers} layers does not have: {_some(unexpected)}; does config.json belong to it?"
+        )
+
+
+def _check_tensor(path: Path, file: Any, name: str, expected: tuple[int, ...]) -> None:
+    entry = file.get_slice(name)
+    if tuple(entry.get_shape()) != expected:
+        raise CheckpointError(f"{path}: {name} has shape {tuple(entry.get_shape())}, config.json asks for {expected}")
+    if entry.get_dtype() not in _FILE_DTYPES:
+        raise CheckpointError(
+            f"{path}: {name} is stored as {entry.get_dtype()}; supported: {', '.join(_FILE_DTYPES)} "
+            f"(dequantize the checkpoint first)"
+        )
+
+
+def _warn_of_non_finite(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    # The extremes carry any NaN or infinity, and unlike isfinite they need no second tensor.
+    bad = {name for name, weight in weights.items() if not all(map(torch.isfinite, torch.aminmax(weight)))}
+    if bad:
+        dtype = next(iter(weights.values())).dtype
+        warnings.warn(f"{folder}: NaN or infinity as {dtype} in {_some(bad)}", RuntimeWarning, stacklevel=3)
+
+
+def _some(names: set[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
