@@ -26,7 +26,7 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.placement import Region, Weights, attention_tiles, ffn_tiles, head_block, head_tiles, regions
 from wafer_triton.models.weights import load_weights
 from wafer_triton.schedule.kv_cache import positions, windows
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.rounds import Buffer, Schedule
 from wafer_triton.torch_executor import TorchExecutor
 
 Progress = Callable[[str, int, int], None]
@@ -79,34 +79,29 @@ class WaferForCausalLM:
 
     def _place(self, progress: Progress) -> None:
         block, layers = self.block, self.config.num_hidden_layers
-        self.x = self._tiles(torch.zeros(1, self.config.hidden_size), "m (y d)")
         project, attend, ffn = block.decode_project(), block.decode_attend(), block.decode_ffn()
         self._decode = (project, attend, ffn)
-        shape = (*block.mesh.shape, block.slots, self.config.num_key_value_heads, 2 * block.pairs)
-        inputs = {
-            "cos": torch.zeros(*block.mesh.shape, 1, block.pairs),
-            "sin": torch.zeros(*block.mesh.shape, 1, block.pairs),
-            "bias": torch.zeros(*block.mesh.shape, 1, block.slots),
+        shared = {  # by all layers: the activation and what depends on the position alone
+            name: self.executor.allocate(project if name in project.buffers else attend, buffer)
+            for name, buffer in {**attend.buffers, **project.buffers}.items()
+            if name in ("x", "cos", "sin", "bias", "q", "k", "v")
         }
-        pool: dict[str, torch.Tensor] = {}
+        scratch: dict[Buffer, torch.Tensor] = {}
         self.layers: list[list[Program]] = []
         for layer in range(layers):
-            attention = attention_tiles(self.weights, layer, block, "decode") | {"x": self.x, **inputs}
-            attention |= {name: torch.zeros(shape, dtype=torch_dtype(block.dtype)) for name in ("k_cache", "v_cache")}
-            first = self.executor.bind(project, attention, pool)
-            kept = attention | first.memory
-            second = self.executor.bind(attend, kept, pool)
-            self.x, inputs = first.memory["x"], {name: (first.memory | second.memory)[name] for name in inputs}
-            third = self.executor.bind(ffn, ffn_tiles(self.weights, layer, block, "decode") | {"x": self.x}, pool)
+            caches = {name: self.executor.allocate(project, project.buffers[name]) for name in ("k_cache", "v_cache")}
+            for cache in caches.values():
+                cache.zero_()  # empty slots are masked, which NaN would pass through
+            tiles = attention_tiles(self.weights, layer, block, "decode")
+            first = self.executor.bind(project, tiles, shared | caches, scratch)
+            second = self.executor.bind(attend, {}, first.memory, scratch)
+            third = self.executor.bind(ffn, ffn_tiles(self.weights, layer, block, "decode"), shared, scratch)
             self.layers.append([first, second, third])
             progress("placing weights", layer + 1, layers)
         self.head_block = head_block(block)
-        self.head = self.executor.bind(
-            self.head_block.head(), head_tiles(self.weights, self.head_block) | {"x": self._zero(self.head_block)}, {}
-        )
-
-    def _zero(self, block: Block) -> torch.Tensor:
-        return scatter(torch.zeros(1, self.config.hidden_size), block.mesh, "m (y d)").tiles
+        schedule = self.head_block.head()
+        x = {"x": self.executor.allocate(schedule, schedule.buffers["x"])}
+        self.head = self.executor.bind(schedule, head_tiles(self.weights, self.head_block), x)
 
     def _tiles(self, tensor: torch.Tensor, pattern: str) -> torch.Tensor:
         return scatter(tensor, self.block.mesh, pattern).tiles
@@ -153,7 +148,7 @@ class WaferForCausalLM:
         append = block.decode_append(self.count)
         for project, attend, ffn in self.layers:
             project.run()
-            self.executor.bind(append, project.memory).run()
+            self.executor.bind(append, {}, project.memory).run()
             attend.run()
             ffn.run()
         self.count += 1
@@ -241,18 +236,17 @@ class _Prefill:
             "sin": self._spread(sin, "(y m) (x p)"),
             "bias": self._mask(),
         }
-        pool: dict[str, torch.Tensor] = {}
+        scratch: dict[Buffer, torch.Tensor] = {}
+        shared = {
+            name: model.executor.store(attention, attention.buffers[name], tiles) for name, tiles in given.items()
+        }
         layers = model.config.num_hidden_layers
         for layer in range(layers):
-            program = model.executor.bind(
-                attention, attention_tiles(model.weights, layer, block, "prefill") | given, pool
-            )
+            tiles = attention_tiles(model.weights, layer, block, "prefill")
+            program = model.executor.bind(attention, tiles, shared, scratch)
             program.run()
             self._fill(layer, program)
-            given["x"] = program.memory["x"]
-            program = model.executor.bind(
-                ffn, ffn_tiles(model.weights, layer, block, "prefill") | {"x": given["x"]}, pool
-            )
+            program = model.executor.bind(ffn, ffn_tiles(model.weights, layer, block, "prefill"), shared, scratch)
             program.run()
             progress("prefill", layer + 1, layers)
         model.accounts.append((_account(attention) + _account(ffn)) * layers)

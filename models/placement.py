@@ -104,8 +104,8 @@ def regions(block: Block) -> list[Region]:
     """Lay the decoder's blocks on the device: as many consecutive blocks to a region as its SRAM holds.
 
     A head that does not fit one region gets a larger one, a whole multiple of it. Regions fill the device in rows, to
-    and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it names the smallest mesh
-    that works) and MeshError when the device is full (it says how many cores are missing).
+    and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it names
+    the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
     """
     limit = block.mesh.device.sram_bytes
     packed: list[tuple[Mesh, list[str], list[_Need]]] = []

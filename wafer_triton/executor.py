@@ -11,18 +11,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import BackendError, ShapeError
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
-
-if TYPE_CHECKING:
-    import torch
 
 EXCHANGES = ("explicit", "elided")
 Step = Callable[[], None]
@@ -72,41 +69,42 @@ class Executor(ABC):
         self,
         schedule: Schedule,
         tensors: Mapping[str, torch.Tensor],
-        scratch: dict[str, torch.Tensor] | None = None,
+        shared: Mapping[str, torch.Tensor] | None = None,
+        scratch: dict[Buffer, torch.Tensor] | None = None,
     ) -> Program:
-        """Plan a schedule over memory: `tensors` for inputs and residents, [rows, cols, *tile] each.
+        """Plan a schedule over memory; `tensors`, [rows, cols, *tile] each, are copied in.
 
-        A tensor that already has the storage form (see `store`) is used as it is, so that programs can share it.
-        `scratch` is a pool that programs of one schedule share. Raises ShapeError for a missing or misshapen tensor.
+        `shared` holds memory of other programs that this one uses in place, `scratch` a pool that programs of one
+        schedule take their scratch buffers from and add to. Raises ShapeError for a missing or misshapen tensor.
         """
-        memory: dict[str, torch.Tensor] = {}
+        memory = dict(shared or {})
         pool = {} if scratch is None else scratch
         for name, buffer in schedule.buffers.items():
             if name in tensors:
                 memory[name] = self.store(schedule, buffer, tensors[name])
+            elif name in memory:
+                continue
             elif buffer.role in ("input", "resident"):
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             else:
-                if name not in pool:
-                    pool[name] = self.allocate(schedule, buffer)
-                memory[name] = pool[name]
+                if buffer not in pool:
+                    pool[buffer] = self.allocate(schedule, buffer)
+                memory[name] = pool[buffer]
         return Program(schedule, memory, self._plan(schedule, memory), self)
 
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """The storage [rows, cols, slots * numel] of a buffer with the given values."""
+        """Fresh storage [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
         if given.shape[:2] != shape[:2] or given[0, 0].numel() != shape[2]:
             raise ShapeError(
                 f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
                 f"{shape[0]} x {shape[1]} cores, the tensor given is {list(given.shape)}"
             )
-        rounded = given if given.dtype == self.storage(buffer) else given.to(torch_dtype(buffer.dtype))
-        return rounded.to(self.storage(buffer)).reshape(shape).contiguous()
+        rounded = given.to(self.device, torch_dtype(buffer.dtype)).reshape(shape)
+        return rounded.to(self.storage(buffer), copy=True, memory_format=torch.contiguous_format)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         """Fresh storage of a buffer: zeros, or NaN under `poison`."""
-        import torch
-
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
         fill = float("nan") if self.poison else 0.0
         return torch.full(shape, fill, dtype=self.storage(buffer), device=self.device)
@@ -134,13 +132,25 @@ class Executor(ABC):
             return _Elision(self, schedule, memory).plan()
         made: dict[int, list[Step]] = {}
         steps: list[Step] = []
-        for round_ in schedule.rounds:
-            if id(round_) not in made:
-                made[id(round_)] = self._round(memory, round_)
-            steps += made[id(round_)]
+        rounds = schedule.rounds
+        while rounds:
+            fused = self.fuse(memory, rounds)
+            if fused is not None:
+                steps.append(fused[1])
+                rounds = rounds[fused[0] :]
+                continue
+            if id(rounds[0]) not in made:
+                made[id(rounds[0])] = self.round(memory, rounds[0])
+            steps += made[id(rounds[0])]
+            rounds = rounds[1:]
         return steps
 
-    def _round(self, memory: Memory, round_: Round) -> list[Step]:
+    def fuse(self, memory: Memory, rounds: tuple[Round, ...]) -> tuple[int, Step] | None:
+        """One step for several leading rounds, and their number, where the executor can do that."""
+        return None
+
+    def round(self, memory: Memory, round_: Round) -> list[Step]:
+        """The steps of one round: its moves, then its local operations."""
         moves = [self.move(memory, exchange, Place(exchange.src)) for exchange in round_.exchanges]
         return moves + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
 

@@ -133,7 +133,7 @@ class Exchange:
 
 @dataclass(frozen=True, eq=False)
 class Local:
-    """A local operation (see `wafer_triton.local`) on slots of the core's own SRAM, on the cores `where` (None: all)."""
+    """A local operation (see `wafer_triton.local`) on slots of a core's own SRAM, on the cores `where` (None: all)."""
 
     op: str
     outs: tuple[Slot, ...]

@@ -1,0 +1,223 @@
+"""Mesh operations on ordinary tensors: cut, run the schedule, put together.
+
+    >>> c = mesh_gemm(a, b, mesh=16)                  # 16 x 16 virtual cores of a WSE-2
+    >>> c, record = mesh_gemm(a, b, mesh="8x12", record=True)
+    >>> record.hops, record.link_bytes, record.sram_by_buffer
+
+Operands share one dtype (fp32, bf16, fp16) and one torch device; a MeshTensor is taken as it lies, and if the first
+operand is one, so is the result. All operations take the keywords of `How`, and raise MeshError, ShapeError,
+DtypeError, SramError or BackendError before anything runs.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import fields
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from wafer_triton.account import account
+from wafer_triton.device import Device
+from wafer_triton.dtype import dtype_name
+from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError
+from wafer_triton.executor import Executor
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.recipes import Recipe, Shape, recipe
+from wafer_triton.torch_executor import TorchExecutor
+
+Operand = Tensor | MeshTensor
+
+
+class How(TypedDict, total=False):
+    """Where and how an operation runs.
+
+    `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
+    "torch" or "triton"; by default triton for CUDA tensors. `record`: return (result, Account) of the run.
+    """
+
+    mesh: Any
+    exchange: str
+    backend: str | None
+    record: bool
+
+
+def executor(backend: str | None = None, exchange: str = "explicit", device: str = "cpu", **options: Any) -> Executor:
+    """The executor for tensors on a torch device; BackendError if the backend is unknown or cannot run here."""
+    chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
+    if chosen == "torch":
+        return TorchExecutor(device=device, exchange=exchange, **options)
+    if chosen == "triton":
+        try:
+            from wafer_triton.triton_executor import TritonExecutor
+        except ImportError as missing:
+            raise BackendError(
+                f"the Triton backend needs the package triton ({missing}); use backend='torch'"
+            ) from None
+        return TritonExecutor(device=device, exchange=exchange, **options)
+    raise BackendError(f"backend {backend!r}: choose 'torch' or 'triton'")
+
+
+def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
+    """Run a recipe; the result lies cut on the schedule's mesh."""
+    mesh, given = made.schedule.mesh, dict(made.constants)
+    for (name, pattern), operand in zip(made.inputs, operands, strict=True):
+        if isinstance(operand, MeshTensor):
+            given[name] = operand.tiles
+        else:
+            given[name] = scatter(operand, mesh, pattern).tiles if pattern else operand
+    program = on.bind(made.schedule, given)
+    program.run()
+    name, pattern, shape = made.output
+    return MeshTensor(mesh, program.read(name), pattern, shape, {})
+
+
+# A torch operator takes text, not a Mesh; torch.compile can trace how this text is made.
+_DEVICE = tuple(one.name for one in fields(Device))
+
+
+def _text(mesh: Mesh, options: tuple[tuple[str, Any], ...]) -> str:
+    return repr((mesh.rows, mesh.cols, tuple(getattr(mesh.device, name) for name in _DEVICE), options))
+
+
+def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
+    rows, cols, device, options = ast.literal_eval(text)
+    return Mesh(rows, cols, Device(*device)), options
+
+
+@torch.library.custom_op("wafer_triton::apply", mutates_args=())
+def _apply(name: str, operands: list[Tensor], on: str, backend: str, exchange: str) -> Tensor:
+    """One opaque operator for all operations, so that torch.compile and fake tensors pass them through."""
+    mesh, options = _parsed(on)
+    made = recipe(name, mesh, dtype_name(operands[0].dtype), tuple(tuple(one.shape) for one in operands), options)
+    return _whole(run(made, tuple(operands), executor(backend or None, exchange, str(operands[0].device))))
+
+
+@_apply.register_fake
+def _(name: str, operands: list[Tensor], on: str, backend: str, exchange: str) -> Tensor:
+    shape: Shape = tuple(operands[0].shape)
+    if name in ("gemm", "gemv", "gemm_t"):
+        shape = (shape[0], operands[1].shape[0 if name == "gemm_t" else 1])
+    return operands[0].new_empty(shape)
+
+
+def _whole(result: MeshTensor) -> Tensor:
+    return result.gather() if result.pattern else result.tiles.reshape(result.shape)
+
+
+def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> Any:
+    first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
+    on = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
+    tensors = [one.tiles if isinstance(one, MeshTensor) else one for one in operands]
+    _agree(name, tensors)
+    chosen = tuple(options.items())
+    if not any(isinstance(one, MeshTensor) for one in operands) and not how.get("record"):
+        return _apply(name, tensors, _text(on, chosen), backend or "", exchange)
+    made = recipe(name, on, dtype_name(tensors[0].dtype), tuple(tuple(one.shape) for one in operands), chosen)
+    _cut_alike(made, operands)
+    result = run(made, operands, executor(backend, exchange, str(tensors[0].device)))
+    value = result if isinstance(first, MeshTensor) else _whole(result)
+    return (value, account(made.schedule)) if how.get("record") else value
+
+
+def _agree(name: str, tensors: list[Tensor]) -> None:
+    for one in tensors:
+        dtype_name(one.dtype)
+        if one.dtype != tensors[0].dtype:
+            raise DtypeError(f"{name}: operands mix {dtype_name(tensors[0].dtype)} and {dtype_name(one.dtype)}")
+        if one.device != tensors[0].device:
+            raise DtypeError(f"{name}: operands lie on {tensors[0].device} and {one.device}; move them to one device")
+
+
+def _cut_alike(made: Recipe, operands: tuple[Operand, ...]) -> None:
+    for (buffer, pattern), operand in zip(made.inputs, operands, strict=True):
+        if isinstance(operand, MeshTensor) and operand.pattern != pattern:
+            raise ShapeError(f"{made.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
+        if isinstance(operand, MeshTensor) and operand.mesh != made.schedule.mesh:
+            raise MeshError(f"{made.schedule.name}: {buffer} lies on mesh {operand.mesh}, not {made.schedule.mesh}")
+
+
+def mesh_gemm(a: Operand, b: Operand, *, accumulate: str = "fp32", **how: Unpack[How]) -> Any:
+    """a [m, k] @ b [k, n] by MeshGEMM: alignment, then one compute-shift round per core of a side.
+
+    A rectangular mesh works as its lcm grid. Source: WaferLLM (OSDI'25), section 5.
+    """
+    _matrices("mesh_gemm", a, b)
+    if a.shape[1] != b.shape[0]:
+        raise ShapeError(f"mesh_gemm: a {list(a.shape)} has {a.shape[1]} columns, b {list(b.shape)} {b.shape[0]} rows")
+    return _call("gemm", (a, b), how, accumulate=accumulate)
+
+
+def mesh_gemm_t(a: Operand, b: Operand, *, accumulate: str = "fp32", **how: Unpack[How]) -> Any:
+    """a [m, k] @ b [n, k]^T by GEMM-T: b circles along y, partial products are summed along x.
+
+    Source: WaferLLM (OSDI'25), section 5.
+    """
+    _matrices("mesh_gemm_t", a, b)
+    if a.shape[1] != b.shape[1]:
+        raise ShapeError(f"mesh_gemm_t: a {list(a.shape)} and b {list(b.shape)} differ in columns")
+    return _call("gemm_t", (a, b), how, accumulate=accumulate)
+
+
+def mesh_gemv(
+    x: Operand,
+    w: Operand,
+    *,
+    axis: str = "y",
+    groups: tuple[int, ...] | None = None,
+    accumulate: str = "fp32",
+    **how: Unpack[How],
+) -> Any:
+    """x [k], or a batch [m, k], @ w [k, n] by MeshGEMV: k is cut along `axis`, partial sums go up a K-tree.
+
+    `groups` are the tree's numbers of groups, level by level. Source: WaferLLM (OSDI'25), section 6.
+    """
+    _axis("mesh_gemv", axis)
+    if isinstance(x, Tensor) and x.dim() == 1:
+        found = mesh_gemv(x[None], w, axis=axis, groups=groups, accumulate=accumulate, **how)
+        return (found[0][0], found[1]) if how.get("record") else found[0]
+    _matrices("mesh_gemv", x, w)
+    if x.shape[1] != w.shape[0]:
+        raise ShapeError(f"mesh_gemv: x has {x.shape[1]} elements, w {list(w.shape)} {w.shape[0]} rows")
+    return _call("gemv", (x, w), how, axis=axis, groups=groups, accumulate=accumulate)
+
+
+def all_reduce(
+    x: Tensor, *, axis: str, op: str = "add", groups: tuple[int, ...] | None = None, **how: Unpack[How]
+) -> Any:
+    """x [rows, cols, ...], one tile per core: every core gets the sum (or op="maximum") over its line of `axis`."""
+    _axis("all_reduce", axis)
+    if op not in ("add", "maximum"):
+        raise ShapeError(f"all_reduce: op {op!r} is neither 'add' nor 'maximum'")
+    shape = as_mesh(how.get("mesh")).shape
+    if tuple(x.shape[:2]) != shape:
+        raise ShapeError(f"all_reduce: x {list(x.shape)} must begin with the mesh's {list(shape)}")
+    return _call("all_reduce", (x,), how, axis=axis, op=op, groups=groups)
+
+
+def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[How]) -> Any:
+    """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n]; rows are cut along x."""
+    if len(x.shape) != 2 or tuple(weight.shape) != (x.shape[1],):
+        raise ShapeError(f"rms_norm: x {list(x.shape)} must be [m, n] and weight {list(weight.shape)} [n]")
+    return _call("rms_norm", (x, weight), how, eps=eps)
+
+
+def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
+    """Softmax of scale * x [m, n] over n; rows are cut along x."""
+    if len(x.shape) != 2:
+        raise ShapeError(f"softmax: x {list(x.shape)} must be [m, n]")
+    return _call("softmax", (x,), how, scale=scale)
+
+
+def _matrices(name: str, a: Operand, b: Operand) -> None:
+    for label, one in (("first", a), ("second", b)):
+        if len(one.shape) != 2 or 0 in one.shape:
+            raise ShapeError(f"{name}: the {label} operand is {list(one.shape)}; it must be a matrix that is not empty")
+
+
+def _axis(name: str, axis: str) -> None:
+    if axis not in ("x", "y"):
+        raise MeshError(f"{name}: axis {axis!r} is neither 'x' (across the columns) nor 'y' (down the rows)")
