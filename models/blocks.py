@@ -9,6 +9,7 @@ The sequence of keys and values lies along y in both phases.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
@@ -55,7 +56,7 @@ class Block:
         return -(-width // self.mesh.length(axis))
 
     @property
-    def heads(self) -> dict[str, int]:
+    def heads(self) -> dict[str, Any]:
         """Query and key-value heads, as local operations name them."""
         return {"heads": self.config.num_attention_heads, "kv_heads": self.config.num_key_value_heads}
 
@@ -109,7 +110,8 @@ class Block:
         """x, q and the cache -> x plus the attention block's output; bias [1, slots] is -inf on empty slots."""
         b, c = self._decode_attention("decode attention"), self.config
         width, d = 2 * self.pairs, self.share(c.hidden_size, "y")
-        q_heads, sizes = c.num_attention_heads, {"m": 1, "accumulate": self.accumulate, **self.heads}
+        q_heads = c.num_attention_heads
+        sizes: dict[str, Any] = {"m": 1, "accumulate": self.accumulate, **self.heads}
         b.buffer("q", (1, q_heads, width), self.dtype, "input")
         b.buffer("bias", (1, self.slots), "fp32", "input")
         b.buffer("s", (q_heads, 1, self.slots), self.sums)
@@ -142,7 +144,7 @@ class Block:
         b.buffer("act", (1, f), self.dtype)
         b.buffer("y", (1, d), self.sums)
         self._norm(b, "norm", "y")
-        run = {"accumulate": self.accumulate, "groups": self.groups}
+        run: dict[str, Any] = {"accumulate": self.accumulate, "groups": self.groups}
         meshgemv(b, "h", "wgu", "gu", "y", m=1, k=d, n=2 * f, label="gate and up", **run)
         b.round(b.local("silu_mul", "act", "gu", m=1, n=f), label="silu")
         meshgemv(b, "act", "wdown", "y", "x", m=1, k=f, n=d, label="down", **run)
@@ -168,7 +170,7 @@ class Block:
         """x -> x plus the attention block's output, and the keys and values; bias [tokens, tokens] masks the future."""
         b, c = Builder(self.mesh, "prefill attention"), self.config
         width, d, q_heads = 2 * self.pairs, self.share(c.hidden_size, "x"), c.num_attention_heads
-        run = {"m": tokens, "accumulate": self.accumulate}
+        run: dict[str, Any] = {"m": tokens, "accumulate": self.accumulate}
         b.buffer("x", (tokens, d), self.dtype, "resident")
         b.buffer("norm", (d,), self.dtype, "resident")
         b.buffer("wqkv", (d, self.qkv), self.dtype, "resident")
@@ -209,7 +211,7 @@ class Block:
         """x -> x plus the feed-forward block's output."""
         b, c = Builder(self.mesh, "prefill feed-forward"), self.config
         d, f = self.share(c.hidden_size, "x"), self.share(c.intermediate_size, "x")
-        run = {"m": tokens, "accumulate": self.accumulate}
+        run: dict[str, Any] = {"m": tokens, "accumulate": self.accumulate}
         b.buffer("x", (tokens, d), self.dtype, "resident")
         b.buffer("norm", (d,), self.dtype, "resident")
         b.buffer("wgu", (d, 2 * f), self.dtype, "resident")

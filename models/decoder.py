@@ -6,16 +6,15 @@ as it lies, tile by tile; `hand_off` accounts for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from einops import rearrange
 
-from wafer_triton.account import Account, account
+from wafer_triton.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.executor import Executor, Program
@@ -23,24 +22,30 @@ from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.placement import Region, Weights, attention_tiles, ffn_tiles, head_block, head_tiles, regions
+from wafer_triton.models.placement import (
+    Region,
+    Weights,
+    attention_tiles,
+    check_prompt,
+    ffn_tiles,
+    head_block,
+    head_tiles,
+    regions,
+    schedule,
+)
+from wafer_triton.models.prefill import Prefill, Progress, account_of, silent
 from wafer_triton.models.weights import load_weights
-from wafer_triton.schedule.kv_cache import positions, windows
-from wafer_triton.schedule.rounds import Buffer, Schedule
+from wafer_triton.schedule.kv_cache import positions
+from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.torch_executor import TorchExecutor
-
-Progress = Callable[[str, int, int], None]
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """No progress report."""
 
 
 class WaferForCausalLM:
     """A decoder whose matrix products run on a mesh of virtual cores.
 
-    `weights` are under Hugging Face names. `max_length` tokens (prompt and new) fit the KV cache. Raises SramError or
-    MeshError when the model does not fit the mesh or the device.
+    `weights` are under Hugging Face names. `max_length` tokens (prompt and new) fit the KV cache, prompts of up to
+    `max_prompt` the SRAM beside the weights. Raises SramError or MeshError when the model does not fit the mesh or the
+    device.
     """
 
     def __init__(
@@ -52,14 +57,15 @@ class WaferForCausalLM:
         dtype: str = "fp32",
         accumulate: str = "fp32",
         max_length: int = 512,
+        max_prompt: int = 64,
         executor: Executor | None = None,
-        progress: Progress = _silent,
+        progress: Progress = silent,
     ) -> None:
         self.config, self.weights = config, weights
         self.executor = TorchExecutor() if executor is None else executor
         slots = -(-max_length // mesh.rows) + 1
         self.block = Block(config, mesh, dtype, accumulate, slots)
-        self.regions: list[Region] = regions(self.block)
+        self.regions: list[Region] = regions(self.block, min(max_prompt, max_length))
         self.max_length = max_length
         self.count = 0  # tokens in the cache
         self.accounts: list[Account] = []
@@ -79,7 +85,7 @@ class WaferForCausalLM:
 
     def _place(self, progress: Progress) -> None:
         block, layers = self.block, self.config.num_hidden_layers
-        project, attend, ffn = block.decode_project(), block.decode_attend(), block.decode_ffn()
+        project, attend, ffn = (schedule(block, step) for step in ("decode_project", "decode_attend", "decode_ffn"))
         self._decode = (project, attend, ffn)
         shared = {  # by all layers: the activation and what depends on the position alone
             name: self.executor.allocate(project if name in project.buffers else attend, buffer)
@@ -99,9 +105,9 @@ class WaferForCausalLM:
             self.layers.append([first, second, third])
             progress("placing weights", layer + 1, layers)
         self.head_block = head_block(block)
-        schedule = self.head_block.head()
-        x = {"x": self.executor.allocate(schedule, schedule.buffers["x"])}
-        self.head = self.executor.bind(schedule, head_tiles(self.weights, self.head_block), x)
+        head = schedule(self.head_block, "head")
+        x = {"x": self.executor.allocate(head, head.buffers["x"])}
+        self.head = self.executor.bind(head, head_tiles(self.weights, self.head_block), x)
 
     def _tiles(self, tensor: torch.Tensor, pattern: str) -> torch.Tensor:
         return scatter(tensor, self.block.mesh, pattern).tiles
@@ -117,7 +123,7 @@ class WaferForCausalLM:
         """Rounds, hops and bytes of everything since `reset`."""
         return sum(self.accounts, Account())
 
-    def prefill(self, tokens: Sequence[int], progress: Progress = _silent) -> torch.Tensor:
+    def prefill(self, tokens: Sequence[int], progress: Progress = silent) -> torch.Tensor:
         """Run a prompt through the empty cache; logits [vocab] of its last token.
 
         Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
@@ -127,10 +133,12 @@ class WaferForCausalLM:
         self._room(len(tokens))
         if self.count:
             raise CacheError(f"prefill needs an empty cache, which holds {self.count} tokens; call reset() first")
-        prefill = _Prefill(self, len(tokens))
-        x = self.embed(tokens)
-        x = prefill.run(x, progress)
+        check_prompt(self.block, self.regions, len(tokens))
+        prefill = Prefill(self.block, self.weights, self.executor, len(tokens))
+        caches = [project.memory for project, _, _ in self.layers]
+        x = prefill.run(self.embed(tokens), self.rotary(torch.arange(len(tokens))), caches, progress)
         self.count = len(tokens)
+        self.accounts.append(prefill.account)
         return self._logits(x[-1:])
 
     def step(self, token: int) -> torch.Tensor:
@@ -152,12 +160,12 @@ class WaferForCausalLM:
             attend.run()
             ffn.run()
         self.count += 1
-        layer = sum((_account(one) for one in self._decode), account(append))
+        layer = sum((account_of(one) for one in self._decode), account_of(append))
         self.accounts.append(layer * self.config.num_hidden_layers + self.hand_off)
         x = scatter(torch.zeros(1, self.config.hidden_size), block.mesh, "m (y d)")
         return self._logits(replace(x, tiles=self.layers[-1][2].read("x")).gather())
 
-    def generate(self, tokens: Sequence[int], max_new_tokens: int, progress: Progress = _silent) -> Iterator[int]:
+    def generate(self, tokens: Sequence[int], max_new_tokens: int, progress: Progress = silent) -> Iterator[int]:
         """Greedy tokens after a prompt, one by one, until an end-of-text token (not given) or the maximum.
 
         Raises CacheError at the start if the prompt and the new tokens do not fit the cache.
@@ -207,87 +215,6 @@ class WaferForCausalLM:
         mesh = self.head_block.mesh
         self.head.write("x", scatter(x, mesh, "m (y d)").tiles)
         self.head.run()
-        self.accounts.append(_account(self.head.schedule))
+        self.accounts.append(account_of(self.head.schedule))
         whole = scatter(torch.zeros(1, self.config.vocab_size), mesh, "m (x v)")
         return replace(whole, tiles=self.head.read("logits")).gather()[0]
-
-
-class _Prefill:
-    """One prompt of `count` tokens on the square mesh, its rows as evenly filled as the cache's."""
-
-    def __init__(self, model: WaferForCausalLM, count: int) -> None:
-        self.model, self.count = model, count
-        self.block = replace(model.block, mesh=model.block.mesh.square())
-        self.side = self.block.mesh.shape[0]
-        self.edges = torch.from_numpy(windows(count, self.side))
-        self.tokens = -(-count // self.side)
-        entries = torch.arange(count)
-        self.row = torch.searchsorted(self.edges, entries, right=True) - 1
-        self.index = self.row * self.tokens + entries - self.edges[self.row]  # of each token among the padded rows
-
-    def run(self, x: torch.Tensor, progress: Progress) -> torch.Tensor:
-        """x [count, width] through all layers; fills the cache."""
-        model, block = self.model, self.block
-        attention, ffn = block.prefill_attention(self.tokens), block.prefill_ffn(self.tokens)
-        cos, sin = model.rotary(torch.arange(self.count))
-        given = {
-            "x": self._spread(x, "(y m) (x d)"),
-            "cos": self._spread(cos, "(y m) (x p)"),
-            "sin": self._spread(sin, "(y m) (x p)"),
-            "bias": self._mask(),
-        }
-        scratch: dict[Buffer, torch.Tensor] = {}
-        shared = {
-            name: model.executor.store(attention, attention.buffers[name], tiles) for name, tiles in given.items()
-        }
-        layers = model.config.num_hidden_layers
-        for layer in range(layers):
-            tiles = attention_tiles(model.weights, layer, block, "prefill")
-            program = model.executor.bind(attention, tiles, shared, scratch)
-            program.run()
-            self._fill(layer, program)
-            program = model.executor.bind(ffn, ffn_tiles(model.weights, layer, block, "prefill"), shared, scratch)
-            program.run()
-            progress("prefill", layer + 1, layers)
-        model.accounts.append((_account(attention) + _account(ffn)) * layers)
-        whole = scatter(torch.zeros(self.side * self.tokens, x.shape[1]), block.mesh, "(y m) (x d)")
-        return replace(whole, tiles=program.read("x")).gather()[self.index]
-
-    def _spread(self, values: torch.Tensor, pattern: str) -> torch.Tensor:
-        padded = values.new_zeros(self.side * self.tokens, values.shape[1])
-        padded[self.index] = values
-        return scatter(padded, self.block.mesh, pattern).tiles
-
-    def _mask(self) -> torch.Tensor:
-        """[rows, cols, tokens, tokens]: 0 where the query of the row may see the key of the column, else -inf.
-
-        A padded query sees every real key, so that its row stays finite; a padded key is seen by none.
-        """
-        position = torch.full((self.side * self.tokens,), -1)
-        position[self.index] = torch.arange(self.count)
-        query = torch.where(position < 0, self.count, position)
-        seen = (position[None, :] >= 0) & (position[None, :] <= query[:, None])
-        bias = torch.where(seen, 0.0, float("-inf"))
-        return scatter(bias, self.block.mesh, "(y m) (x n)").tiles
-
-    def _fill(self, layer: int, program: Program) -> None:
-        """Keys and values of the prompt into the decode cache, row by row in order."""
-        block, half = self.model.block, self.model.config.head_dim // 2
-        rows, cols = block.mesh.shape
-        entries = torch.arange(self.count)
-        edges = torch.from_numpy(windows(self.count, rows))
-        row = torch.searchsorted(edges, entries, right=True) - 1
-        memory = self.model.layers[layer][0].memory
-        for name in ("k", "v"):
-            tiles = program.read(name).unflatten(-1, (2, self.block.pairs))
-            whole = rearrange(tiles, "y x m g two p -> (y m) g two (x p)")[self.index][..., :half]
-            padded = whole.new_zeros(*whole.shape[:-1], cols * block.pairs)
-            padded[..., :half] = whole
-            cut = rearrange(padded, "n g two (x p) -> n x (g two p)", x=cols)
-            cache = memory[f"{name}_cache"].unflatten(-1, (block.slots, -1))
-            cache[row, :, entries % block.slots] = cut.to(cache.dtype)
-
-
-@lru_cache(maxsize=64)
-def _account(schedule: Schedule) -> Account:
-    return account(schedule)

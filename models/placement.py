@@ -6,7 +6,7 @@ way round than the rest, so that consecutive MeshGEMVs alternate axes; prefill p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -100,33 +100,138 @@ class Region:
     sram_by_buffer: dict[str, int]
 
 
-def regions(block: Block) -> list[Region]:
+@dataclass(frozen=True)
+class Need:
+    """Bytes of a block on a core, by buffer: what stays (weights, caches), and the most that comes and goes."""
+
+    stays: dict[str, int]
+    passes: dict[str, int]
+
+
+def regions(block: Block, max_prompt: int) -> list[Region]:
     """Lay the decoder's blocks on the device: as many consecutive blocks to a region as its SRAM holds.
+
+    Both decode and prefill of up to `max_prompt` tokens must fit: a longer one spreads the blocks wider.
 
     A head that does not fit one region gets a larger one, a whole multiple of it. Regions fill the device in rows, to
     and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it names
     the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
     """
     limit = block.mesh.device.sram_bytes
-    packed: list[tuple[Mesh, list[str], list[_Need]]] = []
-    for name, need in _needs(block):
-        if packed and _total([*packed[-1][2], need]) <= limit:
-            packed[-1][1].append(name)
-            packed[-1][2].append(need)
-        else:
-            packed.append((block.mesh, [name], [need]))
+
+    def fitting(kind: str) -> Need:
+        return sram.fitting(
+            lambda mesh: need(on := replace(block, mesh=mesh), kind, tokens_a_row(on, max_prompt)), block.mesh
+        )
+
+    needs = {kind: fitting(kind) for kind in KINDS}
+    packed: list[tuple[Mesh, list[str]]] = []
+    for layer in range(block.config.num_hidden_layers):
+        for kind in KINDS:
+            if packed and total(needs[one.split()[-1]] for one in [*packed[-1][1], kind]).peak <= limit:
+                packed[-1][1].append(f"layer {layer} {kind}")
+            else:
+                packed.append((block.mesh, [f"layer {layer} {kind}"]))
     head = head_block(block)
-    need = _need([head.head()])
-    if head.mesh == block.mesh and _total([*packed[-1][2], need]) <= limit:
+    needs["head"] = need(head, "head")
+    if head.mesh == block.mesh and total(needs[one.split()[-1]] for one in [*packed[-1][1], "head"]).peak <= limit:
         packed[-1][1].append("head")
-        packed[-1][2].append(need)
     else:
-        packed.append((head.mesh, ["head"], [need]))
-    origins = _place([mesh for mesh, _, _ in packed])
-    return [
-        Region(replace(mesh, origin=origin), tuple(names), _total(needs), _by_buffer(names, needs))
-        for (mesh, names, needs), origin in zip(packed, origins, strict=True)
-    ]
+        packed.append((head.mesh, ["head"]))
+    origins = _place([mesh for mesh, _ in packed])
+    found = []
+    for (mesh, names), origin in zip(packed, origins, strict=True):
+        held = total(needs[one.split()[-1]] for one in names)
+        found.append(Region(replace(mesh, origin=origin), tuple(names), held.peak, held.by_buffer))
+    return found
+
+
+KINDS = ("attention", "ffn")
+
+
+@lru_cache(maxsize=64)
+def schedule(block: Block, step: str, *args: int) -> Schedule:
+    """The schedule of one step of a block, built once."""
+    made: Schedule = getattr(block, step)(*args)
+    return made
+
+
+@lru_cache(maxsize=64)
+def need(block: Block, kind: str, tokens: int = 0) -> Need:
+    """What a block of this kind needs per core for decode and, with `tokens` on each row, for prefill."""
+    steps = {
+        "attention": ("decode_project", "decode_attend"),
+        "ffn": ("decode_ffn",),
+        "head": ("head",),
+    }[kind]
+    built = [schedule(block, step) for step in steps]
+    stays = {one.name: one.bytes for made in built for one in made.buffers.values() if one.role == "resident"}
+    stays.pop("x", None)  # the activation is the region's, not the block's
+    if tokens and kind != "head":
+        square = replace(block, mesh=block.mesh.square())
+        built.append(schedule(square, f"prefill_{kind}", tokens))
+    passes: dict[str, int] = {}
+    for made in built:
+        live = {name: size for name, size in sram.account(made).by_buffer.items() if name not in stays}
+        passes = max(passes, live, key=lambda one: sum(one.values()))
+    return Need(stays, passes)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a core of a region holds at the most."""
+
+    by_buffer: dict[str, int]
+
+    @property
+    def peak(self) -> int:
+        """Bytes."""
+        return sum(self.by_buffer.values())
+
+
+def total(needs: Iterable[Need]) -> Held:
+    """Weights and caches of all blocks of a region, and the largest working set of any."""
+    held: dict[str, int] = {}
+    passing: dict[str, int] = {}
+    for one in needs:
+        for name, size in one.stays.items():
+            held[name] = held.get(name, 0) + size
+        passing = max(passing, one.passes, key=lambda live: sum(live.values()))
+    return Held(held | passing)
+
+
+def tokens_a_row(block: Block, count: int) -> int:
+    """Prompt tokens on each row of the square mesh of prefill."""
+    return -(-count // block.mesh.square().shape[0])
+
+
+def check_prompt(block: Block, placed: Iterable[Region], count: int) -> None:
+    """Raise SramError if prefill of `count` tokens overflows a region; it names the longest prompt that fits."""
+    limit = block.mesh.device.sram_bytes
+    mixes = {
+        tuple(name.split()[-1] for name in region.blocks) for region in placed if region.mesh.rows == block.mesh.rows
+    }
+
+    def overflow(tokens: int) -> str | None:
+        """Why a prompt of so many tokens a row does not fit; None if it does."""
+        try:
+            held = max((total(need(block, kind, tokens) for kind in mix) for mix in mixes), key=lambda one: one.peak)
+        except SramError as too_much:
+            return str(too_much)
+        buffers = ", ".join(f"{name} {size:,} B" for name, size in held.by_buffer.items())
+        return None if held.peak <= limit else f"{held.peak:,} B a core: {buffers}"
+
+    tokens = tokens_a_row(block, count)
+    why = overflow(tokens)
+    if why is None:
+        return
+    rows = block.mesh.square().shape[0]
+    longest = next(fewer * rows for fewer in range(tokens - 1, -1, -1) if fewer == 0 or overflow(fewer) is None)
+    raise SramError(
+        f"prefill of {count} tokens on mesh {block.mesh} overflows the {limit:,} B of SRAM of each core on "
+        f"{block.mesh.device.name}, where at most {longest} tokens fit as the model lies; give max_prompt={count} when "
+        f"it is placed, or a larger mesh ({why})"
+    )
 
 
 def head_block(block: Block) -> Block:
@@ -135,65 +240,17 @@ def head_block(block: Block) -> Block:
     while True:
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
         try:
-            bigger.head()
+            schedule(bigger, "head")
         except SramError:
             times += 1
             continue
         return bigger
 
 
-@dataclass(frozen=True)
-class _Need:
-    """Bytes that stay on a core, by buffer, and the most that come and go."""
-
-    stay: dict[str, int]
-    passing: dict[str, int]
-
-
-def _need(schedules: list[Schedule]) -> _Need:
-    stay = {
-        buffer.name: buffer.bytes
-        for schedule in schedules
-        for buffer in schedule.buffers.values()
-        if buffer.role == "resident"
-    }
-    passing: dict[str, int] = {}
-    for schedule in schedules:
-        live = {name: size for name, size in sram.account(schedule).by_buffer.items() if name not in stay}
-        passing = max(passing, live, key=lambda one: sum(one.values()))
-    return _Need(stay, passing)
-
-
-def _needs(block: Block) -> list[tuple[str, _Need]]:
-    def attention(mesh: Mesh) -> _Need:
-        on = replace(block, mesh=mesh)
-        return _need([on.decode_project(), on.decode_append(0), on.decode_attend()])
-
-    def ffn(mesh: Mesh) -> _Need:
-        return _need([replace(block, mesh=mesh).decode_ffn()])
-
-    kinds: dict[str, Callable[[Mesh], _Need]] = {"attention": attention, "ffn": ffn}
-    needs = {kind: sram.fitting(build, block.mesh) for kind, build in kinds.items()}
-    layers = range(block.config.num_hidden_layers)
-    return [(f"layer {layer} {kind}", needs[kind]) for layer in layers for kind in kinds]
-
-
-def _total(needs: list[_Need]) -> int:
-    """Weights and caches of all blocks, and the largest working set of any; the activation `x` is shared."""
-    return sum(_by_buffer([""] * len(needs), needs).values())
-
-
-def _by_buffer(names: list[str], needs: list[_Need]) -> dict[str, int]:
-    held: dict[str, int] = {}
-    for need in needs:
-        for name, size in need.stay.items():
-            held[name] = size if name == "x" else held.get(name, 0) + size
-    return held | max((need.passing for need in needs), key=lambda one: sum(one.values()))
-
-
 def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:
     """Origins of regions in rows from the top, every second row from right to left."""
-    device, origins = meshes[0].device, []
+    device = meshes[0].device
+    origins: list[tuple[int, int]] = []
     top, height, used, leftwards = 0, 0, 0, False
     for mesh in meshes:
         if used + mesh.cols > device.cols:

@@ -22,7 +22,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 EXCHANGES = ("explicit", "elided")
-Step = Callable[[], None]
+Step = Callable[[], object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,8 @@ class Program:
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
         buffer = self.schedule.buffers[name]
-        self.memory[name].copy_(self.executor.store(self.schedule, buffer, tiles))
+        target = self.memory[name]
+        target.copy_(tiles.to(torch_dtype(buffer.dtype)).view(target.shape))
 
     def read(self, name: str) -> torch.Tensor:
         """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""

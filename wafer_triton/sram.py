@@ -74,7 +74,7 @@ def check(schedule: Schedule) -> None:
 def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
     """`build(mesh)`; if that overflows, the SramError also names the smallest mesh of those proportions that fits.
 
-    The search bisects, since the need per core falls as the mesh grows.
+    The need per core falls as the mesh grows, so the search goes up until one fits, then bisects.
     """
     try:
         return build(mesh)
@@ -93,8 +93,11 @@ def _smallest(build: Callable[[Mesh], T], mesh: Mesh) -> Mesh | None:
             return None
         return bigger
 
-    low, high = mesh.rows, min(mesh.device.rows, mesh.device.cols * mesh.rows // mesh.cols)
-    found = attempt(high)
+    largest = min(mesh.device.rows, mesh.device.cols * mesh.rows // mesh.cols)
+    low, high, found = mesh.rows, mesh.rows, None
+    while found is None and high < largest:  # small steps first: a schedule on a large mesh takes long to make
+        low, high = high, min(largest, high + max(1, high // 4))
+        found = attempt(high)
     while found is not None and high - low > 1:
         middle = (low + high) // 2
         better = attempt(middle)

@@ -11,6 +11,7 @@ Rectangular meshes are folded to their square lcm grid first (`Mesh.square`).
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ def meshgemm(
     odd P from the second buffer. Local tiles: a [heads, m, k], w [k, kv_heads, n], c [m, heads, n].
     """
     size = _side(b)
-    params = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
+    params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
     hands = (a, w)
     spare = (b.like(f"{a}.next", a), b.like(f"{w}.next", w))
     made: dict[tuple[bool, bool], Round] = {}
@@ -127,7 +128,7 @@ def meshgemm_t(
     size = _side(b)
     spare = b.like(f"{w}.next", w)
     part = b.like(f"{c}.part", c)
-    params = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
+    params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
     rows = np.arange(size)
     for number in range(size):
         now, following = (w, spare) if number % 2 == 0 else (spare, w)

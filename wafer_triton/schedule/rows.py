@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Builder
 
@@ -46,7 +48,7 @@ def softmax_parts(
     heads, m, n = b.buffers[s].tile
     top = b.buffer(f"{p}.max", (heads, m), sums)
     z = b.buffer(f"{p}.sum", (heads, m), sums)
-    sizes = {"heads": heads, "m": m, "n": n, "scale": scale}
+    sizes: dict[str, Any] = {"heads": heads, "m": m, "n": n, "scale": scale}
     b.round(b.local("row_max", top, (s, bias), **sizes), label=label)
     all_reduce(b, top, axis, op="maximum", groups=groups, label=label)
     b.round(b.local("exp_sum", (p, z), (s, bias, top), **sizes), label=label)
