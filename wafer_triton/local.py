@@ -144,8 +144,8 @@ def maximum_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
 
 @local_op(work=lambda *, size: (0, size), elementwise=True)
 def copy_torch(out: Tensor, a: Tensor, *, size: int) -> None:
-    """out [size] = a."""
-    out.copy_(a)
+    """The first `size` elements of out = those of a; either may be longer."""
+    out[..., :size].copy_(a[..., :size])
 
 
 @local_op(work=lambda *, m, n: (m * n, 0))

@@ -99,8 +99,8 @@ def _apply(name: str, operands: list[Tensor], on: str, backend: str, exchange: s
 @_apply.register_fake
 def _(name: str, operands: list[Tensor], on: str, backend: str, exchange: str) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
-    if name in ("gemm", "gemv", "gemm_t"):
-        shape = (shape[0], operands[1].shape[0 if name == "gemm_t" else 1])
+    if name in ("gemm", "gemv"):
+        shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(on)[1] else 1])
     return operands[0].new_empty(shape)
 
 
@@ -140,26 +140,29 @@ def _cut_alike(made: Recipe, operands: tuple[Operand, ...]) -> None:
             raise MeshError(f"{made.schedule.name}: {buffer} lies on mesh {operand.mesh}, not {made.schedule.mesh}")
 
 
-def mesh_gemm(a: Operand, b: Operand, *, accumulate: str = "fp32", **how: Unpack[How]) -> Any:
-    """a [m, k] @ b [k, n] by MeshGEMM: alignment, then one compute-shift round per core of a side.
+def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]) -> Any:
+    """a [m, k] @ b [k, n] by MeshGEMM, or by algorithm "cannon", "summa" or "allgather".
 
     A rectangular mesh works as its lcm grid. Source: WaferLLM (OSDI'25), section 5.
     """
     _matrices("mesh_gemm", a, b)
     if a.shape[1] != b.shape[0]:
         raise ShapeError(f"mesh_gemm: a {list(a.shape)} has {a.shape[1]} columns, b {list(b.shape)} {b.shape[0]} rows")
-    return _call("gemm", (a, b), how, accumulate=accumulate)
+    return _call("gemm", (a, b), how, algorithm=algorithm, accumulate=accumulate)
 
 
-def mesh_gemm_t(a: Operand, b: Operand, *, accumulate: str = "fp32", **how: Unpack[How]) -> Any:
+def mesh_gemm_t(
+    a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]
+) -> Any:
     """a [m, k] @ b [n, k]^T by GEMM-T: b circles along y, partial products are summed along x.
 
-    Source: WaferLLM (OSDI'25), section 5.
+    The algorithms "cannon", "summa" and "allgather" transpose b on the mesh first. Source: WaferLLM (OSDI'25),
+    section 5.
     """
     _matrices("mesh_gemm_t", a, b)
     if a.shape[1] != b.shape[1]:
         raise ShapeError(f"mesh_gemm_t: a {list(a.shape)} and b {list(b.shape)} differ in columns")
-    return _call("gemm_t", (a, b), how, accumulate=accumulate)
+    return _call("gemm", (a, b), how, algorithm=algorithm, transposed=True, accumulate=accumulate)
 
 
 def mesh_gemv(
@@ -167,35 +170,46 @@ def mesh_gemv(
     w: Operand,
     *,
     axis: str = "y",
+    algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
     accumulate: str = "fp32",
     **how: Unpack[How],
 ) -> Any:
     """x [k], or a batch [m, k], @ w [k, n] by MeshGEMV: k is cut along `axis`, partial sums go up a K-tree.
 
-    `groups` are the tree's numbers of groups, level by level. Source: WaferLLM (OSDI'25), section 6.
+    `groups` are the tree's numbers of groups, level by level; `algorithm` another all-reduce: "pipeline", "ring",
+    "two-phase" or "star". Source: WaferLLM (OSDI'25), section 6.
     """
     _axis("mesh_gemv", axis)
     if isinstance(x, Tensor) and x.dim() == 1:
-        found = mesh_gemv(x[None], w, axis=axis, groups=groups, accumulate=accumulate, **how)
+        found = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
         return (found[0][0], found[1]) if how.get("record") else found[0]
     _matrices("mesh_gemv", x, w)
     if x.shape[1] != w.shape[0]:
         raise ShapeError(f"mesh_gemv: x has {x.shape[1]} elements, w {list(w.shape)} {w.shape[0]} rows")
-    return _call("gemv", (x, w), how, axis=axis, groups=groups, accumulate=accumulate)
+    return _call("gemv", (x, w), how, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate)
 
 
 def all_reduce(
-    x: Tensor, *, axis: str, op: str = "add", groups: tuple[int, ...] | None = None, **how: Unpack[How]
+    x: Tensor,
+    *,
+    axis: str,
+    op: str = "add",
+    algorithm: str = "ktree",
+    groups: tuple[int, ...] | None = None,
+    **how: Unpack[How],
 ) -> Any:
-    """x [rows, cols, ...], one tile per core: every core gets the sum (or op="maximum") over its line of `axis`."""
+    """x [rows, cols, ...], one tile per core: every core gets the sum (or op="maximum") over its line of `axis`.
+
+    `algorithm` is "ktree" (with `groups`), "pipeline", "ring", "two-phase" or "star".
+    """
     _axis("all_reduce", axis)
     if op not in ("add", "maximum"):
         raise ShapeError(f"all_reduce: op {op!r} is neither 'add' nor 'maximum'")
     shape = as_mesh(how.get("mesh")).shape
     if tuple(x.shape[:2]) != shape:
         raise ShapeError(f"all_reduce: x {list(x.shape)} must begin with the mesh's {list(shape)}")
-    return _call("all_reduce", (x,), how, axis=axis, op=op, groups=groups)
+    return _call("all_reduce", (x,), how, axis=axis, op=op, algorithm=algorithm, groups=groups)
 
 
 def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[How]) -> Any:

@@ -17,8 +17,8 @@ from wafer_triton import sram
 from wafer_triton.dtype import accumulator
 from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule import reduce as reduce_schedules
+from wafer_triton.schedule.gemm import matmul
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.rounds import Builder, Schedule
 from wafer_triton.schedule.rows import rms_norm as rms_norm_rounds
@@ -49,40 +49,25 @@ def recipe(
     return sram.fitting(lambda one: _RECIPES[name](one, dtype, *shapes, **dict(options)), mesh)
 
 
-def _gemm(mesh: Mesh, dtype: str, a: Shape, b: Shape, accumulate: str = "fp32") -> Recipe:
-    (m, k), n = a, b[1]
+def _gemm(
+    mesh: Mesh, dtype: str, a: Shape, b: Shape, algorithm: str = "mesh", transposed: bool = False,
+    accumulate: str = "fp32",
+) -> Recipe:  # fmt: skip
+    (m, k), n = a, b[0 if transposed else 1]
     square = mesh.square()
-    side, sums = square.shape[0], accumulator(dtype, accumulate)
+    side = square.shape[0]
     tm, tk, tn = (-(-size // side) for size in (m, k, n))
-    made = Builder(square, f"mesh_gemm [{m}, {k}] x [{k}, {n}]")
+    made = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
     made.buffer("a", (tm, tk), dtype, "input")
-    made.buffer("b", (tk, tn), dtype, "input")
-    made.buffer("c", (tm, tn), sums)
-    gemm_schedules.align(made, "a", "x")
-    gemm_schedules.align(made, "b", "y")
-    gemm_schedules.meshgemm(made, "a", "b", "c", m=tm, k=tk, n=tn, accumulate=accumulate)
-    return Recipe(
-        _rounded(made, "c", dtype), (("a", "(y m) (x k)"), ("b", "(y k) (x n)")), ("out", "(y m) (x n)", (m, n))
-    )
-
-
-def _gemm_t(mesh: Mesh, dtype: str, a: Shape, b: Shape, accumulate: str = "fp32") -> Recipe:
-    (m, k), n = a, b[0]
-    square = mesh.square()
-    side, sums = square.shape[0], accumulator(dtype, accumulate)
-    tm, tk, tn = (-(-size // side) for size in (m, k, n))
-    made = Builder(square, f"mesh_gemm_t [{m}, {k}] x [{n}, {k}]^T")
-    made.buffer("a", (tm, tk), dtype, "input")
-    made.buffer("b", (tn, tk), dtype, "input")
-    made.buffer("c", (tm, tn), sums)
-    gemm_schedules.meshgemm_t(made, "a", "b", "c", m=tm, k=tk, n=tn, accumulate=accumulate)
-    return Recipe(
-        _rounded(made, "c", dtype), (("a", "(y m) (x k)"), ("b", "(y n) (x k)")), ("out", "(y m) (x n)", (m, n))
-    )
+    made.buffer("b", (tn, tk) if transposed else (tk, tn), dtype, "input")
+    made.buffer("c", (tm, tn), accumulator(dtype, accumulate))
+    matmul(made, "a", "b", "c", algorithm=algorithm, transposed=transposed, m=tm, k=tk, n=tn, accumulate=accumulate)
+    cut = "(y n) (x k)" if transposed else "(y k) (x n)"
+    return Recipe(_rounded(made, "c", dtype), (("a", "(y m) (x k)"), ("b", cut)), ("out", "(y m) (x n)", (m, n)))
 
 
 def _gemv(
-    mesh: Mesh, dtype: str, x: Shape, w: Shape, axis: str = "y", groups: Groups = None,
+    mesh: Mesh, dtype: str, x: Shape, w: Shape, axis: str = "y", algorithm: str = "ktree", groups: Groups = None,
     accumulate: str = "fp32",
 ) -> Recipe:  # fmt: skip
     (m, k), n = x, w[1]
@@ -92,7 +77,7 @@ def _gemv(
     made.buffer("x", (m, tk), dtype, "input")
     made.buffer("w", (tk, tn), dtype, "input")
     made.buffer("y", (m, tn), accumulator(dtype, accumulate))
-    meshgemv(made, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, accumulate=accumulate)
+    meshgemv(made, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, algorithm=algorithm, accumulate=accumulate)
     return Recipe(
         _rounded(made, "y", dtype),
         (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({other} n)")),
@@ -100,10 +85,12 @@ def _gemv(
     )
 
 
-def _all_reduce(mesh: Mesh, dtype: str, x: Shape, axis: str = "x", op: str = "add", groups: Groups = None) -> Recipe:
+def _all_reduce(
+    mesh: Mesh, dtype: str, x: Shape, axis: str = "x", op: str = "add", algorithm: str = "ktree", groups: Groups = None
+) -> Recipe:
     made = Builder(mesh, f"all_reduce along {axis}")
     made.buffer("x", x[2:] or (1,), dtype, "output")
-    reduce_schedules.all_reduce(made, "x", axis, op=op, groups=groups)
+    reduce_schedules.all_reduce(made, "x", axis, op=op, algorithm=algorithm, groups=groups)
     return Recipe(made.build(), (("x", ""),), ("x", "", x))
 
 
@@ -145,7 +132,6 @@ def _rounded(made: Builder, acc: str, dtype: str) -> Schedule:
 
 _RECIPES: dict[str, Callable[..., Recipe]] = {
     "gemm": _gemm,
-    "gemm_t": _gemm_t,
     "gemv": _gemv,
     "all_reduce": _all_reduce,
     "rms_norm": _rms_norm,

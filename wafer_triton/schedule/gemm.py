@@ -1,48 +1,30 @@
-"""MeshGEMM and GEMM-T (WaferLLM, OSDI'25, section 5): compute-shift along a closed two-hop ring.
+"""Distributed GEMM (WaferLLM, OSDI'25, section 5): MeshGEMM, GEMM-T, and the rivals Cannon, SUMMA and all-gather.
 
-The ring interleaves a line of P cores, 0, 2, 4, ..., 5, 3, 1 and back to 0, so that no neighbours on it are more than
-two hops apart; two is the least for a closed ring on a line. Both axes use it. Tile (i, j) of a matrix starts on core
-(i, j); `position` counts along the ring. After Cannon's skew along the ring core (i, j) holds A[i, k] and B[k, j] with
-position(k) = position(i) + position(j), and each round moves A one ring step along x and B one along y.
+Tile (i, j) of a matrix starts on core (i, j). Compute-shift: after Cannon's skew along a closed ring, core (i, j) holds
+A[i, k] and B[k, j] with position(k) = position(i) + position(j), positions counted along the ring, and each round moves
+A one ring step along x and B one along y. MeshGEMM's ring needs two hops a step, Cannon's wrap-around a whole line.
+SUMMA multicasts one column of A and one row of B a round; all-gather collects all of them first.
 
-Rectangular meshes are folded to their square lcm grid first (`Mesh.square`).
+Rectangular meshes are folded to their square lcm grid first (`Mesh.square`). All take the sizes of the local tiles:
+a [heads, m, k], w [k, kv_heads, n], c [m, heads, n]. With op="gemm_t" the tiles of w are [n, k], their place on the
+mesh the same: `matmul` for A B^T moves tile (j, k) of B to core (k, j) first.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from wafer_triton.errors import MeshError
+from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
-from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Index, Round
+from wafer_triton.schedule.ring import Ring, ring, ring_position, ring_step, wrapped_line
+from wafer_triton.schedule.rounds import Builder, Cores, Round, Slot
 
 
-@cache
-def ring(size: int) -> Index:
-    """The cores of a line of `size` in ring order: evens upwards, then odds downwards."""
-    order = np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]])
-    order.flags.writeable = False
-    return order
-
-
-@cache
-def ring_position(size: int) -> Index:
-    """Where on the ring each core of the line lies."""
-    position = np.argsort(ring(size))
-    position.flags.writeable = False
-    return position
-
-
-def ring_step(b: Builder, axis: str, src: str, dst: str, step: int = 1, lines: Index | None = None) -> Exchange:
-    """Every core sends its tile one ring step forwards (step = 1) or backwards (-1)."""
-    order = ring(b.mesh.length(axis))
-    return b.exchange(axis, src, dst, order, np.roll(order, -step), lines)
-
-
-def align(b: Builder, name: str, axis: str) -> None:
+def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
     """Skew the buffer `name`: along x, the tiles of row i move position(i) ring steps backwards; along y likewise.
 
     Half a ring at most, each line in its shorter direction; lines that moved an odd number of times copy back from the
@@ -50,7 +32,7 @@ def align(b: Builder, name: str, axis: str) -> None:
     """
     size = _side(b)
     spare = b.like(f"{name}.next", name)
-    position = ring_position(size)
+    position = ring_position(size, order)
     backwards = position <= size // 2
     steps = np.where(backwards, position, size - position)
     for number in range(int(steps.max())):
@@ -58,7 +40,7 @@ def align(b: Builder, name: str, axis: str) -> None:
         moving = steps > number
         b.round(
             *(
-                ring_step(b, axis, src, dst, step, np.flatnonzero(moving & side))
+                ring_step(b, axis, src, dst, step, np.flatnonzero(moving & side), order)
                 for step, side in ((-1, backwards), (1, ~backwards))
                 if (moving & side).any()
             ),
@@ -83,11 +65,13 @@ def meshgemm(
     kv_heads: int = 1,
     accumulate: str = "fp32",
     label: str = "gemm",
+    order: Ring = ring,
+    op: str = "gemm",
 ) -> None:
     """C = A B for aligned A and B (see `align`): P rounds, each a shift of both beside a local product.
 
     The shift of the last round brings B back where it started, so that weights stay in place between uses; with an
-    odd P from the second buffer. Local tiles: a [heads, m, k], w [k, kv_heads, n], c [m, heads, n].
+    odd P from the second buffer.
     """
     size = _side(b)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
@@ -98,8 +82,12 @@ def meshgemm(
         now, following = (hands, spare) if number % 2 == 0 else (spare, hands)
         kind = (number == 0, number % 2 == 0)
         if kind not in made:
-            product = b.local("gemm", c, now, add=number > 0, **params)
-            shifts = [ring_step(b, axis, now[i], following[i]) for i, axis in enumerate("xy")] if size > 1 else []
+            product = b.local(op, c, now, add=number > 0, **params)
+            shifts = (
+                [ring_step(b, axis, now[i], following[i], order=order) for i, axis in enumerate("xy")]
+                if size > 1
+                else []
+            )
             made[kind] = Round(tuple(shifts), (product,), label)
         b.rounds.append(made[kind])  # equal rounds are one object: they are validated, planned and priced once
     _come_home(b, w, spare[1], label)
@@ -138,6 +126,81 @@ def meshgemm_t(
         reduce(b, part, "x", root=owner, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
     _come_home(b, w, spare, label)
+
+
+def summa(
+    b: Builder, a: str, w: str, c: str, *, m: int, k: int, n: int, accumulate: str = "fp32", op: str = "gemm",
+    label: str = "summa",
+) -> None:  # fmt: skip
+    """C = A B: in round t column t of A crosses the rows and row t of B the columns, by multicast.
+
+    The panels that arrive double the memory of A and B.
+    """
+    size = _side(b)
+    for number in range(size):
+        panels = []
+        moves, keeps = [], []
+        for name, axis in ((a, "x"), (w, "y")):
+            panel = b.like(f"{name}.panel", name)
+            panels.append(panel)
+            moves += multicast(b, name, panel, axis, number)
+            keeps.append(b.local("copy", panel, name, Cores(axis, np.array([number])), size=b.buffers[name].numel))
+        product = b.local(op, c, panels, add=number > 0, m=m, k=k, n=n, accumulate=accumulate)
+        b.round(*moves, *keeps, product, label=label)
+
+
+def allgather_gemm(
+    b: Builder, a: str, w: str, c: str, *, m: int, k: int, n: int, accumulate: str = "fp32", op: str = "gemm",
+    label: str = "all-gather gemm",
+) -> None:  # fmt: skip
+    """C = A B: every core collects its row of A and its column of B, then multiplies."""
+    size = _side(b)
+    hands = []
+    for name, axis in ((a, "x"), (w, "y")):
+        buffer = b.buffers[name]
+        hands.append(b.buffer(f"{name}.all", buffer.tile, buffer.dtype, "scratch", size))
+        all_gather(b, name, hands[-1], axis, label=label)
+    for number in range(size):
+        tiles = [Slot(name, number) for name in hands]
+        b.round(b.local(op, c, tiles, add=number > 0, m=m, k=k, n=n, accumulate=accumulate), label=label)
+
+
+def matmul(
+    b: Builder, a: str, w: str, c: str, *, algorithm: str = "mesh", transposed: bool = False,
+    m: int, k: int, n: int, accumulate: str = "fp32",
+) -> None:  # fmt: skip
+    """C = A B, or A B^T with tiles w [n, k], by "mesh", "cannon", "summa" or "allgather", alignment included.
+
+    MeshGEMM has GEMM-T for A B^T; the others transpose B on the mesh first. Raises MeshError for another algorithm.
+    """
+    if algorithm not in ALGORITHMS:
+        raise MeshError(f"{b.name}: algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    sizes: dict[str, Any] = {"m": m, "k": k, "n": n, "accumulate": accumulate}
+    if transposed and algorithm == "mesh":
+        meshgemm_t(b, a, w, c, **sizes)
+        return
+    if transposed:
+        turned = b.like(f"{w}.turned", w)
+        transpose(b, w, turned)
+        w, sizes["op"] = turned, "gemm_t"
+    ALGORITHMS[algorithm](b, a, w, c, **sizes)
+
+
+def _aligned(order: Ring) -> Callable[..., None]:
+    def run(b: Builder, a: str, w: str, c: str, **sizes: Any) -> None:
+        align(b, a, "x", order)
+        align(b, w, "y", order)
+        meshgemm(b, a, w, c, order=order, **sizes)
+
+    return run
+
+
+ALGORITHMS: dict[str, Callable[..., None]] = {
+    "mesh": _aligned(ring),
+    "cannon": _aligned(wrapped_line),
+    "summa": summa,
+    "allgather": allgather_gemm,
+}
 
 
 def _come_home(b: Builder, name: str, spare: str, label: str) -> None:

@@ -1,4 +1,4 @@
-"""MeshGEMV (WaferLLM, OSDI'25, section 6): local products, then a K-tree all-reduce.
+"""MeshGEMV (WaferLLM, OSDI'25, section 6): local products, then an all-reduce, by a K-tree unless another is named.
 
 The vector is cut along one axis and repeated along the other; the matrix is cut both ways; the product comes out cut
 along the other axis. So consecutive products alternate axes and nothing is ever transposed.
@@ -20,10 +20,11 @@ def meshgemv(
     m: int,
     k: int,
     n: int,
+    algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
     accumulate: str = "fp32",
     label: str = "gemv",
 ) -> None:
     """y [m, n] = x [m, k] @ w [k, n] for a batch of m vectors cut along `axis`; every core of a line gets the sum."""
     b.round(b.local("gemm", y, (x, w), m=m, k=k, n=n, accumulate=accumulate), label=label)
-    all_reduce(b, y, axis, groups=groups, label=label)
+    all_reduce(b, y, axis, algorithm=algorithm, groups=groups, label=label)

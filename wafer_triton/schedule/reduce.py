@@ -1,4 +1,4 @@
-"""Reductions along an axis: the K-tree of MeshGEMV (WaferLLM, OSDI'25, section 6), broadcast and all-reduce.
+"""Reductions along an axis: the K-tree of MeshGEMV (WaferLLM, OSDI'25, section 6) and its rivals.
 
 A K-tree has K levels. On each level the cores that are left form groups; in every group a chain runs from both ends to
 the group's root, one routing stage a link; the roots go on to the next level, where a link crosses a whole group over
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wafer_triton.errors import MeshError
-from wafer_triton.schedule.rounds import Builder, Cores, Index
+from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather
+from wafer_triton.schedule.rounds import Builder, Cores, Index, Slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
 
@@ -25,12 +26,14 @@ def default_groups(size: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def ktree(size: int, groups: tuple[int, ...], root: int | None = None) -> tuple[tuple[Stage, ...], int]:
+def ktree(
+    size: int, groups: tuple[int, ...] = (), root: int | None = None, ends: bool = False
+) -> tuple[tuple[Stage, ...], int]:
     """The stages of a K-tree over a line of `size` cores and its root.
 
     `groups` holds the number of groups of each level but the last, which is one group; K = len(groups) + 1. Roots are
-    the middles of their groups (g // 2); a given `root` of the whole tree is the root of its groups as well.
-    Raises MeshError when a level has more groups than cores, or none.
+    the middles of their groups (g // 2), or their last cores with `ends`; a given `root` of the whole tree is the root
+    of its groups as well. Raises MeshError when a level has more groups than cores, or none.
     """
     points = np.arange(size)
     stages: list[Stage] = []
@@ -40,7 +43,7 @@ def ktree(size: int, groups: tuple[int, ...], root: int | None = None) -> tuple[
         chains, roots = [], []
         for members in np.array_split(points, count):
             inside = np.flatnonzero(members == root)
-            middle = int(inside[0]) if inside.size else len(members) // 2
+            middle = int(inside[0]) if inside.size else len(members) - 1 if ends else len(members) // 2
             chains.append((members[: middle + 1], members[middle:][::-1]))
             roots.append(members[middle])
         depth = max(len(side) - 1 for sides in chains for side in sides)
@@ -54,12 +57,29 @@ def ktree(size: int, groups: tuple[int, ...], root: int | None = None) -> tuple[
     return tuple(stages), int(points[0])
 
 
+def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[tuple[Stage, ...], int]:
+    """The tree of a reduction algorithm: "ktree", "pipeline" (one chain) or "two-phase" (chains of sqrt(size) cores).
+
+    Pipeline and two-phase run one way, to the last core of each chain. Raises MeshError for another algorithm, or for
+    groups where the algorithm has its own.
+    """
+    if algorithm == "ktree":
+        return ktree(size, default_groups(size) if groups is None else groups, root)
+    own = {"pipeline": (), "two-phase": (-(-size // max(1, isqrt(size))),)}
+    if algorithm not in own:
+        raise MeshError(f"all-reduce algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    if groups is not None:
+        raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
+    return ktree(size, own[algorithm], root, ends=True)
+
+
 def reduce(
     b: Builder,
     acc: str,
     axis: str,
     *,
     op: str = "add",
+    algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
     root: int | ArrayLike | None = None,
     label: str = "reduce",
@@ -70,13 +90,14 @@ def reduce(
     (`acc.up` from lower positions, `acc.down` from higher ones) and is combined before the next stage.
     """
     size = b.mesh.length(axis)
-    chosen = default_groups(size) if groups is None else groups
+    place: int | Index
     if root is None or np.ndim(root) == 0:
-        stages, place = ktree(size, chosen, None if root is None else int(np.asarray(root)))
+        stages, place = tree(size, algorithm, groups, None if root is None else int(np.asarray(root)))
         trees, lines = [stages], None
     else:
-        trees = [ktree(size, chosen, int(one))[0] for one in np.asarray(root)]
-        place, lines = np.asarray(root), np.arange(len(trees))
+        place = np.asarray(root)
+        trees = [tree(size, algorithm, groups, int(one))[0] for one in place]
+        lines = np.arange(len(trees))
     numel = b.buffers[acc].numel
     for step in range(max(map(len, trees))):
         exchanges, adds = [], []
@@ -93,10 +114,35 @@ def reduce(
     return place
 
 
-def broadcast(b: Builder, name: str, axis: str, root: int, label: str = "broadcast") -> None:
-    """Position `root` of every line multicasts its tile of `name` to the rest of the line, both ways at once."""
-    below, above = np.arange(root), np.arange(root + 1, b.mesh.length(axis))
-    b.round(*(b.exchange(axis, name, name, root, side) for side in (below, above)), label=label)
+def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:
+    """All other cores of a line send to its middle at once; its links serialise them. Returns the position.
+
+    The middle needs a mailbox for each sender.
+    """
+    size = b.mesh.length(axis)
+    root, buffer = size // 2, b.buffers[acc]
+    others = np.delete(np.arange(size), root)
+    if others.size:
+        inbox = b.buffer(f"{acc}.all", buffer.tile, buffer.dtype, "scratch", len(others))
+        moves = [b.exchange(axis, acc, Slot(inbox, slot), [one], [root]) for slot, one in enumerate(others)]
+        where = Cores(axis, np.array([root]))
+        adds = [b.local(op, acc, (acc, Slot(inbox, slot)), where, size=buffer.numel) for slot in range(len(others))]
+        b.round(*moves, *adds, label=label)
+    return root
+
+
+def ring_all_reduce(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "ring") -> None:
+    """Reduce-scatter, then all-gather, of `size` chunks around the two-hop ring (HPDC'24's ring all-reduce)."""
+    size = b.mesh.length(axis)
+    if size == 1:
+        return
+    buffer = b.buffers[acc]
+    chunk = -(-buffer.numel // size)
+    chunks = b.buffer(f"{acc}.chunks", (chunk,), buffer.dtype, "scratch", size)
+    b.round(b.local("copy", Slot(chunks, None), acc, size=buffer.numel), label=label)
+    reduce_scatter(b, chunks, axis, op=op, label=label)
+    ring_all_gather(b, chunks, axis, label=label)
+    b.round(b.local("copy", acc, Slot(chunks, None), size=buffer.numel), label=label)
 
 
 def all_reduce(
@@ -105,13 +151,29 @@ def all_reduce(
     axis: str,
     *,
     op: str = "add",
+    algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
     label: str = "all-reduce",
 ) -> None:
-    """Every core of a line gets the combination of the line's tiles of `acc`: a K-tree, then a broadcast."""
-    root = reduce(b, acc, axis, op=op, groups=groups, label=label)
+    """Every core of a line gets the combination of the line's tiles of `acc`.
+
+    "ktree", "pipeline", "two-phase" and "star" reduce to one core, which multicasts; "ring" passes chunks around.
+    Raises MeshError for another algorithm, or for groups where the algorithm has its own.
+    """
+    if algorithm in ("ring", "star") and groups is not None:
+        raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
+    if algorithm == "ring":
+        ring_all_reduce(b, acc, axis, op=op, label=label)
+        return
+    if algorithm == "star":
+        root: int | Index = star(b, acc, axis, op=op, label=label)
+    else:
+        root = reduce(b, acc, axis, op=op, algorithm=algorithm, groups=groups, label=label)
     assert isinstance(root, int)
     broadcast(b, acc, axis, root, label=label)
+
+
+ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
 def _table(lines: list[list[tuple[int, int]]]) -> tuple[Index, Index] | None:

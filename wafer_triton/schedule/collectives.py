@@ -1,0 +1,91 @@
+"""Collectives that only move tiles along an axis: broadcast, all-gather, reduce-scatter, shift and transpose.
+
+A multicast crosses each link once; what a collective needs of routes and links is read off its rounds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wafer_triton.errors import MeshError
+from wafer_triton.schedule.ring import ring_position, ring_step
+from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Slot
+
+
+def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
+    """Exchanges in which position `root` of every line sends its tile to all others of the line, both ways at once."""
+    sides = (np.arange(root), np.arange(root + 1, b.mesh.length(axis)))
+    return [b.exchange(axis, src, dst, root, side) for side in sides if side.size]
+
+
+def broadcast(b: Builder, name: str, axis: str, root: int, label: str = "broadcast") -> None:
+    """Every core of a line gets the tile of its position `root`."""
+    b.round(*multicast(b, name, name, axis, root), label=label)
+
+
+def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gather") -> None:
+    """Slot i of `dst` gets the tile of position i of the line: one multicast after the other."""
+    size, numel = b.mesh.length(axis), b.buffers[src].numel
+    for number in range(size):
+        slot = Slot(dst, number)
+        keep = b.local("copy", slot, src, Cores(axis, np.array([number])), size=numel)
+        b.round(*multicast(b, src, slot, axis, number), keep, label=label)
+
+
+def ring_all_gather(b: Builder, chunks: str, axis: str, label: str = "all-gather") -> None:
+    """All chunks to all cores around the two-hop ring, from where `reduce_scatter` leaves them."""
+    size = b.mesh.length(axis)
+    position = ring_position(size)
+    for number in range(size - 1):
+        held = (position + 1 - number) % size
+        arriving = (position - number) % size
+        b.round(ring_step(b, axis, Slot(chunks, held, axis), Slot(chunks, arriving, axis)), label=label)
+
+
+def reduce_scatter(b: Builder, chunks: str, axis: str, *, op: str = "add", label: str = "reduce-scatter") -> None:
+    """Slot position(i) + 1 of core i gets the combination of that slot of its whole line, around the two-hop ring.
+
+    `chunks` has one slot for each core of the line; positions count along the ring.
+    """
+    size, buffer = b.mesh.length(axis), b.buffers[chunks]
+    position = ring_position(size)
+    inbox = b.buffer(f"{chunks}.inbox", buffer.tile, buffer.dtype)
+    for number in range(size - 1):
+        sent = Slot(chunks, (position - number) % size, axis)
+        here = Slot(chunks, (position - 1 - number) % size, axis)
+        b.round(ring_step(b, axis, sent, inbox), b.local(op, here, (here, inbox), size=buffer.numel), label=label)
+
+
+def shift(
+    b: Builder, src: str, dst: str, axis: str, distance: int = 1, wrap: bool = False, label: str = "shift"
+) -> None:
+    """Every core sends its tile `distance` positions on; over the edge it is dropped, or comes round with `wrap`."""
+    size = b.mesh.length(axis)
+    here = np.arange(size)
+    there = here + distance
+    if wrap:
+        b.round(b.exchange(axis, src, dst, here, there % size), label=label)
+        return
+    stays = (there >= 0) & (there < size)
+    b.round(b.exchange(axis, src, dst, here[stays], there[stays]), label=label)
+
+
+def transpose(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
+    """Core (i, j) of `dst` gets the tile of core (j, i), by way of the diagonal; the tiles themselves stay as they are.
+
+    One pair of rounds for each distance from the diagonal: along y to the diagonal core, then along x. Raises MeshError
+    on a mesh that is not square.
+    """
+    rows, cols = b.mesh.shape
+    if rows != cols:
+        raise MeshError(f"{b.name}: only a square mesh can be transposed, not {rows} x {cols}")
+    numel = b.buffers[src].numel
+    vias = (b.like(f"{dst}.above", src), b.like(f"{dst}.below", src))
+    diagonal = np.arange(rows)
+    b.round(b.local("copy", dst, src, Cores("x", diagonal[:, None], diagonal), size=numel), label=label)
+    for distance in range(1, rows):
+        low, high = diagonal[: rows - distance], diagonal[distance:]
+        # tile (c - d, c) of column c goes down to (c, c), then left to (c, c - d); tile (c + d, c) up, then right
+        legs = ((vias[0], high, low), (vias[1], low, high))
+        b.round(*(b.exchange("y", src, via, away[:, None], at[:, None], at) for via, at, away in legs), label=label)
+        b.round(*(b.exchange("x", via, dst, at[:, None], away[:, None], at) for via, at, away in legs), label=label)

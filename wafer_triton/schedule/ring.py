@@ -1,0 +1,54 @@
+"""Closed rings on a line of cores.
+
+MeshGEMM's ring interleaves the line, 0, 2, 4, ..., 5, 3, 1 and back to 0, so that no neighbours on it are more than
+two hops apart; two is the least for a closed ring on a line (WaferLLM, OSDI'25, section 5). Cannon's runs along the
+line and wraps around, which crosses all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from wafer_triton.schedule.rounds import Builder, Exchange, Index, Slot
+
+Ring = Callable[[int], Index]  # the cores of a line of a given size in ring order
+
+
+@cache
+def ring(size: int) -> Index:
+    """The interleaved ring: evens upwards, then odds downwards."""
+    return _frozen(np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]]))
+
+
+@cache
+def wrapped_line(size: int) -> Index:
+    """The plain ring: upwards, and from the last core back to the first."""
+    return _frozen(np.arange(size))
+
+
+@cache
+def ring_position(size: int, order: Ring = ring) -> Index:
+    """Where on the ring each core of the line lies."""
+    return _frozen(np.argsort(order(size)))
+
+
+def ring_step(
+    b: Builder,
+    axis: str,
+    src: str | Slot,
+    dst: str | Slot,
+    step: int = 1,
+    lines: Index | None = None,
+    order: Ring = ring,
+) -> Exchange:
+    """Every core sends its tile one ring step forwards (step = 1) or backwards (-1)."""
+    cores = order(b.mesh.length(axis))
+    return b.exchange(axis, src, dst, cores, np.roll(cores, -step), lines)
+
+
+def _frozen(index: Index) -> Index:
+    index.flags.writeable = False
+    return index
