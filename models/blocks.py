@@ -16,7 +16,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t
 from wafer_triton.schedule.gemv import meshgemv
-from wafer_triton.schedule.kv_cache import append
+from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Builder, Schedule, Slot
 from wafer_triton.schedule.rows import rms_norm, softmax_parts
@@ -26,15 +26,26 @@ from wafer_triton.schedule.rows import rms_norm, softmax_parts
 class Block:
     """One model's blocks on one mesh: sizes of a core's tiles, storage and accumulation types.
 
-    `slots` is the number of KV entries that a row can hold, one spare included; `groups` the K-tree's (None: default).
+    `entries` is the number of KV entries that a row holds, `policy` the KV cache's, `groups` the K-tree's (None:
+    default).
     """
 
     config: DecoderConfig
     mesh: Mesh
     dtype: str = "fp32"
     accumulate: str = "fp32"
-    slots: int = 2
+    entries: int = 1
+    policy: str = "shift"
     groups: tuple[int, ...] | None = None
+
+    def cache(self, prefilled: int = 0) -> KvCache:
+        """The KV cache of a sequence whose prompt had `prefilled` tokens."""
+        return KvCache(self.mesh.shape[0], self.entries, self.policy, prefilled)
+
+    @property
+    def slots(self) -> int:
+        """KV slots of a row."""
+        return self.cache().slots
 
     @property
     def sums(self) -> str:
@@ -97,13 +108,13 @@ class Block:
         )
         return b.build()
 
-    def decode_append(self, count: int) -> Schedule:
-        """k, v -> entry number `count` of the cache."""
+    def decode_append(self, count: int, prefilled: int) -> Schedule:
+        """k, v -> entry number `count` of the cache, of which a prompt filled `prefilled`."""
         b = self._decode_attention("kv append")
         tile = (self.config.num_key_value_heads, 2 * self.pairs)
         for name in ("k", "v"):
             b.buffer(name, tile, self.dtype, "input")
-        append(b, {"k_cache": "k", "v_cache": "v"}, count)
+        self.cache(prefilled).append(b, {"k_cache": "k", "v_cache": "v"}, count)
         return b.build()
 
     def decode_attend(self) -> Schedule:

@@ -35,7 +35,7 @@ from wafer_triton.models.placement import (
 )
 from wafer_triton.models.prefill import Prefill, Progress, account_of, silent
 from wafer_triton.models.weights import load_weights
-from wafer_triton.schedule.kv_cache import positions
+from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.torch_executor import TorchExecutor
 
@@ -44,8 +44,8 @@ class WaferForCausalLM:
     """A decoder whose matrix products run on a mesh of virtual cores.
 
     `weights` are under Hugging Face names. `max_length` tokens (prompt and new) fit the KV cache, prompts of up to
-    `max_prompt` the SRAM beside the weights. Raises SramError or MeshError when the model does not fit the mesh or the
-    device.
+    `max_prompt` the SRAM beside the weights; `kv_policy` "concat" fills the last row alone and overflows sooner.
+    Raises SramError or MeshError when the model does not fit the mesh or the device.
     """
 
     def __init__(
@@ -58,16 +58,17 @@ class WaferForCausalLM:
         accumulate: str = "fp32",
         max_length: int = 512,
         max_prompt: int = 64,
+        kv_policy: str = "shift",
         executor: Executor | None = None,
         progress: Progress = silent,
     ) -> None:
         self.config, self.weights = config, weights
         self.executor = TorchExecutor() if executor is None else executor
-        slots = -(-max_length // mesh.rows) + 1
-        self.block = Block(config, mesh, dtype, accumulate, slots)
+        self.block = Block(config, mesh, dtype, accumulate, -(-max_length // mesh.rows), kv_policy)
         self.regions: list[Region] = regions(self.block, min(max_prompt, max_length))
         self.max_length = max_length
         self.count = 0  # tokens in the cache
+        self.cache: KvCache = self.block.cache()
         self.accounts: list[Account] = []
         self._place(progress)
 
@@ -117,6 +118,7 @@ class WaferForCausalLM:
     def reset(self) -> None:
         """Forget the cached tokens and the account of the run."""
         self.count = 0
+        self.cache = self.block.cache()
         self.accounts = []
 
     def account(self) -> Account:
@@ -130,7 +132,7 @@ class WaferForCausalLM:
         """
         if len(tokens) == 0:
             raise ShapeError("the prompt is empty; give at least one token")
-        self._room(len(tokens))
+        self._room(len(tokens), len(tokens))
         if self.count:
             raise CacheError(f"prefill needs an empty cache, which holds {self.count} tokens; call reset() first")
         check_prompt(self.block, self.regions, len(tokens))
@@ -138,22 +140,23 @@ class WaferForCausalLM:
         caches = [project.memory for project, _, _ in self.layers]
         x = prefill.run(self.embed(tokens), self.rotary(torch.arange(len(tokens))), caches, progress)
         self.count = len(tokens)
+        self.cache = self.block.cache(self.count)
         self.accounts.append(prefill.account)
         return self._logits(x[-1:])
 
     def step(self, token: int) -> torch.Tensor:
         """Run one token behind the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
-        self._room(1)
-        block, rows = self.block, self.block.mesh.shape[0]
+        self._room(self.count + 1, self.cache.prefilled)
+        block = self.block
         cos, sin = self.rotary(torch.tensor([self.count]))
         first, second, _ = self.layers[0]
         first.write("x", self._tiles(self.embed([token]), "m (y d)"))
         first.write("cos", self._tiles(cos, "m (x p)"))
         first.write("sin", self._tiles(sin, "m (x p)"))
-        held = torch.from_numpy(positions(self.count + 1, rows, block.slots) >= 0)
+        held = torch.from_numpy(self.cache.positions(self.count + 1) >= 0)
         bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, block.mesh.shape[1], -1, -1)
         second.write("bias", bias)
-        append = block.decode_append(self.count)
+        append = block.decode_append(self.count, self.cache.prefilled)
         for project, attend, ffn in self.layers:
             project.run()
             self.executor.bind(append, {}, project.memory).run()
@@ -171,7 +174,7 @@ class WaferForCausalLM:
         Raises CacheError at the start if the prompt and the new tokens do not fit the cache.
         """
         self.reset()
-        self._room(len(tokens) + max_new_tokens - 1)
+        self._room(len(tokens) + max_new_tokens - 1, len(tokens))
         logits = self.prefill(tokens, progress)
         for number in range(max_new_tokens):
             token = int(logits.argmax())
@@ -204,12 +207,12 @@ class WaferForCausalLM:
             total += Account(1, 1, hops, one.mesh.cores, one.mesh.cores * size * hops, size)
         return total
 
-    def _room(self, tokens: int) -> None:
-        if self.count + tokens > self.max_length:
+    def _room(self, count: int, prefilled: int) -> None:
+        if count > self.max_length:
             raise CacheError(
-                f"{self.count} cached and {tokens} more tokens do not fit the KV cache of {self.max_length}; "
-                f"give max_length of at least {self.count + tokens}"
+                f"{count} tokens do not fit the KV cache of max_length = {self.max_length}; give a larger max_length"
             )
+        self.block.cache(prefilled).room(count)
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
         mesh = self.head_block.mesh

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
 import torch
 from einops import rearrange
 
@@ -13,8 +14,8 @@ from wafer_triton.account import Account, account
 from wafer_triton.executor import Executor, Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.blocks import Block
-from wafer_triton.models.placement import KINDS, Weights, attention_tiles, ffn_tiles, schedule
-from wafer_triton.schedule.kv_cache import windows
+from wafer_triton.models.placement import KINDS, Weights, attention_tiles, ffn_tiles, schedule, tokens_a_row
+from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
 Progress = Callable[[str, int, int], None]
@@ -31,11 +32,11 @@ class Prefill:
         self.decode, self.weights, self.executor, self.count = block, weights, executor, count
         self.block = replace(block, mesh=block.mesh.square())
         self.side = self.block.mesh.shape[0]
-        self.edges = torch.from_numpy(windows(count, self.side))
-        self.tokens = -(-count // self.side)
-        entries = torch.arange(count)
-        self.row = torch.searchsorted(self.edges, entries, right=True) - 1
-        self.index = self.row * self.tokens + entries - self.edges[self.row]  # of each token among the padded rows
+        spread = KvCache(self.side, count)
+        self.tokens = tokens_a_row(block, count)
+        row, edges = spread.row_of(count), spread.windows(count)
+        # the place of each token among the padded rows
+        self.index = torch.from_numpy(row * self.tokens + np.arange(count) - edges[row])
 
         self.schedules = [schedule(self.block, f"prefill_{kind}", self.tokens) for kind in KINDS]
 
@@ -98,9 +99,9 @@ class Prefill:
     def _fill(self, memory: dict[str, torch.Tensor], program: Program) -> None:
         """Keys and values of the prompt into a layer's decode cache, row by row in order."""
         block, half = self.decode, self.block.config.head_dim // 2
-        rows, cols = block.mesh.shape
+        cols = block.mesh.shape[1]
         entries = torch.arange(self.count)
-        row = torch.searchsorted(torch.from_numpy(windows(self.count, rows)), entries, right=True) - 1
+        row = torch.from_numpy(block.cache(self.count).row_of(self.count))
         for name in ("k", "v"):
             tiles = program.read(name).unflatten(-1, (2, self.block.pairs))
             whole = rearrange(tiles, "y x m g two p -> (y m) g two (x p)")[self.index][..., :half]

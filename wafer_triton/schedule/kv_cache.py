@@ -1,56 +1,97 @@
-"""The shift-based KV cache (WaferLLM, OSDI'25, section 4.3): rows of the mesh share one sequence evenly.
+"""The KV cache on a mesh (WaferLLM, OSDI'25, section 4.3), by two policies behind one interface.
 
-The cache is cut along y: row 0 holds the oldest entries, the last row the newest. A new entry always enters at the
-last row; if that would make it hold two more than another, the fuller rows first hand their oldest entry one row up.
-So rows never differ by more than one entry, order is kept, and only neighbours talk. Entry e lies in slot
-e mod slots of its row, so entries move between rows but never inside one. One slot more than a row's capacity lets a
-full row receive while it sends.
+The cache is cut along y: row 0 holds the oldest entries, the last row the newest, and a new entry always enters at the
+last row. `concat` leaves it there, so the last row fills up. `shift` lets the fuller rows first hand their oldest entry
+one row up, so that rows never differ by more than one entry, order is kept, only neighbours talk, and the cache holds
+rows times as much. Entry e lies in slot e mod slots of its row: entries move between rows, never inside one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from wafer_triton.errors import CacheError
 from wafer_triton.schedule.rounds import Builder, Cores, Index, Slot
 
-
-def windows(count: int, rows: int) -> Index:
-    """[rows + 1]: row r holds the entries from windows[r] up to windows[r + 1] of `count`; the last rows are fuller."""
-    sizes = count // rows + (np.arange(rows) >= rows - count % rows)
-    return np.concatenate([[0], np.cumsum(sizes)])
+POLICIES = ("shift", "concat")
 
 
-def positions(count: int, rows: int, slots: int) -> Index:
-    """[rows, slots]: which entry lies in each slot when `count` are held, -1 where none does."""
-    edges = windows(count, rows)
-    table = np.full((rows, slots), -1, np.int64)
-    entries = np.arange(count)
-    table[np.searchsorted(edges, entries, side="right") - 1, entries % slots] = entries
-    return table
+@dataclass(frozen=True)
+class KvCache:
+    """A cache of `entries` tokens on each of `rows` rows; a prompt of `prefilled` tokens was spread over them evenly.
 
-
-def append(b: Builder, caches: dict[str, str], count: int) -> None:
-    """Append entry number `count` (from 0): each cache buffer takes the tile of its value's buffer at the last row.
-
-    Cache buffers have `slots` of one entry each. Raises CacheError when all rows are full.
+    Raises CacheError for an unknown policy.
     """
-    rows = b.mesh.shape[0]
-    slots = b.buffers[next(iter(caches))].slots
-    if count >= rows * (slots - 1):
-        raise CacheError(
-            f"the KV cache is full: {rows} rows of {slots - 1} entries hold {rows * (slots - 1)} tokens; "
-            f"give a larger max_length or mesh"
-        )
-    oldest = windows(count, rows)[:-1] % slots
-    fuller = np.arange(rows - count % rows, rows)
-    moves = [
-        b.exchange("y", Slot(name, oldest, "y"), Slot(name, np.roll(oldest, -1), "y"), fuller, fuller - 1)
-        for name in caches
-    ]
-    last = Cores("y", np.array([rows - 1]))
-    puts = [
-        b.local("copy", Slot(name, count % slots), value, last, size=b.buffers[name].numel)
-        for name, value in caches.items()
-    ]
-    b.round(*moves, *puts, label="kv shift")
+
+    rows: int
+    entries: int
+    policy: str = "shift"
+    prefilled: int = 0
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise CacheError(f"KV policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
+
+    @property
+    def slots(self) -> int:
+        """Slots of a row: one more than its entries lets a full row receive while it sends."""
+        return self.entries + 1
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that the cache holds before it overflows."""
+        if self.policy == "shift":
+            return self.rows * self.entries
+        return self.prefilled + self.entries - -(-self.prefilled // self.rows)
+
+    def windows(self, count: int) -> Index:
+        """[rows + 1]: row r holds the entries from windows[r] up to windows[r + 1] of `count`; the last are fuller."""
+        spread = count if self.policy == "shift" else min(count, self.prefilled)
+        sizes = spread // self.rows + (np.arange(self.rows) >= self.rows - spread % self.rows)
+        edges = np.concatenate([[0], np.cumsum(sizes)])
+        edges[-1] = count
+        return edges
+
+    def row_of(self, count: int) -> Index:
+        """[count]: the row of each entry."""
+        return np.searchsorted(self.windows(count), np.arange(count), side="right") - 1
+
+    def positions(self, count: int) -> Index:
+        """[rows, slots]: which entry lies in each slot when `count` are held, -1 where none does."""
+        table = np.full((self.rows, self.slots), -1, np.int64)
+        entries = np.arange(count)
+        table[self.row_of(count), entries % self.slots] = entries
+        return table
+
+    def room(self, count: int) -> None:
+        """Raise CacheError unless `count` entries fit."""
+        if count > self.capacity:
+            where = f"the last of {self.rows} rows" if self.policy == "concat" else f"each of {self.rows} rows"
+            raise CacheError(
+                f"the KV cache ({self.policy}) is full: it holds {self.capacity} tokens, {self.entries} on {where}; "
+                f"{count} are wanted. Give a larger max_length or mesh"
+                + (f", or policy 'shift', which holds {self.rows * self.entries}" if self.policy == "concat" else "")
+            )
+
+    def append(self, b: Builder, caches: Mapping[str, str], count: int) -> None:
+        """Append entry number `count` (from 0): each cache buffer takes the tile of its value's buffer at the last row.
+
+        Cache buffers have `slots` slots of one entry each. Raises CacheError when the cache is full.
+        """
+        self.room(count + 1)
+        before, after = self.windows(count), self.windows(count + 1)
+        handing = np.flatnonzero(after[:-1] > before[:-1])  # their first entry moves one row up
+        oldest = before[:-1] % self.slots
+        moves = [
+            b.exchange("y", Slot(name, oldest, "y"), Slot(name, np.roll(oldest, -1), "y"), handing, handing - 1)
+            for name in caches
+        ]
+        last = Cores("y", np.array([self.rows - 1]))
+        puts = [
+            b.local("copy", Slot(name, count % self.slots), value, last, size=b.buffers[name].numel)
+            for name, value in caches.items()
+        ]
+        b.round(*moves, *puts, label="kv shift" if handing.size else "kv append")
