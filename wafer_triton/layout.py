@@ -8,17 +8,18 @@ orders the tile's own dimensions: "(h two x p) (y d) -> d (h two p)". Sizes othe
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
+import torch
 from einops import rearrange, repeat
 
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 
-if TYPE_CHECKING:
-    import torch
+MESH_AXES = ("y", "x")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +30,18 @@ class MeshTensor:
     tiles: torch.Tensor
     pattern: str
     shape: tuple[int, ...]
-    sizes: dict[str, int]
+    sizes: Mapping[str, int]
 
     def gather(self) -> torch.Tensor:
         """The whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        plan = _Plan(self.pattern, self.mesh, self.shape, self.sizes)
-        held = " ".join(axis for axis in ("y", "x") if axis in plan.axes)
+        plan = _plan(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         tiles = self.tiles
-        for number, axis in reversed(list(enumerate("yx"))):
+        for dim, axis in ((1, "x"), (0, "y")):
             if axis not in plan.axes:
-                tiles = tiles.select(number, 0)
-        whole = rearrange(tiles, f"{held} {plan.tile} -> {plan.flat}", **plan.known(without_mesh=len(held) < 3))
-        for number, pad in plan.pads:
-            whole = whole.narrow(number, 0, pad[0])
-        return whole.reshape(self.shape)
+                tiles = tiles.select(dim, 0)
+        held = " ".join(axis for axis in MESH_AXES if axis in plan.axes)
+        whole = rearrange(tiles, f"{held} {plan.tile} -> {plan.whole}", **plan.axes)
+        return whole[tuple(slice(size) for size in plan.sizes)].reshape(self.shape)
 
 
 def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> MeshTensor:
@@ -50,72 +49,67 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
 
     Raises ShapeError when the pattern does not name the tensor's dimensions or a size does not divide.
     """
-    plan = _Plan(pattern, mesh, tuple(tensor.shape), sizes)
-    padded = plan.pad(tensor)
-    known = plan.known()
-    tiles = repeat(padded, f"{plan.flat} -> y x {plan.tile}", **{"y": mesh.shape[0], "x": mesh.shape[1], **known})
-    return MeshTensor(mesh, tiles.contiguous(), pattern, tuple(tensor.shape), dict(sizes))
+    shape = tuple(tensor.shape)
+    plan = _plan(pattern, shape, mesh.shape, tuple(sizes.items()))
+    whole = tensor.reshape(plan.sizes)
+    if plan.padded != plan.sizes:
+        padded = whole.new_zeros(plan.padded)
+        padded[tuple(slice(size) for size in plan.sizes)] = whole
+        whole = padded
+    every = dict(zip(MESH_AXES, mesh.shape, strict=True)) | plan.axes
+    tiles = repeat(whole, f"{plan.whole} -> y x {plan.tile}", **every)
+    return MeshTensor(mesh, tiles.contiguous(), pattern, shape, sizes)
 
 
+@dataclass(frozen=True)
 class _Plan:
-    """A pattern matched to a shape: every elementary axis with its size, and which are padded."""
+    """A pattern matched to a shape: the tensor viewed as `sizes`, one dimension for each cut and each named axis.
 
-    def __init__(self, pattern: str, mesh: Mesh, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-        left, _, right = pattern.partition("->")
-        self.pattern, self.mesh, self.shape = pattern, mesh, shape
-        groups = [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
-        if len(groups) != len(shape):
-            raise ShapeError(f"pattern {pattern!r} has {len(groups)} dimensions, the tensor {list(shape)}")
-        self.axes: dict[str, int] = {}
-        self.pads: list[tuple[int, tuple[int, int]]] = []  # (dimension of the merged form, (size, padded size))
-        self.merged: list[int] = []
-        for group, total in zip(groups, shape, strict=True):
-            self._group(group, total, sizes)
-        self.flat = " ".join(self._flat)
-        self.tile = right.strip() or " ".join(axis for axis in self.axes if axis not in ("y", "x"))
+    `whole` writes these dimensions for einops and `tile` the tile's; `padded` are the sizes in whole tiles.
+    """
 
-    _flat: list[str]
+    whole: str
+    tile: str
+    sizes: tuple[int, ...]
+    padded: tuple[int, ...]
+    axes: Mapping[str, int]
 
-    def _group(self, group: list[str], total: int, sizes: dict[str, int]) -> None:
-        self._flat = getattr(self, "_flat", [])
-        meshed = next((axis for axis in group if axis in ("y", "x")), None)
-        if meshed is not None and group.index(meshed) + 1 == len(group):
-            raise ShapeError(f"pattern {self.pattern!r}: behind {meshed!r} must stand the axis that it cuts")
-        tile = group[group.index(meshed) + 1] if meshed else None
-        open_ = [axis for axis in group if axis not in (meshed, tile) and axis not in sizes]
-        if len(open_) > (0 if meshed else 1):
-            raise ShapeError(f"pattern {self.pattern!r}: give the sizes of {', '.join(open_)}")
-        rest = prod(sizes.get(axis, 1) for axis in group if axis not in (meshed, tile))
-        if total % rest or (not meshed and not open_ and total != rest):
-            raise ShapeError(f"pattern {self.pattern!r}: a dimension of {total} is not made of {rest}s")
+
+@lru_cache(maxsize=1024)
+def _plan(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tuple[tuple[str, int], ...]) -> _Plan:
+    left, _, right = pattern.partition("->")
+    groups = [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
+    if len(groups) != len(shape):
+        raise ShapeError(f"pattern {pattern!r} has {len(groups)} dimensions, the tensor {list(shape)}")
+    lengths, known = dict(zip(MESH_AXES, mesh, strict=True)), dict(named)
+    whole: list[str] = []
+    sizes: list[int] = []
+    padded: list[int] = []
+    axes: dict[str, int] = {}
+    for group, total in zip(groups, shape, strict=True):
+        cut = next((number for number, axis in enumerate(group) if axis in MESH_AXES), None)
+        if cut is not None and cut + 1 == len(group):
+            raise ShapeError(f"pattern {pattern!r}: behind {group[cut]!r} must stand the axis that it cuts")
+        # one axis may have any size: the tile's if the mesh cuts this dimension, else one that is not named
+        unknown = [axis for axis in group if axis not in MESH_AXES and axis not in known]
+        free = group[cut + 1] if cut is not None else unknown[0] if unknown else None
+        missing = [axis for axis in unknown if axis != free]
+        if missing:
+            raise ShapeError(f"pattern {pattern!r}: give the sizes of {', '.join(missing)}")
+        rest = prod(known[axis] for axis in group if axis in known and axis != free)
+        if total % rest or (free is None and total != rest):
+            raise ShapeError(f"pattern {pattern!r}: a dimension of {total} is not made of {rest}s")
         for axis in group:
-            if axis == meshed:
-                length = self.mesh.length(axis)
-                padded = -(-(total // rest) // length) * length
-                self.pads.append((len(self.merged), (total // rest, padded)))
-                self.merged.append(total // rest)
-                self.axes[axis], self.axes[str(tile)] = length, padded // length
-                self._flat.append(f"({axis} {tile})")
-            elif axis != tile:
-                self.axes[axis] = sizes.get(axis, total // rest)
-                self.merged.append(self.axes[axis])
-                self._flat.append(axis)
-
-    def known(self, without_mesh: bool = False) -> dict[str, int]:
-        """Sizes for einops; mesh axes that the tensor repeats are not among them."""
-        return {axis: size for axis, size in self.axes.items() if not (without_mesh and axis in ("y", "x"))}
-
-    def pad(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor in merged form, zeros behind its ragged ends."""
-        tensor = tensor.reshape(self.merged)
-        for number, (size, padded) in self.pads:
-            if padded > size:
-                extra = tensor.new_zeros((*tensor.shape[:number], padded - size, *tensor.shape[number + 1 :]))
-                tensor = _cat(tensor, extra, number)
-        return tensor
-
-
-def _cat(one: torch.Tensor, two: torch.Tensor, dim: int) -> torch.Tensor:
-    import torch
-
-    return torch.cat([one, two], dim)
+            if axis in MESH_AXES:
+                axes[axis] = lengths[axis]
+                axes[str(free)] = -(-(total // rest) // lengths[axis])
+                whole.append(f"({axis} {free})")
+                sizes.append(total // rest)
+                padded.append(axes[axis] * axes[str(free)])
+            elif axis != free or cut is None:
+                axes[axis] = total // rest if axis == free else known[axis]
+                whole.append(axis)
+                sizes.append(axes[axis])
+                padded.append(axes[axis])
+    tile = right.strip() or " ".join(axis for axis in axes if axis not in MESH_AXES)
+    return _Plan(" ".join(whole), tile, tuple(sizes), tuple(padded), axes)
