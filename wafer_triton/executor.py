@@ -188,7 +188,7 @@ class Program:
         """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
         buffer = self.schedule.buffers[name]
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
-        return self.memory[name].to(torch_dtype(buffer.dtype)).unflatten(-1, dims)
+        return self.memory[name].to(torch_dtype(buffer.dtype), copy=True).unflatten(-1, dims)
 
 
 class _Elision:
@@ -222,7 +222,7 @@ class _Elision:
         length = self.memory.mesh.length(exchange.axis)
         every = exchange.lines is None and exchange.recv.ndim == 1 and len(exchange.recv) == length
         single = self.memory.buffers[exchange.dst.buffer].slots == 1
-        if every and single and exchange.src.index == 0:
+        if every and single and exchange.src.is_fixed and exchange.src.index == 0:
             return exchange.dst.buffer, src.moved(exchange.axis, exchange.send)
         self.written(exchange.dst.buffer, keep=True)
         src = self.places.get(exchange.src.buffer, Place(exchange.src))

@@ -132,13 +132,15 @@ class TritonExecutor(Executor):
 
 def _sends(round_: Round, mesh: Mesh) -> dict[int, Exchange] | None:
     """The exchange of each input (0: a, 1: b) of a compute-shift round; None if the round is not one."""
-    if len(round_.locals) != 1 or round_.locals[0].op != "gemm" or round_.locals[0].where is not None:
+    if [(one.op, one.where) for one in round_.locals] != [("gemm", None)] or not round_.overlaps:
         return None
     (op,) = round_.locals
     sends = {}
     for exchange in round_.exchanges:
-        number = next((i for i, slot in enumerate(op.ins) if slot.buffer == exchange.src.buffer), None)
-        full = exchange.lines is None and exchange.recv.ndim == 1 and len(exchange.recv) == mesh.length(exchange.axis)
+        number = next((i for i, slot in enumerate(op.ins) if str(slot) == str(exchange.src)), None)
+        full = (
+            exchange.lines is None and exchange.recv.ndim == 1 and len(set(exchange.send)) == mesh.length(exchange.axis)
+        )
         if number is None or not full or not (exchange.src.is_fixed and exchange.dst.is_fixed) or number in sends:
             return None
         sends[number] = exchange

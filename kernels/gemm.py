@@ -1,0 +1,164 @@
+"""GEMM on one core, any tile size: C (+)= A B, C (+)= A B^T, and the compute-shift round of MeshGEMM.
+
+One kernel serves all three. What differs is constexpr: the strides (`TRANSPOSED`), how a block of products is summed
+(`MODE`), and whether the tiles are sent on while they are at hand (`next_a`, `next_b`).
+
+`MODE` is one of
+- "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
+- "sum": for up to four rows, where a dot would be mostly padding: products are gathered in [BLOCK_M, BLOCK_K, BLOCK_N]
+  registers and summed over K once, so that B streams through at load speed;
+- "fp16": one k at a time, every multiply-add rounded to fp16, as WSE-2 software does.
+
+The round rule: a launch reads `a`, `b` and writes `c`, `next_a`, `next_b`, none of which overlaps a tile that any core
+reads in the same launch, so the order of programs cannot matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, this_core, tile_ptr
+
+
+@triton.jit
+def product(
+    c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """c (+)= a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
+    # c [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
+    # transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]
+    stride_ch: tl.constexpr = M * N if TRANSPOSED else N
+    stride_cm: tl.constexpr = N if TRANSPOSED else HEADS * N
+    stride_ah: tl.constexpr = K if TRANSPOSED else M * K
+    stride_am: tl.constexpr = HEADS * K if TRANSPOSED else K
+    stride_bh: tl.constexpr = K if TRANSPOSED else N
+    stride_bk: tl.constexpr = 1 if TRANSPOSED else KV_HEADS * N
+    stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
+
+    for head in range(HEADS):
+        kv_head = head // (HEADS // KV_HEADS)
+        for start_m in range(0, M, BLOCK_M):
+            offs_m = start_m + tl.arange(0, BLOCK_M)
+            mask_m = (offs_m < M)[:, None]
+            for start_n in range(0, N, BLOCK_N):
+                offs_n = start_n + tl.arange(0, BLOCK_N)
+                mask_n = (offs_n < N)[None, :]
+                # [BLOCK_M, BLOCK_N]
+                c_ptrs = c_ptr + head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
+                mask_c = mask_m & mask_n
+                if MODE == "sum":
+                    acc = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+                elif MODE == "fp16" and ADD:
+                    acc = load(c_ptrs, mask_c)
+                else:
+                    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+
+                for start_k in range(0, K, BLOCK_K):
+                    offs_k = start_k + tl.arange(0, BLOCK_K)
+                    # [BLOCK_M, BLOCK_K]
+                    offs_a = head * stride_ah + offs_m[:, None] * stride_am + offs_k[None, :]
+                    mask_a = mask_m & (offs_k < K)[None, :]
+                    a = tl.load(a_ptr + offs_a, mask=mask_a, other=0.0)
+                    # [BLOCK_K, BLOCK_N]
+                    offs_b = kv_head * stride_bh + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
+                    mask_b = (offs_k < K)[:, None] & mask_n
+                    b = tl.load(b_ptr + offs_b, mask=mask_b, other=0.0)
+
+                    if next_a_ptr is not None:
+                        tl.store(next_a_ptr + offs_a, a, mask=mask_a & (start_n == 0))
+                    if next_b_ptr is not None:
+                        tl.store(next_b_ptr + offs_b, b, mask=mask_b & (start_m == 0))
+
+                    # the interpreter's dot multiplies the raw bits of bf16
+                    if MODE != "dot" or a.dtype != b.dtype or INTERPRET:
+                        a, b = a.to(tl.float32), b.to(tl.float32)
+                    if MODE == "dot":
+                        acc = tl.dot(a, b, acc, input_precision="ieee")
+                    elif MODE == "sum":
+                        acc += a[:, :, None] * b[None, :, :]
+                    else:
+                        acc = (acc + a * b).to(tl.float16).to(tl.float32)
+
+                total = tl.sum(acc, axis=1) if MODE == "sum" else acc
+                if ADD and MODE != "fp16":
+                    total += load(c_ptrs, mask_c)
+                store(c_ptrs, total, mask_c)
+
+
+@triton.jit
+def _gemm_kernel(
+    c, a, b, next_a, next_b, cores_ptr, SEND_A: tl.constexpr, SEND_B: tl.constexpr,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    core = this_core(cores_ptr)
+    product(
+        tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core),
+        tile_ptr(next_a, core) if SEND_A else None, tile_ptr(next_b, core) if SEND_B else None,
+        M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
+    )  # fmt: skip
+
+
+def _dot_block(size: int) -> int:
+    """64 where that covers a dimension or divides it; 32 for other long ones: less padding, fewer registers."""
+    return block(size, 64 if size <= 64 or size % 64 == 0 else 32, 16)
+
+
+def plan(
+    a: Operand, b: Operand, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1,
+    add: bool = False, accumulate: str = "fp32", transposed: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """The constexpr arguments and launch options of `product` for these parameters."""
+    wide = torch.float32 in (a.tensor.dtype, b.tensor.dtype)
+    if accumulate == "fp16":
+        mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
+        num_warps = min(4, blocks[0] * blocks[2] // 512)
+    elif m <= 4:
+        block_n = block(n, 64)
+        mode, blocks = "sum", (block(m), block(k, 2048 // (block(m) * block_n)), block_n)
+        num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // 512)
+    else:
+        # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
+        mode, blocks = "dot", (_dot_block(m), 16 if wide else _dot_block(k), _dot_block(n))
+        num_warps = min(8, blocks[0] * blocks[2] // 256) if wide else min(4, blocks[0] * blocks[2] // 512)
+    return {
+        "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads,
+        "TRANSPOSED": transposed, "ADD": add, "MODE": mode,
+        "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2],
+        "num_warps": max(1, num_warps), "num_stages": 1 if wide else 2,
+        # a fused multiply-add would skip the rounding of the fp32 product that the definition makes
+        "enable_fp_fusion": mode != "fp16",
+    }  # fmt: skip
+
+
+def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
+    """c [m, heads, n] (+)= a [heads, m, k] @ b [k, kv_heads, n]; parameters of `local.gemm_torch`."""
+    (c,), (a, b) = outs, ins
+    compute_shift(c, a, b, None, None, cores, **params)
+
+
+def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
+    """c [heads, m, n] (+)= a [m, heads, k] @ b [n, kv_heads, k]^T; parameters of `local.gemm_t_torch`."""
+    (c,), (a, b) = outs, ins
+    compute_shift(c, a, b, None, None, cores, **params, transposed=True)
+
+
+def compute_shift(
+    c: Operand, a: Operand, b: Operand, next_a: Operand | None, next_b: Operand | None, cores: Tensor, **params: Any
+) -> None:
+    """One MeshGEMM round in one launch: gemm, and each core's a and b tiles copied to where next_a and next_b say.
+
+    next_a and next_b address the receiver: their index table maps a core to the row of its neighbour's free slot.
+    None sends nothing (the last round).
+    """
+    sends = {"SEND_A": next_a is not None, "SEND_B": next_b is not None}
+    _gemm_kernel[(cores.numel(),)](c, a, b, next_a, next_b, cores, **sends, **plan(a, b, **params))
