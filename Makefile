@@ -1,6 +1,7 @@
 # `make demo` and `make test` each work alone on a fresh machine that has Python 3.11 and make.
 PYTHON ?= python3
 WORKERS ?= 2
+BENCH ?= local
 
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
@@ -9,7 +10,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test clean
+.PHONY: help demo test quick lint typecheck wheel-test bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -40,6 +41,11 @@ typecheck: .venv/.installed  ## mypy alone
 
 wheel-test: .venv/.installed  ## build a wheel and try it outside the repository
 	$(BIN)/pytest tests/test_packaging.py
+
+bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).json
+	@mkdir -p bench/results
+	$(BIN)/pytest bench --benchmark-json=bench/results/$(BENCH).json
+	$(BIN)/python bench/report.py bench/results/$(BENCH).json
 
 clean:  ## remove what make made (the checkpoint cache stays)
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

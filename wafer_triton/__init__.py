@@ -6,10 +6,10 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Everything public, by the module that holds it. Names are loaded on first use, so that `import wafer_triton` pulls
-# in neither torch nor triton, and costing works where they are missing.
+# in neither torch nor triton, and costing works where they are missing. No name may be that of a module.
 _PUBLIC = {
-    "account": ("Account", "account", "link_loads"),
-    "device": ("Device", "device"),
+    "account": ("Account", "link_loads"),
+    "device": ("Device",),
     "errors": ("WaferError",),
     "layout": ("MeshTensor", "scatter"),
     "mesh": ("Mesh", "as_mesh"),

@@ -90,6 +90,7 @@ def generate(args: argparse.Namespace) -> int:
     from wafer_triton.models.decoder import WaferForCausalLM
 
     people = sys.stderr if args.json else sys.stdout
+    executor = _executor(args.backend, args.exchange)
     folder = resolve(args.model)
     text = TextStream(folder, args.prompt)
     begun = perf_counter()
@@ -97,11 +98,12 @@ def generate(args: argparse.Namespace) -> int:
         model = WaferForCausalLM.from_pretrained(
             folder,
             mesh=mesh,
-            device=mesh.device,
+            device=args.device,
             dtype=args.dtype,
             accumulate=args.accumulate,
             max_length=args.max_length or len(text.prompt) + args.max_new_tokens,
-            executor=_executor(args.backend, args.exchange),
+            max_prompt=len(text.prompt),
+            executor=executor,
             progress=progress,
         )
         loaded = perf_counter()

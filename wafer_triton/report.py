@@ -34,14 +34,15 @@ class Progress:
         self._tasks: dict[str, progress.TaskID] = {}
 
     def __enter__(self) -> Progress:
-        self._bars.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._bars.stop()
+        if self._bars.live.is_started:
+            self._bars.stop()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         if what not in self._tasks:
+            self._bars.start()  # here, as bars without a task would leave an empty line
             self._tasks[what] = self._bars.add_task(what, total=total)
         self._bars.update(self._tasks[what], completed=done)
 
@@ -121,7 +122,6 @@ def generation_table(made: Generation) -> Table:
         ("mesh", f"{made.mesh}, {settings['dtype']} tiles, {settings['accumulate']} sums"),
         ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
         ("regions", f"{len(made.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
-        ("", f"{made.regions[0].blocks[0]} to {made.regions[-1].blocks[-1]}"),
         ("SRAM peak", f"{made.sram_peak_bytes:,} B of a core's {device.sram_bytes:,} B"),
         ("rounds", f"{account.rounds:,}"),
         ("hops", f"{account.hops:,} on the critical path"),
@@ -137,8 +137,14 @@ def regions_table(regions: Iterable[Region]) -> Table:
     """Where every block lies on the device."""
     table = _table("region", "origin", "cores", "SRAM peak (B)", "blocks", title="regions")
     for number, region in enumerate(regions):
-        blocks = ", ".join(region.blocks)
-        table.add_row(str(number), str(region.mesh.origin), str(region.mesh), f"{region.sram_peak_bytes:,}", blocks)
+        first, last = region.blocks[0], region.blocks[-1]
+        table.add_row(
+            str(number),
+            str(region.mesh.origin),
+            str(region.mesh),
+            f"{region.sram_peak_bytes:,}",
+            first if first == last else f"{first} to {last}",
+        )
     return table
 
 
@@ -165,7 +171,9 @@ def devices_table(devices: Iterable[Device]) -> Table:
 def show(table: Table, stream: TextIO) -> None:
     """Print a table, whole lines even where the output is no terminal."""
     console = Console(file=stream)
-    console.print(table, width=None if console.is_terminal else 200, crop=False)
+    with console.capture() as text:  # written by us, since rich answers a broken pipe with SystemExit
+        console.print(table, width=None if console.is_terminal else 200, crop=False)
+    stream.write(text.get())
 
 
 def _table(*columns: str, title: str | None = None) -> Table:

@@ -1,0 +1,96 @@
+"""The demo: SmolLM2-135M on virtual cores, judged by transformers token by token. `make demo` runs it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from wafer_triton.errors import WaferError
+from wafer_triton.models.checkpoint import resolve
+from wafer_triton.models.decoder import WaferForCausalLM
+
+PROMPTS = ("The capital of France is", "Water boils at a temperature of")
+MESH, NEW_TOKENS, TOLERANCE = 24, 32, 1e-3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Greedy tokens of the mesh, up to the first that differs, and of the judge; their largest logit difference."""
+
+    tokens: list[int]
+    expected: list[int]
+    difference: float
+
+    @property
+    def passed(self) -> bool:
+        """Every token equal, and no logit further off than the tolerance (a NaN is)."""
+        return self.tokens == self.expected and self.difference < TOLERANCE
+
+
+def compare(model: WaferForCausalLM, judge: Any, prompt: list[int], new_tokens: int) -> Comparison:
+    """Continue a prompt greedily with both; `judge` is a transformers model with the same weights."""
+    ids = torch.tensor([prompt])
+    said = judge.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=new_tokens,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    expected = said.sequences[0, len(prompt) :].tolist()
+    tokens: list[int] = []
+    differences: list[torch.Tensor] = []
+    model.reset()
+    logits = model.prefill(prompt)
+    for token, theirs in zip(expected, said.logits, strict=True):
+        if tokens:
+            logits = model.step(tokens[-1])
+        tokens.append(int(logits.argmax()))
+        differences.append((logits.float() - theirs[0].float()).abs().max())
+        if tokens[-1] != token:
+            break
+    return Comparison(tokens, expected, float(torch.stack(differences).max()))
+
+
+def main() -> int:
+    """Run the demo; 0 if every token is the judge's, 1 if not, 2 without a checkpoint."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    begun = perf_counter()
+    disable_progress_bar()
+    torch.set_num_threads(1)  # an operation on a mesh takes microseconds: a second thread only makes it wait
+    try:
+        folder = resolve("smollm2-135m")
+    except WaferError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    print(f"SmolLM2-135M on meshes of {MESH} x {MESH} virtual cores of a WSE-2: fp32, tiles move from core to core.")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    judge = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = WaferForCausalLM.from_pretrained(folder, mesh=MESH, dtype="fp32", max_length=64)
+    failures = 0
+    for prompt in PROMPTS:
+        made = compare(model, judge, tokenizer(prompt)["input_ids"], NEW_TOKENS)
+        account = model.account()
+        print(f"\n> {prompt}{tokenizer.decode(made.tokens, skip_special_tokens=True)}\n")
+        if made.tokens == made.expected:
+            print(f"All {len(made.tokens)} tokens are those of transformers.")
+        else:
+            theirs = tokenizer.decode(made.expected[: len(made.tokens)])
+            print(f"Token {len(made.tokens)} DIFFERS from transformers, which says: {theirs}")
+        print(f"Largest logit difference: {made.difference:.1e}, allowed: below {TOLERANCE:.0e}.")
+        print(f"{account.rounds:,} rounds, {account.hops:,} hops, {account.link_bytes:,} bytes over links.", flush=True)
+        failures += not made.passed
+    verdict = f"FAILED: {failures} of {len(PROMPTS)} prompts" if failures else "Passed"
+    print(f"\n{verdict}, in {perf_counter() - begun:.0f} s on this machine.")
+    return int(failures > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
