@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -30,6 +31,8 @@ Option = tuple[tuple[str, ...], dict[str, Any]]
 Run = Callable[[argparse.Namespace], int]
 
 COMMANDS: dict[str, tuple[Run, tuple[Option, ...]]] = {}
+# modules of further commands, each with a function `register(commands)`
+FAMILIES = ("wafer_triton.cli_compare",)
 
 
 def command(*options: Option) -> Callable[[Run], Run]:
@@ -223,6 +226,8 @@ def parser() -> argparse.ArgumentParser:
         for flags, settings in options:
             one.add_argument(*flags, **settings)
         one.set_defaults(run=run)
+    for module in FAMILIES:
+        import_module(module).register(commands)
     return whole
 
 

@@ -116,7 +116,7 @@ def generation_table(made: Generation) -> Table:
     kinds = Counter(str(region.mesh) for region in made.regions)
     prefill = f"{made.prompt_tokens} tokens in {made.prefill_seconds:.2f} s"
     decode = f"{made.tokens_per_second:.2f} tokens/s" if made.steps else "no step"
-    table = _table("", "")
+    rows = table("", "")
     for name, value in (
         ("device", f"{device.name}, {device.rows} x {device.cols} cores"),
         ("mesh", f"{made.mesh}, {settings['dtype']} tiles, {settings['accumulate']} sums"),
@@ -129,29 +129,29 @@ def generation_table(made: Generation) -> Table:
         ("emulated prefill", prefill),
         ("emulated decode", decode),
     ):
-        table.add_row(name, value)
-    return table
+        rows.add_row(name, value)
+    return rows
 
 
 def regions_table(regions: Iterable[Region]) -> Table:
     """Where every block lies on the device."""
-    table = _table("region", "origin", "cores", "SRAM peak (B)", "blocks", title="regions")
+    rows = table("region", "origin", "cores", "SRAM peak (B)", "blocks", title="regions")
     for number, region in enumerate(regions):
         first, last = region.blocks[0], region.blocks[-1]
-        table.add_row(
+        rows.add_row(
             str(number),
             str(region.mesh.origin),
             str(region.mesh),
             f"{region.sram_peak_bytes:,}",
             first if first == last else f"{first} to {last}",
         )
-    return table
+    return rows
 
 
 def devices_table(devices: Iterable[Device]) -> Table:
     """The numbers of devices side by side, one device a column."""
     devices = list(devices)
-    table = _table("", *(device.name for device in devices))
+    rows = table("", *(device.name for device in devices))
     for name, show in {
         "cores": lambda one: f"{one.rows} x {one.cols}",
         "hop (cycles)": lambda one: f"{one.hop_cycles:g}",
@@ -164,8 +164,8 @@ def devices_table(devices: Iterable[Device]) -> Table:
         "fp32 MACs/cycle": lambda one: f"{one.macs_per_cycle_fp32:g}",
         "power (W)": lambda one: f"{one.power_watts:g}",
     }.items():
-        table.add_row(name, *map(show, devices))
-    return table
+        rows.add_row(name, *map(show, devices))
+    return rows
 
 
 def show(table: Table, stream: TextIO) -> None:
@@ -176,8 +176,9 @@ def show(table: Table, stream: TextIO) -> None:
     stream.write(text.get())
 
 
-def _table(*columns: str, title: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_header=any(columns), pad_edge=False)
+def table(*columns: str, title: str | None = None) -> Table:
+    """An empty table of the house style."""
+    rows = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_header=any(columns), pad_edge=False)
     for column in columns:
-        table.add_column(column)
-    return table
+        rows.add_column(column)
+    return rows

@@ -1,0 +1,162 @@
+"""The comparison of algorithms, and the paper's complexity table by measurement."""
+
+import json
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+from wafer_triton.account import account, per_round
+from wafer_triton.cli import main
+from wafer_triton.compare import compare_gemm, compare_gemv
+from wafer_triton.device import device
+from wafer_triton.mesh import as_mesh
+from wafer_triton.recipes import recipe
+from wafer_triton.routes import routes
+from wafer_triton.schedule.rounds import Schedule
+
+SIDES = (4, 8, 16, 32, 64, 128)
+WIDTH = 1024  # of the square matrices, the same on every mesh
+
+
+@cache
+def gemm(algorithm: str, side: int) -> Schedule:
+    mesh = as_mesh(side, _roomy())
+    return recipe("gemm", mesh, "fp16", ((WIDTH, WIDTH), (WIDTH, WIDTH)), (("algorithm", algorithm),)).schedule
+
+
+@cache
+def gemv(side: int, *options: tuple[str, object]) -> Schedule:
+    return recipe("gemv", as_mesh(side, _roomy()), "fp16", ((1, side), (side, side)), options).schedule
+
+
+def _roomy():
+    from dataclasses import replace
+
+    return replace(device("wse2"), sram_bytes=1 << 40)
+
+
+def exponent(measure) -> float:
+    """The slope of log(measure) over log(P) on the larger half of the meshes, where lower terms fade."""
+    sides = SIDES[2:]
+    return float(np.polyfit(np.log(sides), np.log([measure(side) for side in sides]), 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [("mesh", 0), ("cannon", 1), ("summa", 1), ("allgather", 1)],
+    ids=lambda value: str(value),
+)
+def test_critical_path_of_a_step_grows_as_the_paper_says(algorithm, expected):
+    longest = exponent(lambda side: max(one.hops for one in per_round(gemm(algorithm, side))))
+    assert longest == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_meshgemm_never_moves_further_than_two_hops(side):
+    assert max(one.hops for one in per_round(gemm("mesh", side))) == 2
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [("mesh", 0), ("cannon", 0), ("summa", 1), ("allgather", 1)],
+    ids=lambda value: str(value),
+)
+def test_routes_grow_as_the_paper_says(algorithm, expected):
+    assert exponent(lambda side: routes(gemm(algorithm, side)).maximum) == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [("mesh", -2), ("cannon", -2), ("summa", -2), ("allgather", -1)],
+    ids=lambda value: str(value),
+)
+def test_memory_grows_as_the_paper_says(algorithm, expected):
+    assert exponent(lambda side: account(gemm(algorithm, side)).sram_peak_bytes) == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [("pipeline", 1), ("ring", 1), ("two-phase", 0.5), ("ktree", 0.5), ("star", 0)],
+    ids=lambda value: str(value),
+)
+def test_stages_of_an_all_reduce_grow_as_the_paper_says(algorithm, expected):
+    stages = exponent(lambda side: account(gemv(side, ("algorithm", algorithm))).stages)
+    assert stages == pytest.approx(expected, abs=0.12)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_a_k_tree_crosses_the_line_once_and_its_routes_follow_k_alone(levels):
+    def tree(side: int) -> Schedule:
+        groups = tuple(round(side ** (1 - level / levels)) for level in range(1, levels))
+        return gemv(side, ("groups", groups))
+
+    assert exponent(lambda side: account(tree(side)).stages) == pytest.approx(1 / levels, abs=0.17)
+    assert exponent(lambda side: account(tree(side)).hops) == pytest.approx(1, abs=0.1)
+    found = {routes(tree(side)).maximum for side in SIDES[2:]}
+    assert max(found) <= 3 * levels + 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rounds"),
+    [
+        ("pipeline", lambda side: side - 1),
+        ("star", lambda side: 1),
+        ("two-phase", lambda side: 2 * math.isqrt(side) - 2),
+        ("ring", lambda side: 2 * (side - 1)),
+    ],
+    ids=["chain", "star", "two-phase", "ring"],
+)
+@pytest.mark.parametrize("side", [4, 16, 64])
+def test_rounds_are_the_depth_of_the_closed_forms(algorithm, rounds, side):
+    """Luczynski et al., HPDC'24; all but the ring end with one more round, the broadcast."""
+    made = account(gemv(side, ("algorithm", algorithm)))
+    assert made.stages == rounds(side) + (algorithm != "ring")
+
+
+def test_gemm_verdicts_letter_by_letter():
+    rows = {row.algorithm: row for row in compare_gemm(256, 1792, 1792, 1792, values=False)}
+    verdicts = {name: "".join(letter for letter, kept in row.verdict.items() if kept) for name, row in rows.items()}
+    assert verdicts == {"mesh": "PLMR", "cannon": "PMR", "summa": "PM", "allgather": "P"}
+    assert all(row.error is None for row in rows.values())
+
+
+def test_gemv_rows_carry_their_error():
+    rows = compare_gemv(16, 64, 96, dtype="fp32")
+    assert [row.algorithm for row in rows] == ["ktree", "pipeline", "two-phase", "star", "ring"]
+    assert all(row.error is not None and 0 < row.error < 1e-5 for row in rows)
+
+
+def test_small_operands_leave_cores_without_work():
+    assert not compare_gemm(64, 8, 8, 8, values=False)[0].verdict["P"]
+
+
+def test_command_line(capsys):
+    assert main(["compare", "gemm", "--m", "20", "--k", "30", "--n", "10", "--mesh", "4x6", "--json"]) == 0
+    out, err = capsys.readouterr()
+    rows = json.loads(out.splitlines()[-1])["rows"]
+    assert [row["algorithm"] for row in rows] == ["mesh", "cannon", "summa", "allgather"]
+    # 6 + 6 + 12 rounds on the 12 x 12 grid, folded: two logical hops are at most one physical
+    assert rows[0]["hops"] == 24 and rows[0]["verdict"].keys() == set("PLMR") and "allgather" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["gemm", "--m", "0", "--k", "1", "--n", "1", "--mesh", "4"], "--m: '0' is not a whole number of at least 1"),
+        (["gemv", "--k", "4", "--n", "4", "--mesh", "0"], "must be a whole number of at least 1"),
+        (["gemv", "--k", "4", "--n", "4", "--mesh", "4", "--device", "wse4"], "did you mean 'wse"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):
+    assert main(["compare", *argv]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_all_algorithms_at_wafer_scale_take_seconds():
+    assert len(compare_gemm(720, 5760, 5760, 5760)) == 4
+    rows = {row.algorithm: row for row in compare_gemv(720, 5760, 5760)}
+    assert rows["ktree"].verdict == dict.fromkeys("PLMR", True)
