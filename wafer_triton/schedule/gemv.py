@@ -7,12 +7,12 @@ along the other axis. So consecutive products alternate axes and nothing is ever
 from __future__ import annotations
 
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Builder
+from wafer_triton.schedule.rounds import Builder, Slot
 
 
 def meshgemv(
     b: Builder,
-    x: str,
+    x: str | Slot,
     w: str,
     y: str,
     axis: str,

@@ -76,7 +76,7 @@ class KvCache:
                 + (f", or policy 'shift', which holds {self.rows * self.entries}" if self.policy == "concat" else "")
             )
 
-    def append(self, b: Builder, caches: Mapping[str, str], count: int) -> None:
+    def append(self, b: Builder, caches: Mapping[str, str | Slot], count: int) -> None:
         """Append entry number `count` (from 0): each cache buffer takes the tile of its value's buffer at the last row.
 
         Cache buffers have `slots` slots of one entry each. Raises CacheError when the cache is full.

@@ -165,7 +165,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Rounds on a mesh over named buffers; validated at birth.
+    """Rounds on a mesh over named buffers; validated at birth, unless it is a draft for `wafer_triton.check`.
 
     Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
     """
@@ -174,12 +174,14 @@ class Schedule:
     mesh: Mesh
     buffers: Mapping[str, Buffer]
     rounds: tuple[Round, ...]
+    draft: bool = False
 
     def __post_init__(self) -> None:
         from wafer_triton.schedule.validate import validate
 
-        validate(self)
-        sram.check(self)
+        if not self.draft:
+            validate(self)
+            sram.check(self)
 
 
 class Builder:
@@ -241,9 +243,9 @@ class Builder:
         self.rounds.append(Round(exchanges, locals_, label))
         return self.rounds[-1]
 
-    def build(self) -> Schedule:
-        """The finished schedule."""
-        return Schedule(self.name, self.mesh, dict(self.buffers), tuple(self.rounds))
+    def build(self, draft: bool = False) -> Schedule:
+        """The finished schedule; a draft is not validated."""
+        return Schedule(self.name, self.mesh, dict(self.buffers), tuple(self.rounds), draft)
 
 
 def as_slot(slot: str | Slot) -> Slot:

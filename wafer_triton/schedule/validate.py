@@ -1,158 +1,281 @@
 """The rules that every schedule must obey, checked when it is born.
 
-Every buffer and slot exists; every position is on the mesh; a slot of a core receives from one sender in a round; a
-slot that a core sends in a round is not overwritten in it; a local operation does not write what it reads.
+Every buffer and slot exists; every position is on the mesh; every message has a sender and a receiver; a slot of a core
+receives from one sender in a round; a slot that a core sends in a round is not overwritten in it; a local operation
+does not write what it reads, unless it goes element by element.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Cores, Exchange, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.rounds import Schedule
 
 
+@dataclass(frozen=True)
+class Finding:
+    """A fault: the name of its kind, what is wrong, in which round (from 0) and at which logical core or its number."""
+
+    verdict: str
+    message: str
+    round: int | None = None
+    core: tuple[int, int] | int | None = None
+
+    def __str__(self) -> str:
+        where = [f"core {self.core}"] * (self.core is not None) + [f"round {self.round}"] * (self.round is not None)
+        return f"{self.verdict} ({', '.join(where)}): {self.message}"
+
+
 def validate(schedule: Schedule) -> None:
     """Raise ScheduleError, naming round, buffer and core, for the first rule that the schedule breaks."""
+    for found in findings(schedule):
+        raise ScheduleError(found.message)
+
+
+def findings(schedule: Schedule) -> Iterator[Finding]:
+    """The first broken rule of every round."""
     seen: set[int] = set()
     for number, round_ in enumerate(schedule.rounds):
-        if id(round_) not in seen:  # rounds repeat by identity
-            seen.add(id(round_))
+        if id(round_) in seen:  # rounds repeat by identity
+            continue
+        seen.add(id(round_))
+        try:
             _Check(schedule, number, round_).run()
+        except _Broken as broken:
+            yield broken.finding
+
+
+def title(schedule: Schedule, number: int) -> str:
+    """How messages begin: the schedule, the round and its label."""
+    label = schedule.rounds[number].label
+    return f"{schedule.name}, round {number}" + (f" ({label})" if label else "")
+
+
+class _Broken(Exception):
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+
+
+class _Access(NamedTuple):
+    """Cores (None: all) that read or write a slot."""
+
+    slot: Slot
+    cores: Cores | None
+    op: str = ""
 
 
 class _Check:
-    """One round under test; `where` begins each message."""
+    """One round under test."""
 
     def __init__(self, schedule: Schedule, number: int, round_: Round) -> None:
         self.schedule = schedule
         self.mesh = schedule.mesh
+        self.number = number
         self.round = round_
-        self.where = f"{schedule.name}, round {number}" + (f" ({round_.label})" if round_.label else "")
 
     def run(self) -> None:
         for exchange in self.round.exchanges:
             self.exchange(exchange)
         for op in self.round.locals:
-            self.local(op.op, op.outs, op.ins)
-            for slot in (*op.outs, *op.ins):
-                self.slot(slot)
+            self.local(op)
         self.conflicts()
 
-    def fail(self, message: str) -> NoReturn:
-        raise ScheduleError(f"{self.where}: {message}")
+    def fail(self, verdict: str, message: str, core: tuple[int, int] | None = None) -> NoReturn:
+        raise _Broken(Finding(verdict, f"{title(self.schedule, self.number)}: {message}", self.number, core))
 
     def slot(self, slot: Slot) -> None:
         buffer = self.schedule.buffers.get(slot.buffer)
         if buffer is None:
-            self.fail(f"buffer {slot.buffer!r} is not declared; declared: {', '.join(self.schedule.buffers)}")
+            declared = ", ".join(self.schedule.buffers)
+            self.fail("malformed", f"buffer {slot.buffer!r} is not declared; declared: {declared}")
         index = np.asarray(0 if slot.index is None else slot.index)
         if index.min() < 0 or index.max() >= buffer.slots:
-            self.fail(f"slot {index.min()}..{index.max()} of {slot.buffer!r} does not exist; it has {buffer.slots}")
+            span = f"{index.min()}..{index.max()}"
+            self.fail("malformed", f"slot {span} of {slot.buffer!r} does not exist; it has {buffer.slots}")
         if not slot.is_fixed and index.shape != (self.mesh.length(slot.axis),):
-            self.fail(f"{slot.buffer!r} names {index.size} slots for {self.mesh.length(slot.axis)} positions")
+            length = self.mesh.length(slot.axis)
+            self.fail("malformed", f"{slot.buffer!r} names {index.size} slots for {length} positions")
 
     def exchange(self, exchange: Exchange) -> None:
         if exchange.axis not in ("x", "y"):
-            self.fail(f"axis {exchange.axis!r} is neither 'x' nor 'y'")
+            self.fail("malformed", f"axis {exchange.axis!r} is neither 'x' nor 'y'")
         self.slot(exchange.src)
         self.slot(exchange.dst)
         source, target = (self.schedule.buffers[slot.buffer] for slot in (exchange.src, exchange.dst))
         if (source.numel, source.dtype) != (target.numel, target.dtype):
             self.fail(
+                "malformed",
                 f"{source.name} {list(source.tile)} {source.dtype} does not fit {target.name} "
-                f"{list(target.tile)} {target.dtype}"
+                f"{list(target.tile)} {target.dtype}",
             )
-        length = self.mesh.length(exchange.axis)
-        if exchange.send.shape != exchange.recv.shape:
-            self.fail(f"{exchange.send.shape} senders for {exchange.recv.shape} receivers of {exchange.dst}")
-        across = self.mesh.length("y" if exchange.axis == "x" else "x")
-        lines = np.arange(across) if exchange.lines is None else exchange.lines
-        if exchange.send.ndim == 2 and len(exchange.send) != len(lines):
-            self.fail(f"{len(exchange.send)} rows of positions for {len(lines)} lines")
-        if lines.size and (lines.min() < 0 or lines.max() >= across):
-            self.fail(f"line {lines.max()} is off the mesh of {across} lines")
-        for role, at in (("send", exchange.send), ("receive", exchange.recv)):
-            least = -1 if at.ndim == 2 else 0
-            if at.min() < least or at.max() >= length:
-                worst = at.max() if at.max() >= length else at.min()
-                self.fail(
-                    f"{role} off the mesh: position {worst} along {exchange.axis} of {length} "
-                    f"({exchange.src} to {exchange.dst})"
-                )
-        if ((exchange.send < 0) != (exchange.recv < 0)).any():
-            self.fail(f"a message {exchange.src} to {exchange.dst} has a sender or a receiver, not both")
+        what = f" ({exchange.src} to {exchange.dst})"
+        self.on_mesh(exchange.senders, "send", what, exchange.receivers)
+        self.on_mesh(exchange.receivers, "receive", what, exchange.senders)
+        self.paired(exchange)
 
-    def local(self, name: str, outs: tuple[Slot, ...], ins: tuple[Slot, ...]) -> None:
-        op = local.find(name)
-        if len(outs) != op.outs:
-            self.fail(f"{name} writes {op.outs} slots, {len(outs)} given")
-        for out in outs:
-            for read in ins:
-                if not op.elementwise and out.buffer == read.buffer and (out.index == read.index or not out.is_fixed):
-                    self.fail(f"{name} writes {out}, which it reads")
+    def paired(self, exchange: Exchange) -> None:
+        """Every receive has its send and every send its receive; else the core waits for ever."""
+        send, recv = exchange.send, exchange.recv
+        message = f"a message {exchange.src} to {exchange.dst} has a sender or a receiver, not both"
+        if send.shape != recv.shape:
+            message = f"{send.shape} senders for {recv.shape} receivers of {exchange.dst}"
+            if send.shape[:-1] == recv.shape[:-1]:
+                longer, shorter = (send, recv) if send.shape[-1] > recv.shape[-1] else (recv, send)
+                self.fail("deadlock", message, self.core(exchange, longer, (0,) * (send.ndim - 1) + shorter.shape[-1:]))
+            self.fail("deadlock", message)
+        alone = np.argwhere((send < 0) != (recv < 0))
+        if alone.size:
+            self.fail("deadlock", message, self.core(exchange, np.maximum(send, recv), tuple(alone[0])))
+
+    def on_mesh(self, cores: Cores, role: str, what: str = "", others: Cores | None = None) -> None:
+        length, across = self.mesh.length(cores.axis), self.mesh.length("y" if cores.axis == "x" else "x")
+        lines = np.arange(across) if cores.lines is None else cores.lines
+        if cores.at.ndim == 2 and len(cores.at) != len(lines):
+            self.fail("malformed", f"{len(cores.at)} rows of positions for {len(lines)} lines")
+        if lines.size and (lines.min() < 0 or lines.max() >= across):
+            worst = lines.max() if lines.max() >= across else lines.min()
+            self.fail("off-mesh", f"line {worst} is off the mesh of {across} lines")
+        off = np.argwhere((cores.at < (-1 if cores.at.ndim == 2 else 0)) | (cores.at >= length))
+        if off.size:
+            worst = cores.at[tuple(off[0])]
+            core = self.core(others, others.at, tuple(off[0])) if others and others.at.shape == cores.at.shape else None
+            self.fail("off-mesh", f"{role} off the mesh: position {worst} along {cores.axis} of {length}{what}", core)
+
+    def core(self, cores: Cores | Exchange, at: Index, place: tuple[int, ...]) -> tuple[int, int]:
+        """The core at `place` of positions [n] or [lines, n]."""
+        line = 0 if len(place) == 1 else place[0]
+        across = line if cores.lines is None else cores.lines[line]
+        pair = (int(across), int(at[place]))
+        return pair if cores.axis == "x" else pair[::-1]
+
+    def local(self, op: Local) -> None:
+        try:
+            definition = local.find(op.op)
+        except ScheduleError as unknown:
+            self.fail("malformed", str(unknown))
+        if len(op.outs) != definition.outs:
+            self.fail("malformed", f"{op.op} writes {definition.outs} slots, {len(op.outs)} given")
+        for slot in (*op.outs, *op.ins):
+            self.slot(slot)
+        if op.where is not None:
+            self.on_mesh(op.where, op.op)
+        for out in op.outs:
+            for read in op.ins:
+                # element by element, a slot may become itself, but not a part of itself
+                aligned = definition.elementwise and (out.index is None) == (read.index is None)
+                if not aligned and out.buffer == read.buffer:
+                    core = self.meeting(_Access(out, op.where), _Access(read, op.where))
+                    if core is not None:
+                        self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
 
     def conflicts(self) -> None:
         """One sender a slot; nothing that a core sends is overwritten in the same round."""
-        writes = [(exchange.dst, exchange.receivers) for exchange in self.round.exchanges]
-        reads = [(exchange.src, exchange.senders) for exchange in self.round.exchanges]
-        for number, (slot, cores) in enumerate(writes):
-            twice = self.repeated(cores)
+        for exchange in self.round.exchanges:
+            twice = self.repeated(exchange.receivers)
             if twice is not None:
-                self.fail(f"core {self.name(twice)} receives two tiles in {slot}")
-            for other, others in writes[:number]:
-                self.separate(slot, cores, other, others, f"receives two tiles in {slot}")
-            for other, others in reads:
-                self.separate(slot, cores, other, others, f"receives into {slot}, which it sends")
-        for op in self.round.locals:
-            cores = Cores("x", np.arange(self.mesh.length("x"))) if op.where is None else op.where
-            for slot in op.outs:
-                for other, others in reads:
-                    self.separate(slot, cores, other, others, f"overwrites {slot} by {op.op} while it is being sent")
+                self.fail("two-writers", f"core {twice} receives two tiles in {exchange.dst}", twice)
+        writes = [_Access(exchange.dst, exchange.receivers) for exchange in self.round.exchanges]
+        reads = [_Access(exchange.src, exchange.senders) for exchange in self.round.exchanges]
+        for one, other in _pairs(writes, writes):
+            if one is not other:
+                self.apart(one, other, "two-writers", f"receives two tiles in {one.slot}")
+        for one, other in _pairs(writes, reads):
+            self.apart(one, other, "overwritten", f"receives into {one.slot}, which it sends")
+        made = {
+            (out.buffer, id(out.index) if not out.is_fixed else out.index, id(op.where)): (out, op)
+            for op in reversed(self.round.locals)
+            for out in op.outs
+        }
+        outs = [_Access(out, op.where, op.op) for out, op in made.values()]
+        for one, other in _pairs(outs, reads):
+            self.apart(one, other, "overwritten", f"overwrites {one.slot} by {one.op} while it is being sent")
 
-    def repeated(self, cores: Cores) -> int | None:
+    def repeated(self, cores: Cores) -> tuple[int, int] | None:
         """A core that is named twice."""
         found = cores.at if cores.at.ndim == 1 else cores.flat(self.mesh)
         counts = np.bincount(found)
         if counts.size == 0 or counts.max() < 2:
             return None
-        first = Cores(cores.axis, np.array([counts.argmax()]), cores.lines) if cores.at.ndim == 1 else None
-        return int(counts.argmax() if first is None else first.flat(self.mesh)[0])
+        if cores.at.ndim == 1:
+            return self.core(cores, np.array([counts.argmax()]), (0,))
+        row, col = divmod(int(counts.argmax()), self.mesh.shape[1])
+        return row, col
 
-    def separate(self, slot: Slot, cores: Cores, other: Slot, others: Cores, message: str) -> None:
+    def apart(self, one: _Access, other: _Access, verdict: str, message: str) -> None:
         """Fail with the message if two accesses touch the same slot of the same core."""
-        if slot.buffer != other.buffer:
-            return
-        if isinstance(slot.index, int) and isinstance(other.index, int) and slot.index != other.index:
-            return
-        if cores.axis == others.axis and (_apart(cores.lines, others.lines) or _apart(cores.at, others.at)):
-            return
-        slots = self.schedule.buffers[slot.buffer].slots
-        both = np.intersect1d(_cells(slot, cores, self.mesh, slots), _cells(other, others, self.mesh, slots))
-        if both.size:
-            self.fail(f"core {self.name(int(both[0]) // slots)} {message}")
+        core = self.meeting(one, other)
+        if core is not None:
+            self.fail(verdict, f"core {core} {message}", core)
 
-    def name(self, core: int) -> str:
-        return str(divmod(core, self.mesh.shape[1]))
+    def meeting(self, one: _Access, other: _Access) -> tuple[int, int] | None:
+        """A core of which two accesses of the same buffer touch the same slot."""
+        slots = self.schedule.buffers[one.slot.buffer].slots
+        axis = next((access.cores.axis for access in (one, other) if access.cores is not None), "x")
+        every = Cores(axis, np.arange(self.mesh.length(axis)))
+        mine, others = (access.cores or every for access in (one, other))
+        if mine.axis == others.axis and mine.at.ndim == others.at.ndim == 1:
+            lines = _common(mine.lines, others.lines, self.mesh.length("y" if axis == "x" else "x"))
+            if not lines.size or not np.intersect1d(mine.at, others.at).size:
+                return None
+            if all(slot.is_fixed or slot.axis == axis for slot in (one.slot, other.slot)):  # all lines are alike
+                both = np.intersect1d(
+                    _cells(_at(one.slot, mine.at), mine.at, slots), _cells(_at(other.slot, others.at), others.at, slots)
+                )
+                return self.core(Cores(axis, both, lines), both // slots, (0,)) if both.size else None
+        cells = [
+            _cells(None if slot.index is None else slot.of_cores(flat, self.mesh), flat, slots)
+            for slot, flat in ((one.slot, mine.flat(self.mesh)), (other.slot, others.flat(self.mesh)))
+        ]
+        both = np.intersect1d(cells[0], cells[1])
+        if not both.size:
+            return None
+        row, col = divmod(int(both[0]) // slots, self.mesh.shape[1])
+        return row, col
 
 
-def _apart(one: NDArray[np.int64] | None, two: NDArray[np.int64] | None) -> bool:
-    if one is None or two is None or one.ndim > 1 or two.ndim > 1:
-        return False
-    return np.intersect1d(one, two).size == 0
+def _pairs(ones: list[_Access], twos: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
+    """Pairs that may touch the same slot; those of different buffers or fixed slots, which may be many, left out."""
+    table: dict[tuple[str, int | None], list[_Access]] = {}
+    for two in twos:
+        table.setdefault((two.slot.buffer, _number(two.slot)), []).append(two)
+    names = {name for name, _ in table}
+    for one in ones:
+        name, number = one.slot.buffer, _number(one.slot)
+        if name not in names:
+            continue
+        numbers: Iterable[int | None] = (number, None) if number is not None else {of for to, of in table if to == name}
+        for of in numbers:
+            for two in table.get((name, of), ()):
+                yield one, two
 
 
-def _cells(slot: Slot, cores: Cores, mesh: Mesh, slots: int) -> NDArray[np.int64]:
-    """The slots that an access touches, as core * slots + slot."""
-    flat = cores.flat(mesh)
-    if slot.index is None:
-        return (flat[:, None] * slots + np.arange(slots)).ravel()
-    return flat * slots + slot.of_cores(flat, mesh)
+def _number(slot: Slot) -> int | None:
+    return slot.index if isinstance(slot.index, int) else None
+
+
+def _at(slot: Slot, at: Index) -> Index | int | None:
+    return slot.index[at] if isinstance(slot.index, np.ndarray) else slot.index
+
+
+def _common(one: Index | None, two: Index | None, across: int) -> Index:
+    if one is None or two is None:
+        other = two if one is None else one
+        return np.arange(across) if other is None else other
+    return np.intersect1d(one, two)
+
+
+def _cells(slots_of: Index | int | None, at: Index, slots: int) -> NDArray[np.int64]:
+    """What an access touches, as core (or position on a line) * slots + slot; `slots_of` is one slot, or one each."""
+    if slots_of is None:
+        return (at[:, None] * slots + np.arange(slots)).ravel()
+    return at * slots + slots_of

@@ -1,0 +1,70 @@
+"""Slots of cores as parts of arrays [rows, cols, slots, ...] that follow every core's state through a schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Cores, Index, Slot
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """The slot that some cores use: `get` gives [lines, positions, ...], or [cores, ...] where lines differ.
+
+    Senders and receivers of an exchange come in the same order. Of a whole buffer the slots are a dimension more.
+    """
+
+    axis: str
+    index: tuple[Any, ...]
+    lines: Index  # of every line, or of every core where lines differ
+    at: Index  # of every position, or of every core
+    ragged: bool
+
+    def get(self, state: NDArray[Any]) -> NDArray[Any]:
+        """The region's entries of an array."""
+        return self._turned(state)[self.index]
+
+    def put(self, state: NDArray[Any], value: Any) -> None:
+        """Set the region's entries."""
+        self._turned(state)[self.index] = value
+
+    def core(self, found: NDArray[np.bool_]) -> tuple[int, int]:
+        """The first core for which `found`, shaped as `get`, has an entry."""
+        line, place = np.argwhere(found)[0][[0, 0 if self.ragged else 1]]
+        across, along = int(self.lines[line]), int(self.at[place])
+        return (across, along) if self.axis == "x" else (along, across)
+
+    def _turned(self, state: NDArray[Any]) -> NDArray[Any]:
+        return state if self.axis == "x" else state.swapaxes(0, 1)
+
+
+def region(slot: Slot, cores: Cores | None, mesh: Mesh) -> Region:
+    """Where the slot of the given cores (None: all) lies."""
+    axis = "x" if cores is None else cores.axis
+    along, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
+    lines = np.arange(across) if cores is None or cores.lines is None else cores.lines
+    at = np.arange(along) if cores is None else cores.at
+    if at.ndim == 2:
+        row, column = np.nonzero(at >= 0)
+        lines, at = lines[row], at[row, column]
+        index: tuple[Any, ...] = (lines, at)
+        if isinstance(slot.index, np.ndarray):
+            index += (slot.index[at if slot.axis == axis else lines],)
+        elif slot.index is not None:
+            index += (slot.index,)
+        return Region(axis, index, lines, at, True)
+    if isinstance(slot.index, np.ndarray):
+        chosen = slot.index[at][None, :] if slot.axis == axis else slot.index[lines][:, None]
+        return Region(axis, (lines[:, None], at[None, :], chosen), lines, at, False)
+    # slices where they do: a view costs nothing
+    all_lines, all_at = np.array_equal(lines, np.arange(across)), np.array_equal(at, np.arange(along))
+    if not all_lines and not all_at:
+        index = (lines[:, None], at[None, :])
+    else:
+        index = (slice(None) if all_lines else lines, slice(None) if all_at else at)
+    return Region(axis, index if slot.index is None else (*index, slot.index), lines, at, False)
