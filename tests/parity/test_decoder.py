@@ -1,0 +1,193 @@
+"""What the decoder refuses, and what it says; where generation stops."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+
+from wafer_triton.account import Account
+from wafer_triton.device import PRESETS
+from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+
+CONFIG = DecoderConfig(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+def weights(config: DecoderConfig) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {name: torch.randn(shape, generator=generator) for name, shape in param_shapes(config).items()}
+
+
+def decoder(config: DecoderConfig = CONFIG, mesh: Mesh | str = "2x3", **options) -> WaferForCausalLM:
+    options = {"max_length": 20} | options
+    return WaferForCausalLM(config, weights(config), mesh=as_mesh(mesh), **options)
+
+
+@pytest.fixture
+def made() -> WaferForCausalLM:
+    return decoder()
+
+
+def test_an_empty_prompt(made):
+    with pytest.raises(ShapeError, match="the prompt is empty; give at least one token"):
+        made.prefill([])
+    with pytest.raises(ShapeError, match="the prompt is empty"):
+        list(made.generate([], 5))
+
+
+def test_a_prompt_longer_than_the_cache(made):
+    with pytest.raises(
+        CacheError, match="21 tokens do not fit the KV cache of max_length = 20; give a larger max_length"
+    ):
+        made.prefill([1] * 21)
+    assert made.count == 0
+    assert made.prefill([1] * 20).shape == (31,)
+
+
+def test_a_prompt_and_its_answer_longer_than_the_cache(made):
+    with pytest.raises(CacheError, match="22 tokens do not fit the KV cache of max_length = 20"):
+        list(made.generate([1] * 10, 13))
+    assert len(list(made.generate([1] * 10, 11))) == 11, "the last token is not cached"
+
+
+def test_a_step_into_a_full_cache(made):
+    made.prefill([1] * 20)
+    with pytest.raises(CacheError, match="21 tokens do not fit the KV cache"):
+        made.step(1)
+    assert made.count == 20
+
+
+def test_prefill_needs_an_empty_cache(made):
+    made.prefill([1, 2])
+    with pytest.raises(CacheError, match=r"prefill needs an empty cache, which holds 2 tokens; call reset\(\) first"):
+        made.prefill([3])
+    made.reset()
+    made.prefill([3])
+
+
+def test_concat_overflows_sooner_and_says_so():
+    made = decoder(kv_policy="concat")  # 10 entries on each of 2 rows
+    made.prefill([1, 2, 3])
+    for token in range(8):
+        made.step(token)
+    with pytest.raises(CacheError, match=r"KV cache \(concat\) is full: it holds 11 tokens, 10 on the last of 2 rows"):
+        made.step(1)
+
+
+@pytest.mark.parametrize("token", [31, -1, 10**6])
+def test_a_token_outside_the_vocabulary_is_named(made, token):
+    with pytest.raises(ShapeError, match=f"token {token} is outside the vocabulary of 31"):
+        made.prefill([3, token, 5])
+    made.prefill([3])
+    with pytest.raises(ShapeError, match=f"token {token} is outside the vocabulary of 31"):
+        made.step(token)
+    assert made.count == 1, "nothing half-done"
+
+
+def test_a_mistake_leaves_the_decoder_usable(made):
+    wanted = made.prefill([3, 4, 5])
+    made.reset()
+    for wrong in ([], [1] * 21, [99]):
+        with pytest.raises(WaferError):
+            made.prefill(wrong)
+    assert torch.equal(made.prefill([3, 4, 5]), wanted)
+
+
+# --- generation ---
+
+
+def test_generation_stops_at_the_end_of_the_text(made):
+    free = list(made.generate([3, 4], 12))
+    assert len(free) == 12
+    stop = next(token for token in free if token != free[0])
+    stopping = decoder(replace(CONFIG, eos_token_ids=(stop, 30)))
+    assert list(stopping.generate([3, 4], 12)) == free[: free.index(stop)], "the end is not given"
+    assert list(decoder(replace(CONFIG, eos_token_ids=(free[0],))).generate([3, 4], 12)) == []
+
+
+def test_generation_begins_anew_and_streams(made):
+    first = list(made.generate([3, 4], 6))
+    stream = made.generate([3, 4], 6)
+    assert next(stream) == first[0] and made.count == 2
+    assert [next(stream) for _ in range(3)] == first[1:4] and made.count == 5
+    assert list(made.generate([3, 4], 6)) == first
+    assert list(made.generate([3, 4], 0)) == []
+
+
+def test_progress_and_account():
+    seen = []
+    made = decoder(progress=lambda *step: seen.append(step))
+    assert seen == [("placing weights", 1, 2), ("placing weights", 2, 2)]
+    made.prefill([1, 2, 3], progress=lambda *step: seen.append(step))
+    assert seen[2:] == [("prefill", 1, 2), ("prefill", 2, 2)]
+    first = made.account()
+    made.step(4)
+    second = made.account()
+    assert second.rounds > first.rounds > 0 and second.link_bytes > first.link_bytes > 0
+    assert 0 < second.sram_peak_bytes <= 49_152
+    made.reset()
+    assert made.account() == Account()
+
+
+# --- models that do not fit ---
+
+
+def test_a_model_that_does_not_fit_the_device_says_by_how_much():
+    small = replace(PRESETS["wse2"], name="small", rows=5, cols=7, sram_bytes=12 * 1024)
+    with pytest.raises(MeshError) as caught:
+        decoder(replace(CONFIG, num_hidden_layers=40), Mesh(2, 3, small))
+    text = str(caught.value)
+    found = re.fullmatch(
+        r"the model does not fit small: its (\d+) regions need (\d+) cores, and after (\d+) regions "
+        r"\((\d+) cores of 35\) there is no room for 2x3; (\d+) cores are missing",
+        text,
+    )
+    count, wanted, after, placed, missing = map(int, found.groups())
+    assert wanted == 6 * count and placed == 6 * after and missing == wanted - placed > 0
+    roomy = replace(small, rows=2 * count + 2)
+    assert len(decoder(replace(CONFIG, num_hidden_layers=40), Mesh(2, 3, roomy)).regions) == count
+
+
+def test_regions_hold_their_blocks_within_sram_and_do_not_overlap():
+    small = replace(PRESETS["wse2"], name="small", rows=60, cols=7, sram_bytes=12 * 1024)
+    made = decoder(replace(CONFIG, num_hidden_layers=9), Mesh(2, 3, small))
+    assert len(made.regions) > 2
+    cores = set()
+    for region in made.regions:
+        assert 0 < region.sram_peak_bytes == sum(region.sram_by_buffer.values()) <= 12 * 1024
+        (top, left), (rows, cols) = region.mesh.origin, region.mesh.shape
+        own = {(row, col) for row in range(top, top + rows) for col in range(left, left + cols)}
+        assert not own & cores
+        cores |= own
+    blocks = [block for region in made.regions for block in region.blocks]
+    assert blocks == [f"layer {layer} {kind}" for layer in range(9) for kind in ("attention", "ffn")] + ["head"]
+
+
+def test_a_block_that_overflows_a_core_names_the_smallest_mesh():
+    tiny = replace(PRESETS["wse2"], name="tiny", sram_bytes=2500)
+    with pytest.raises(
+        SramError, match=r"over the 2,500 B of SRAM on tiny: .* B.*; the smallest mesh .* is (\d+)x(\d+)"
+    ) as caught:
+        decoder(mesh=Mesh(2, 2, tiny))
+    rows, cols = map(int, re.search(r"is (\d+)x(\d+)", str(caught.value)).groups())
+    assert decoder(mesh=Mesh(rows, cols, tiny)).regions
+
+
+def test_a_prompt_that_overflows_sram_names_the_longest_that_fits():
+    small = replace(PRESETS["wse2"], name="small", sram_bytes=12 * 1024)
+    made = decoder(mesh=Mesh(2, 2, small), max_length=64, max_prompt=4)
+    with pytest.raises(
+        SramError, match=r"prefill of 64 tokens on mesh 2x2 overflows the 12,288 B .* at most \d+ tokens fit"
+    ) as caught:
+        made.prefill([1] * 64)
+    longest = int(re.search(r"at most (\d+) tokens", str(caught.value)).group(1))
+    assert made.prefill([1] * longest).isfinite().all()
+    made.reset()
+    with pytest.raises(SramError):
+        made.prefill([1] * (longest + 1))

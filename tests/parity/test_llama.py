@@ -1,0 +1,223 @@
+"""The decoder against transformers on small random Llamas: logits of prefill and of every decode step, and tokens."""
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.testing import assert_close
+from wafer_triton.torch_executor import TorchExecutor
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@dataclass(frozen=True, eq=False)
+class Llama:
+    """A small Llama with random weights."""
+
+    name: str
+    hidden: int = 48
+    ffn: int = 80
+    heads: int = 6
+    kv_heads: int = 2
+    head_dim: int = 8
+    vocab: int = 97
+    layers: int = 2
+    tied: bool = False
+    rope: dict = field(default_factory=lambda: {"rope_type": "default"})
+
+    def __str__(self) -> str:
+        return self.name
+
+
+GQA = Llama("gqa")
+MODELS = [
+    GQA,
+    Llama("mha-tied", 32, 50, 4, 4, 8, 61, tied=True),
+    Llama("mqa-five-pairs", 27, 33, 3, 1, 10, 53, layers=3),
+    Llama("one-head-one-pair", 5, 7, 1, 1, 2, 11, layers=1),
+    Llama("llama3-rope", rope=LLAMA3 | {"original_max_position_embeddings": 16}),
+    Llama("linear-rope", rope={"rope_type": "linear", "factor": 2.0}),
+]
+models = pytest.mark.parametrize("llama", MODELS, ids=str)
+meshes = pytest.mark.parametrize("mesh", ["1", "3", "2x3", "5x2", "7"])
+prompts = pytest.mark.parametrize("length", [1, 2, 29], ids=lambda length: f"prompt{length}")
+
+
+@cache
+def judge(llama: Llama, dtype: str = "fp32") -> LlamaForCausalLM:
+    """transformers' model; its weights are numbers of `dtype`."""
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        hidden_size=llama.hidden, intermediate_size=llama.ffn, num_attention_heads=llama.heads,
+        num_key_value_heads=llama.kv_heads, head_dim=llama.head_dim, vocab_size=llama.vocab,
+        num_hidden_layers=llama.layers, tie_word_embeddings=llama.tied, max_position_embeddings=256,
+        rope_parameters={"rope_theta": 1000.0, **llama.rope}, rms_norm_eps=1e-5, initializer_range=0.3,
+        eos_token_id=None, bos_token_id=None, pad_token_id=None, attn_implementation="eager",
+    )  # fmt: skip
+    made = LlamaForCausalLM(config).eval()
+    for name, weight in made.named_parameters():
+        if name.endswith("norm.weight"):
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+    for weight in made.parameters():
+        weight.data = weight.data.to(DTYPES[dtype]).float()
+    return made
+
+
+def wafer(llama: Llama, mesh: str, device, dtype: str = "fp32", **options) -> WaferForCausalLM:
+    model = judge(llama, dtype)
+    config = DecoderConfig.from_dict(model.config.to_dict(), name=llama.name)
+    weights = {name: weight.detach().to(DTYPES[dtype]) for name, weight in model.state_dict().items()}
+    options = {"max_length": 64, "max_prompt": 48} | options
+    return WaferForCausalLM(config, weights, mesh=as_mesh(mesh, device), dtype=dtype, **options)
+
+
+def some_tokens(llama: Llama, count: int) -> list[int]:
+    return torch.randint(llama.vocab, (count,), generator=torch.Generator().manual_seed(count)).tolist()
+
+
+def logits_of(made: WaferForCausalLM, tokens: list[int], prompt: int) -> torch.Tensor:
+    """Logits [steps + 1, vocab] behind the prompt and each further token."""
+    made.reset()
+    return torch.stack([made.prefill(tokens[:prompt]), *(made.step(token) for token in tokens[prompt:])])
+
+
+@torch.no_grad()
+def judged(llama: Llama, tokens: list[int], prompt: int, weights: str = "fp32", run: torch.dtype = torch.float32):
+    model = judge(llama, weights)
+    try:
+        return model.to(run)(torch.tensor([tokens])).logits[0, prompt - 1 :]
+    finally:
+        model.float()
+
+
+@meshes
+@prompts
+@models
+def test_prefill_and_decode_logits(llama, length, mesh, roomy):
+    tokens = some_tokens(llama, length + 17)
+    got = logits_of(wafer(llama, mesh, roomy), tokens, length)
+    want = judged(llama, tokens, length)
+    assert got.shape == want.shape == (18, llama.vocab)
+    worst = (got - want).abs().amax(1) / want.abs().amax(1)
+    assert worst.max() < 1e-4, f"step {int(worst.argmax())}: {worst.max():.2e}"
+
+
+@meshes
+@models
+def test_greedy_tokens(llama, mesh, roomy):
+    prompt = some_tokens(llama, 6)
+    with torch.no_grad():
+        want = judge(llama).generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, 6, dtype=torch.long),
+            max_new_tokens=20,
+            do_sample=False,
+        )
+    assert list(wafer(llama, mesh, roomy).generate(prompt, 20)) == want[0, 6:].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("mesh", ["1", "3", "2x3"])
+@pytest.mark.parametrize("llama", MODELS[:3], ids=str)
+def test_errors_are_at_most_twice_those_of_transformers(llama, mesh, dtype, roomy):
+    tokens = some_tokens(llama, 27)
+    got = logits_of(wafer(llama, mesh, roomy, dtype), tokens, 10)
+    reference = judged(llama, tokens, 10, dtype, torch.float64)
+    plain = judged(llama, tokens, 10, dtype, DTYPES[dtype])
+    assert_close(got, reference, dtype, plain, name=f"{llama} on {mesh}")
+
+
+@pytest.mark.parametrize("mesh", ["3", "2x3"])
+def test_fp16_accumulation_stays_near(mesh, roomy):
+    tokens = some_tokens(GQA, 20)
+    narrow = logits_of(wafer(GQA, mesh, roomy, "fp16", accumulate="fp16"), tokens, 9)
+    wide = logits_of(wafer(GQA, mesh, roomy, "fp16"), tokens, 9)
+    assert not torch.equal(narrow, wide)
+    assert (narrow - wide).abs().max() < 0.05 * wide.abs().max()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("mesh", ["1", "2", "3", "2x3", "5x2"])
+def test_explicit_and_elided_are_the_same_bits(mesh, dtype, roomy):
+    tokens = some_tokens(GQA, 20)
+    explicit, elided = (
+        logits_of(wafer(GQA, mesh, roomy, dtype, executor=TorchExecutor(exchange=exchange)), tokens, 7)
+        for exchange in ("explicit", "elided")
+    )
+    assert torch.equal(explicit, elided)
+
+
+@pytest.mark.parametrize("length", [1, 2, 11])
+def test_concat_gives_the_logits_of_shift(length, roomy):
+    tokens = some_tokens(GQA, 20)
+    shift, concat = (
+        logits_of(wafer(GQA, "3", roomy, max_length=60, kv_policy=policy), tokens, length)
+        for policy in ("shift", "concat")
+    )
+    assert_close(concat, judged(GQA, tokens, length, run=torch.float64), "fp32", shift)
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize("mesh", ["2", "5x2"])
+def test_poison_reaches_no_logit(mesh, exchange, roomy):
+    tokens = some_tokens(GQA, 20)
+    made = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange, poison=True))
+    got = logits_of(made, tokens, 7)
+    assert torch.equal(got, logits_of(wafer(GQA, mesh, roomy), tokens, 7))
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize("mesh", ["1", "3", "2x3", "3x2"])
+def test_a_second_prompt_sees_nothing_of_the_first(mesh, exchange, roomy):
+    made = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange))
+    first, second = some_tokens(GQA, 40), some_tokens(GQA, 12)
+    before = logits_of(made, first, 30)
+    after = logits_of(made, second, 3)
+    assert torch.equal(after, logits_of(wafer(GQA, mesh, roomy), second, 3))
+    assert torch.equal(before, logits_of(made, first, 30))
+
+
+@pytest.mark.parametrize("mesh", ["1", "2"])
+def test_logits_stay_what_they_were(mesh, roomy):
+    made, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 5)
+    first = made.prefill(tokens)
+    kept = first.clone()
+    made.step(3)
+    assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize("mesh", ["2", "3x2", "7"])
+def test_the_cache_may_be_filled_to_the_last_entry(mesh, roomy):
+    made = wafer(GQA, mesh, roomy, max_length=24)
+    tokens = some_tokens(GQA, 24)
+    got = logits_of(made, tokens, 1)
+    want = judged(GQA, tokens, 1)
+    assert ((got - want).abs().amax() / want.abs().amax()) < 1e-4
+    assert made.count == 24
+
+
+@pytest.mark.parametrize("mesh", ["3", "2x3"])
+def test_decoding_after_a_prompt_is_prefilling_the_longer_prompt(mesh, roomy):
+    made, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 23)
+    decoded = logits_of(made, tokens, 5)
+    for count in (6, 14, 23):
+        made.reset()
+        assert_close(made.prefill(tokens[:count]), decoded[count - 5].double(), "fp32", decoded[count - 5] * (1 + 3e-5))
+
+
+@pytest.mark.slow
+def test_hundreds_of_steps_round_the_cache(roomy):
+    llama = replace(GQA, name="long", layers=1)
+    tokens = some_tokens(llama, 230)
+    for mesh in ("3", "5x2"):
+        made = wafer(llama, mesh, roomy, max_length=230)
+        got, want = logits_of(made, tokens, 8), judged(llama, tokens, 8)
+        worst = (got - want).abs().amax(1) / want.abs().amax(1)
+        assert worst.max() < 1e-4, f"mesh {mesh}, step {int(worst.argmax())}: {worst.max():.2e}"

@@ -1,0 +1,64 @@
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+
+from wafer_triton.device import PRESETS, Device, device
+from wafer_triton.errors import DeviceError, WaferError
+
+NUMBERS = [one.name for one in fields(Device) if one.name != "name"]
+LATENCIES = ("hop_cycles", "stage_cycles")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_go_by_their_own_name(name):
+    assert device(name) is PRESETS[name]
+    assert device(name).name == name
+
+
+def test_wse2_is_the_chip_of_the_paper():
+    found = device("wse2")
+    assert (found.rows, found.cols, found.cores) == (750, 994, 745_500)
+    assert (found.sram_bytes, found.routes) == (49_152, 24)
+    assert found.hop_cycles < found.stage_cycles  # alpha < beta
+
+
+def test_a_device_passes_through():
+    mine = replace(device("wse2"), name="mine", sram_bytes=64 * 1024)
+    assert device(mine) is mine
+    assert mine.sram_bytes == 65_536
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("wse-2", "did you mean 'wse2'?"), ("WSE3", r"\(presets"), ("blackhol", "did you mean 'blackhole'?"), ("", "''")],
+)
+def test_an_unknown_name_lists_the_presets(name, hint):
+    with pytest.raises(DeviceError, match=hint) as caught:
+        device(name)
+    assert str(caught.value).endswith("(presets: wse2, wse3, wormhole, blackhole)")
+    assert isinstance(caught.value, WaferError)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), "16", True, None], ids=repr)
+@pytest.mark.parametrize("field", NUMBERS)
+def test_a_number_that_makes_no_sense_is_named(field, value):
+    if field == "routes" and value is None:
+        pytest.skip("None: packets are routed")
+    wanted = "0 or more" if field in LATENCIES else "positive"
+    with pytest.raises(DeviceError, match=f"device 'bad': {field} = {value!r} must be {wanted}"):
+        replace(device("wse2"), name="bad", **{field: value})
+
+
+@pytest.mark.parametrize("field", NUMBERS)
+def test_only_latencies_may_be_zero(field):
+    if field in LATENCIES:
+        assert getattr(replace(device("wse2"), **{field: 0}), field) == 0
+        return
+    with pytest.raises(DeviceError, match=f"{field} = 0 must be positive"):
+        replace(device("wse2"), **{field: 0})
+
+
+def test_a_device_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        device("wse2").rows = 3
+    assert hash(replace(device("wse2"))) == hash(device("wse2"))

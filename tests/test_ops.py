@@ -1,0 +1,269 @@
+"""The public operations: every way to call them, and every mistake that a caller can make."""
+
+import contextlib
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from wafer_triton import ops
+from wafer_triton.account import Account
+from wafer_triton.device import PRESETS
+from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.mesh import Mesh, as_mesh
+
+CALLS = {
+    "mesh_gemm": ((5, 7), (7, 3)),
+    "mesh_gemm_t": ((5, 7), (3, 7)),
+    "mesh_gemv": ((7,), (7, 3)),
+    "mesh_gemv-batch": ((2, 7), (7, 3)),
+    "all_reduce": ((2, 3, 4),),
+    "rms_norm": ((5, 7), (7,)),
+    "softmax": ((5, 7),),
+}
+every = pytest.mark.parametrize("name", CALLS)
+
+
+def operands(name: str, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.randn(shape).to(dtype) for shape in CALLS[name])
+
+
+def call(name: str, *tensors, **how):
+    more = {"axis": "x"} if name == "all_reduce" else {}
+    return getattr(ops, name.split("-")[0])(*tensors, **({"mesh": "2x3"} | more | how))
+
+
+# --- ways to call ---
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_results_keep_dtype_and_own_their_memory(name, dtype):
+    given = operands(name, dtype)
+    kept = [one.clone() for one in given]
+    got = call(name, *given)
+    assert got.dtype == dtype and got.isfinite().all()
+    got.fill_(9)
+    assert all(torch.equal(one, two) for one, two in zip(given, kept, strict=True))
+    again = call(name, *given)
+    assert not again.eq(9).all()
+
+
+@every
+def test_a_mesh_in_any_spelling(name):
+    given = operands(name)
+    wanted = call(name, *given)
+    for mesh in ((2, 3), [2, 3], Mesh(2, 3), Mesh(2, 3, origin=(7, 9)), Mesh(2, 3, replace(PRESETS["wse3"], name="x"))):
+        assert torch.equal(call(name, *given, mesh=mesh), wanted)
+
+
+@every
+def test_views_are_taken_as_they_are(name):
+    given = operands(name)
+    strided = [torch.stack([one, one], -1)[..., 0] for one in given]
+    assert torch.equal(call(name, *strided), call(name, *given))
+
+
+@every
+def test_a_record_on_request(name):
+    given = operands(name)
+    got, record = call(name, *given, record=True)
+    assert torch.equal(got, call(name, *given))
+    assert isinstance(record, Account)
+    assert 0 < record.sram_peak_bytes == sum(record.sram_by_buffer.values()) <= 49_152
+    assert min(record.rounds, record.hops, record.link_bytes, record.messages) > 0
+
+
+@every
+def test_fake_tensors_have_the_shape_of_the_real(name):
+    real = call(name, *operands(name, torch.float16))
+    with FakeTensorMode():
+        fake = call(name, *operands(name, torch.float16))
+    assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
+
+
+@pytest.mark.slow
+@every
+def test_torch_compile_takes_them_whole(name):
+    torch._dynamo.reset()
+    given = operands(name)
+    compiled = torch.compile(
+        lambda *some: call(name, *(2 * one for one in some)) + 1, fullgraph=True, backend="aot_eager"
+    )
+    wanted = call(name, *(2 * one for one in given)) + 1
+    assert torch.equal(compiled(*given), wanted)
+
+
+@pytest.mark.slow
+def test_torch_compile_sees_options():
+    torch._dynamo.reset()
+    a, b = torch.randn(5, 7).half(), torch.randn(3, 7).half()
+
+    def chain(a, b):
+        c = ops.mesh_gemm_t(a, b, mesh=Mesh(2, 3), accumulate="fp16", exchange="elided")
+        return ops.softmax(c, scale=0.25, mesh=3)
+
+    assert torch.equal(torch.compile(chain, fullgraph=True, backend="aot_eager")(a, b), chain(a, b))
+
+
+def test_the_operator_passes_torchs_own_checks():
+    a, b = torch.randn(4, 4), torch.randn(4, 4)
+    text = ops._text(Mesh(2, 2), (("accumulate", "fp32"),))
+    torch.library.opcheck(torch.ops.wafer_triton.apply.default, ("gemm", [a, b], text, "", "explicit"))
+
+
+# --- mesh tensors ---
+
+PATTERNS = {
+    "mesh_gemm": ("(y m) (x k)", "(y k) (x n)"),
+    "mesh_gemm_t": ("(y m) (x k)", "(y n) (x k)"),
+    "mesh_gemv-batch": ("m (y k)", "(y k) (x n)"),
+    "rms_norm": ("(y m) (x n)", "(x n)"),
+    "softmax": ("(y m) (x n)",),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_mesh_tensors_in_and_out(name):
+    given = operands(name)
+    mesh = as_mesh("2x3").square() if "gemm" in name else as_mesh("2x3")
+    cut = [scatter(one, mesh, pattern) for one, pattern in zip(given, PATTERNS[name], strict=True)]
+    operation = getattr(ops, name.split("-")[0])
+    got, record = operation(*cut, record=True)
+    assert isinstance(got, MeshTensor) and got.mesh == mesh
+    assert torch.equal(got.gather(), call(name, *given))
+    assert record == call(name, *given, record=True)[1]
+    if len(cut) == 2:
+        assert torch.equal(operation(cut[0], given[1]).gather(), got.gather()), "a mesh tensor and a plain one"
+        assert torch.equal(operation(given[0], cut[1], mesh=mesh), got.gather()), "a plain one and a mesh tensor"
+
+
+def test_products_chain_without_leaving_the_mesh():
+    mesh = as_mesh("2x3").square()
+    a, b, c = (
+        torch.randint(-3, 4, (5, 7)).float(),
+        torch.randint(-3, 4, (7, 4)).float(),
+        torch.randint(-3, 4, (4, 3)).float(),
+    )
+    cut = scatter(a, mesh, "(y m) (x k)")
+    first = ops.mesh_gemm(cut, scatter(b, mesh, "(y k) (x n)"))
+    second = ops.mesh_gemm(replace(first, pattern="(y m) (x k)"), scatter(c, mesh, "(y k) (x n)"))
+    assert torch.equal(second.gather(), a @ b @ c)
+
+
+def test_a_mesh_tensor_cut_otherwise_or_elsewhere():
+    x = torch.randn(6, 6)
+    cut = scatter(x, Mesh(2, 2), "(x m) (y k)")
+    with pytest.raises(ShapeError, match=r"a must be cut as '\(y m\) \(x k\)', not '\(x m\) \(y k\)'"):
+        ops.mesh_gemm(cut, x)
+    with pytest.raises(MeshError, match="x lies on mesh 2x2, not 3x3"):
+        ops.softmax(scatter(x, Mesh(2, 2), "(y m) (x n)"), mesh=3)
+
+
+# --- mistakes ---
+
+A, B = torch.zeros(4, 6), torch.zeros(6, 5)
+MISTAKES = {
+    "no-mesh": (lambda: ops.mesh_gemm(A, B), MeshError, "mesh None: give a side such as 16"),
+    "mesh-0": (lambda: ops.mesh_gemm(A, B, mesh=0), MeshError, "mesh 0 x 0: rows must be a whole number of at least 1"),
+    "mesh-negative": (lambda: ops.softmax(A, mesh=(3, -2)), MeshError, "mesh 3 x -2: cols must be a whole number"),
+    "mesh-text": (lambda: ops.softmax(A, mesh="3 by 4"), MeshError, "mesh '3 by 4': give a side such as 16"),
+    "mesh-larger-than-the-device": (
+        lambda: ops.mesh_gemm(A, B, mesh=751), MeshError,
+        r"mesh 751 x 751 at \(0, 0\) leaves device wse2, which has 750 x 994 cores"),
+    "gemm-inner": (
+        lambda: ops.mesh_gemm(A, A, mesh=2), ShapeError, r"mesh_gemm: a \[4, 6\] has 6 columns, b \[4, 6\] 4 rows"),
+    "gemm-vector": (
+        lambda: ops.mesh_gemm(A[0], B, mesh=2), ShapeError,
+        r"mesh_gemm: the first operand is \[6\]; it must be a matrix that is not empty"),
+    "gemm-3d": (lambda: ops.mesh_gemm(A, B[None], mesh=2), ShapeError, r"the second operand is \[1, 6, 5\]"),
+    "gemm-empty": (lambda: ops.mesh_gemm(A[:0], B, mesh=2), ShapeError, r"the first operand is \[0, 6\]"),
+    "gemm-t-inner": (
+        lambda: ops.mesh_gemm_t(A, B, mesh=2), ShapeError, r"mesh_gemm_t: a \[4, 6\] and b \[6, 5\] differ in columns"),
+    "gemv-inner": (
+        lambda: ops.mesh_gemv(A[:, 0], B, mesh=2), ShapeError, r"mesh_gemv: x has 4 elements, w \[6, 5\] 6 rows"),
+    "gemv-empty": (lambda: ops.mesh_gemv(A[0, :0], B[:0], mesh=2), ShapeError, r"the first operand is \[1, 0\]"),
+    "gemv-axis": (lambda: ops.mesh_gemv(A[0], B, mesh=2, axis="z"), MeshError, "axis 'z' is neither 'x' .across"),
+    "gemv-scalar": (lambda: ops.mesh_gemv(A[0, 0], B, mesh=2), ShapeError, r"the first operand is \[\]"),
+    "rms-weight": (
+        lambda: ops.rms_norm(A, B[0], mesh=2), ShapeError,
+        r"rms_norm: x \[4, 6\] must be \[m, n\] and weight \[5\] \[n\]"),
+    "softmax-vector": (lambda: ops.softmax(A[0], mesh=2), ShapeError, r"softmax: x \[6\] must be \[m, n\]"),
+    "all-reduce-shape": (
+        lambda: ops.all_reduce(A, axis="x", mesh=(4, 5)), ShapeError,
+        r"all_reduce: x \[4, 6\] must begin with the mesh's \[4, 5\]"),
+    "all-reduce-axis": (lambda: ops.all_reduce(A, axis="rows", mesh=(4, 6)), MeshError, "axis 'rows' is neither"),
+    "all-reduce-op": (
+        lambda: ops.all_reduce(A, axis="x", op="mean", mesh=(4, 6)), ShapeError, "op 'mean' is neither 'add' nor 'max"),
+    "mixed-dtypes": (
+        lambda: ops.mesh_gemm(A, B.half(), mesh=2), DtypeError, "gemm: operands mix fp32 and fp16"),
+    "fp64": (lambda: ops.softmax(A.double(), mesh=2), DtypeError, "dtype float64 is not supported; use one of fp32"),
+    "integers": (lambda: ops.mesh_gemm(A.int(), B.int(), mesh=2), DtypeError, "dtype int32 is not supported"),
+    "mixed-devices": (
+        lambda: ops.mesh_gemm(A, B.to("meta"), mesh=2), DtypeError,
+        "operands lie on cpu and meta; move them to one device"),
+    "accumulate": (
+        lambda: ops.mesh_gemm(A, B, mesh=2, accumulate="fp8"), DtypeError,
+        "accumulate='fp8': partial sums are kept in 'fp32' or 'fp16'"),
+    "accumulate-dtype": (
+        lambda: ops.mesh_gemm(A, B, mesh=2, accumulate="fp16"), DtypeError,
+        "accumulate='fp16' needs fp16 tiles, not fp32"),
+    "backend": (lambda: ops.softmax(A, mesh=2, backend="jax"), BackendError, "backend 'jax': choose 'torch' or"),
+    "exchange": (
+        lambda: ops.softmax(A, mesh=2, exchange="lazy"), BackendError, "exchange 'lazy': choose one of explicit"),
+    "sram": (
+        lambda: ops.mesh_gemm(torch.zeros(200, 200), torch.zeros(200, 200), mesh=1), SramError,
+        r"gemm \[200, 200\] x \[200, 200\] on mesh 1x1: core \(0, 0\) .* a 160,000 B.*; the smallest mesh .* is 5x5$"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "kind", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_says_what_and_where(wrong, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        wrong()
+    assert isinstance(caught.value, WaferError)
+
+
+def test_a_folded_mesh_tensor_is_told_apart_from_a_plain_one():
+    cut = scatter(torch.zeros(6, 6), as_mesh("2x3"), "(y m) (x k)")
+    with pytest.raises(MeshError) as caught:
+        ops.mesh_gemm(cut, torch.zeros(6, 6))
+    assert "square" in str(caught.value), "says that the tensor must be cut on mesh.square()"
+
+
+@pytest.mark.parametrize(
+    "scale", [1 / np.sqrt(64), np.float32(0.125), torch.tensor(0.125), 1], ids=["np", "np32", "torch", "int"]
+)
+def test_numbers_of_any_kind(scale):
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(ops.softmax(x, scale=scale, mesh=2), (x * float(scale)).softmax(-1))
+    assert ops.rms_norm(x, torch.ones(5), eps=scale, mesh=2).isfinite().all()
+
+
+def test_groups_may_be_a_list():
+    x, w = torch.randint(-3, 4, (9,)).float(), torch.randint(-3, 4, (9, 2)).float()
+    assert torch.equal(ops.mesh_gemv(x, w, mesh=9, groups=[3]), x @ w)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)], ids=str)
+def test_rows_of_nothing_give_nothing_or_an_error(shape):
+    for operation in (lambda x: ops.softmax(x, mesh=2), lambda x: ops.rms_norm(x, torch.ones(shape[1]), mesh=2)):
+        with contextlib.suppress(ShapeError):
+            assert operation(torch.zeros(shape)).shape == shape
+
+
+def test_a_misspelt_keyword_is_refused():
+    with pytest.raises((TypeError, WaferError), match="exchnge"):
+        ops.softmax(A, mesh=2, exchnge="elided")
+
+
+@pytest.mark.slow
+def test_triton_needs_a_gpu_or_the_interpreter():
+    code = "import torch; from wafer_triton import softmax; softmax(torch.zeros(2, 2), mesh=1, backend='triton')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"TRITON_INTERPRET": "0"})
+    assert "BackendError: the Triton backend" in done.stderr

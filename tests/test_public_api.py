@@ -1,0 +1,205 @@
+"""What is public, what importing costs, and which way imports point."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import wafer_triton
+
+ROOT = Path(wafer_triton.__file__).parent
+FOLDERS = {"wafer_triton": ROOT, "wafer_triton.schedule": ROOT / "schedule"}
+FOLDERS |= {
+    f"wafer_triton.{name}": Path(import_module(f"wafer_triton.{name}").__file__).parent
+    for name in ("kernels", "models")
+}
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+# --- names ---
+
+
+def test_all_is_sorted_complete_and_listed():
+    public = {name for names in wafer_triton._PUBLIC.values() for name in names}
+    assert wafer_triton.__all__ == sorted(public)
+    assert set(wafer_triton.__all__) <= set(dir(wafer_triton))
+    assert public >= {
+        "Device", "Mesh", "as_mesh", "MeshTensor", "scatter", "Schedule", "Builder", "Account", "mesh_gemm",
+        "mesh_gemm_t", "mesh_gemv", "all_reduce", "rms_norm", "softmax", "WaferError",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", wafer_triton.__all__)
+def test_every_name_is_what_its_home_holds(name):
+    # in this process all submodules are loaded, and each is an attribute of the package
+    home = import_module(f"wafer_triton.{wafer_triton._HOME[name]}")
+    assert getattr(wafer_triton, name) is getattr(home, name)
+    assert getattr(home, name).__doc__
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["", "import wafer_triton.ops; ", "from wafer_triton.mesh import Mesh; "])
+def test_a_name_does_not_depend_on_what_was_imported_before(first):
+    code = f"{first}from wafer_triton import *; import wafer_triton as w; "
+    assert python(code + "print([n for n in w.__all__ if type(getattr(w, n)).__name__ == 'module'])") == "[]"
+
+
+def test_the_three_lines_of_a_device_of_ones_own():
+    code = "from dataclasses import replace; from wafer_triton.device import device; "
+    assert python(code + "print(replace(device('wse2'), name='mine', sram_bytes=64 * 1024).sram_bytes)") == "65536"
+
+
+def test_an_unknown_name_lists_the_known():
+    with pytest.raises(AttributeError, match="'wafer_triton' has no attribute 'meshgemm'; it has Account, Builder, "):
+        _ = wafer_triton.meshgemm
+
+
+def test_every_error_is_a_wafer_error():
+    from wafer_triton import errors
+
+    found = [one for one in vars(errors).values() if isinstance(one, type)]
+    assert len(found) > 5
+    assert all(issubclass(one, wafer_triton.WaferError) and one.__doc__ for one in found)
+
+
+# --- weight ---
+
+
+def loaded(code: str) -> set[str]:
+    heavy = ["torch", "triton", "transformers", "safetensors", "rich", "matplotlib", "einops"]
+    return set(python(f"{code}; import sys; print(*[n for n in {heavy} if n in sys.modules])").split())
+
+
+def test_importing_the_package_is_light():
+    assert loaded("import wafer_triton") == set()
+
+
+@pytest.mark.slow
+def test_ops_need_no_triton_and_no_transformers():
+    assert loaded("from wafer_triton import mesh_gemm") <= {"torch", "einops"}
+    assert loaded("import wafer_triton.models.decoder") <= {"torch", "einops", "safetensors"}
+
+
+BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'transformers', 'einops'))); "
+PLAN = """
+import numpy as np
+from wafer_triton import Builder, Mesh
+from wafer_triton.account import account
+from wafer_triton.device import device
+from wafer_triton.schedule.gemm import align, meshgemm
+from wafer_triton.schedule.gemv import meshgemv
+b = Builder(Mesh(8, 8, device('wse3')), 'plan')
+for name in ('a', 'w'): b.buffer(name, (4, 4), 'fp16', 'input')
+b.buffer('c', (4, 4), 'fp32', 'output')
+align(b, 'a', 'x'); align(b, 'w', 'y')
+meshgemm(b, 'a', 'w', 'c', m=4, k=4, n=4)
+meshgemv(b, 'a', 'w', 'c', 'y', m=4, k=4, n=4)
+print(account(b.build()).stages)
+"""
+
+
+def test_planning_and_counting_work_without_torch():
+    aligning, shifts, tree, broadcast = 4 + 4, 8, 2 + 1, 1
+    assert int(python(BLOCKED + PLAN)) == aligning + shifts + tree + broadcast
+    assert python(BLOCKED + "from wafer_triton.device import device; print(device('wse2').cores)") == "745500"
+
+
+# --- layers ---
+
+# Left to right; a module imports only from its own layer or one further left.
+LAYERS = [
+    {"errors"},
+    {"device", "dtype"},
+    {"mesh", "sram", "layout"},
+    {"local", "schedule.rounds", "schedule.validate"},
+    {"schedule"},
+    {"account", "routes", "phases", "constants", "programs", "cost", "trace", "executor", "torch_executor", "testing"},
+    {"model_presets", "steps", "layers"},
+    {"kernels"},
+    {"triton_executor"},
+    {"recipes", "ops", "compare"},
+    {"models"},
+    {"report", "cli", "cli_compare"},
+]
+# Planning and costing work where torch is missing.
+PLAIN = {"errors", "device", "dtype", "mesh", "sram", "local", "schedule", "account", "routes", "phases", "constants"}
+PLAIN |= {"programs", "cost"}
+
+
+def layer(module: str) -> int:
+    """The layer of a module below wafer_triton, by its longest listed prefix."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        for number, names in enumerate(LAYERS):
+            if ".".join(parts[:length]) in names:
+                return number
+    raise AssertionError(f"{module} has no layer: add it to LAYERS")
+
+
+def modules() -> dict[str, Path]:
+    return {
+        f"{package}.{path.stem}".removeprefix("wafer_triton."): path
+        for package, folder in FOLDERS.items()
+        for path in folder.glob("*.py")
+        if path.stem != "__init__"
+    }
+
+
+def imports(path: Path, *, lazy: bool = True) -> set[str]:
+    """Modules that a file imports, outside `if TYPE_CHECKING`; with `lazy` also inside functions."""
+    tree = ast.parse(path.read_text())
+    skipped = [
+        node for top in ast.walk(tree) if isinstance(top, ast.If) and "TYPE_CHECKING" in ast.unparse(top.test)
+        for node in ast.walk(top)
+    ]  # fmt: skip
+    if not lazy:
+        functions = (top for top in ast.walk(tree) if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef))
+        skipped += [node for top in functions for node in ast.walk(top)]
+    found = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_point_left(module):
+    known = modules()
+    own = layer(module)
+    for name in imports(known[module]):
+        target = name.removeprefix("wafer_triton.")
+        if name.startswith("wafer_triton.") and target in known:
+            if (module, target) == ("schedule.rounds", "schedule.validate"):
+                continue  # a schedule checks itself at birth
+            assert layer(target) <= own, f"{module} imports {target}, which lies further right"
+
+
+@pytest.mark.parametrize("module", [name for name in sorted(modules()) if name.split(".")[0] in PLAIN])
+def test_planning_imports_neither_torch_nor_triton(module):
+    heavy = {name.split(".")[0] for name in imports(modules()[module], lazy=False)}
+    assert not heavy & {"torch", "triton", "transformers"}
+
+
+def test_transformers_only_judges():
+    users = {
+        name for name, path in modules().items() if any(one.split(".")[0] == "transformers" for one in imports(path))
+    }
+    assert users <= {"cli", "models.checkpoint", "models.demo"}
+
+
+def test_kernels_know_no_schedule():
+    for name, path in modules().items():
+        if name.startswith("kernels."):
+            assert not {one for one in imports(path) if one.startswith(("wafer_triton.schedule", "wafer_triton.mesh"))}

@@ -1,0 +1,257 @@
+"""The rules of the machine: each schedule here breaks one, and the message says which, where and how."""
+
+import numpy as np
+import pytest
+
+from wafer_triton.errors import ScheduleError, WaferError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Builder, Cores, Round, Slot
+
+ALL = [0, 1, 2]
+RING = [2, 0, 1]
+
+
+def builder(rows: int = 2, cols: int = 3) -> Builder:
+    b = Builder(Mesh(rows, cols), "demo")
+    for name in ("a", "b", "c"):
+        b.buffer(name, (4,), "fp32", "input")
+    b.buffer("two", (4,), "fp32", "scratch", 2)
+    b.buffer("half", (4,), "fp16")
+    b.buffer("long", (5,), "fp32")
+    return b
+
+
+def refused(b: Builder, *steps, message: str, label: str = "") -> None:
+    b.round(*steps, label=label)
+    with pytest.raises(ScheduleError) as caught:
+        b.build()
+    where = "demo, round 0" + (f" ({label})" if label else "") + ": "
+    assert str(caught.value) == where + message
+    assert isinstance(caught.value, WaferError)
+
+
+EXCHANGES = {
+    "undeclared-source": (
+        ("x", "z", "a", [0], [1]), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
+    "undeclared-target": (
+        ("x", "a", "z", [0], [1]), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
+    "slot-too-high": (("x", Slot("two", 2), "a", [0], [1]), "slot 2..2 of 'two' does not exist; it has 2"),
+    "slot-negative": (("x", "a", Slot("two", -1), [0], [1]), "slot -1..-1 of 'two' does not exist; it has 2"),
+    "slots-of-positions": (
+        ("x", "a", Slot("two", np.array([0, 1, 2])), [0], [1]), "slot 0..2 of 'two' does not exist; it has 2"),
+    "slots-for-other-axis": (
+        ("x", "a", Slot("two", np.array([0, 1]), "x"), [0], [1]), "'two' names 2 slots for 3 positions"),
+    "axis": (("z", "a", "b", [0], [1]), "axis 'z' is neither 'x' nor 'y'"),
+    "dtypes": (("x", "a", "half", [0], [1]), "a [4] fp32 does not fit half [4] fp16"),
+    "sizes": (("x", "a", "long", [0], [1]), "a [4] fp32 does not fit long [5] fp32"),
+    "send-off": (("x", "a", "b", [3], [1]), "send off the mesh: position 3 along x of 3 (a[0] to b[0])"),
+    "send-negative": (("x", "a", "b", [-1], [1]), "send off the mesh: position -1 along x of 3 (a[0] to b[0])"),
+    "receive-off": (("y", "a", "b", [0], [2]), "receive off the mesh: position 2 along y of 2 (a[0] to b[0])"),
+    "line-off": (("x", "a", "b", [0], [1], [2]), "line 2 is off the mesh of 2 lines"),
+    "rows-for-lines": (
+        ("x", "a", "b", [[0], [1], [2]], [[1], [2], [0]]), "3 rows of positions for 2 lines"),
+    "half-a-message": (
+        ("x", "a", "b", [[0, -1], [0, 1]], [[1, 2], [1, 2]]),
+        "a message a[0] to b[0] has a sender or a receiver, not both"),
+    "two-senders": (("x", "a", "b", [0, 2], [1, 1]), "core (0, 1) receives two tiles in b[0]"),
+    "two-senders-on-one-line": (
+        ("x", "a", "b", [[0, 1], [0, 2]], [[2, 0], [1, 1]]), "core (1, 1) receives two tiles in b[0]"),
+    "receives-what-it-sends": (("x", "a", "a", [0, 1], [1, 2]), "core (0, 1) receives into a[0], which it sends"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "message"), EXCHANGES.values(), ids=EXCHANGES)
+def test_exchanges(given, message):
+    b = builder()
+    refused(b, b.exchange(*given), message=message)
+
+
+def test_exchanges_of_one_round_do_not_meet():
+    b = builder()
+    both = b.exchange("x", "a", "c", [0], [1], [1]), b.exchange("y", "b", "c", [0], [1])
+    refused(b, *both, message="core (1, 1) receives two tiles in c[0]")
+    b = builder()
+    both = b.exchange("x", "a", Slot("two", 0), [0], [1]), b.exchange("x", "b", Slot("two", None), [0], [1])
+    with pytest.raises(ScheduleError, match=r"does not fit|receives two tiles"):
+        b.round(*both)
+        b.build()
+    b = builder()
+    both = b.exchange("x", "a", "b", [0], [1]), b.exchange("y", "b", "c", [0], [1])
+    refused(b, *both, message="core (0, 1) receives into b[0], which it sends")
+
+
+def test_one_core_may_receive_in_several_slots_lines_or_buffers():
+    b = builder()
+    b.round(
+        b.exchange("x", "a", Slot("two", 0), [0], [1]),
+        b.exchange("x", "a", Slot("two", 1), [2], [1]),
+        b.exchange("x", "a", "b", [0], [1], [0]),
+        b.exchange("x", "a", "b", [0], [1], [1]),
+        b.exchange("y", "a", "c", [0], [1]),
+    )
+    assert len(b.build().rounds) == 1
+
+
+def test_per_core_slots_keep_arrivals_apart():
+    def two(first, second):
+        b = builder()
+        b.round(
+            b.exchange("x", "a", Slot("two", np.array(first)), [0], [2]),
+            b.exchange("x", "b", Slot("two", np.array(second)), [1], [2]),
+        )
+        return b.build()
+
+    assert two([0, 0, 0], [0, 0, 1])
+    with pytest.raises(ScheduleError, match=r"core \(0, 2\) receives two tiles in two\[\*\]"):
+        two([0, 0, 1], [1, 0, 1])
+
+
+def local(outs, ins, where=None, op="copy", **params):
+    return lambda b: b.local(op, outs, ins, where, **({"size": 4} | params))
+
+
+LOCALS = {
+    "undeclared-output": (local("z", "a"), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
+    "undeclared-input": (local("a", "z"), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
+    "slot": (local("a", Slot("two", 5)), "slot 5..5 of 'two' does not exist; it has 2"),
+    "too-few-outputs": (local("a", "b", op="exp_sum"), "exp_sum writes 2 slots, 1 given"),
+    "too-many-outputs": (local(("a", "b"), "c"), "copy writes 1 slots, 2 given"),
+    "writes-what-it-reads": (local("a", ("a", "b"), op="gemm"), "gemm writes a[0], which it reads"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), LOCALS.values(), ids=LOCALS)
+def test_local_operations(make, message):
+    b = builder()
+    refused(b, make(b), message=message)
+
+
+def test_an_unknown_operation_lists_the_known():
+    b = builder()
+    b.round(b.local("conv", "a", "b"))
+    with pytest.raises(
+        ScheduleError, match="operation 'conv' is not registered; known: add, copy, exp_sum, gemm, gemm_t"
+    ):
+        b.build()
+
+
+@pytest.mark.parametrize(
+    ("out", "read"),
+    [
+        (0, np.array([0, 1, 1])),
+        (np.array([0, 1, 1]), 0),
+        (np.array([0, 1, 0]), np.array([1, 1, 1])),
+        (None, 1),
+        (1, None),
+    ],
+    ids=["slot-and-slots", "slots-and-slot", "slots-and-slots", "whole-and-slot", "slot-and-whole"],
+)
+def test_a_slot_that_some_core_reads_is_not_written(out, read):
+    b = builder()
+    b.round(b.local("sum_squares", Slot("two", out), Slot("two", read), m=1, n=4))
+    with pytest.raises(ScheduleError, match=r"sum_squares writes two.*, which it reads"):
+        b.build()
+
+
+def test_an_elementwise_operation_may_write_what_it_reads():
+    b = builder()
+    b.round(b.local("add", "a", ("a", "b"), size=4))
+    assert b.build()
+
+
+def test_an_operation_may_write_another_slot_of_what_it_reads():
+    b = builder()
+    b.round(b.local("sum_squares", Slot("two", 0), Slot("two", 1), m=1, n=4))
+    assert b.build()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        Cores("x", np.array([3])),
+        Cores("x", np.array([-1])),
+        Cores("x", np.array([0]), np.array([2])),
+        Cores("y", np.array([2])),
+        Cores("x", np.array([[0], [3]])),
+    ],
+    ids=["column", "negative", "line", "row", "one-of-the-lines"],
+)
+def test_an_operation_off_the_mesh_is_refused(where):
+    b = builder()
+    b.round(b.local("copy", "a", "b", where, size=4))
+    with pytest.raises(ScheduleError, match="off the mesh"):
+        b.build()
+
+
+def test_what_is_being_sent_is_not_overwritten():
+    b = builder()
+    shift = b.exchange("x", "a", "b", RING, ALL)
+    message = "core (0, 0) overwrites a[0] by copy while it is being sent"
+    refused(b, shift, b.local("copy", "a", "c", size=4), message=message, label="step")
+    b = builder()
+    b.round(b.exchange("x", "a", "b", [0], [1]), b.local("copy", "a", "c", Cores("x", np.array([1])), size=4))
+    assert b.build(), "another core's tile may be written"
+    b = builder()
+    some = Cores("x", np.array([[-1], [0]]))
+    message = "core (1, 0) overwrites a[0] by copy while it is being sent"
+    refused(b, b.exchange("x", "a", "b", [0], [1]), b.local("copy", "a", "c", some, size=4), message=message)
+
+
+def test_the_round_that_breaks_a_rule_is_numbered():
+    b = builder()
+    b.round(b.local("copy", "a", "b", size=4))
+    b.rounds *= 2
+    b.round(b.exchange("x", "a", "b", [0], [7]), label="far")
+    with pytest.raises(ScheduleError, match=r"^demo, round 2 \(far\): receive off the mesh: position 7"):
+        b.build()
+
+
+def test_a_buffer_is_declared_once():
+    b = builder()
+    assert b.buffer("a", (4,), "fp32", "input") == "a"
+    with pytest.raises(ScheduleError, match="demo: buffer 'a' is declared twice: .*fp32.* and .*fp16"):
+        b.buffer("a", (4,), "fp16", "input")
+
+
+def test_like_copies_tile_dtype_and_slots():
+    b = builder()
+    made = b.buffers[b.like("two.next", "two")]
+    assert (made.tile, made.dtype, made.slots, made.role) == ((4,), "fp32", 2, "scratch")
+    assert (made.numel, made.tile_bytes, made.bytes) == (4, 16, 32)
+
+
+def test_a_round_of_nothing_is_no_round():
+    b = builder()
+    assert b.round(b.exchange("x", "a", "b", [], [])) is None
+    assert b.build().rounds == ()
+
+
+def test_receivers_are_put_in_order_with_their_senders():
+    exchange = builder().exchange("x", "a", "b", [1, 2, 0], [2, 0, 1])
+    assert (exchange.recv.tolist(), exchange.send.tolist()) == ([0, 1, 2], [2, 0, 1])
+    multicast = builder().exchange("x", "a", "b", 1, [2, 0])
+    assert (multicast.recv.tolist(), multicast.send.tolist()) == ([0, 2], [1, 1])
+
+
+def test_rounds_say_what_they_touch_and_whether_they_overlap():
+    b = builder()
+    shift = b.exchange("x", "a", "b", RING, ALL)
+    beside, after = b.local("copy", "c", "a", size=4), b.local("copy", "c", "b", size=4)
+    assert Round((shift,), (beside,)).touched == {"a", "b", "c"}
+    assert Round((shift,), (beside,)).overlaps
+    assert not Round((shift,), (after,)).overlaps
+
+
+@pytest.mark.parametrize(
+    ("cores", "flat"),
+    [
+        (Cores("x", np.array([2, 0])), [2, 0, 5, 3]),
+        (Cores("y", np.array([1])), [3, 4, 5]),
+        (Cores("x", np.array([1]), np.array([1])), [4]),
+        (Cores("x", np.array([[0, -1], [2, 1]])), [0, 5, 4]),
+        (Cores("y", np.array([[1]]), np.array([2])), [5]),
+    ],
+    ids=["all-rows", "all-columns", "one-line", "per-line", "one-column"],
+)
+def test_cores_are_numbered_row_by_row(cores, flat):
+    assert cores.flat(Mesh(2, 3)).tolist() == flat

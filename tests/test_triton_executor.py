@@ -1,0 +1,365 @@
+"""The Triton executor against the torch executor: operations, a decoder layer, order of cores, poison, launches.
+
+Run by Triton's interpreter on the CPU; with TRITON_INTERPRET=0 on a machine with CUDA the compiled kernels are judged.
+"""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from wafer_triton import triton_executor
+from wafer_triton.errors import BackendError
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.ops import mesh_gemm, run
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule.rounds import Builder, Cores, Schedule, Slot
+from wafer_triton.testing import assert_close
+from wafer_triton.torch_executor import TorchExecutor
+from wafer_triton.triton_executor import TritonExecutor
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
+SHAPES = {
+    "gemm": ((5, 7), (7, 4)),
+    "gemm-transposed": ((5, 7), (4, 7)),
+    "gemm-cannon": ((5, 7), (7, 4)),
+    "gemm-summa": ((5, 7), (7, 4)),
+    "gemm-allgather": ((5, 7), (7, 4)),
+    "gemv": ((1, 7), (7, 5)),
+    "gemv-batch": ((2, 7), (7, 5)),
+    "gemv-ring": ((1, 7), (7, 5)),
+    "gemv-star": ((1, 7), (7, 5)),
+    "gemv-pipeline": ((1, 7), (7, 5)),
+    "gemv-two-phase": ((1, 7), (7, 5)),
+    "rms_norm": ((5, 7), (7,)),
+    "softmax": ((5, 7),),
+}
+FEW = ("gemm", "gemm-transposed", "gemm-summa", "gemv", "gemv-ring", "rms_norm", "softmax")
+cases = pytest.mark.parametrize("case", SHAPES)
+few_cases = pytest.mark.parametrize("case", FEW)
+
+
+def made(case: str, mesh: str, dtype: str = "fp32", **more):
+    name, _, what = case.partition("-")
+    options = dict(more)
+    if what == "transposed":
+        options["transposed"] = True
+    elif what not in ("", "batch"):
+        options["algorithm"] = what
+    return recipe(name, as_mesh(mesh), dtype, SHAPES[case], tuple(options.items()))
+
+
+def operands(case: str, dtype: str = "fp32", integers: bool = False) -> tuple[torch.Tensor, ...]:
+    draw = (lambda *shape: torch.randint(-3, 4, shape).float()) if integers else torch.randn
+    return tuple(draw(*shape).to(DTYPES[dtype]) for shape in SHAPES[case])
+
+
+def bits(one: torch.Tensor) -> bytes:
+    return one.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+
+
+def agree(one: torch.Tensor, two: torch.Tensor, dtype: str) -> None:
+    """Equal but for the order of fp32 sums, which may tip one rounding."""
+    assert_close(one, two.double(), dtype, two * (1 + 1e-6))
+
+
+# --- operations ---
+
+
+@dtypes
+@cases
+@pytest.mark.parametrize("mesh", ["3", "2x1"])
+def test_operations_agree_with_torch(case, mesh, dtype):
+    given, recipe_ = operands(case, dtype), made(case, mesh, dtype)
+    want = run(recipe_, given, TorchExecutor()).gather()
+    got = run(recipe_, given, TritonExecutor()).gather().cpu()
+    agree(got, want, dtype)
+
+
+@pytest.mark.parametrize("case", [case for case in SHAPES if case.startswith("gem")])
+def test_products_of_integers_are_exact(case):
+    given = operands(case, integers=True)
+    got = run(made(case, "3"), given, TritonExecutor()).gather().cpu()
+    assert torch.equal(got, given[0] @ (given[1].T if case.endswith("transposed") else given[1]))
+
+
+@pytest.mark.parametrize("case", ["gemm", "gemm-transposed", "gemv"])
+@pytest.mark.parametrize("mesh", ["1", "3"])
+def test_fp16_accumulation_is_the_same_bits_as_torch(case, mesh):
+    given, recipe_ = operands(case, "fp16"), made(case, mesh, "fp16", accumulate="fp16")
+    want = run(recipe_, given, TorchExecutor()).gather()
+    assert bits(run(recipe_, given, TritonExecutor()).gather()) == bits(want)
+
+
+@exchanges
+@few_cases
+@pytest.mark.parametrize("mesh", ["3", "1x2"])
+def test_the_order_of_cores_changes_nothing(case, mesh, exchange):
+    given, recipe_ = operands(case), made(case, mesh)
+    want = bits(run(recipe_, given, TritonExecutor(exchange=exchange)).gather())
+    for seed in (1, 2):
+        assert bits(run(recipe_, given, TritonExecutor(exchange=exchange, shuffle=seed)).gather()) == want, seed
+
+
+@dtypes
+@few_cases
+@pytest.mark.parametrize("mesh", ["3"])
+def test_explicit_and_elided_are_the_same_bits(case, mesh, dtype):
+    given, recipe_ = operands(case, dtype), made(case, mesh, dtype)
+    explicit, elided = (run(recipe_, given, TritonExecutor(exchange=how)).gather() for how in ("explicit", "elided"))
+    assert bits(explicit) == bits(elided)
+
+
+@exchanges
+@cases
+def test_poison_reaches_no_result(case, exchange):
+    given, recipe_ = operands(case), made(case, "2x3" if case.startswith("gemv") else "3")
+    clean = run(recipe_, given, TritonExecutor(exchange=exchange)).gather()
+    poisoned = run(recipe_, given, TritonExecutor(exchange=exchange, poison=True, shuffle=1)).gather()
+    assert bits(clean) == bits(poisoned) and poisoned.isfinite().all()
+
+
+@pytest.mark.parametrize("groups", [(), (2,), (3, 2)], ids=str)
+@pytest.mark.parametrize("op", ["add", "maximum"])
+def test_all_reduce(op, groups):
+    x = torch.randint(-9, 10, (2, 7, 3)).float()
+    options = (("axis", "x"), ("op", op), ("groups", groups))
+    got = run(recipe("all_reduce", Mesh(2, 7), "fp32", ((2, 7, 3),), options), (x,), TritonExecutor(shuffle=2)).tiles
+    want = x.sum(1, keepdim=True) if op == "add" else x.amax(1, keepdim=True)
+    assert torch.equal(got.cpu(), want.expand_as(x))
+
+
+def test_the_public_operations_take_the_backend():
+    a, b = torch.randint(-3, 4, (5, 7)).float(), torch.randint(-3, 4, (7, 4)).float()
+    device = TritonExecutor().device
+    got = mesh_gemm(a.to(device), b.to(device), mesh=2, backend="triton")
+    assert got.device.type == torch.device(device).type and torch.equal(got.cpu(), a @ b)
+
+
+@exchanges
+def test_a_program_runs_again_on_new_inputs(exchange):
+    schedule = recipe("gemm", Mesh(3, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
+    given = [{name: torch.randn(3, 3, 2, 2) for name in "ab"} for _ in range(2)]
+    program = TritonExecutor(exchange=exchange, poison=True).bind(schedule, given[0])
+    for tiles in (given[0], given[1], given[0]):
+        for name, tile in tiles.items():
+            program.write(name, tile.to(program.memory[name].device))
+        program.run()
+        fresh = TorchExecutor().bind(schedule, tiles)
+        fresh.run()
+        agree(program.read("out").cpu(), fresh.read("out"), "fp32")
+
+
+# --- rounds that only look like a compute-shift ---
+
+
+def beside_a_product(kind: str) -> Schedule:
+    b = Builder(Mesh(1, 3), kind)
+    for name in ("a", "w"):
+        b.buffer(name, (2, 2), "fp32", "resident", 2 if kind == "another-slot" else 1)
+    b.buffer("next", (2, 2), "fp32", "output")
+    b.buffer("c", (2, 2), "fp32", "output")
+    ring, here = [2, 0, 1], [0, 1, 2]
+    product = b.local("gemm", "c", ("a", "w"), m=2, k=2, n=2)
+    moves = {
+        "ring": b.exchange("x", "a", "next", ring, here),
+        "multicast": b.exchange("x", "a", "next", 0, here),
+        "another-slot": b.exchange("x", Slot("a", 1), "next", ring, here),
+        "into-an-input": b.exchange("x", "a", "w", ring, here),
+        "some": b.exchange("x", "a", "next", [0], [1]),
+        "output": b.exchange("x", "next", "a", ring, here),
+    }
+    if kind == "output":
+        b.buffer("other", (2, 2), "fp32", "output")
+        moves[kind] = b.exchange("x", "next", "other", ring, here)
+    b.round(moves[kind], product)
+    return b.build()
+
+
+@exchanges
+@pytest.mark.parametrize("kind", ["ring", "multicast", "another-slot", "into-an-input", "some", "output"])
+def test_rounds_beside_a_product(kind, exchange):
+    schedule = beside_a_product(kind)
+    (round_,) = schedule.rounds
+    assert (triton_executor._sends(round_, schedule.mesh) is not None) == (kind == "ring")
+    given = {name: torch.randint(-3, 4, (1, 3, schedule.buffers[name].slots * 4)).float() for name in ("a", "w")}
+    found = []
+    for executor in (TorchExecutor(), TritonExecutor(exchange=exchange)):
+        program = executor.bind(schedule, given)
+        program.run()
+        found.append({name: program.read(name).cpu() for name in schedule.buffers})
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
+def test_reductions_that_one_launch_cannot_do_take_several():
+    """A core that receives again after it has sent, and a second reduction of another buffer."""
+    b = Builder(Mesh(1, 4), "several")
+    for name in ("s", "t"):
+        b.buffer(name, (2,), "fp32", "resident")
+        b.like(f"{name}.up", name)
+
+    def add(name, send, recv):
+        exchange = b.exchange("x", name, f"{name}.up", send, recv)
+        b.round(exchange, b.local("add", name, (name, f"{name}.up"), Cores("x", exchange.recv), size=2))
+
+    add("s", [0, 2], [1, 3])
+    add("s", [1], [3])
+    add("s", [3], [0])  # 0 has sent already
+    add("t", [3], [2])
+    add("s", [0], [2])
+    schedule = b.build()
+    given = {name: torch.randint(-9, 10, (1, 4, 2)).float() for name in "st"}
+    found = []
+    for executor in (TorchExecutor(), TritonExecutor(shuffle=3), TritonExecutor(exchange="elided")):
+        program = executor.bind(schedule, given)
+        program.run()
+        found.append({name: program.read(name).cpu() for name in "st"})
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in "st")
+
+
+@exchanges
+@pytest.mark.parametrize("role", ["scratch", "output"])
+def test_what_a_reduction_received_may_be_read_later(role, exchange):
+    """An exclusive prefix sum: every core keeps what arrives from its left."""
+    b = Builder(Mesh(1, 3), "scan")
+    b.buffer("s", (1,), "fp32", "resident")
+    b.buffer("inbox", (1,), "fp32", role)
+    b.buffer("out", (1,), "fp32", "output")
+    for core in (0, 1):
+        arrival = b.exchange("x", "s", "inbox", [core], [core + 1])
+        b.round(arrival, b.local("add", "s", ("s", "inbox"), Cores("x", arrival.recv), size=1))
+    if role == "scratch":
+        b.round(b.local("copy", "out", "inbox", Cores("x", np.array([1, 2])), size=1))
+    program = TritonExecutor(exchange=exchange).bind(b.build(), {"s": torch.tensor([1.0, 2, 4]).view(1, 3, 1)})
+    program.run()
+    assert program.read("s").flatten().tolist() == [1, 3, 7]
+    assert program.read("out" if role == "scratch" else "inbox").flatten().tolist() == [0, 1, 3]
+
+
+# --- launches ---
+
+
+@pytest.fixture
+def launches(monkeypatch) -> Counter:
+    """How often each kernel is launched."""
+    counted: Counter = Counter()
+
+    def count(name, launch):
+        def counting(*args, **kwargs):
+            counted[name] += 1
+            return launch(*args, **kwargs)
+
+        return counting
+
+    for name in ("compute_shift", "tree", "exchange_kernel"):
+        monkeypatch.setattr(triton_executor, name, count(name, getattr(triton_executor, name)))
+    for name in list(triton_executor.table.KERNELS):
+        monkeypatch.setitem(triton_executor.table.KERNELS, name, count(name, triton_executor.table.KERNELS[name]))
+    return counted
+
+
+def test_meshgemm_is_one_launch_a_round(launches):
+    run(made("gemm", "4"), operands("gemm"), TritonExecutor())
+    assert launches["compute_shift"] == 4 and launches["gemm"] == 0
+    assert launches["exchange_kernel"] <= 2 * 2 * 2, "alignment: two directions, two operands, two rounds"
+
+
+def test_elided_meshgemm_moves_nothing_while_it_multiplies(launches):
+    run(made("gemm", "4"), operands("gemm"), TritonExecutor(exchange="elided"))
+    assert launches["compute_shift"] == 0 and launches["gemm"] == 4
+    assert launches["exchange_kernel"] <= 2 * 2 * 2
+
+
+def test_meshgemv_is_one_launch_and_a_broadcast(launches):
+    run(made("gemv", "9x1"), operands("gemv"), TritonExecutor())
+    assert launches["tree"] == 1 and launches["gemm"] == 0
+    assert launches["exchange_kernel"] == 2, "both ways from the root"
+    assert launches["add"] == 0
+
+
+# --- the decoder ---
+
+CONFIG = DecoderConfig(
+    hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    vocab_size=13, max_position_embeddings=64, rms_norm_eps=1e-5,
+)  # fmt: skip
+TOKENS = [3, 1, 4, 1, 5, 9, 2]
+
+
+def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, **options) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    weights = {
+        name: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for name, shape in param_shapes(CONFIG).items()
+    }
+    model = WaferForCausalLM(
+        CONFIG, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
+    )
+    found = [model.prefill(TOKENS[:prompt]), *(model.step(token) for token in TOKENS[prompt:])]
+    return torch.stack([one.cpu().clone() for one in found])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("mesh", ["2", "2x1"])
+def test_a_decoder_layer_agrees_with_torch(mesh, dtype):
+    want = logits(TorchExecutor(), mesh, dtype)
+    got = logits(TritonExecutor(), mesh, dtype)
+    assert_close(got, want.double(), dtype, want * (1 + (1e-5 if dtype == "fp32" else 2e-3)))
+
+
+@pytest.mark.slow
+def test_a_decoder_layer_with_fp16_accumulation():
+    want = logits(TorchExecutor(), "2", "fp16", accumulate="fp16")
+    got = logits(TritonExecutor(), "2", "fp16", accumulate="fp16")
+    assert_close(got, want.double(), "fp16", want * 1.002)
+
+
+@pytest.mark.slow
+def test_a_decoder_layer_in_any_order_poisoned_and_elided_is_the_same_bits():
+    want = bits(logits(TritonExecutor(), "2", "bf16"))
+    assert bits(logits(TritonExecutor(shuffle=5, poison=True), "2", "bf16")) == want
+    assert bits(logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), "2", "bf16")) == want
+
+
+@pytest.mark.slow
+def test_the_decoder_runs_on_compute_shift_and_trees(launches):
+    logits(TritonExecutor(), "3", prompt=6)
+    # prefill: qkv, attention, output, gate and up, down on 3 x 3; GEMM-T's 3 row reductions; norms and softmax
+    assert launches["compute_shift"] == 5 * 3
+    assert launches["gemm_t"] == 3 + 1
+    assert launches["tree"] > 3 + 8
+    assert launches["rope"] == 1 + 1
+
+
+# --- errors ---
+
+
+def test_a_cpu_needs_the_interpreter(monkeypatch):
+    monkeypatch.setattr(triton_executor, "INTERPRET", type("Off", (), {"value": False}))
+    with pytest.raises(BackendError, match="runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch"):
+        TritonExecutor(device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(BackendError, match="found no GPU; use backend='torch', or set TRITON_INTERPRET=1"):
+            TritonExecutor()
+        assert not triton_executor.available()
+
+
+def test_an_operation_without_a_kernel_is_named_before_anything_runs(monkeypatch):
+    monkeypatch.delitem(triton_executor.table.KERNELS, "copy")
+    b = Builder(Mesh(1, 1), "lacking")
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("b", (1,), "fp32", "output")
+    b.round(b.local("copy", "b", "a", size=1))
+    with pytest.raises(BackendError, match="local operation 'copy' has no Triton kernel; known: add, "):
+        TritonExecutor().bind(b.build(), {"a": torch.zeros(1, 1, 1)})
