@@ -134,7 +134,7 @@ class Executor(ABC):
         steps: list[Step] = []
         rounds = schedule.rounds
         while rounds:
-            fused = self.fuse(memory, rounds)
+            fused = self.fuse(memory, schedule, rounds)
             if fused is not None:
                 steps.append(fused[1])
                 rounds = rounds[fused[0] :]
@@ -145,8 +145,8 @@ class Executor(ABC):
             rounds = rounds[1:]
         return steps
 
-    def fuse(self, memory: Memory, rounds: tuple[Round, ...]) -> tuple[int, Step] | None:
-        """One step for several leading rounds, and their number, where the executor can do that."""
+    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, Step] | None:
+        """One step for several leading rounds of those left, and their number, where the executor can do that."""
         return None
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
@@ -203,8 +203,11 @@ class _Elision:
 
     def plan(self) -> list[Step]:
         for round_ in self.schedule.rounds:
-            arrived = [self.exchange(exchange) for exchange in round_.exchanges]
-            self.places.update(place for place in arrived if place is not None)
+            renamed = {one.dst.buffer: self.renaming(one) for one in round_.exchanges}
+            self.places.update({name: place for name, place in renamed.items() if place is not None})
+            for exchange in round_.exchanges:  # real moves may settle what is renamed, so they come second
+                if renamed[exchange.dst.buffer] is None:
+                    self.move(exchange)
             for op in round_.locals:
                 for out in op.outs:
                     whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
@@ -216,18 +219,21 @@ class _Elision:
                 self.settle(name)
         return self.steps
 
-    def exchange(self, exchange: Exchange) -> tuple[str, Place] | None:
-        """The renaming that stands for an exchange; None after planning a real move."""
+    def renaming(self, exchange: Exchange) -> Place | None:
+        """Where the tiles of an exchange's target lie if every core receives; None if tiles must really move."""
         src = self.places.get(exchange.src.buffer, Place(exchange.src))
         length = self.memory.mesh.length(exchange.axis)
         every = exchange.lines is None and exchange.recv.ndim == 1 and len(exchange.recv) == length
         single = self.memory.buffers[exchange.dst.buffer].slots == 1
         if every and single and exchange.src.is_fixed and exchange.src.index == 0:
-            return exchange.dst.buffer, src.moved(exchange.axis, exchange.send)
+            return src.moved(exchange.axis, exchange.send)
+        return None
+
+    def move(self, exchange: Exchange) -> None:
+        """A real move."""
         self.written(exchange.dst.buffer, keep=True)
         src = self.places.get(exchange.src.buffer, Place(exchange.src))
         self.steps.append(self.executor.move(self.memory, exchange, src))
-        return None
 
     def written(self, name: str, keep: bool) -> None:
         """Before memory of `name` changes: tiles of others that lie there move out; its own come home if kept."""

@@ -8,6 +8,7 @@ so any mesh is safe. Both follow from the rounds alone; a kernel sees pointers, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from wafer_triton.kernels.exchange import exchange as exchange_kernel
 from wafer_triton.kernels.gemm import compute_shift
 from wafer_triton.kernels.tree import COMBINE, tree
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 
 class TritonExecutor(Executor):
@@ -70,11 +71,13 @@ class TritonExecutor(Executor):
         cores, params = self._cores(memory.mesh, op), dict(op.params)
         return lambda: launch(outs, reads, cores, **params)
 
-    def fuse(self, memory: Memory, rounds: tuple[Round, ...]) -> tuple[int, Step] | None:
+    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, Step] | None:
         """One launch for a reduce tree, and for the product before it if there is one."""
         product = _lone_product(rounds[0])
         found = _reduction(rounds[int(product is not None) :], memory.mesh)
         if found is None or (product is not None and product.outs[0].buffer != found.acc):
+            return None
+        if not found.inboxes <= _mailboxes(schedule):
             return None
         return found.rounds + int(product is not None), self._tree(memory, found, product)
 
@@ -166,6 +169,7 @@ class _Tree:
     parent: Index
     slot: Index
     children: Index
+    inboxes: frozenset[str]  # buffers that the messages pass through
     sent: Index  # in which round the core sends; after all others for roots
 
 
@@ -174,6 +178,7 @@ def _reduction(rounds: tuple[Round, ...], mesh: Mesh) -> _Tree | None:
     parent, slot = np.full(mesh.cores, -1), np.zeros(mesh.cores, np.int64)
     children, sent = np.zeros(mesh.cores, np.int64), np.full(mesh.cores, len(rounds))
     used, acc, name = 0, "", ""
+    inboxes: set[str] = set()
     for number, round_ in enumerate(rounds):
         messages = _combining(round_)
         if messages is None:
@@ -186,10 +191,22 @@ def _reduction(rounds: tuple[Round, ...], mesh: Mesh) -> _Tree | None:
         if any((parent[send] >= 0).any() or (parent[recv] >= 0).any() for send, recv in pairs):
             break
         acc, name, used = first.outs[0].buffer, first.op, number + 1
+        inboxes |= {exchange.dst.buffer for exchange, _ in messages}
         for send, recv in pairs:
             parent[send], slot[send], sent[send] = recv, children[recv], number
             children[recv] += 1
-    return _Tree(used, acc, name, parent, slot, children, sent) if used else None
+    return _Tree(used, acc, name, parent, slot, children, frozenset(inboxes), sent) if used else None
+
+
+@lru_cache(maxsize=64)
+def _mailboxes(schedule: Schedule) -> frozenset[str]:
+    """Scratch buffers that only pass messages to the operation that combines them: a tree may have its own instead."""
+    inboxes, others = set(), set()
+    for round_ in {id(one): one for one in schedule.rounds}.values():
+        arriving = {exchange.dst.buffer for exchange, _ in _combining(round_) or ()}
+        inboxes |= arriving
+        others |= round_.touched - arriving
+    return frozenset(name for name in inboxes - others if schedule.buffers[name].role == "scratch")
 
 
 def _combining(round_: Round) -> list[tuple[Exchange, Local]] | None:
