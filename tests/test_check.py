@@ -217,40 +217,55 @@ def chunk_astray() -> Case:
     return with_exchange(case, len(case[0].rounds) - 2, move)
 
 
-CANNON = gemm("cannon")
-SHIFTS = first(CANNON[0], "gemm")
-PEAK = sram.account(gemm()[0]).peak_bytes
-last = lambda case: len(case[0].rounds) - 1  # noqa: E731
+def relabelled(case: Case, number: int, old: int, new: int) -> Case:
+    """A shift along x whose receiver `old` becomes `new`."""
+    return with_exchange(case, number, lambda one: replace(one, recv=np.where(one.recv == old, new, one.recv)))
+
+
+def short(case: Case, number: int, end: str) -> Case:
+    return with_exchange(case, number, lambda one: replace(one, **{end: getattr(one, end)[:-1]}))
+
+
+def half_a_message(case: Case, number: int, line: int) -> Case:
+    return with_exchange(
+        case, number, lambda one: replace(one, recv=np.where(one.lines[:, None] == line, -1, one.recv))
+    )
+
+
+def without_exchange(case: Case, number: int) -> Case:
+    return with_exchange(case, number, lambda one: None)
+
+
+MESH, CANNON, SUM_OF_8 = gemm(), gemm("cannon"), all_reduce()  # the last: root 6, in rounds 0 to 2, then a broadcast
+SHIFT = first(MESH[0], "gemm")
+HELD = sram.account(MESH[0])
+UNDECLARED = with_exchange(MESH, 1, lambda one: replace(one, src=Slot("z")))
 
 # name: the schedule, the verdict, the core and the round
 FAULTS = {
-    "short-receive": (with_exchange(gemm(), 0, lambda one: replace(one, recv=one.recv[:-1])), "deadlock", (2, 1), 0),
-    "short-send": (with_exchange(CANNON, SHIFTS, lambda one: replace(one, send=one.send[:-1])), "deadlock", (0, 3), SHIFTS),
-    "half-a-message": (with_exchange(
-        HEALTHY["transpose"], 1, lambda one: replace(one, recv=np.where(one.lines[:, None] == 1, -1, one.recv))),
-        "deadlock", (0, 1), 1),
+    "short-receive": (short(MESH, 0, "recv"), "deadlock", (2, 1), 0),
+    "short-send": (short(CANNON, SHIFT, "send"), "deadlock", (0, 3), SHIFT),
+    "half-a-message": (half_a_message(HEALTHY["transpose"], 1, 1), "deadlock", (0, 1), 1),
     "shifted-transpose": (shifted_transpose(), "misplaced", (0, 0), 7),
-    "off-by-one-wrap": (with_exchange(
-        CANNON, SHIFTS, lambda one: replace(one, recv=np.where(one.recv == 0, 4, one.recv))), "off-mesh", (0, 3), SHIFTS),
-    "wrap-to-one": (with_exchange(
-        CANNON, SHIFTS, lambda one: replace(one, recv=np.where(one.recv == 0, 1, one.recv))), "two-writers", (0, 1), SHIFTS),
-    "swapped-ring-direction": (backwards(), "misaligned", (0, 0), first(gemm()[0], "gemm") + 1),
-    "in-place-exchange": (in_place(gemm()), "overwritten", (0, 0), first(gemm()[0], "gemm")),
-    "in-place-exchange-waits-in-a-circle": (in_place(gemm()), "deadlock", (0, 0), first(gemm()[0], "gemm")),
-    "wrong-root": (wrong_root(), "incomplete", (0, 0), last(all_reduce())),
-    "missing-broadcast-leg": (with_exchange(all_reduce(), last(all_reduce()), lambda one: None), "incomplete", (0, 0), 3),
-    "double-send": (twice(all_reduce(), 0), "double-count", (0, 1), 1),
-    "one-byte-over": (on(gemm(), sram_bytes=PEAK - 1), "sram", (0, 0), sram.account(gemm()[0]).peak_round),
-    "one-route-too-many": (on(gemm(), routes=11), "routes", (2, 2), 6),
+    "off-by-one-wrap": (relabelled(CANNON, SHIFT, 0, 4), "off-mesh", (0, 3), SHIFT),
+    "wrap-to-one": (relabelled(CANNON, SHIFT, 0, 1), "two-writers", (0, 1), SHIFT),
+    "swapped-ring-direction": (backwards(), "misaligned", (0, 0), SHIFT + 1),
+    "in-place-exchange": (in_place(MESH), "overwritten", (0, 0), SHIFT),
+    "in-place-exchange-waits-in-a-circle": (in_place(MESH), "deadlock", (0, 0), SHIFT),
+    "wrong-root": (wrong_root(), "incomplete", (0, 0), 3),
+    "missing-broadcast-leg": (without_exchange(SUM_OF_8, 3), "incomplete", (0, 0), 3),
+    "double-send": (twice(SUM_OF_8, 0), "double-count", (0, 1), 1),
+    "one-byte-over": (on(MESH, sram_bytes=HELD.peak_bytes - 1), "sram", (0, 0), HELD.peak_round),
+    "one-route-too-many": (on(MESH, routes=11), "routes", (2, 2), SHIFT),
     "unaligned-operand": (unaligned(), "misaligned", (0, 1), 3),
     "wrong-group-size": (wrong_groups(), "incomplete", (0, 0), 4),
-    "stale-slot": (with_exchange(all_reduce(), 2, lambda one: None), "double-count", (0, 6), 2),
-    "never-arrived": (with_exchange(all_reduce(), 0, lambda one: None), "unwritten-read", (0, 1), 0),
-    "overwritten-unread": (without_add(all_reduce(), 1), "overwritten", (0, 6), 2),
+    "stale-slot": (without_exchange(SUM_OF_8, 2), "double-count", (0, 6), 2),
+    "never-arrived": (without_exchange(SUM_OF_8, 0), "unwritten-read", (0, 1), 0),
+    "overwritten-unread": (without_add(SUM_OF_8, 1), "overwritten", (0, 6), 2),
     "used-before-whole": (unread_norm(), "incomplete", (0, 1), 4),
     "chunk-in-the-wrong-slot": (chunk_astray(), "misplaced", (0, 0), 15),
-    "undeclared": (with_exchange(gemm(), 1, lambda one: replace(one, src=Slot("z"))), "malformed", None, 1),
-}  # fmt: skip
+    "undeclared": (UNDECLARED, "malformed", None, 1),
+}
 
 
 @pytest.mark.parametrize(("case", "verdict", "core", "number"), FAULTS.values(), ids=FAULTS)

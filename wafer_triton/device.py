@@ -3,7 +3,7 @@
 A device of one's own takes three lines:
 
     >>> from dataclasses import replace
-    >>> from wafer_triton import device
+    >>> from wafer_triton.device import device
     >>> mine = replace(device("wse2"), name="mine", sram_bytes=64 * 1024)
 """
 

@@ -33,7 +33,7 @@ Counts = NDArray[np.int16]  # [..., indices of all letters]
 Cut = str | Mapping[str, ArrayLike]
 PART = "#"  # the letter of a buffer that is cut into the slots of another: which slot
 PRODUCTS = ("gemm", "gemm_t")
-MOST = 1 << 29  # counts that are held at once
+MOST = 1 << 27  # counts that are held at once, of two bytes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a run of rounds puts on the links of a mesh, and the routes that a whole schedule asks of its routers.
+"""What a run of rounds puts on the links of a mesh, and how far its data travels.
 
 Everything is counted on lines, never core by core, so a 720 x 720 mesh takes milliseconds.
 """
@@ -11,46 +11,15 @@ from math import ceil
 import numpy as np
 import numpy.ma  # numpy loads it at the first `unique`, which an estimate shall not wait for
 
-from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
+from wafer_triton.schedule.rounds import Builder, Exchange, Index, Round, Schedule
 
 WORD_BYTES = 4
-
-
-def routes(schedule: Schedule) -> int:
-    """Pre-set routes that the fullest router holds; messages to one core, or from one core, share theirs."""
-    total = 0
-    rounds = list({id(one): one for one in schedule.rounds}.values())
-    for axis in "xy":
-        moves = [one for round_ in rounds for one in round_.exchanges if one.axis == axis]
-        if not moves:
-            continue
-        line = _busiest_line(moves)
-        size = schedule.mesh.length(axis)
-        send, recv = (np.concatenate(ends) for ends in zip(*(_pairs(one, line) for one in moves), strict=True))
-        send, recv = np.divmod(np.unique(send * size + recv), size)
-        held = np.zeros(size + 1, np.int64)
-        for way in (1, -1):
-            there = (recv - send) * way > 0
-            one, other = send[there], recv[there]
-            spread = np.bincount(one, minlength=size)[one] >= np.bincount(other, minlength=size)[other]
-            for hub, end, toward in ((one[spread], other[spread], way), (other[~spread], one[~spread], -way)):
-                held += _crowd(*_farthest(np.zeros_like(hub), hub, end, toward)[1:], size + 1)
-        total += int(held.max())
-    return total
-
-
-def _crowd(one: Index, other: Index, size: int) -> Index:
-    """How many of the routes between the given ends meet in every router."""
-    meets = np.zeros(size, np.int64)
-    np.add.at(meets, np.minimum(one, other), 1)
-    np.add.at(meets, np.maximum(one, other) + 1, -1)
-    return meets.cumsum()
 
 
 class Traffic:
     """The traffic of a run of rounds along one axis: hops and words of its busiest line, bytes of the whole mesh."""
 
-    def __init__(self, schedule: Schedule, axis: str, run: list[Round]) -> None:
+    def __init__(self, schedule: Schedule | Builder, axis: str, run: list[Round]) -> None:
         mesh, x = schedule.mesh, axis == "x"
         along = mesh.cols if x else mesh.rows
         fold, across = mesh.fold[::-1] if x else mesh.fold

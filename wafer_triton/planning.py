@@ -1,0 +1,180 @@
+"""Searching: the best meshes and groups for a request, and sweeps over one parameter of a device or an estimate."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from wafer_triton import estimate
+from wafer_triton.constants import constants
+from wafer_triton.device import Device
+from wafer_triton.device import device as find_device
+from wafer_triton.errors import BackendError, DeviceError, MeshError, WaferError
+from wafer_triton.model_presets import ModelSizes, model_sizes
+from wafer_triton.steps import best_groups
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A choice of meshes for a request, with what it would take."""
+
+    prefill_mesh: int
+    decode_mesh: int
+    groups: int
+    regions: int
+    tokens_per_second: float
+    prefill_seconds: float
+    decode_seconds: float
+    kv_tokens: int
+
+
+def plan(
+    *, model: str | ModelSizes, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5
+) -> list[Plan]:
+    """The fastest plans for a request, best first, over square meshes whose sides are multiples of `step`.
+
+    A plan holds all layers and the whole cache in the SRAM of the device's regions. Raises the last reason (SramError,
+    MeshError) when there is none.
+    """
+    on, sizes = find_device(device), model_sizes(model)
+    sides = range(step, min(on.rows, on.cols) + 1, step)
+    prefills, reason = _seconds(sides, lambda side: estimate.prefill(device=on, model=sizes, mesh=side, tokens=input))
+    ends = [input + 1, input + output]
+    decodes, why = _seconds(
+        sides, lambda side: max((estimate.decode(device=on, model=sizes, mesh=side, context=one) for one in ends),
+                                key=lambda one: one.seconds)
+    )  # fmt: skip
+    found, narrowed = [], sorted(decodes, key=lambda side: decodes[side])
+    for first in sorted(prefills, key=lambda side: prefills[side])[: 2 * best]:
+        for side in narrowed:
+            made = estimate.request(
+                device=on, model=sizes, prefill_mesh=first, decode_mesh=side, input=input, output=output
+            )
+            if not made.fits:
+                continue
+            found.append((first, side, made))
+            if sum(one[0] == first for one in found) == 2 * best:
+                break
+    if not found:
+        raise (
+            reason
+            or why
+            or MeshError(
+                f"{sizes.name} with {input + output} tokens of cache does not fit {on.name}: no mesh holds all layers"
+            )
+        )
+    found.sort(key=lambda one: -one[2].tokens_per_second)
+    c = constants(on)
+    return [
+        Plan(
+            first,
+            side,
+            (best_groups(side, c) or (1,))[0],
+            made.decode_regions,
+            made.tokens_per_second,
+            made.prefill_seconds,
+            made.decode_seconds,
+            _capacity(on, sizes, side),
+        )
+        for first, side, made in found[:best]
+    ]
+
+
+def _seconds(sides: range, estimated: Callable[[int], estimate.Layered]) -> tuple[dict[int, float], WaferError | None]:
+    """Seconds by side, and why the largest side did not do if none did."""
+    seconds, reason = {}, None
+    for side in sides:
+        try:
+            seconds[side] = estimated(side).seconds
+        except WaferError as error:
+            reason = error
+    return seconds, None if seconds else reason
+
+
+def _capacity(on: Device, model: ModelSizes, side: int) -> int:
+    try:
+        return estimate.kv(device=on, model=model, mesh=side).shift_tokens
+    except WaferError:
+        return 0
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "gemm": estimate.gemm,
+    "gemv": estimate.gemv,
+    "decode": estimate.decode,
+    "prefill": estimate.prefill,
+    "request": estimate.request,
+    "kv": estimate.kv,
+}
+
+
+def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> list[dict[str, Any]]:
+    """One estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
+
+    Values that no device or mesh can have are left out; if all are, the last reason is raised. Raises DeviceError for
+    an unknown kind or parameter.
+    """
+    if kind not in KINDS:
+        raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
+    on, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
+    physical = [one.name for one in fields(Device) if one.name != "name"]
+    own = {name: one for name, one in signature(run).parameters.items() if name != "device"}
+    if parameter not in (*own, *physical):
+        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *physical))}")
+    unknown = sorted(set(fixed) - set(own))
+    missing = [name for name, one in own.items() if one.default is one.empty and name not in (*fixed, parameter)]
+    if unknown or missing:
+        wrong = f"unknown option {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
+        raise DeviceError(f"sweep over {kind}: {wrong}; options: {', '.join(own)}")
+    table: list[dict[str, Any]] = []
+    reason: WaferError | None = None
+    for value in values:
+        number = int(value) if float(value).is_integer() else value
+        try:
+            changed: dict[str, Any] = {parameter: number}
+            made = (
+                run(device=on, **fixed | changed) if parameter in own else run(device=replace(on, **changed), **fixed)
+            )
+        except WaferError as error:
+            reason = error
+            continue
+        plain = {name: one for name, one in asdict(made).items() if isinstance(one, int | float)}
+        table.append({parameter: number} | plain)
+    if not table and reason is not None:
+        raise reason
+    return table
+
+
+def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write a sweep as CSV."""
+    with path.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+
+
+def write_plots(table: Sequence[dict[str, Any]], shown: str, stem: Path, title: str) -> list[Path]:
+    """Draw a sweep's column over its parameter as PNG and SVG; BackendError without matplotlib."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        raise BackendError("plots need matplotlib; run: pip install 'wafer-triton[bench]'") from None
+    if shown not in table[0]:
+        raise DeviceError(f"no column {shown!r}; columns: {', '.join(table[0])}")
+    parameter = next(iter(table[0]))
+    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
+    axes.plot([row[parameter] for row in table], [row[shown] for row in table], marker="o")
+    axes.set(xlabel=parameter, ylabel=f"{shown} (predicted, on the wafer)", title=title)
+    axes.grid(alpha=0.3)
+    paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
+    for path in paths:
+        figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    return paths
