@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wafer_triton import ops
-from wafer_triton.account import Account, account, link_loads, round_account
+from wafer_triton.account import Account, account, link_distribution, link_loads, per_round, round_account
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Builder, Schedule
 
@@ -164,3 +164,110 @@ def test_a_record_does_not_depend_on_exchange_or_values():
     ]
     assert records[0] == records[1]
     assert records[0].sram_peak_bytes == sum(records[0].sram_by_buffer.values())
+
+
+@pytest.mark.parametrize(
+    ("moves", "flows", "serial"),
+    [
+        ([("x", [0], [2]), ("x", [1], [2])], 2, 24),
+        ([("x", [0], [2]), ("x", [2], [0])], 1, 12),
+        ([("x", [0], [1], [0]), ("x", [0], [1], [1])], 1, 12),
+        ([("x", [0], [1], [0, 1]), ("x", [0], [2], [1])], 2, 24),
+        ([("x", [0], [1]), ("x", [0], [2]), ("x", [[0], [1]], [[3], [3]])], 3, 36),
+        ([("x", 0, [1, 2, 3])], 1, 12),
+        ([("x", [0], [1]), ("y", [0], [1])], 1, 12),
+    ],
+    ids=["shared", "opposite", "other-lines", "some-lines-shared", "per-line", "multicast", "other-axis"],
+)
+def test_flows_on_one_link_pass_one_by_one(moves, flows, serial):
+    found = account(schedule(Mesh(2, 4), *moves))
+    assert (found.flows, found.serial_bytes) == (flows, serial)
+
+
+def test_serial_bytes_add_up_over_rounds_and_flows_do_not():
+    crowded = account(schedule(Mesh(1, 4), ("x", [0], [2]), ("x", [1], [2])))
+    free = account(schedule(Mesh(1, 4), ("x", [0], [1])))
+    both = crowded + free
+    assert (both.serial_bytes, both.flows) == (24 + 12, 2)
+    assert ((both * 3).serial_bytes, (both * 3).flows) == (3 * 36, 2)
+
+
+def test_every_round_has_its_account():
+    made = ops.recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
+    assert per_round(made) == tuple(round_account(made, round_) for round_ in made.rounds)
+    found = account(made)
+    assert found.serial_bytes == sum(one.busiest_link_bytes for one in per_round(made))
+    assert found.flows == max(one.flows for one in per_round(made))
+
+
+def test_the_distribution_counts_links_that_are_there():
+    found = link_distribution(
+        schedule(Mesh(2, 4), ("x", [0], [2], [1]), ("y", [1], [0])), percentiles=(0, 50, 100), bins=2
+    )
+    assert found.keys() == {"east", "north"}
+    east = found["east"]
+    assert (east.links, east.idle, east.mean) == (6, 4, 4.0)
+    assert east.percentiles == {0.0: 0.0, 50.0: 0.0, 100.0: 12.0}
+    assert (east.histogram[0].tolist(), east.histogram[1].tolist()) == ([4, 2], [0.0, 6.0, 12.0])
+    assert (found["north"].links, found["north"].idle) == (4, 0)
+
+
+def crossings(made: Schedule) -> list[dict[tuple[str, int, int], list[int]]]:
+    """Round by round, by link (way, row, col): the bytes of every message on it, found by walking each message."""
+    found = []
+    for round_ in made.rounds:
+        links: dict[tuple[str, int, int], dict[tuple, int]] = {}
+        for number, exchange in enumerate(round_.exchanges):
+            froms = zip(*(part.ravel() for part in exchange.senders.grid(made.mesh)), strict=True)
+            tos = zip(*(part.ravel() for part in exchange.receivers.grid(made.mesh)), strict=True)
+            for source, target in zip(froms, tos, strict=True):
+                at, end = (np.array(core) // made.mesh.fold for core in (source, target))
+                while source[0] >= 0 and (at != end).any():
+                    step = np.sign(end - at)
+                    way = {(0, 1): "east", (0, -1): "west", (1, 0): "south", (-1, 0): "north"}[tuple(step.tolist())]
+                    message = (number, *source)  # a multicast is one
+                    links.setdefault((way, *at.tolist()), {})[message] = made.buffers[exchange.src.buffer].tile_bytes
+                    at = at + step
+        found.append({link: list(messages.values()) for link, messages in links.items()})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_exchanges_agree_with_walking_every_message(seed):
+    random = np.random.default_rng(seed)
+    mesh = [Mesh(3, 4), Mesh(2, 3).square(), Mesh(1, 5), Mesh(4, 2).square()][seed % 4]
+    b = Builder(mesh, "random")
+    for size in (1, 2, 3):
+        b.buffer(f"a{size}", (size,), "fp32", "input")
+    for number in range(4):
+        moves = []
+        for one in range(random.integers(1, 5)):
+            axis, size = random.choice(["x", "y"]), random.integers(1, 4)
+            length, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
+            recv = random.permutation(length)[: random.integers(1, length + 1)]
+            send = random.integers(0, length, recv.size)
+            lines = (
+                None if random.random() < 0.4 else np.sort(random.permutation(across)[: random.integers(1, across + 1)])
+            )
+            if random.random() < 0.3:
+                count = across if lines is None else len(lines)
+                keep = random.random((count, recv.size)) < 0.7
+                send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
+            moves.append(
+                b.exchange(axis, f"a{size}", b.buffer(f"b{number}.{one}", (int(size),), "fp32"), send, recv, lines)
+            )
+        b.round(*moves)
+    made = b.build()
+    walked, found = crossings(made), account(made)
+    total: dict[tuple[str, int, int], int] = {}
+    for links, counted in zip(walked, per_round(made), strict=True):
+        loads = {link: sum(sizes) for link, sizes in links.items()}
+        assert counted.link_bytes == sum(loads.values())
+        assert counted.busiest_link_bytes == max(loads.values(), default=0)
+        assert counted.flows == max(map(len, links.values()), default=0)
+        for link, load in loads.items():
+            total[link] = total.get(link, 0) + load
+    assert found.busiest_link_bytes == max(total.values(), default=0)
+    loads = link_loads(made)
+    held = {(way, int(r), int(c)): int(load[r, c]) for way, load in loads.items() for r, c in np.argwhere(load)}
+    assert held == total

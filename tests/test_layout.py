@@ -97,3 +97,12 @@ def test_views_and_slices_scatter_like_copies():
 def test_a_pattern_that_does_not_fit(shape, pattern, sizes, message):
     with pytest.raises(ShapeError, match=message):
         scatter(torch.zeros(shape), Mesh(2, 3), pattern, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [("(y m) (y k)", "names an axis twice"), ("(y m) (x k) -> m q", "must order the tile's axes m, k")],
+)
+def test_a_pattern_that_makes_no_sense(pattern, message):
+    with pytest.raises(ShapeError, match=message):
+        scatter(torch.zeros(4, 4), Mesh(2, 2), pattern)

@@ -178,3 +178,9 @@ def test_a_maximum_keeps_nan():
     x[0, 3] = float("nan")
     got = ops.all_reduce(x, axis="x", op="maximum", mesh="2x5")
     assert got[0].isnan().all() and got[1].eq(0).all()
+
+
+@pytest.mark.parametrize("root", [-1, 5])
+def test_a_root_off_the_line(root):
+    with pytest.raises(MeshError, match=f"root {root} is off the line"):
+        ktree(5, (), root)

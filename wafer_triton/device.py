@@ -43,6 +43,8 @@ class Device:
             if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
                 wanted = "0 or more" if least == 0 else "positive"
                 raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be {wanted}")
+            if field in ("rows", "cols", "sram_bytes", "routes") and value != int(value):
+                raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be a whole number")
 
     @property
     def cores(self) -> int:

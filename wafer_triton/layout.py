@@ -111,5 +111,11 @@ def _plan(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tu
                 whole.append(axis)
                 sizes.append(axes[axis])
                 padded.append(axes[axis])
+    written = re.findall(r"[^\s()]+", right)
+    kept = [axis for axis in axes if axis not in MESH_AXES]
+    if len(set(re.findall(r"[^\s()]+", left))) < len(re.findall(r"[^\s()]+", left)):
+        raise ShapeError(f"pattern {pattern!r} names an axis twice")
+    if right.strip() and sorted(written) != sorted(kept):
+        raise ShapeError(f"pattern {pattern!r}: the right side must order the tile's axes {', '.join(kept)}")
     tile = right.strip() or " ".join(axis for axis in axes if axis not in MESH_AXES)
     return _Plan(" ".join(whole), tile, tuple(sizes), tuple(padded), axes)

@@ -45,6 +45,9 @@ class How(TypedDict, total=False):
     record: bool
 
 
+_KEYWORDS = tuple(How.__annotations__)
+
+
 def executor(backend: str | None = None, exchange: str = "explicit", device: str = "cpu", **options: Any) -> Executor:
     """The executor for tensors on a torch device; BackendError if the backend is unknown or cannot run here."""
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
@@ -109,11 +112,14 @@ def _whole(result: MeshTensor) -> Tensor:
 
 
 def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> Any:
+    for key in how:
+        if key not in _KEYWORDS:
+            raise TypeError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     on = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [one.tiles if isinstance(one, MeshTensor) else one for one in operands]
     _agree(name, tensors)
-    chosen = tuple(options.items())
+    chosen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
     if not any(isinstance(one, MeshTensor) for one in operands) and not how.get("record"):
         return _apply(name, tensors, _text(on, chosen), backend or "", exchange)
     made = recipe(name, on, dtype_name(tensors[0].dtype), tuple(tuple(one.shape) for one in operands), chosen)
@@ -137,7 +143,9 @@ def _cut_alike(made: Recipe, operands: tuple[Operand, ...]) -> None:
         if isinstance(operand, MeshTensor) and operand.pattern != pattern:
             raise ShapeError(f"{made.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
         if isinstance(operand, MeshTensor) and operand.mesh != made.schedule.mesh:
-            raise MeshError(f"{made.schedule.name}: {buffer} lies on mesh {operand.mesh}, not {made.schedule.mesh}")
+            hint = "; scatter it on mesh.square()" if operand.mesh.square() == made.schedule.mesh else ""
+            on = f"{operand.mesh}, not {made.schedule.mesh}{hint}"
+            raise MeshError(f"{made.schedule.name}: {buffer} lies on mesh {on}")
 
 
 def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]) -> Any:
@@ -216,14 +224,14 @@ def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[Ho
     """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n]; rows are cut along x."""
     if len(x.shape) != 2 or tuple(weight.shape) != (x.shape[1],):
         raise ShapeError(f"rms_norm: x {list(x.shape)} must be [m, n] and weight {list(weight.shape)} [n]")
-    return _call("rms_norm", (x, weight), how, eps=eps)
+    return _call("rms_norm", (x, weight), how, eps=float(eps))
 
 
 def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
     """Softmax of scale * x [m, n] over n; rows are cut along x."""
-    if len(x.shape) != 2:
+    if len(x.shape) != 2 or x.shape[1] == 0:
         raise ShapeError(f"softmax: x {list(x.shape)} must be [m, n]")
-    return _call("softmax", (x,), how, scale=scale)
+    return _call("softmax", (x,), how, scale=float(scale))
 
 
 def _matrices(name: str, a: Operand, b: Operand) -> None:

@@ -1,22 +1,24 @@
 """The torch executor: all cores batched, a neighbour move an indexed copy. It defines what a schedule computes.
 
-Tiles are kept in fp32 and rounded to their buffer's dtype on every write, which gives the values of a core that
-computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU.
+Tiles lie in their buffer's dtype. An operation widens what it reads to fp32 and rounds what it writes, which gives the
+values of a core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.executor import Executor, Memory, Place, Step
-from wafer_triton.local import find
+from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
+Params = Mapping[str, Any]
 
 
 class TorchExecutor(Executor):
@@ -31,7 +33,7 @@ class TorchExecutor(Executor):
         return self._device
 
     def storage(self, buffer: Buffer) -> torch.dtype:
-        return torch.float32
+        return torch_dtype(buffer.dtype)
 
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
         x = exchange.axis == "x"
@@ -40,12 +42,12 @@ class TorchExecutor(Executor):
             recv, send = _select(exchange.recv, self.device), _select(exchange.send, self.device)
             if isinstance(lines, slice) and isinstance(recv, slice):
                 target = _tiles(memory, exchange.dst)[(lines, recv) if x else (recv, lines)]
-                source = _tiles(memory, exchange.src)[(lines, slice(None)) if x else (slice(None), lines)]
+                source = _tiles(memory, src.slot)[(lines, slice(None)) if x else (slice(None), lines)]
                 axis = 1 if x else 0
                 if isinstance(send, slice):
                     source = source[(slice(None), send) if x else (send,)]
                     return lambda: target.copy_(source)
-                if target.is_contiguous() and exchange.src.buffer != exchange.dst.buffer:
+                if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
                     return lambda: torch.index_select(source, axis, send, out=target)
                 return lambda: target.copy_(source.index_select(axis, send))
         senders, receivers = exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)
@@ -58,35 +60,36 @@ class TorchExecutor(Executor):
         return step
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
-        definition = find(op.op)
-        rounding = [_rounding(memory.buffers[out.buffer]) for out in op.outs]
+        definition, params = find(op.op), dict(op.params)
         area = _area(op.where)
         direct = all(place.is_own and place.slot.is_fixed for place in ins) and all(out.is_fixed for out in op.outs)
         if area is not None and direct:
             outs = [_tiles(memory, out)[area] for out in op.outs]
             reads = [_tiles(memory, place.slot)[area] for place in ins]
-            run, params = definition.run, dict(op.params)
-            if not any(rounding):
-                return lambda: run(*outs, *reads, **params)
+            if _as_they_are(definition, params, outs, reads):
+                return lambda: definition.run(*outs, *reads, **params)
+            parts = _parts(outs, reads)
 
             def step() -> None:
-                run(*outs, *reads, **params)
-                for out, dtype in zip(outs, rounding, strict=True):
-                    if dtype is not None:
-                        out.copy_(out.to(dtype))
+                for some, given in parts:
+                    _widened(definition, params, some, given)
 
             return step
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
-        updates = definition.updates(op.params)
+        updates = definition.updates(params)
         places = [self._rows_of(memory, out, cores) for out in op.outs]
 
         def gathered() -> None:
             results = [flat.index_select(0, rows) if updates else flat.new_empty(len(cores), flat.shape[1])
                        for rows, flat in places]  # fmt: skip
-            definition.run(*results, *(take() for take in takes), **op.params)
-            for (rows, flat), result, dtype in zip(places, results, rounding, strict=True):
-                flat.index_copy_(0, rows, result if dtype is None else result.to(dtype).to(flat.dtype))
+            given = [take() for take in takes]
+            if _as_they_are(definition, params, results, given):
+                definition.run(*results, *given, **params)
+            else:
+                _widened(definition, params, results, given)
+            for (rows, flat), result in zip(places, results, strict=True):
+                flat.index_copy_(0, rows, result)
 
         return gathered
 
@@ -101,7 +104,7 @@ class TorchExecutor(Executor):
     def _rows(self, memory: Memory, place: Place, slot: Slot, cores: Index):  # type: ignore[no-untyped-def]
         """A function that gathers the tiles of `cores` from where they lie."""
         at = cores if place.is_own else place.flat(memory.mesh.shape)[cores]
-        rows, flat = self._rows_of(memory, place.slot if not place.is_own else slot, at)
+        rows, flat = self._rows_of(memory, place.slot, at)
         return lambda: flat.index_select(0, rows)
 
 
@@ -114,8 +117,35 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
 
 
-def _rounding(buffer: Buffer) -> torch.dtype | None:
-    return None if buffer.dtype == "fp32" else torch_dtype(buffer.dtype)
+def _as_they_are(op: LocalOp, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
+    """Whether the operation may have these tensors: all are fp32, or all of one dtype that it takes."""
+    dtypes = {one.dtype for one in (*outs, *reads)}
+    return dtypes == {torch.float32} or (len(dtypes) == 1 and op.narrow(params))
+
+
+def _widened(op: LocalOp, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> None:
+    """Run an operation on fp32 copies of 16-bit tensors."""
+    updates = op.updates(params)
+    results = [
+        out if out.dtype == torch.float32 else out.float() if updates else torch.empty_like(out, dtype=torch.float32)
+        for out in outs
+    ]
+    op.run(*results, *(one.float() for one in reads), **params)
+    for out, result in zip(outs, results, strict=True):
+        if out is not result:
+            out.copy_(result)
+
+
+_CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
+
+
+def _parts(outs: list[torch.Tensor], reads: list[torch.Tensor]) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """The same tensors in slices of their first dimension, none of which widens more than the cache holds."""
+    rows = outs[0].shape[0]
+    most = max(one.numel() for one in (*outs, *reads))
+    size = max(1, rows * _CACHED // max(most, 1))
+    cuts = [slice(start, start + size) for start in range(0, rows, size)]
+    return [([out[cut] for out in outs], [one[cut] for one in reads]) for cut in cuts]
 
 
 def _select(index: Index | None, device: str) -> Select:

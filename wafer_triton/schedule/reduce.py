@@ -33,8 +33,11 @@ def ktree(
 
     `groups` holds the number of groups of each level but the last, which is one group; K = len(groups) + 1. Roots are
     the middles of their groups (g // 2), or their last cores with `ends`; a given `root` of the whole tree is the root
-    of its groups as well. Raises MeshError when a level has more groups than cores, or none.
+    of its groups as well. Raises MeshError when a level has more groups than cores, or none,
+    or the root is off the line.
     """
+    if root is not None and not 0 <= root < size:
+        raise MeshError(f"K-tree over {size} cores: root {root} is off the line")
     points = np.arange(size)
     stages: list[Stage] = []
     for number, count in enumerate((*groups, 1)):

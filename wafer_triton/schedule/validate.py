@@ -165,8 +165,13 @@ class _Check:
             self.fail("malformed", str(unknown))
         if len(op.outs) != definition.outs:
             self.fail("malformed", f"{op.op} writes {definition.outs} slots, {len(op.outs)} given")
+        size = op.params.get("size", 0)
         for slot in (*op.outs, *op.ins):
             self.slot(slot)
+            buffer = self.schedule.buffers[slot.buffer]
+            held = buffer.numel * (buffer.slots if slot.index is None else 1)
+            if size > held:
+                self.fail("malformed", f"{op.op} of {size} elements on {slot}, which has {held}")
         if op.where is not None:
             self.on_mesh(op.where, op.op)
         for out in op.outs:
