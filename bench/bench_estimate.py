@@ -11,7 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from wafer_triton import estimate, layers, planning, programs, steps
+from wafer_triton import estimate
+from wafer_triton.cost import layers, planning, programs, steps
 from wafer_triton.schedule import reduce as reductions
 
 MODULES: tuple[ModuleType, ...] = (layers, programs, steps, reductions)

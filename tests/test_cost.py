@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wafer_triton import estimate, programs, steps
-from wafer_triton.constants import Constants, constants
-from wafer_triton.cost import Cost, cost
+from wafer_triton import estimate
+from wafer_triton.cost import Cost, cost, programs, steps
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.phases import phases
 from wafer_triton.device import device
 from wafer_triton.mesh import Mesh
-from wafer_triton.phases import phases
 from wafer_triton.schedule.collectives import broadcast, multicast
 from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.ring import ring_position

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from wafer_triton import cli, estimate, layers, steps
-from wafer_triton.constants import constants
-from wafer_triton.cost import cost
+from wafer_triton import cli, estimate
+from wafer_triton.cost import cost, layers, steps
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.model_presets import MODELS, ModelSizes, model_sizes
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh
-from wafer_triton.model_presets import MODELS, ModelSizes, model_sizes
 
 
 def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kernel:
@@ -103,7 +103,7 @@ def test_one_layer_has_ten_all_reduces() -> None:
 
 
 def test_a_decode_step_is_the_gemv_that_runs() -> None:
-    from wafer_triton import programs
+    from wafer_triton.cost import programs
 
     on, c = Mesh(48, 48), constants(device("wse2")).in_decode()
     made = {step.name: step for step in layers.decode_layer(MODELS["smollm2-135m"], on, 128, constants(on.device))}

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from wafer_triton import cli, fit
-from wafer_triton.calibration import FAMILIES, rows
-from wafer_triton.constants import FOLDER, Constants, constants, described
+from wafer_triton import cli
+from wafer_triton.cost import fit
+from wafer_triton.cost.calibration import FAMILIES, rows
+from wafer_triton.cost.constants import FOLDER, Constants, constants, described
 from wafer_triton.device import device
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from wafer_triton import cli, estimate, planning
+from wafer_triton import cli, estimate
+from wafer_triton.cost import planning
 from wafer_triton.errors import DeviceError, MeshError
 
 

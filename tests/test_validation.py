@@ -7,7 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from wafer_triton import cli, validation
+from wafer_triton import cli
+from wafer_triton.cost import validation
 
 PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 # (mean, worst) relative error of each family; fitted without a group, the group's errors are at most twice that

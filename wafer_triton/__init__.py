@@ -13,6 +13,8 @@ _PUBLIC = {
     "errors": ("WaferError",),
     "layout": ("MeshTensor", "scatter"),
     "mesh": ("Mesh", "as_mesh"),
+    "models.convert": ("convert",),
+    "models.decoder": ("WaferForCausalLM",),
     "ops": ("all_reduce", "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax"),
     "schedule.rounds": ("Builder", "Cores", "Schedule", "Slot"),
 }
@@ -22,6 +24,8 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "estimate":  # a module of functions: wafer_triton.estimate.gemm(...)
+        return import_module("wafer_triton.estimate")
     if name not in _HOME:
         raise AttributeError(f"module 'wafer_triton' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(import_module(f"wafer_triton.{_HOME[name]}"), name)

@@ -32,7 +32,7 @@ Run = Callable[[argparse.Namespace], int]
 
 COMMANDS: dict[str, tuple[Run, tuple[Option, ...]]] = {}
 # modules of further commands, each with a function `register(commands)`
-FAMILIES = ("wafer_triton.cli_cost", "wafer_triton.cli_compare")
+FAMILIES = ("wafer_triton.cli_cost", "wafer_triton.cli_compare", "wafer_triton.cli_models")
 
 
 def command(*options: Option) -> Callable[[Run], Run]:

@@ -140,7 +140,7 @@ def _with_model(given: Settings) -> Settings:
     """The options of an estimate, with sizes that stand for a model made one."""
     if "model" not in given:
         return given
-    from wafer_triton.model_presets import ModelSizes
+    from wafer_triton.cost.model_presets import ModelSizes
 
     sizes = {name: given.pop(name) for name in ("dim", "ffn", "heads", "kv_heads", "layers")}
     if given["model"] is not None:
@@ -158,7 +158,7 @@ def _with_model(given: Settings) -> Settings:
 def _validate(args: argparse.Namespace) -> int:
     from statistics import fmean
 
-    from wafer_triton import validation
+    from wafer_triton.cost import validation
 
     families, facts = validation.families(), validation.facts()
     page = validation.markdown(families, facts)
@@ -181,8 +181,8 @@ def _validate(args: argparse.Namespace) -> int:
 
 
 def _fit(args: argparse.Namespace) -> int:
-    from wafer_triton import fit
-    from wafer_triton.constants import FOLDER, write
+    from wafer_triton.cost import fit
+    from wafer_triton.cost.constants import FOLDER, write
 
     found, results = fit.fit()
     lines = []
@@ -204,7 +204,7 @@ def _fit(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from wafer_triton import planning
+    from wafer_triton.cost import planning
 
     given = {name: value for name, value in vars(args).items() if name not in ("run", "json")}
     plans = [asdict(one) for one in planning.plan(**_with_model(given))]
@@ -215,7 +215,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from wafer_triton import planning
+    from wafer_triton.cost import planning
 
     fixed: Settings = {}
     for text in args.set:

@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli import EXECUTION, JSON, PLACE, Run, _count, _executor, command, option
+from wafer_triton.cli import EXECUTION, JSON, PLACE, _count, _executor, option
 from wafer_triton.mesh import as_mesh
 
 if TYPE_CHECKING:
@@ -22,6 +22,15 @@ _TEXT = (
     option("--tokens", type=_count, metavar="N", help="the first N tokens of it (default: all)"),
     option("--window", type=_count, default=256, metavar="N", help="tokens at once (default: %(default)s)"),
 )
+
+
+def register(commands: Any) -> None:
+    """Add `precision` and `perplexity` to the parser's commands."""
+    for name, run in (("precision", _precision), ("perplexity", _perplexity)):
+        one = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        for flags, settings in (*_TEXT, *PLACE, *EXECUTION, JSON):
+            one.add_argument(*flags, **settings)
+        one.set_defaults(run=run)
 
 
 def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferForCausalLM:
@@ -48,15 +57,16 @@ def _show(args: argparse.Namespace, made: dict[str, Any], begun: float) -> int:
 
     settings = {name: getattr(args, name) for name in ("dtype", "accumulate", "exchange", "mesh", "device", "window")}
     found = settings | made | {"emulation_seconds": perf_counter() - begun}
-    people = sys.stderr if args.json else sys.stdout
-    report.show(report.pairs_table(found), people)
+    table = report.table("", "")
+    for name, value in found.items():
+        table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+    report.show(table, sys.stderr if args.json else sys.stdout)
     if args.json:
         print(json.dumps(found))
     return 0
 
 
-@command(*_TEXT, *PLACE, *EXECUTION, JSON)
-def perplexity(args: argparse.Namespace) -> int:
+def _perplexity(args: argparse.Namespace) -> int:
     """the perplexity of a text on a mesh of virtual cores, to compare meshes, algorithms and number formats"""
     from wafer_triton import report
     from wafer_triton.models import precision
@@ -68,8 +78,7 @@ def perplexity(args: argparse.Namespace) -> int:
     return _show(args, made.as_json() | {"sram_peak_bytes": max(one.sram_peak_bytes for one in model.regions)}, begun)
 
 
-@command(*_TEXT, *PLACE, *EXECUTION, JSON)
-def precision(args: argparse.Namespace) -> int:
+def _precision(args: argparse.Namespace) -> int:
     """logit error of a number format against fp32 on the same mesh, and the first token that differs, over a text"""
     from wafer_triton import report
     from wafer_triton.models import precision
@@ -81,8 +90,3 @@ def precision(args: argparse.Namespace) -> int:
         judge = _model(args, progress, mesh=wide, device=wide.device, dtype="fp32", accumulate="fp32")
         made = precision.compare(model, judge, ids, args.window, progress)
     return _show(args, made.as_json(), begun)
-
-
-def register(subparsers: Any = None) -> tuple[Run, ...]:
-    """The commands of this module, which importing it has entered in `cli.COMMANDS`."""
-    return perplexity, precision

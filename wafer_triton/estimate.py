@@ -13,18 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wafer_triton import baselines, layers, programs
-from wafer_triton.constants import Constants, constants
-from wafer_triton.cost import Cost, cost
+from wafer_triton.cost import Cost, baselines, cost, layers, programs
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.model_presets import ModelSizes, model_sizes
+from wafer_triton.cost.residency import Residency, decode_residency, layers_per_region, prefill_residency
+from wafer_triton.cost.steps import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import DeviceError, MeshError, ShapeError
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.model_presets import ModelSizes, model_sizes
-from wafer_triton.residency import Residency, decode_residency, layers_per_region, prefill_residency
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
-from wafer_triton.steps import best_groups
 
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 

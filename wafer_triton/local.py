@@ -24,7 +24,7 @@ class LocalOp:
     """One local operation: its torch definition `run(*outs, *ins, **params)` (writes `outs` in place) and its work.
 
     `work(**params)` gives (multiply-adds, vector elements) of one core; `outs` is the number of outputs. An
-    `elementwise` operation may write the slot that it reads.
+    `elementwise` operation may write the slot that it reads; `once` means a single operation on each element.
     """
 
     name: str
@@ -32,6 +32,11 @@ class LocalOp:
     work: Callable[..., tuple[int, int]]
     outs: int = 1
     elementwise: bool = False
+    once: bool = False
+
+    def narrow(self, params: Mapping[str, Any]) -> bool:
+        """Whether 16-bit tiles of one dtype may be given as they are: torch rounds then just where a core does."""
+        return self.once or params.get("accumulate") == "fp16"
 
     def updates(self, params: Mapping[str, Any]) -> bool:
         """Whether the outputs are also read, as accumulators."""
@@ -46,12 +51,13 @@ def local_op(
     work: Callable[..., tuple[int, int]],
     outs: int = 1,
     elementwise: bool = False,
+    once: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register the decorated torch function as the local operation of its name (without the suffix `_torch`)."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         name = run.__name__.removesuffix("_torch")
-        LOCAL_OPS[name] = LocalOp(name, run, work, outs, elementwise)
+        LOCAL_OPS[name] = LocalOp(name, run, work, outs, elementwise, once)
         return run
 
     return register
@@ -73,6 +79,12 @@ def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> N
     if accumulate == "fp32":
         product = a @ b
         out.add_(product) if add else out.copy_(product)
+        return
+    if out.dtype == a.dtype == b.dtype and out.itemsize == 2:  # torch computes each step in fp32 and rounds it once
+        if not add:
+            out.zero_()
+        for k in range(a.shape[-1]):
+            out.addcmul_(a[..., :, k, None], b[..., k, None, :])
         return
     total = out.clone() if add else out.new_zeros(out.shape)
     for k in range(a.shape[-1]):
@@ -130,19 +142,19 @@ def gemm_t_torch(
     _product(c, a, b, add, accumulate)
 
 
-@local_op(work=lambda *, size: (0, size), elementwise=True)
+@local_op(work=lambda *, size: (0, size), elementwise=True, once=True)
 def add_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
     """out [size] = a + b."""
     out.add_(b) if _same(out, a) else out.copy_(a + b)
 
 
-@local_op(work=lambda *, size: (0, size), elementwise=True)
+@local_op(work=lambda *, size: (0, size), elementwise=True, once=True)
 def maximum_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
     """out [size] = max(a, b)."""
     out.copy_(a.maximum(b))
 
 
-@local_op(work=lambda *, size: (0, size), elementwise=True)
+@local_op(work=lambda *, size: (0, size), elementwise=True, once=True)
 def copy_torch(out: Tensor, a: Tensor, *, size: int) -> None:
     """The first `size` elements of out = those of a; either may be longer."""
     out[..., :size].copy_(a[..., :size])
@@ -154,13 +166,30 @@ def sum_squares_torch(s: Tensor, x: Tensor, *, m: int, n: int) -> None:
     s.copy_(_cut(x, m, n).square().sum(-1))
 
 
-@local_op(work=lambda *, m, n, width, eps: (0, 2 * m * n), elementwise=True)
+@local_op(work=lambda *, m, n, width, eps, groups=1, kept=0: (0, 2 * m * groups * n), elementwise=True)
 def rms_scale_torch(
-    out: Tensor, x: Tensor, s: Tensor, weight: Tensor, *, m: int, n: int, width: int, eps: float
+    out: Tensor,
+    x: Tensor,
+    s: Tensor,
+    weight: Tensor,
+    *,
+    m: int,
+    n: int,
+    width: int,
+    eps: float,
+    groups: int = 1,
+    kept: int = 0,
 ) -> None:
-    """out [m, n] = x / sqrt(s / width + eps) * weight, s [m] the row's whole sum of squares, weight [n]."""
-    scale = (s / width + eps).rsqrt().unsqueeze(-1)
-    _cut(out, m, n).copy_(_cut(x, m, n) * scale * weight.unsqueeze(-2))
+    """out [m, groups, n] = x / sqrt(s / width + eps) * weight, s [m, groups] the sums of squares of whole rows.
+
+    weight [groups - kept, n]; the last `kept` groups stay as they are (values beside queries and keys).
+    """
+    scaled = groups - kept
+    x, out = _cut(x, m, groups, n), _cut(out, m, groups, n)
+    scale = (_cut(s, m, groups)[..., :scaled] / width + eps).rsqrt().unsqueeze(-1)
+    out[..., :scaled, :].copy_(x[..., :scaled, :] * scale * _cut(weight, 1, scaled, n))
+    if kept:
+        out[..., scaled:, :].copy_(x[..., scaled:, :])
 
 
 @local_op(work=lambda *, m, heads, kv_heads, n: (0, 2 * m * (heads + kv_heads) * n), outs=3)

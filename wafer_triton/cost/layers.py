@@ -12,15 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from wafer_triton.constants import Constants
-from wafer_triton.cost import Cost, price
-from wafer_triton.mesh import Mesh
-from wafer_triton.model_presets import ModelSizes
-from wafer_triton.phases import Phase
-from wafer_triton.programs import tiles
-from wafer_triton.schedule.rounds import Builder
-from wafer_triton.schedule.rows import rms_norm, softmax_parts
-from wafer_triton.steps import (
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.model_presets import ModelSizes
+from wafer_triton.cost.phases import Phase
+from wafer_triton.cost.pricing import Cost, price
+from wafer_triton.cost.programs import tiles
+from wafer_triton.cost.steps import (
     Groups,
     aligned,
     best_groups,
@@ -32,6 +29,9 @@ from wafer_triton.steps import (
     total,
     work,
 )
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Builder
+from wafer_triton.schedule.rows import rms_norm, softmax_parts
 
 DTYPE = "fp16"
 DECODE_REDUCES = 10

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
-from wafer_triton.constants import constants
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.model_presets import ModelSizes, model_sizes
+from wafer_triton.cost.steps import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import BackendError, DeviceError, MeshError, WaferError
-from wafer_triton.model_presets import ModelSizes, model_sizes
-from wafer_triton.steps import best_groups
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.calibration import FAMILIES, Row, rows
-from wafer_triton.constants import Constants
+from wafer_triton.cost.calibration import FAMILIES, Row, rows
+from wafer_triton.cost.constants import Constants
 from wafer_triton.device import device
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from wafer_triton.cost.layers import kv_entry, weights
+from wafer_triton.cost.model_presets import ModelSizes
+from wafer_triton.cost.programs import tiles
 from wafer_triton.errors import SramError
-from wafer_triton.layers import kv_entry, weights
 from wafer_triton.mesh import Mesh
-from wafer_triton.model_presets import ModelSizes
-from wafer_triton.programs import tiles
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wafer_triton import layers, steps
-from wafer_triton.constants import Constants
-from wafer_triton.cost import Cost
+from wafer_triton.cost import Cost, layers, steps
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.model_presets import MODELS, ModelSizes
 from wafer_triton.device import device
 from wafer_triton.mesh import Mesh
-from wafer_triton.model_presets import MODELS, ModelSizes
 
 FOLDER = Path(__file__).parent
 CLOCK_HZ = 1.1e9  # of the WSE-2 tables, which give tokens per second

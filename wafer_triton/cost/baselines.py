@@ -1,6 +1,6 @@
 """Rivals that the WaferLLM paper compares with, as stated cost assumptions: nobody has their wafer programs.
 
-Each gives phases like a schedule's (see `wafer_triton.phases`), and says in `ASSUMED` what was assumed. Both send
+Each gives phases like a schedule's (see `wafer_triton.cost.phases`), and says in `ASSUMED` what was assumed. Both send
 between cores that are far apart on the mesh in too many directions for pre-set routes, so a core relays every hop.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-from wafer_triton.constants import Constants
-from wafer_triton.cost import Cost, price
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.phases import Phase, Product
+from wafer_triton.cost.pricing import Cost, price
+from wafer_triton.cost.programs import tiles
 from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
-from wafer_triton.phases import Phase, Product
-from wafer_triton.programs import tiles
 from wafer_triton.traffic import WORD_BYTES
 
 ASSUMED = {

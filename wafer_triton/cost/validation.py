@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 
 from wafer_triton import estimate
-from wafer_triton.calibration import FAMILIES, Row, rows
-from wafer_triton.constants import constants
+from wafer_triton.cost.calibration import FAMILIES, Row, rows
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.fit import STAGES, leave_one_out
 from wafer_triton.device import device
-from wafer_triton.fit import STAGES, leave_one_out
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def markdown(of: Sequence[Family], single: Iterable[Fact]) -> str:
         "",
         "Written by `wafer-triton validate`; a test checks that it is current. Errors are predicted over measured,",
         "less 1. Left out: the constants are fitted on all other groups, then predict the one left out. Sources of the",
-        "measurements: `wafer_triton/calibration/README.md`; constants: `wafer_triton/constants/`.",
+        "measurements: `wafer_triton/cost/calibration/README.md`; constants: `wafer_triton/cost/constants/`.",
         "",
         "| family | rows | fitted constants | mean error | worst error | left out: mean / worst error |",
         "| --- | ---: | ---: | ---: | ---: | --- |",

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from wafer_triton.constants import Constants
-from wafer_triton.cost import Cost, price
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.phases import Phase, Product, phases
+from wafer_triton.cost.pricing import Cost, price
 from wafer_triton.device import Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
-from wafer_triton.phases import Phase, Product, phases
 from wafer_triton.routes import routes
 from wafer_triton.schedule.gemm import align, meshgemm
 from wafer_triton.schedule.gemv import meshgemv

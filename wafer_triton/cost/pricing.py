@@ -1,10 +1,10 @@
 """What a schedule costs on a wafer, in cycles that the PLMR model predicts. Emulation time is never here.
 
-Each phase (see `wafer_triton.phases`) costs its set-ups and the larger of contention and path, after Luczynski et al.,
-"Near-Optimal Wafer-Scale Reduce" (HPDC'24): `max(C, E / N + L)` with C words over the busiest link, E / N words over
-the mean link in use and L the hops of the longest path. Products hide that, or it hides them, where a round lets them.
-A schedule that needs more routes than a router holds is relayed core by core: each of its hops then costs a routing
-stage (WaferLLM, OSDI'25, section 3).
+Each phase (see `wafer_triton.cost.phases`) costs its set-ups and the larger of contention and path, after Luczynski et
+al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24): `max(C, E / N + L)` with C words over the busiest link, E / N words
+over the mean link in use and L the hops of the longest path. Products hide that, or it hides them, where a round lets
+them. A schedule that needs more routes than a router holds is relayed core by core: each of its hops then costs a
+routing stage (WaferLLM, OSDI'25, section 3).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from math import ceil
 
 from wafer_triton import sram
-from wafer_triton.constants import Constants, constants
-from wafer_triton.phases import Phase, Product, phases
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.phases import Phase, Product, phases
 from wafer_triton.routes import routes
 from wafer_triton.schedule.rounds import Schedule
 
