@@ -107,6 +107,32 @@ def test_every_message_of_a_gemv_arrives_by_the_tables(side, algorithm, axis):
     validate_routes(made, routes(made))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_every_message_of_random_exchanges_arrives_and_no_router_holds_more_than_meet_there(seed):
+    random = np.random.default_rng(seed)
+    mesh = [Mesh(3, 5), Mesh(2, 3).square(), Mesh(1, 6), Mesh(4, 4)][seed % 4]
+    rounds = []
+    for _ in range(3):
+        steps = []
+        for _ in range(random.integers(1, 4)):
+            axis = str(random.choice(["x", "y"]))
+            length, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
+            recv = random.permutation(length)[: random.integers(1, length + 1)]
+            send = random.integers(0, length, recv.size)
+            if random.random() < 0.3:
+                keep = random.random((across, recv.size)) < 0.6
+                send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
+            steps.append((axis, send, recv))
+        rounds.append(steps)
+    made = moves(mesh, *rounds)
+    found = routes(made)
+    validate_routes(made, found)
+    used = np.zeros_like(found.per_core)
+    for colour in range(found.colours):
+        used += found.table(colour)[0] > 0
+    assert (used == found.per_core).all()
+
+
 @pytest.mark.parametrize("algorithm", ["mesh", "cannon"])
 def test_compute_shift_needs_the_same_routes_at_every_size(algorithm):
     assert {routes(gemm(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)} == {12}

@@ -119,9 +119,8 @@ class _Run:
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):
             self.number = number
-            # all leave before any arrive
-            tiles = [self.at(one.src, one.senders).get(self.held[one.src.buffer]).copy() for one in round_.exchanges]
-            for one, values in zip(round_.exchanges, tiles, strict=True):
+            for one in round_.exchanges:  # in any order: what a core sends is not overwritten in its round
+                values = self.at(one.src, one.senders).get(self.held[one.src.buffer])
                 self.write(one.dst, self.at(one.dst, one.receivers), values)
             for op in round_.locals:
                 self.local(op)
