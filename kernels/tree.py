@@ -15,11 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wafer_triton import protocol
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import Operand, block, load, rounded, store, this_core, tile_ptr, warps
 from wafer_triton.kernels.elementwise import add_values, max_values
 from wafer_triton.kernels.gemm import plan, product
 
+UP, DOWN = tl.constexpr(protocol.UP), tl.constexpr(protocol.DOWN)
 COMBINE = {"add": add_values, "maximum": max_values}
 
 
@@ -53,7 +55,7 @@ def _tree_kernel(
             if slot < children:
                 if start == 0:
                     # take the flag down on the way: the flags are zero again when the launch ends
-                    while tl.atomic_cas(flags_ptr + core * SLOTS + slot, 1, 0, sem="acquire", scope="gpu") != 1:
+                    while tl.atomic_cas(flags_ptr + core * SLOTS + slot, UP, DOWN, sem="acquire", scope="gpu") != UP:
                         pass
                 # from L2: another SM wrote it
                 message_ptr = tile_ptr(mailbox, core) + slot * SIZE
@@ -64,7 +66,7 @@ def _tree_kernel(
 
     if parent >= 0:
         tl.debug_barrier()
-        tl.atomic_xchg(flags_ptr + parent * SLOTS + parent_slot, 1, sem="release", scope="gpu")
+        tl.atomic_xchg(flags_ptr + parent * SLOTS + parent_slot, UP, sem="release", scope="gpu")
 
 
 def tree(

@@ -1,4 +1,4 @@
-"""`wafer-triton compare`: every algorithm for one product, side by side."""
+"""`wafer-triton compare`: every algorithm for one product; `check`: every operation of a decoder; judged by PLMR."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(commands: Any) -> None:
-    """Add `compare gemm` and `compare gemv` to the parser's commands."""
+    """Add `compare gemm`, `compare gemv` and `check` to the parser's commands."""
     about = "all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"
     kinds = commands.add_parser("compare", help=about, description=about).add_subparsers(metavar="KIND", required=True)
     for kind, sizes in (("gemm", "mkn"), ("gemv", "kn")):
@@ -30,6 +30,18 @@ def register(commands: Any) -> None:
         )
         one.add_argument("--json", action="store_true", help="last line of stdout is one JSON object")
         one.set_defaults(run=_compare, kind=kind)
+    about = "a PLMR verdict for every operation of a decoder layer on a device"
+    one = commands.add_parser("check", help=about, description=about)
+    one.add_argument("--model", required=True, metavar="NAME|PATH", help="a known shape or a Hugging Face folder")
+    one.add_argument("--mesh", default="16", metavar="P|RxC", help="virtual cores (default: %(default)s)")
+    one.add_argument("--device", default="wse2", help="a preset (default: %(default)s)")
+    one.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32"))
+    one.add_argument(
+        "--context", type=_size, default=512, metavar="N", help="tokens in the cache (default: %(default)s)"
+    )
+    one.add_argument("--prompt", type=_size, metavar="N", help="judge prefill of N tokens as well")
+    one.add_argument("--json", action="store_true", help="last line of stdout is one JSON object")
+    one.set_defaults(run=_check)
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -46,6 +58,30 @@ def _compare(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check(args: argparse.Namespace) -> int:
+    from wafer_triton import report
+    from wafer_triton.mesh import as_mesh
+    from wafer_triton.models.blocks import Block
+    from wafer_triton.models.families import config_of
+    from wafer_triton.models.verdict import layer
+
+    mesh = as_mesh(args.mesh, args.device)
+    block = Block(config_of(args.model), mesh, args.dtype, entries=-(-args.context // mesh.rows))
+    found = layer(block, -(-args.prompt // mesh.square().shape[0]) if args.prompt else 0)
+    table = report.table("phase", "operation", "rounds", "stages", "hops", "routes", "SRAM peak (B)", "PLMR")
+    for one in found:
+        counts = (one.rounds, one.stages, one.hops, one.routes, one.sram_peak_bytes)
+        table.add_row(one.phase, one.name, *(f"{count:,}" for count in counts), _letters(one.verdict))
+    report.show(table, sys.stderr if args.json else sys.stdout)
+    if args.json:
+        print(json.dumps({"model": args.model, "mesh": str(mesh), "operations": [asdict(one) for one in found]}))
+    return 0
+
+
+def _letters(verdict: dict[str, bool]) -> str:
+    return " ".join(letter if kept else "-" for letter, kept in verdict.items())
+
+
 def _show(rows: list[Row], stream: Any) -> None:
     from wafer_triton import report
 
@@ -60,7 +96,7 @@ def _show(rows: list[Row], stream: Any) -> None:
             f"{row.busiest_link_bytes:,}",
             f"{row.sram_peak_bytes:,}",
             "-" if row.error is None else f"{row.error:.1e}",
-            " ".join(letter if kept else "-" for letter, kept in row.verdict.items()),
+            _letters(row.verdict),
         )
     report.show(table, stream)
 

@@ -56,7 +56,7 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
         padded = whole.new_zeros(plan.padded)
         padded[tuple(slice(size) for size in plan.sizes)] = whole
         whole = padded
-    every = dict(zip(MESH_AXES, mesh.shape, strict=True)) | plan.axes
+    every = {**dict(zip(MESH_AXES, mesh.shape, strict=True)), **plan.axes}
     tiles = repeat(whole, f"{plan.whole} -> y x {plan.tile}", **every)
     return MeshTensor(mesh, tiles.contiguous(), pattern, shape, sizes)
 

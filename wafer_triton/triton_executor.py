@@ -201,7 +201,8 @@ def _reduction(rounds: tuple[Round, ...], mesh: Mesh) -> _Tree | None:
 @lru_cache(maxsize=64)
 def _mailboxes(schedule: Schedule) -> frozenset[str]:
     """Scratch buffers that only pass messages to the operation that combines them: a tree may have its own instead."""
-    inboxes, others = set(), set()
+    inboxes: set[str] = set()
+    others: set[str] = set()
     for round_ in {id(one): one for one in schedule.rounds}.values():
         arriving = {exchange.dst.buffer for exchange, _ in _combining(round_) or ()}
         inboxes |= arriving
