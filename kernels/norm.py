@@ -30,7 +30,8 @@ def _sum_squares_kernel(
 @triton.jit
 def _rms_scale_kernel(
     out, x, s, weight, cores_ptr, EPS,
-    WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
+    WIDTH: tl.constexpr, M: tl.constexpr, N: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     core = this_core(cores_ptr)
     for start in range(0, M * GROUPS * N, BLOCK):

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 
 from wafer_triton.errors import CheckpointError, ConfigError
+from wafer_triton.models import rotary
+from wafer_triton.models.rotary import RopeScaling
 
 # What the decoder computes today. A new family grows this table; whatever is not in it is refused.
 SUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "model_type": ("llama", "mistral"),
+    "model_type": ("llama", "mistral", "qwen2", "qwen3"),
     "hidden_act": ("silu",),
-    "rope_type": ("default", "linear", "llama3"),
-    "qkv_bias": (False,),
-    "qk_norm": (False,),
+    "rope_type": ("default", *rotary.KINDS),
 }
 
 # Keys that ask for something outside the decoder, each with the values that ask for nothing.
@@ -48,27 +48,6 @@ _SIZES = (
 
 
 @dataclass(frozen=True)
-class RopeScaling:
-    """How rotary frequencies are stretched; `kind` is transformers' `rope_type`, positions are in tokens."""
-
-    kind: str
-    factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
-
-    def __post_init__(self) -> None:
-        _supported("rope_scaling", "rope_type", self.kind)
-        for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"):
-            _positive("rope_scaling", key, getattr(self, key))
-        if not self.low_freq_factor < self.high_freq_factor:
-            raise ConfigError(
-                f"rope_scaling: low_freq_factor = {self.low_freq_factor} must be below "
-                f"high_freq_factor = {self.high_freq_factor}"
-            )
-
-
-@dataclass(frozen=True)
 class DecoderConfig:
     """One decoder-only transformer under Hugging Face's names; raises `ConfigError` on what it cannot be."""
 
@@ -88,12 +67,12 @@ class DecoderConfig:
     eos_token_ids: tuple[int, ...] = ()
     model_type: str = "llama"
     hidden_act: str = "silu"
-    qkv_bias: bool = False
-    qk_norm: bool = False
+    qkv_bias: bool = False  # on the projections of queries, keys and values (Qwen2)
+    qk_norm: bool = False  # RMSNorm of each query and key head before RoPE (Qwen3)
     name: str = "decoder"
 
     def __post_init__(self) -> None:
-        for key in ("model_type", "hidden_act", "qkv_bias", "qk_norm"):
+        for key in ("model_type", "hidden_act"):
             _supported(self.name, key, getattr(self, key))
         for key in _SIZES:
             _size(self.name, key, getattr(self, key))
@@ -133,7 +112,7 @@ class DecoderConfig:
         _refuse_sliding_window(name, model_type, values)
         theta, scaling = _rope(name, values)
         heads = _required(name, values, "num_attention_heads")
-        # Mistral's default is 8 whatever the number of heads; nobody means that, so it must be said.
+        # The others' defaults are 8 or 32 whatever the number of heads; nobody means that, so it must be said.
         kv_heads = (
             values.get("num_key_value_heads")
             if model_type == "llama"
@@ -156,29 +135,14 @@ class DecoderConfig:
             eos_token_ids=_token_ids(name, values.get("eos_token_id")),
             model_type=model_type,
             hidden_act=values.get("hidden_act", "silu"),
+            qkv_bias=model_type == "qwen2",
+            qk_norm=model_type == "qwen3",
             name=name,
         )
 
-    def inv_freq(self) -> tuple[torch.Tensor, float]:
-        """Rotary inverse frequencies (head_dim / 2,) float32 in radians per token, and the factor on cos and sin.
-
-        The same float32 operations in the same order as transformers' `modeling_rope_utils`, so the same bits.
-        """
-        dims = torch.arange(0, self.head_dim, 2, dtype=torch.int64).to(torch.float32)
-        freq = 1.0 / (self.rope_theta ** (dims / self.head_dim))
-        scaling = self.rope_scaling
-        if scaling is None:
-            return freq, 1.0
-        if scaling.kind == "linear":
-            return freq / scaling.factor, 1.0
-        # llama3: long waves are stretched by `factor`, short ones kept, those between blended.
-        context = scaling.original_max_position_embeddings
-        low, high = scaling.low_freq_factor, scaling.high_freq_factor
-        wavelength = 2 * math.pi / freq
-        is_long, is_short = wavelength > context / low, wavelength < context / high
-        blend = (context / wavelength - low) / (high - low)
-        blended = (1 - blend) * freq / scaling.factor + blend * freq
-        return torch.where(is_long, freq / scaling.factor, torch.where(is_short, freq, blended)), 1.0
+    def inv_freq(self, length: int | None = None) -> tuple[torch.Tensor, float]:
+        """Rotary inverse frequencies of `length` tokens, and the factor on cos and sin; see `rotary.inv_freq`."""
+        return rotary.inv_freq(self.rope_theta, self.head_dim, self.rope_scaling, length)
 
 
 def param_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -186,19 +150,23 @@ def param_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     width, ffn = config.hidden_size, config.intermediate_size
     q_width, kv_width = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
     layer = {
-        "input_layernorm": (width,),
-        "self_attn.q_proj": (q_width, width),
-        "self_attn.k_proj": (kv_width, width),
-        "self_attn.v_proj": (kv_width, width),
-        "self_attn.o_proj": (width, q_width),
-        "post_attention_layernorm": (width,),
-        "mlp.gate_proj": (ffn, width),
-        "mlp.up_proj": (ffn, width),
-        "mlp.down_proj": (width, ffn),
+        "input_layernorm.weight": (width,),
+        "self_attn.q_proj.weight": (q_width, width),
+        "self_attn.k_proj.weight": (kv_width, width),
+        "self_attn.v_proj.weight": (kv_width, width),
+        "self_attn.o_proj.weight": (width, q_width),
+        "post_attention_layernorm.weight": (width,),
+        "mlp.gate_proj.weight": (ffn, width),
+        "mlp.up_proj.weight": (ffn, width),
+        "mlp.down_proj.weight": (width, ffn),
     }
+    if config.qkv_bias:
+        layer |= {f"self_attn.{part}_proj.bias": layer[f"self_attn.{part}_proj.weight"][:1] for part in "qkv"}
+    if config.qk_norm:
+        layer |= {f"self_attn.{part}_norm.weight": (config.head_dim,) for part in "qk"}
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, width)}
     for index in range(config.num_hidden_layers):
-        shapes |= {f"model.layers.{index}.{part}.weight": shape for part, shape in layer.items()}
+        shapes |= {f"model.layers.{index}.{part}": shape for part, shape in layer.items()}
     shapes["model.norm.weight"] = (width,)
     return shapes if config.tie_word_embeddings else shapes | {"lm_head.weight": (config.vocab_size, width)}
 
@@ -216,18 +184,26 @@ def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | No
     _supported(name, "rope_type", kind)
     if kind == "default":
         return theta, None
-    needed = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}[kind]
-    scaling: dict[str, Any] = {key: _required(f"{name}: rope {kind!r}", rope, key) for key in needed}
-    if kind == "llama3":
-        context = rope.get("original_max_position_embeddings", values.get("max_position_embeddings"))
+    where = f"{name}: rope {kind!r}"
+    scaling: dict[str, Any] = {key: _required(where, rope, key) for key in _ROPE_NEEDS.get(kind, ("factor",))}
+    scaling |= {key: rope[key] for key in _ROPE_MAY.get(kind, ()) if rope.get(key) is not None}
+    if kind != "linear":
+        # dynamic starts to stretch at the end of the context that the config names
+        outside = values.get("original_max_position_embeddings"), values.get("max_position_embeddings")
+        inside = None if kind == "dynamic" else rope.get("original_max_position_embeddings")
+        context = outside[1] if kind == "dynamic" else outside[0] or inside or outside[1]
         scaling["original_max_position_embeddings"] = context
     return theta, RopeScaling(kind, **scaling)
+
+
+_ROPE_NEEDS = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}
+_ROPE_MAY = {"yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")}
 
 
 def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]) -> None:
     # transformers takes an absent key in a Mistral config for 4096.
     window = values.get("sliding_window", 4096 if model_type == "mistral" else None)
-    used = window is not None and values.get("use_sliding_window") is not False
+    used = window is not None and values.get("use_sliding_window", not model_type.startswith("qwen")) is not False
     kinds = set(values.get("layer_types") or ()) - {"full_attention"}
     if used or kinds:
         what = f"sliding_window = {window}" if used else f"layer_types with {', '.join(sorted(kinds))}"
@@ -237,6 +213,8 @@ def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]
 def _head_dim(name: str, values: Mapping[str, Any]) -> Any:
     if values.get("head_dim") is not None:
         return values["head_dim"]
+    if values["model_type"] == "qwen3":
+        return 128  # transformers' default for this family
     width, heads = (_required(name, values, key) for key in ("hidden_size", "num_attention_heads"))
     _size(name, "hidden_size", width)
     _size(name, "num_attention_heads", heads)

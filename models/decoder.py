@@ -1,51 +1,51 @@
-"""A Llama decoder on a virtual wafer: prefill by MeshGEMM and GEMM-T, decode by MeshGEMV, an even KV cache.
+"""A decoder on a virtual wafer: prefill by MeshGEMM and GEMM-T, decode by MeshGEMV, an even KV cache.
 
-The embedding is a table look-up on the host; every matrix product runs on a mesh. Between regions the activation moves
-as it lies, tile by tile; `hand_off` accounts for it.
+An untied embedding is a table look-up on the host; every matrix product runs on a mesh. Between regions the activation
+moves as it lies, tile by tile, and between the phases weights and cache are re-placed; `account` counts both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
+from typing_extensions import Unpack
 
 from wafer_triton.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
-from wafer_triton.errors import CacheError, ShapeError
-from wafer_triton.executor import Executor, Program
-from wafer_triton.layout import scatter
+from wafer_triton.errors import CacheError, ShapeError, SramError
+from wafer_triton.executor import Executor
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models import decode_blocks, replacement
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.placement import (
-    Region,
-    Weights,
-    attention_tiles,
-    check_prompt,
-    ffn_tiles,
-    head_block,
-    head_tiles,
-    regions,
-    schedule,
-)
-from wafer_triton.models.prefill import Prefill, Progress, account_of, silent
-from wafer_triton.models.weights import load_weights
+from wafer_triton.models.decode import Decode, Head
+from wafer_triton.models.families import RandomWeights, config_of
+from wafer_triton.models.generate import How, Prompt, Stream, stream
+from wafer_triton.models.module import EMBEDDING, PlacedModule
+from wafer_triton.models.phases import Phases
+from wafer_triton.models.placement import Placement, Region, schedule
+from wafer_triton.models.prefill import Prefill, Progress, chunks, silent
+from wafer_triton.models.text import chat_ids, tokenizer_of
+from wafer_triton.models.tiles import KINDS, PlacedWeights, Weights
+from wafer_triton.models.weights import Checkpoint
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Buffer
 from wafer_triton.torch_executor import TorchExecutor
 
+Groups = tuple[int, ...] | None
 
-class WaferForCausalLM:
-    """A decoder whose matrix products run on a mesh of virtual cores.
 
-    `weights` are under Hugging Face names. `max_length` tokens (prompt and new) fit the KV cache, prompts of up to
-    `max_prompt` the SRAM beside the weights; `kv_policy` "concat" fills the last row alone and overflows sooner.
-    Raises SramError or MeshError when the model does not fit the mesh or the device.
+class WaferForCausalLM(PlacedModule):
+    """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
+
+    `max_length` tokens (prompt and new) fit the KV cache of each of `batch` sequences; prompts of up to `max_prompt`
+    go through prefill at once if a block can take them, longer ones in chunks. `prefill_mesh` is the mesh of prefill
+    where it is another, `groups` and `prefill_groups` are the K-trees'; `kv_policy` "concat" fills the last row alone
+    and overflows sooner. Raises SramError or MeshError when the model does not fit the mesh or the device.
     """
 
     def __init__(
@@ -59,165 +59,240 @@ class WaferForCausalLM:
         max_length: int = 512,
         max_prompt: int = 64,
         kv_policy: str = "shift",
+        batch: int = 1,
+        prefill_mesh: Any = None,
+        groups: Groups = None,
+        prefill_groups: Groups = None,
         executor: Executor | None = None,
         progress: Progress = silent,
     ) -> None:
-        self.config, self.weights = config, weights
+        super().__init__()
+        for name, size in (("max_length", max_length), ("max_prompt", max_prompt), ("batch", batch)):
+            if type(size) is not int or size < 1:
+                raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+        self.config, self.max_length, self.batch = config, max_length, batch
         self.executor = TorchExecutor() if executor is None else executor
-        self.block = Block(config, mesh, dtype, accumulate, -(-max_length // mesh.rows), kv_policy)
-        self.regions: list[Region] = regions(self.block, min(max_prompt, max_length))
-        self.max_length = max_length
-        self.count = 0  # tokens in the cache
-        self.cache: KvCache = self.block.cache()
-        self.accounts: list[Account] = []
-        self._place(progress)
+        block = Block(config, mesh, dtype, accumulate, -(-max_length // mesh.rows), kv_policy, groups, batch)
+        other = mesh if prefill_mesh is None else as_mesh(prefill_mesh, mesh.device)
+        self.block = block
+        self.placement = Placement.make(
+            block, replace(block, mesh=other.square(), groups=prefill_groups, batch=1), min(max_prompt, max_length)
+        )
+        self.layers = Decode(block, self.executor, weights, progress)
+        self.head = Head(self.placement.head, self.executor, weights)
+        table = None if config.tie_word_embeddings else weights[EMBEDDING].to(torch_dtype(dtype), copy=True)
+        self.weights = PlacedWeights(
+            block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
+            self.placement.head, self.head.tiles, table,
+        )  # fmt: skip
+        self.phases = Phases(self.placement, self.weights)
+        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.tiles)
+        self.reset()
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | Path, *, mesh: Any, device: str = "wse2", dtype: str = "fp32", **options: Any
+        cls, folder: str | Path, *, mesh: Any, device: Any = "wse2", dtype: str = "fp32", **options: Any
     ) -> WaferForCausalLM:
         """A model from a folder in Hugging Face layout (config.json and safetensors)."""
         config = DecoderConfig.from_folder(folder)
         name = dtype_name(dtype)
-        weights = load_weights(Path(folder), config, torch_dtype(name))
-        return cls(config, weights, mesh=as_mesh(mesh, device), dtype=name, **options)
+        weights = Checkpoint(folder, config, torch_dtype(name))
+        model = cls(config, weights, mesh=as_mesh(mesh, device), dtype=name, **options)
+        model.folder = Path(folder)
+        return model
 
-    # --- placement ---
+    @classmethod
+    def from_config(
+        cls, config: Any, *, mesh: Any, device: Any = "wse2", dtype: str = "fp32", random_weights: bool = True,
+        seed: int = 0, **options: Any,
+    ) -> WaferForCausalLM:  # fmt: skip
+        """A model of a shape alone, by name, folder, table of a config.json or DecoderConfig; zeros unless random."""
+        found, name = config_of(config), dtype_name(dtype)
+        weights = RandomWeights(found, torch_dtype(name), seed if random_weights else None)
+        return cls(found, weights, mesh=as_mesh(mesh, device), dtype=name, **options)
 
-    def _place(self, progress: Progress) -> None:
-        block, layers = self.block, self.config.num_hidden_layers
-        project, attend, ffn = (schedule(block, step) for step in ("decode_project", "decode_attend", "decode_ffn"))
-        self._decode = (project, attend, ffn)
-        shared = {  # by all layers: the activation and what depends on the position alone
-            name: self.executor.allocate(project if name in project.buffers else attend, buffer)
-            for name, buffer in {**attend.buffers, **project.buffers}.items()
-            if name in ("x", "cos", "sin", "bias", "q", "k", "v")
-        }
-        scratch: dict[Buffer, torch.Tensor] = {}
-        self.layers: list[list[Program]] = []
-        for layer in range(layers):
-            caches = {name: self.executor.allocate(project, project.buffers[name]) for name in ("k_cache", "v_cache")}
-            for cache in caches.values():
-                cache.zero_()  # empty slots are masked, which NaN would pass through
-            tiles = attention_tiles(self.weights, layer, block, "decode")
-            first = self.executor.bind(project, tiles, shared | caches, scratch)
-            second = self.executor.bind(attend, {}, first.memory, scratch)
-            third = self.executor.bind(ffn, ffn_tiles(self.weights, layer, block, "decode"), shared, scratch)
-            self.layers.append([first, second, third])
-            progress("placing weights", layer + 1, layers)
-        self.head_block = head_block(block)
-        head = schedule(self.head_block, "head")
-        x = {"x": self.executor.allocate(head, head.buffers["x"])}
-        self.head = self.executor.bind(head, head_tiles(self.weights, self.head_block), x)
-
-    def _tiles(self, tensor: torch.Tensor, pattern: str) -> torch.Tensor:
-        return scatter(tensor, self.block.mesh, pattern).tiles
+    folder: Path | None = None
 
     # --- running ---
 
+    @property
+    def count(self) -> int:
+        """Tokens in the cache of the first sequence."""
+        return self.counts[0]
+
+    @property
+    def regions(self) -> list[Region]:
+        """Where the blocks lie for decode."""
+        return list(self.placement.regions)
+
     def reset(self) -> None:
         """Forget the cached tokens and the account of the run."""
-        self.count = 0
-        self.cache = self.block.cache()
-        self.accounts = []
+        self.counts = [0] * self.batch  # tokens in each cache
+        self.caches: list[KvCache] = [self.block.cache()] * self.batch
+        self.accounts: list[Account] = []
+        self._broken = False
 
     def account(self) -> Account:
         """Rounds, hops and bytes of everything since `reset`."""
         return sum(self.accounts, Account())
 
-    def prefill(self, tokens: Sequence[int], progress: Progress = silent) -> torch.Tensor:
-        """Run a prompt through the empty cache; logits [vocab] of its last token.
+    def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
+        """Run a prompt through the empty cache of a sequence; logits [vocab] of its last token.
 
         Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
         """
-        if len(tokens) == 0:
-            raise ShapeError("the prompt is empty; give at least one token")
-        self._room(len(tokens), len(tokens))
-        if self.count:
-            raise CacheError(f"prefill needs an empty cache, which holds {self.count} tokens; call reset() first")
-        check_prompt(self.block, self.regions, len(tokens))
-        prefill = Prefill(self.block, self.weights, self.executor, len(tokens))
-        caches = [project.memory for project, _, _ in self.layers]
-        x = prefill.run(self.embed(tokens), self.rotary(torch.arange(len(tokens))), caches, progress)
-        self.count = len(tokens)
-        self.cache = self.block.cache(self.count)
-        self.accounts.append(prefill.account)
-        return self._logits(x[-1:])
+        return self._logits(self._prompt(tokens, progress, sequence)[-1:])[0]
 
     def step(self, token: int) -> torch.Tensor:
         """Run one token behind the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
-        self._room(self.count + 1, self.cache.prefilled)
-        block = self.block
-        cos, sin = self.rotary(torch.tensor([self.count]))
-        first, second, _ = self.layers[0]
-        first.write("x", self._tiles(self.embed([token]), "m (y d)"))
-        first.write("cos", self._tiles(cos, "m (x p)"))
-        first.write("sin", self._tiles(sin, "m (x p)"))
-        held = torch.from_numpy(self.cache.positions(self.count + 1) >= 0)
-        bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, block.mesh.shape[1], -1, -1)
-        second.write("bias", bias)
-        append = block.decode_append(self.count, self.cache.prefilled)
-        for project, attend, ffn in self.layers:
-            project.run()
-            self.executor.bind(append, {}, project.memory).run()
-            attend.run()
-            ffn.run()
-        self.count += 1
-        layer = sum((account_of(one) for one in self._decode), account_of(append))
-        self.accounts.append(layer * self.config.num_hidden_layers + self.hand_off)
-        x = scatter(torch.zeros(1, self.config.hidden_size), block.mesh, "m (y d)")
-        return self._logits(replace(x, tiles=self.layers[-1][2].read("x")).gather())
+        return self.advance([token, *[None] * (self.batch - 1)])[0]
 
-    def generate(self, tokens: Sequence[int], max_new_tokens: int, progress: Progress = silent) -> Iterator[int]:
-        """Greedy tokens after a prompt, one by one, until an end-of-text token (not given) or the maximum.
+    def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
+        """Run one token of each sequence (None: it rests); logits [batch, vocab]. CacheError when a cache is full."""
+        if len(tokens) != self.batch or all(token is None for token in tokens):
+            raise ShapeError(
+                f"{len(tokens)} tokens for {self.batch} sequences; give one for each, or None, not all None"
+            )
+        active = [number for number, token in enumerate(tokens) if token is not None]
+        for number in active:
+            self.room(self.counts[number] + 1, self.caches[number].prefilled)
+        x = self.embed([0 if token is None else token for token in tokens])
+        angles = [self.rotary(torch.tensor([count]), count + 1) for count in self.counts]
+        rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
+        self.accounts.append(self.phases.enter("decode"))
+        with _Attempt(self):
+            x = self.layers.run(x, rotary, self.counts, self.caches, active)
+        for number in active:
+            self.counts[number] += 1
+        self.accounts.append(self.layers.account * self.config.num_hidden_layers + self.hand_off)
+        return self._logits(x)
 
-        Raises CacheError at the start if the prompt and the new tokens do not fit the cache.
+    def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
+        """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
+        if input_ids.dim() != 2 or 0 in input_ids.shape:
+            raise ShapeError(f"input_ids {list(input_ids.shape)} must be [batch, length], neither of them 0")
+        found = []
+        for row in input_ids.tolist():
+            self.reset()
+            x = self._prompt(row, progress, 0)
+            found.append(torch.cat([self._logits(part) for part in x.split(self._head_tokens)]))
+        self.counts[0] = 0
+        return torch.stack(found)
+
+    @overload
+    def generate(
+        self, tokens: Prompt, max_new_tokens: int, progress: Progress = ..., **how: Unpack[How]
+    ) -> Stream[int]: ...
+
+    @overload
+    def generate(
+        self, tokens: Sequence[Prompt], max_new_tokens: int, progress: Progress = ..., **how: Unpack[How]
+    ) -> Stream[list[int | None]]: ...
+
+    def generate(self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **how: Unpack[How]) -> Any:
+        """Tokens after a prompt, or after each of a batch of prompts, as they come: see `Sampling`, `Stream`.
+
+        Raises CacheError at once if a prompt and its new tokens do not fit the cache.
         """
-        self.reset()
-        self._room(len(tokens) + max_new_tokens - 1, len(tokens))
-        logits = self.prefill(tokens, progress)
-        for number in range(max_new_tokens):
-            token = int(logits.argmax())
-            if token in self.config.eos_token_ids:
-                return
-            yield token
-            if number + 1 < max_new_tokens:
-                logits = self.step(token)
+        return stream(self, tokens, max_new_tokens, progress, **how)
 
-    def embed(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Rows of the embedding table [tokens, width], looked up on the host; ShapeError for an unknown token."""
+    def chat(self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **how: Unpack[How]) -> Stream[int]:
+        """The answer to messages such as {"role": "user", "content": "Hi"}, by the tokenizer's chat template."""
+        return self.generate(chat_ids(tokenizer_of(self.folder), messages), max_new_tokens, **how)
+
+    def embed(self, tokens: Prompt) -> torch.Tensor:
+        """Rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
         ids = torch.as_tensor(list(tokens), dtype=torch.long)
-        if int(ids.min()) < 0 or int(ids.max()) >= self.config.vocab_size:
-            raise ShapeError(f"token {int(ids.max())} is outside the vocabulary of {self.config.vocab_size}")
-        return self.weights["model.embed_tokens.weight"][ids]
+        for bad in (int(ids.min()), int(ids.max())):
+            if not 0 <= bad < self.config.vocab_size:
+                raise ShapeError(f"token {bad} is outside the vocabulary of {self.config.vocab_size}")
+        table = self.weights.embedding
+        return self.head.embed(ids) if table is None else table[ids]
 
-    def rotary(self, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [positions, head_dim / 2]."""
-        frequencies, factor = self.config.inv_freq()
+    def rotary(self, position: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin [positions, head_dim / 2], of a text that is `length` tokens long by now."""
+        frequencies, factor = self.config.inv_freq(length)
         angle = position[:, None].float() * frequencies[None, :]
         return angle.cos() * factor, angle.sin() * factor
 
     @cached_property
     def hand_off(self) -> Account:
-        """The activation's way from region to region, every core to its counterpart."""
-        total = Account()
-        for one, two in zip(self.regions, self.regions[1:], strict=False):
-            hops = sum(abs(a - b) for a, b in zip(one.mesh.origin, two.mesh.origin, strict=True))
-            size = self._decode[0].buffers["x"].bytes
-            total += Account(1, 1, hops, one.mesh.cores, one.mesh.cores * size * hops, size)
-        return total
+        """The activation's way from region to region in one decode step, every core to its counterpart."""
+        size = self.layers.fixed[0].buffers["x"].bytes
+        pairs = zip(self.regions, self.regions[1:], strict=False)
+        return sum((replacement.between(one.mesh, two.mesh, size) for one, two in pairs), Account())
 
-    def _room(self, count: int, prefilled: int) -> None:
+    def room(self, count: int, prefilled: int) -> None:
+        """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
         if count > self.max_length:
             raise CacheError(
                 f"{count} tokens do not fit the KV cache of max_length = {self.max_length}; give a larger max_length"
             )
         self.block.cache(prefilled).room(count)
 
+    # --- the two phases ---
+
+    def _prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
+        """All positions [count, width] of a prompt behind the last layer; its keys and values are in the cache."""
+        count = len(tokens)
+        if count == 0:
+            raise ShapeError("the prompt is empty; give at least one token")
+        self.room(count, count)
+        if self._broken or self.counts[sequence]:
+            held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
+            raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
+        parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
+        x, cache = self.embed(tokens), self.block.cache(count)
+        self.accounts.append(self.phases.enter("prefill"))
+        with _Attempt(self):
+            x = self._prefill.run(
+                x,
+                self.rotary(torch.arange(count), count),
+                parts,
+                lambda layer, k, v: self.layers.fill(layer, sequence, cache, k, v),
+                progress,
+            )
+        self.counts[sequence], self.caches[sequence] = count, cache
+        self.accounts += [self._prefill.account(parts), self.phases.move_cache(parts, cache)]
+        return x
+
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        mesh = self.head_block.mesh
-        self.head.write("x", scatter(x, mesh, "m (y d)").tiles)
-        self.head.run()
-        self.accounts.append(account_of(self.head.schedule))
-        whole = scatter(torch.zeros(1, self.config.vocab_size), mesh, "m (x v)")
-        return replace(whole, tiles=self.head.read("logits")).gather()[0]
+        logits, account = self.head.run(x)
+        self.accounts.append(account)
+        return logits
+
+    @cached_property
+    def _head_tokens(self) -> int:
+        """Tokens that the head takes at once."""
+        return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if _fits(self.placement.head, tokens))
+
+    def _place(self, weights: Weights) -> None:
+        self.layers.place(weights)
+        self.head.place(weights)
+        if self.weights.embedding is not None:
+            self.weights.embedding.copy_(weights[EMBEDDING])
+        self.phases.forget()
+        self.reset()
+
+
+class _Attempt:
+    """A step that is left half-way (by Ctrl-C, say) leaves caches that only `reset` makes good."""
+
+    def __init__(self, model: WaferForCausalLM) -> None:
+        self.model = model
+
+    def __enter__(self) -> None:
+        if self.model._broken:
+            raise CacheError("the last step broke off half-way, so the cache is not whole; call reset() first")
+        self.model._broken = True
+
+    def __exit__(self, kind: Any, error: Any, at: Any) -> None:
+        self.model._broken = kind is not None
+
+
+def _fits(block: Block, tokens: int) -> bool:
+    try:
+        schedule(decode_blocks.head, block, tokens)
+    except SramError:
+        return False
+    return True

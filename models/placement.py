@@ -1,93 +1,28 @@
-"""Where a decoder's weights lie: tiles of a block by phase, and regions of the device by block.
-
-Weights are given under their Hugging Face names, [out, in]. Decode places the output and down projections the other
-way round than the rest, so that consecutive MeshGEMVs alternate axes; prefill places all alike and skews them.
-"""
+"""Where a decoder lies on a device: which blocks share a region, and how much of a prompt fits beside them at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-
-import torch
+from functools import lru_cache, partial
+from typing import Any
 
 from wafer_triton import sram
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
+from wafer_triton.models import decode_blocks, prefill_blocks
 from wafer_triton.models.blocks import Block
-from wafer_triton.schedule.gemm import align
-from wafer_triton.schedule.rounds import Builder, Schedule
-from wafer_triton.torch_executor import TorchExecutor
+from wafer_triton.models.tiles import KINDS
+from wafer_triton.schedule.rounds import Schedule
 
-Tiles = dict[str, torch.Tensor]
-Weights = Mapping[str, torch.Tensor]
-
-
-def attention_tiles(weights: Weights, layer: int, block: Block, phase: str) -> Tiles:
-    """The tiles [rows, cols, *tile] of an attention block's norm, wqkv and wo for "decode" or "prefill"."""
-    mesh, prefix = block.mesh, f"model.layers.{layer}"
-    into, out_of = ("y", "x") if phase == "decode" else ("x", "y")
-    c = block.config
-    parts = [
-        scatter(weights[f"{prefix}.self_attn.{name}_proj.weight"], mesh, "(h two x p) (y d) -> d (h two p)", h=h, two=2)
-        for name, h in (("q", c.num_attention_heads), ("k", c.num_key_value_heads), ("v", c.num_key_value_heads))
-    ]
-    output = scatter(
-        weights[f"{prefix}.self_attn.o_proj.weight"],
-        mesh,
-        f"({into} d) (h two {out_of} p) -> (h two p) d",
-        h=c.num_attention_heads,
-        two=2,
-    )
-    tiles = {
-        "norm": scatter(weights[f"{prefix}.input_layernorm.weight"], mesh, f"({into} d)").tiles,
-        "wqkv": torch.cat([part.tiles for part in parts], -1),
-        "wo": output.tiles,
-    }
-    return tiles if phase == "decode" else _skewed(tiles, mesh)
+PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
+_PASSING = ("x", "keys", "values")  # resident in a schedule, but the region's or the prompt's, not the block's
 
 
-def ffn_tiles(weights: Weights, layer: int, block: Block, phase: str) -> Tiles:
-    """The tiles of a feed-forward block's norm, wgu and wdown."""
-    mesh, prefix = block.mesh, f"model.layers.{layer}"
-    into, out_of = ("y", "x") if phase == "decode" else ("x", "y")
-    up_gate = [
-        scatter(weights[f"{prefix}.mlp.{name}_proj.weight"], mesh, "(x f) (y d) -> d f") for name in ("gate", "up")
-    ]
-    tiles = {
-        "norm": scatter(weights[f"{prefix}.post_attention_layernorm.weight"], mesh, f"({into} d)").tiles,
-        "wgu": torch.cat([part.tiles for part in up_gate], -1),
-        "wdown": scatter(weights[f"{prefix}.mlp.down_proj.weight"], mesh, f"({into} d) ({out_of} f) -> f d").tiles,
-    }
-    return tiles if phase == "decode" else _skewed(tiles, mesh)
-
-
-def head_tiles(weights: Weights, block: Block) -> Tiles:
-    """The tiles of the final norm and the LM head (the embedding where they are tied)."""
-    table = "model.embed_tokens.weight" if block.config.tie_word_embeddings else "lm_head.weight"
-    return {
-        "norm": scatter(weights["model.norm.weight"], block.mesh, "(y d)").tiles,
-        "whead": scatter(weights[table], block.mesh, "(x v) (y d) -> d v").tiles,
-    }
-
-
-def _skewed(tiles: Tiles, mesh: Mesh) -> Tiles:
-    """Weights are aligned by the host, once: moved as MeshGEMM's alignment would move them."""
-    source = _skew(mesh)
-    return {name: tile if name == "norm" else tile.flatten(0, 1)[source].view_as(tile) for name, tile in tiles.items()}
-
-
-@lru_cache(maxsize=8)
-def _skew(mesh: Mesh) -> torch.Tensor:
-    """From which core each tile comes: the alignment schedule, run on core numbers."""
-    b = Builder(mesh, "skew")
-    align(b, b.buffer("w", (1,), "fp32", "resident"), "y")
-    cores = torch.arange(mesh.cores, dtype=torch.float32).view(*mesh.shape, 1)
-    program = TorchExecutor().bind(b.build(), {"w": cores})
-    program.run()
-    return program.read("w").flatten().long()
+@lru_cache(maxsize=1024)
+def schedule(make: Callable[..., Schedule], block: Block, *args: int) -> Schedule:
+    """The schedule of one step of a block, built once."""
+    return make(block, *args)
 
 
 @dataclass(frozen=True)
@@ -102,136 +37,183 @@ class Region:
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of a block on a core, by buffer: what stays (weights, caches), and the most that comes and goes."""
+    """Bytes on a core, by buffer: what stays (weights, caches), and the most that comes and goes."""
 
     stays: dict[str, int]
     passes: dict[str, int]
 
-
-def regions(block: Block, max_prompt: int) -> list[Region]:
-    """Lay the decoder's blocks on the device: as many consecutive blocks to a region as its SRAM holds.
-
-    Both decode and prefill of up to `max_prompt` tokens must fit: a longer one spreads the blocks wider.
-
-    A head that does not fit one region gets a larger one, a whole multiple of it. Regions fill the device in rows, to
-    and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it names
-    the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
-    """
-    limit = block.mesh.device.sram_bytes
-
-    def fitting(kind: str) -> Need:
-        return sram.fitting(
-            lambda mesh: need(on := replace(block, mesh=mesh), kind, tokens_a_row(on, max_prompt)), block.mesh
-        )
-
-    needs = {kind: fitting(kind) for kind in KINDS}
-    packed: list[tuple[Mesh, list[str]]] = []
-    for layer in range(block.config.num_hidden_layers):
-        for kind in KINDS:
-            if packed and total(needs[one.split()[-1]] for one in [*packed[-1][1], kind]).peak <= limit:
-                packed[-1][1].append(f"layer {layer} {kind}")
-            else:
-                packed.append((block.mesh, [f"layer {layer} {kind}"]))
-    head = head_block(block)
-    needs["head"] = need(head, "head")
-    if head.mesh == block.mesh and total(needs[one.split()[-1]] for one in [*packed[-1][1], "head"]).peak <= limit:
-        packed[-1][1].append("head")
-    else:
-        packed.append((head.mesh, ["head"]))
-    origins = _place([mesh for mesh, _ in packed])
-    found = []
-    for (mesh, names), origin in zip(packed, origins, strict=True):
-        held = total(needs[one.split()[-1]] for one in names)
-        found.append(Region(replace(mesh, origin=origin), tuple(names), held.peak, held.by_buffer))
-    return found
+    def beside(self, other: Need) -> Need:
+        """Both phases of a block in the same memory: the larger of everything."""
+        stays = {name: max(self.stays.get(name, 0), other.stays.get(name, 0)) for name in self.stays | other.stays}
+        return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
 
 
-KINDS = ("attention", "ffn")
-
-
-@lru_cache(maxsize=64)
-def schedule(block: Block, step: str, *args: int) -> Schedule:
-    """The schedule of one step of a block, built once."""
-    made: Schedule = getattr(block, step)(*args)
-    return made
-
-
-@lru_cache(maxsize=64)
-def need(block: Block, kind: str, tokens: int = 0) -> Need:
-    """What a block of this kind needs per core for decode and, with `tokens` on each row, for prefill."""
-    steps = {
-        "attention": ("decode_project", "decode_attend"),
-        "ffn": ("decode_ffn",),
-        "head": ("head",),
-    }[kind]
-    built = [schedule(block, step) for step in steps]
-    stays = {one.name: one.bytes for made in built for one in made.buffers.values() if one.role == "resident"}
-    stays.pop("x", None)  # the activation is the region's, not the block's
-    if tokens and kind != "head":
-        square = replace(block, mesh=block.mesh.square())
-        built.append(schedule(square, f"prefill_{kind}", tokens))
-    passes: dict[str, int] = {}
-    for made in built:
-        live = {name: size for name, size in sram.account(made).by_buffer.items() if name not in stays}
-        passes = max(passes, live, key=lambda one: sum(one.values()))
-    return Need(stays, passes)
-
-
-@dataclass(frozen=True)
-class Held:
-    """What a core of a region holds at the most."""
-
-    by_buffer: dict[str, int]
-
-    @property
-    def peak(self) -> int:
-        """Bytes."""
-        return sum(self.by_buffer.values())
-
-
-def total(needs: Iterable[Need]) -> Held:
-    """Weights and caches of all blocks of a region, and the largest working set of any."""
+def total(needs: Iterable[Need]) -> dict[str, int]:
+    """What a core holds at the most, by buffer: all blocks' weights and caches, the largest working set of any."""
     held: dict[str, int] = {}
     passing: dict[str, int] = {}
     for one in needs:
         for name, size in one.stays.items():
             held[name] = held.get(name, 0) + size
         passing = max(passing, one.passes, key=lambda live: sum(live.values()))
-    return Held(held | passing)
+    return held | passing
 
 
-def tokens_a_row(block: Block, count: int) -> int:
-    """Prompt tokens on each row of the square mesh of prefill."""
-    return -(-count // block.mesh.square().shape[0])
-
-
-def check_prompt(block: Block, placed: Iterable[Region], count: int) -> None:
-    """Raise SramError if prefill of `count` tokens overflows a region; it names the longest prompt that fits."""
-    limit = block.mesh.device.sram_bytes
-    mixes = {
-        tuple(name.split()[-1] for name in region.blocks) for region in placed if region.mesh.rows == block.mesh.rows
+@lru_cache(maxsize=256)
+def decode_need(block: Block, kind: str) -> Need:
+    """What a block of this kind needs per core for decode."""
+    d = decode_blocks
+    made: dict[str, tuple[tuple[Any, ...], ...]] = {
+        "attention": ((d.project,), (d.attend, 0), (d.output,)),
+        "ffn": ((d.ffn,),),
+        "head": ((d.head, block.batch),),
     }
+    return _need(schedule(make, block, *args) for make, *args in made[kind])
 
-    def overflow(tokens: int) -> str | None:
-        """Why a prompt of so many tokens a row does not fit; None if it does."""
+
+@lru_cache(maxsize=256)
+def prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need:
+    """What a block needs per core for prefill on a square mesh, with so many new and past tokens on each row."""
+    return _need([schedule(PREFILL[kind], block, tokens, past if kind == "attention" else 0)])
+
+
+def _need(built: Iterable[Schedule]) -> Need:
+    stays: dict[str, int] = {}
+    passes: dict[str, int] = {}
+    made = list(built)
+    for one in made:
+        kept = (buffer for buffer in one.buffers.values() if buffer.role == "resident" and buffer.name not in _PASSING)
+        stays |= {buffer.name: buffer.bytes for buffer in kept}
+    for one in made:
+        live = {name: size for name, size in sram.account(one).by_buffer.items() if name not in stays}
+        passes = max(passes, live, key=lambda some: sum(some.values()))
+    return Need(stays, passes)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A model on a device: `decode` and `prefill` are its blocks, on one mesh or two, `regions` where they lie.
+
+    `prefill.mesh` is square: a rectangular one is folded to its lcm grid.
+    """
+
+    decode: Block
+    prefill: Block
+    head: Block
+    regions: tuple[Region, ...]
+    prefill_regions: tuple[Region, ...]
+
+    @classmethod
+    def make(cls, decode: Block, prefill: Block, max_prompt: int) -> Placement:
+        """Lay the blocks on the device: as many consecutive ones to a region as its SRAM holds.
+
+        Decode and prefill of up to `max_prompt` tokens must fit, a prompt in chunks if one block cannot take it whole.
+        A head that does not fit one region gets a larger one, a whole multiple of it. Regions fill the device in rows,
+        to and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it
+        names the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
+        """
+        head, shared = head_block(decode), prefill.mesh == decode.mesh.square()
+        tokens = _first(lambda one: all(_alone(decode, prefill, kind, *one) for kind in KINDS), prefill, max_prompt)
+        if tokens is None:
+            for kind in KINDS:  # the one that fails says so
+                sram.fitting(partial(_smallest, decode, prefill, kind), decode.mesh)
+            rows = -(-max_prompt // prefill.mesh.shape[0])
+            raise SramError(
+                f"prefill of {max_prompt} tokens on mesh {prefill.mesh}: even one token a row at a time does not fit "
+                f"beside the {rows - 1} before it; give a smaller max_prompt, or a larger mesh"
+            )
+        sizes = (tokens, -(-max_prompt // prefill.mesh.shape[0]) - tokens)
+        both = {kind: _needs(decode, prefill, kind, *sizes) for kind in KINDS}
+        kinds = {kind: both[kind][0].beside(both[kind][1]) if shared else both[kind][0] for kind in KINDS}
+        regions = _regions(decode.mesh, kinds, decode.config.num_hidden_layers, head)
+        alone = {kind: both[kind][1] for kind in KINDS}
+        apart = regions if shared else _regions(prefill.mesh, alone, decode.config.num_hidden_layers, head)
+        return cls(decode, prefill, head, regions, apart)
+
+    def chunk(self, count: int) -> int:
+        """How many tokens a row takes at once of a prompt of `count`; SramError names the longest prompt that fits."""
+        tokens = _first(lambda one: self._overflow(*one) is None, self.prefill, count)
+        if tokens is not None:
+            return tokens
+        side, limit = self.prefill.mesh.shape[0], self.prefill.mesh.device.sram_bytes
+        rows = -(-count // side)
+        longest = next(fewer for fewer in range(rows - 1, -1, -1) if fewer == 0 or not self._overflow(1, fewer - 1))
+        raise SramError(
+            f"prefill of {count} tokens on mesh {self.prefill.mesh} overflows the {limit:,} B of SRAM of each core on "
+            f"{self.prefill.mesh.device.name}, where at most {longest * side} tokens fit as the model lies, in chunks; "
+            f"give max_prompt={count} when it is placed, or a larger mesh ({self._overflow(1, rows - 1)})"
+        )
+
+    def _overflow(self, tokens: int, past: int) -> str | None:
+        """Why so many new and past tokens a row do not fit; None if they do."""
+        shared = self.prefill_regions is self.regions
+        mixes = {tuple(name.split()[-1] for name in one.blocks if name != "head") for one in self.prefill_regions}
         try:
-            held = max((total(need(block, kind, tokens) for kind in mix) for mix in mixes), key=lambda one: one.peak)
+            both = {kind: _needs(self.decode, self.prefill, kind, tokens, past) for kind in KINDS}
         except SramError as too_much:
             return str(too_much)
-        buffers = ", ".join(f"{name} {size:,} B" for name, size in held.by_buffer.items())
-        return None if held.peak <= limit else f"{held.peak:,} B a core: {buffers}"
+        needs = {kind: one.beside(two) if shared else two for kind, (one, two) in both.items()}
+        held = max((total(needs[kind] for kind in mix) for mix in mixes), key=lambda one: sum(one.values()))
+        peak = sum(held.values())
+        buffers = ", ".join(f"{name} {size:,} B" for name, size in held.items())
+        return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"
 
-    tokens = tokens_a_row(block, count)
-    why = overflow(tokens)
-    if why is None:
-        return
-    rows = block.mesh.square().shape[0]
-    longest = next(fewer * rows for fewer in range(tokens - 1, -1, -1) if fewer == 0 or overflow(fewer) is None)
-    raise SramError(
-        f"prefill of {count} tokens on mesh {block.mesh} overflows the {limit:,} B of SRAM of each core on "
-        f"{block.mesh.device.name}, where at most {longest} tokens fit as the model lies; give max_prompt={count} when "
-        f"it is placed, or a larger mesh ({why})"
-    )
+
+def _needs(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> tuple[Need, Need]:
+    """A block's needs in both phases; SramError if a schedule does not fit, or the block beside its prefill."""
+    found = decode_need(decode, kind), prefill_need(prefill, kind, tokens, past)
+    if prefill.mesh == decode.mesh.square():
+        peak, limit = sum(total([found[0].beside(found[1])]).values()), decode.mesh.device.sram_bytes
+        if peak > limit:
+            raise SramError(
+                f"{kind} on mesh {decode.mesh}: core {decode.mesh.origin} (and every other) needs {peak:,} B for "
+                f"decode and prefill, {peak - limit:,} B over the {limit:,} B of SRAM on {decode.mesh.device.name}"
+            )
+    return found
+
+
+def _alone(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> bool:
+    try:
+        _needs(decode, prefill, kind, tokens, past)
+    except SramError:
+        return False
+    return True
+
+
+def _smallest(decode: Block, prefill: Block, kind: str, mesh: Mesh) -> tuple[Need, Need]:
+    """A block's needs on another mesh, for a prompt that goes token by token; a prefill mesh of its own stays."""
+    shared = prefill.mesh == decode.mesh.square()
+    other = replace(prefill, mesh=mesh.square()) if shared else prefill
+    return _needs(replace(decode, mesh=mesh), other, kind, 1, 0)
+
+
+def _first(fits: Callable[[tuple[int, int]], bool], prefill: Block, count: int) -> int | None:
+    """The most tokens a row, halving from all of them, that fit beside those before them."""
+    rows = -(-count // prefill.mesh.shape[0])
+    tokens = rows
+    while tokens:
+        if fits((tokens, rows - tokens)):
+            return tokens
+        tokens //= 2
+    return None
+
+
+def _regions(mesh: Mesh, kinds: dict[str, Need], layers: int, head: Block) -> tuple[Region, ...]:
+    limit, needs = mesh.device.sram_bytes, kinds | {"head": decode_need(head, "head")}
+    packed: list[tuple[Mesh, list[str]]] = []
+    for name in [f"layer {layer} {kind}" for layer in range(layers) for kind in KINDS] + ["head"]:
+        on = head.mesh if name == "head" else mesh
+        last = [*packed[-1][1], name] if packed and packed[-1][0] == on else []
+        if last and sum(total(needs[one.split()[-1]] for one in last).values()) <= limit:
+            packed[-1][1].append(name)
+        else:
+            packed.append((on, [name]))
+    origins = _place([mesh for mesh, _ in packed])
+    found = []
+    for (on, names), origin in zip(packed, origins, strict=True):
+        held = total(needs[one.split()[-1]] for one in names)
+        found.append(Region(replace(on, origin=origin), tuple(names), sum(held.values()), held))
+    return tuple(found)
 
 
 def head_block(block: Block) -> Block:
@@ -240,7 +222,7 @@ def head_block(block: Block) -> Block:
     while True:
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
         try:
-            schedule(bigger, "head")
+            schedule(decode_blocks.head, bigger, block.batch)
         except SramError:
             times += 1
             continue

@@ -6,7 +6,7 @@ its own. Pickle files (`.bin`, `.pth`) are never opened, as unpickling runs what
 
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +24,52 @@ _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def load_weights(
     folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """Every parameter of `param_shapes(config)` by its Hugging Face name, as `dtype` on the CPU.
+    """Every parameter of `param_shapes(config)` by its Hugging Face name, as `dtype` on the CPU, all at once.
 
-    Names, shapes and dtypes of all files are checked before the first tensor is read. Raises `CheckpointError`;
-    warns (`RuntimeWarning`) of parameters that hold NaN or infinity.
+    Raises `CheckpointError`; warns (`RuntimeWarning`) of parameters that hold NaN or infinity.
     """
-    if dtype not in _DTYPES:
-        raise DtypeError(f"weights cannot be loaded as {dtype}; choose one of {', '.join(map(str, _DTYPES))}")
-    folder = Path(folder)
-    files = _open_all(folder)
-    where = _locate(folder, files)
-    _check_names(folder, where, config)
-    for name, shape in param_shapes(config).items():
-        _check_tensor(where[name], files[where[name]], name, shape)
-    weights = {name: files[where[name]].get_tensor(name).to(dtype) for name in param_shapes(config)}
-    _warn_of_non_finite(folder, weights)
+    weights = dict(Checkpoint(folder, config, dtype, quiet=True))
+    bad = {name for name, weight in weights.items() if not _is_finite(weight)}
+    if bad:
+        warnings.warn(f"{folder}: NaN or infinity as {dtype} in {_some(bad)}", RuntimeWarning, stacklevel=2)
     return weights
+
+
+class Checkpoint(Mapping[str, torch.Tensor]):
+    """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, when it is asked for.
+
+    Names, shapes and dtypes of all files are checked at birth. A file is mapped for as long as a tensor of it is held,
+    so what was read and placed takes no memory here. Raises `CheckpointError`; warns (`RuntimeWarning`), unless
+    `quiet`, of a parameter that holds NaN or infinity.
+    """
+
+    def __init__(
+        self, folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32, quiet: bool = False
+    ) -> None:
+        if dtype not in _DTYPES:
+            raise DtypeError(f"weights cannot be loaded as {dtype}; choose one of {', '.join(map(str, _DTYPES))}")
+        self.folder, self.dtype, self.quiet = Path(folder), dtype, quiet
+        self.shapes = param_shapes(config)
+        files = _open_all(self.folder)
+        where = _locate(self.folder, files)
+        _check_names(self.folder, where, config)
+        for name, shape in self.shapes.items():
+            _check_tensor(where[name], files[where[name]], name, shape)
+        self.where = where
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.shapes:
+            raise KeyError(name)
+        weight: torch.Tensor = _open(self.where[name]).get_tensor(name).to(self.dtype)
+        if not self.quiet and not _is_finite(weight):
+            warnings.warn(f"{self.folder}: NaN or infinity as {self.dtype} in {name}", RuntimeWarning, stacklevel=2)
+        return weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
 
 
 def _open_all(folder: Path) -> dict[Path, Any]:
@@ -124,12 +154,9 @@ def _check_tensor(path: Path, file: Any, name: str, expected: tuple[int, ...]) -
         )
 
 
-def _warn_of_non_finite(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+def _is_finite(weight: torch.Tensor) -> bool:
     # The extremes carry any NaN or infinity, and unlike isfinite they need no second tensor.
-    bad = {name for name, weight in weights.items() if not all(map(torch.isfinite, torch.aminmax(weight)))}
-    if bad:
-        dtype = next(iter(weights.values())).dtype
-        warnings.warn(f"{folder}: NaN or infinity as {dtype} in {_some(bad)}", RuntimeWarning, stacklevel=3)
+    return all(map(torch.isfinite, torch.aminmax(weight)))
 
 
 def _some(names: set[str]) -> str:

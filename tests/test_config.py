@@ -1,4 +1,3 @@
-import dataclasses
 import json
 
 import pytest
@@ -76,7 +75,10 @@ REFUSED = {
     "moe": (LLAMA | {"num_local_experts": 8}, "num_local_experts = 8 is not computed here"),
     "partial-rotary": (LLAMA | {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
     "partial-rotary-5": (LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
-    "rope": (LLAMA | {"rope_scaling": {"type": "yarn", "factor": 2.0}}, r"rope_type = 'yarn' .*'linear', 'llama3'"),
+    "rope": (
+        LLAMA | {"rope_scaling": {"type": "longrope", "factor": 2.0}},
+        r"rope_type = 'longrope' .*'llama3', 'yarn'",
+    ),
     "rope-per-layer": (LLAMA | {"rope_parameters": {"full_attention": {}}}, "one flat table for all layers"),
     "rope-factor": (LLAMA | {"rope_scaling": {"type": "linear"}}, "rope 'linear': factor is missing"),
     "rope-negative": (LLAMA | {"rope_scaling": {"type": "linear", "factor": -1}}, "factor = -1 must be a positive"),
@@ -111,10 +113,34 @@ def test_names_a_missing_key(key):
         DecoderConfig.from_dict(without(LLAMA, key), name="tiny")
 
 
-@pytest.mark.parametrize("flag", ["qkv_bias", "qk_norm"])
-def test_refuses_what_later_families_need(flag):
-    with pytest.raises(ConfigError, match=f"{flag} = True is not computed here; supported: False"):
-        dataclasses.replace(DecoderConfig.from_dict(LLAMA), **{flag: True})
+QWEN = LLAMA | {"sliding_window": 4096, "max_window_layers": 1}
+
+
+def test_what_tells_the_families_apart():
+    llama, qwen2, qwen3 = (
+        DecoderConfig.from_dict(QWEN | {"model_type": kind, "sliding_window": None})
+        for kind in ("llama", "qwen2", "qwen3")
+    )
+    assert [(one.qkv_bias, one.qk_norm) for one in (llama, qwen2, qwen3)] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    assert (llama.head_dim, qwen2.head_dim, qwen3.head_dim) == (8, 8, 128), "Qwen3's head_dim has a default of its own"
+    first = "model.layers.1.self_attn."
+    assert param_shapes(qwen2)[first + "k_proj.bias"] == (16,) and first + "o_proj.bias" not in param_shapes(qwen2)
+    assert param_shapes(qwen3)[first + "q_norm.weight"] == (128,) and first + "q_proj.bias" not in param_shapes(qwen3)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+def test_qwen_slides_only_when_it_says_so(kind):
+    assert DecoderConfig.from_dict(QWEN | {"model_type": kind}) == DecoderConfig.from_dict(
+        QWEN | {"model_type": kind, "use_sliding_window": False, "layer_types": ["full_attention"] * 2}
+    )
+    with pytest.raises(ConfigError, match="sliding_window = 4096 is not computed here"):
+        DecoderConfig.from_dict(QWEN | {"model_type": kind, "use_sliding_window": True})
+    with pytest.raises(ConfigError, match="attention_bias = True is not computed here"):
+        DecoderConfig.from_dict(QWEN | {"model_type": kind, "attention_bias": True})
 
 
 def test_a_long_value_is_cut_in_the_message():
@@ -139,19 +165,60 @@ def test_from_folder_names_a_bad_file(tmp_path, text, message):
         DecoderConfig.from_folder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "rope", [{}, {"rope_type": "linear", "factor": 3.0}, LLAMA3], ids=["plain", "linear", "llama3"]
-)
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_frequencies_and_parameters_are_those_of_transformers(rope, tied):
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+ROPES = {
+    "plain": {},
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 3.0},
+    "llama3": LLAMA3,
+    "yarn": YARN,
+    "yarn-betas": YARN | {"beta_fast": 16.0, "beta_slow": 2.0, "truncate": False},
+    "yarn-mscale": YARN | {"mscale": 0.7, "mscale_all_dim": 1.3},
+    "yarn-factor": YARN | {"attention_factor": 0.9},
+}
+
+
+@pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
+@pytest.mark.parametrize("spelling", [4, 5])
+def test_frequencies_are_those_of_transformers(rope, spelling):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    theirs = LlamaConfig(**without(LLAMA, "model_type"), tie_word_embeddings=tied, rope_scaling=rope or None)
-    config = DecoderConfig.from_dict(theirs.to_dict())
-    with torch.device("meta"):
-        shapes = {name: tuple(weight.shape) for name, weight in LlamaForCausalLM(theirs).named_parameters()}
+    values = without(LLAMA, "rope_theta") | {"head_dim": 16}
+    theirs = LlamaConfig(**without(values, "model_type"), rope_parameters={"rope_theta": 5000.0, **rope})
+    config = DecoderConfig.from_dict(
+        values | {"rope_theta": 5000.0, "rope_scaling": rope or None} if spelling == 4 else theirs.to_dict()
+    )
     rotary = LlamaForCausalLM(theirs).model.rotary_emb
-    freq, scale = config.inv_freq()
-    assert param_shapes(config) == shapes
-    assert torch.equal(freq, rotary.inv_freq) and scale == rotary.attention_scaling
-    assert freq.dtype == torch.float32 and freq.shape == (config.head_dim // 2,)
+    for length in (1, 128, 129, 300):  # 128 is the trained context
+        cos, _ = rotary(torch.zeros(1), torch.arange(length)[None])
+        freq, scale = config.inv_freq(length)
+        assert torch.equal(freq, rotary.inv_freq) and scale == rotary.attention_scaling
+        assert freq.dtype == torch.float32 and freq.shape == (config.head_dim // 2,)
+    assert cos.shape[-1] == config.head_dim
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+def test_parameters_are_those_of_transformers(kind, tied):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    values = without(LLAMA, "model_type") | {"sliding_window": None, "tie_word_embeddings": tied}
+    theirs = AutoConfig.for_model(kind, **values)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(theirs)
+    shapes = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    assert param_shapes(DecoderConfig.from_dict(theirs.to_dict())) == shapes
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"rope_type": "yarn"}, "rope 'yarn': factor is missing"),
+        (YARN | {"factor": -1.0}, "factor = -1.0 must be a positive number"),
+        (YARN | {"beta_fast": "32"}, "beta_fast = '32' must be a positive number"),
+        (LLAMA3 | {"high_freq_factor": 1.0}, "low_freq_factor = 1.0 must be below high_freq_factor = 1.0"),
+    ],
+)
+def test_refuses_rope_settings_that_cannot_be(rope, message):
+    with pytest.raises(ConfigError, match=message):
+        DecoderConfig.from_dict(LLAMA | {"rope_scaling": rope})

@@ -45,7 +45,8 @@ def test_commands_parse(command, capsys):
 
 
 def test_every_command_is_shown():
-    assert {command[0] for command in commands("wafer-triton")} == set(cli.COMMANDS)
+    (known,) = (action.choices for action in cli.parser()._actions if isinstance(action.choices, dict))
+    assert {command[0] for command in commands("wafer-triton")} == set(known)
 
 
 def test_make_targets_exist():

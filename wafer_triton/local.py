@@ -77,6 +77,9 @@ def _matmul_work(*, m: int, k: int, n: int, heads: int = 1, **_: Any) -> tuple[i
 def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> None:
     """out (+)= a @ b for a [..., m, k], b [..., k, n]; fp16 accumulation rounds after every k."""
     if accumulate == "fp32":
+        if out.is_contiguous() and out.dim() > 2:
+            out.flatten(0, -3).baddbmm_(a.flatten(0, -3), b.flatten(0, -3), beta=int(add))
+            return
         product = a @ b
         out.add_(product) if add else out.copy_(product)
         return
@@ -112,9 +115,13 @@ def gemm_torch(
         return
     group = heads // kv_heads
     c = _cut(c, m, kv_heads, group, n).movedim(-4, -2)  # [kv_heads, group, m, n]
-    a = _cut(a, kv_heads, group, m, k)
-    b = _cut(b, k, kv_heads, 1, n).movedim(-4, -2)  # [kv_heads, 1, k, n]
-    _product(c, a, b, add, accumulate)
+    a = _cut(a, kv_heads, group * m, k)
+    b = _cut(b, k, kv_heads, n).movedim(-3, -2)  # [kv_heads, k, n]
+    if accumulate == "fp32":
+        product = (a @ b).unflatten(-2, (group, m))
+        c.add_(product) if add else c.copy_(product)
+        return
+    _product(c, a.unflatten(-2, (group, m)), b.unsqueeze(-3), add, accumulate)
 
 
 @local_op(work=_matmul_work)
@@ -136,10 +143,10 @@ def gemm_t_torch(
         _product(_cut(c, m, n), _cut(a, m, k), _cut(b, n, k).mT, add, accumulate)
         return
     group = heads // kv_heads
-    c = _cut(c, kv_heads, group, m, n)
-    a = _cut(a, m, kv_heads, group, k).movedim(-4, -2)  # [kv_heads, group, m, k]
-    b = _cut(b, n, kv_heads, 1, k).movedim(-4, -2).mT  # [kv_heads, 1, k, n]
-    _product(c, a, b, add, accumulate)
+    c = _cut(c, kv_heads, group * m, n)
+    a = _cut(a, m, kv_heads, group, k).movedim(-4, -2).flatten(-3, -2)  # [kv_heads, group * m, k]
+    b = _cut(b, n, kv_heads, k).movedim(-3, -2).contiguous()  # [kv_heads, n, k]
+    _product(c, a, b.mT, add, accumulate)
 
 
 @local_op(work=lambda *, size: (0, size), elementwise=True, once=True)

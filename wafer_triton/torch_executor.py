@@ -19,6 +19,10 @@ from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, 
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
+Tensors: TypeAlias = "list[torch.Tensor]"
+Pairs: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"
+_Part: TypeAlias = "tuple[Tensors, Tensors]"  # outputs and inputs
+_Wide: TypeAlias = "tuple[Tensors, Pairs, Pairs]"  # fp32 operands; which are widened from what, and rounded to what
 
 
 class TorchExecutor(Executor):
@@ -27,6 +31,7 @@ class TorchExecutor(Executor):
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
         super().__init__(exchange=exchange, poison=poison)
         self._device = device
+        self._room = torch.empty(0, device=device)
 
     @property
     def device(self) -> str:
@@ -68,13 +73,7 @@ class TorchExecutor(Executor):
             reads = [_tiles(memory, place.slot)[area] for place in ins]
             if _as_they_are(definition, params, outs, reads):
                 return lambda: definition.run(*outs, *reads, **params)
-            parts = _parts(outs, reads)
-
-            def step() -> None:
-                for some, given in parts:
-                    _widened(definition, params, some, given)
-
-            return step
+            return _run_widened(definition, params, [self._wide(part) for part in _parts(outs, reads)])
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
         updates = definition.updates(params)
@@ -87,11 +86,24 @@ class TorchExecutor(Executor):
             if _as_they_are(definition, params, results, given):
                 definition.run(*results, *given, **params)
             else:
-                _widened(definition, params, results, given)
+                _run_widened(definition, params, [self._wide((results, given))])()
             for (rows, flat), result in zip(places, results, strict=True):
                 flat.index_copy_(0, rows, result)
 
         return gathered
+
+    def _wide(self, part: _Part) -> _Wide:
+        """Operands in fp32: themselves, or room for them in a piece of memory that all steps use in turn."""
+        outs, reads = part
+        narrow = [one for one in (*outs, *reads) if one.dtype != torch.float32]
+        size = sum(one.numel() for one in narrow)
+        if self._room.numel() < size:  # steps planned before keep theirs
+            self._room = torch.empty(size, device=self.device)
+        rooms = iter(self._room[:size].split([one.numel() for one in narrow]))
+        wide = [one if one.dtype == torch.float32 else next(rooms).view(one.shape) for one in (*outs, *reads)]
+        pairs = list(zip((*outs, *reads), wide, strict=True))
+        widened = [(two, one) for one, two in pairs[len(outs) :] if one is not two]
+        return wide, widened, [(one, two) for one, two in pairs[: len(outs)] if one is not two]
 
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of a slot's tiles in the buffer as [rows, numel], and that view."""
@@ -123,23 +135,28 @@ def _as_they_are(op: LocalOp, params: Params, outs: list[torch.Tensor], reads: l
     return dtypes == {torch.float32} or (len(dtypes) == 1 and op.narrow(params))
 
 
-def _widened(op: LocalOp, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> None:
-    """Run an operation on fp32 copies of 16-bit tensors."""
+def _run_widened(op: LocalOp, params: Params, parts: list[_Wide]) -> Step:
+    """A step that widens what is read, runs the operation, and rounds what it wrote, part by part."""
     updates = op.updates(params)
-    results = [
-        out if out.dtype == torch.float32 else out.float() if updates else torch.empty_like(out, dtype=torch.float32)
-        for out in outs
-    ]
-    op.run(*results, *(one.float() for one in reads), **params)
-    for out, result in zip(outs, results, strict=True):
-        if out is not result:
-            out.copy_(result)
+
+    def step() -> None:
+        for outs, reads, writes in parts:
+            for wide, narrow in reads:
+                wide.copy_(narrow)
+            if updates:
+                for narrow, wide in writes:
+                    wide.copy_(narrow)
+            op.run(*outs, **params)
+            for narrow, wide in writes:
+                narrow.copy_(wide)
+
+    return step
 
 
 _CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
-def _parts(outs: list[torch.Tensor], reads: list[torch.Tensor]) -> list[tuple[list[torch.Tensor], list[torch.Tensor]]]:
+def _parts(outs: list[torch.Tensor], reads: list[torch.Tensor]) -> list[_Part]:
     """The same tensors in slices of their first dimension, none of which widens more than the cache holds."""
     rows = outs[0].shape[0]
     most = max(one.numel() for one in (*outs, *reads))

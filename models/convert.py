@@ -1,0 +1,144 @@
+"""Any torch model with its linear layers and RMSNorms on a mesh: for architectures that the decoder does not know.
+
+Weights are cut into tiles once; activations are cut and put together around every layer, so nothing else of the model
+changes: its state_dict, its forward, its generate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from wafer_triton.account import Account
+from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.errors import ShapeError
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.replacement import account_of
+from wafer_triton.ops import executor, run
+from wafer_triton.recipes import Recipe, recipe
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def convert(
+    model: Model, *, mesh: Any, device: Any = None, dtype: Any = None, accumulate: str = "fp32",
+    exchange: str = "explicit", backend: str | None = None,
+) -> Model:  # fmt: skip
+    """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms computed on the mesh from now on, for inference.
+
+    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). A norm that is
+    not x / rms(x) * weight stays as it is. Raises ShapeError if there is nothing to convert; a layer that does not fit
+    the mesh says so when it first runs.
+    """
+    on = as_mesh(mesh, device)
+    how = {"accumulate": accumulate, "exchange": exchange, "backend": backend}
+    found = [(parent, name, made) for parent in model.modules() for name, child in parent.named_children()
+             if (made := _converted(child, on, dtype, how)) is not None]  # fmt: skip
+    if not found:
+        raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert")
+    for parent, name, made in found:
+        setattr(parent, name, made)
+    return model
+
+
+def account(model: nn.Module) -> Account:
+    """Rounds, hops and bytes of everything that a converted model's layers did."""
+    return sum((one.account for one in model.modules() if isinstance(one, _OnMesh)), Account())
+
+
+class _OnMesh(nn.Module):
+    """A layer whose parameters stay as they were, beside tiles of them; `account` adds up its runs."""
+
+    def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
+        super().__init__()
+        self.weight, self.mesh, self.how = weight, mesh, how
+        self.dtype = dtype_name(weight.dtype if dtype is None else dtype)
+        self.account = Account()
+        self._cut: dict[str, MeshTensor] = {}
+
+    def placed(self, mesh: Mesh, pattern: str, weight: Tensor) -> MeshTensor:
+        """The weight's tiles on a mesh, cut when first asked for."""
+        if str(mesh.shape) not in self._cut:
+            self._cut[str(mesh.shape)] = scatter(weight.detach().to(torch_dtype(self.dtype)), mesh, pattern)
+        return self._cut[str(mesh.shape)]
+
+    def run(self, made: Recipe, x: Tensor, weight: MeshTensor) -> Tensor:
+        """The whole result for x [m, k], in x's dtype."""
+        on = executor(self.how["backend"], self.how["exchange"], str(x.device))
+        result = run(made, (x.to(torch_dtype(self.dtype)), weight), on).gather()
+        self.account += account_of(made.schedule)
+        return result.to(x.dtype)
+
+
+class MeshLinear(_OnMesh):
+    """y = x W^T + bias for W [out, in], or x W for GPT-2's W [in, out]; the product on the mesh, the bias beside it."""
+
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, inputs_first: bool, mesh: Mesh, dtype: Any,
+        how: dict[str, Any],
+    ) -> None:  # fmt: skip
+        super().__init__(weight, mesh, dtype, how)
+        self.bias, self.inputs_first = bias, inputs_first
+        self.in_features, self.out_features = weight.shape if inputs_first else weight.shape[::-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y [..., out] of x [..., in]."""
+        rows = x.reshape(-1, self.in_features)
+        if not len(rows):
+            return x.new_zeros(*x.shape[:-1], self.out_features)
+        shapes = (tuple(rows.shape), (self.in_features, self.out_features))
+        name = "gemv" if len(rows) == 1 else "gemm"
+        made = recipe(name, self.mesh, self.dtype, shapes, (("accumulate", self.how["accumulate"]),))
+        pattern = made.inputs[1][1]
+        weight = self.weight if self.inputs_first else self.weight.mT
+        y = self.run(made, rows, self.placed(made.schedule.mesh, pattern, weight))
+        y = y.reshape(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias
+
+
+class MeshRMSNorm(_OnMesh):
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
+
+    def __init__(self, weight: nn.Parameter, eps: float, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
+        super().__init__(weight, mesh, dtype, how)
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normed x [..., n]."""
+        rows = x.reshape(-1, x.shape[-1])
+        if not len(rows):
+            return x
+        shapes = (tuple(rows.shape), tuple(self.weight.shape))
+        made = recipe("rms_norm", self.mesh, self.dtype, shapes, (("eps", self.eps),))
+        return self.run(made, rows, self.placed(made.schedule.mesh, made.inputs[1][1], self.weight)).reshape(x.shape)
+
+
+def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> nn.Module | None:
+    kind = type(layer).__name__
+    weight: Any = getattr(layer, "weight", None)
+    if isinstance(layer, nn.Linear):
+        return MeshLinear(weight, layer.bias, False, mesh, dtype, how)
+    if kind == "Conv1D" and isinstance(weight, nn.Parameter) and weight.dim() == 2:  # transformers' own, of GPT-2
+        return MeshLinear(weight, getattr(layer, "bias", None), True, mesh, dtype, how)
+    if kind.endswith("RMSNorm") and isinstance(weight, nn.Parameter) and weight.dim() == 1:
+        eps = next((getattr(layer, name) for name in ("variance_epsilon", "eps") if hasattr(layer, name)), None)
+        if _is_plain(layer, weight, eps):
+            return MeshRMSNorm(weight, float(eps), mesh, dtype, how)  # type: ignore[arg-type]
+    return None
+
+
+def _is_plain(layer: Callable[[Tensor], Tensor], weight: Tensor, eps: float | None) -> bool:
+    """Whether a norm does what its name says; some families' add 1 to the weight, or have a bias."""
+    if eps is None:
+        return False
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(2, len(weight), generator=source).to(weight.device, weight.dtype)
+    with torch.no_grad():
+        wide = x.float()
+        wanted = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight.float()
+        bound = 4 * torch.finfo(weight.dtype).eps * float(wanted.abs().max())
+        return bool(((layer(x).float() - wanted).abs() <= bound).all())

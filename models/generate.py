@@ -1,0 +1,148 @@
+"""Generation: how the next token is chosen, and a stream of tokens of one prompt or of several together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
+
+import torch
+from typing_extensions import Unpack
+
+from wafer_triton.errors import ShapeError
+from wafer_triton.models.prefill import Progress, silent
+
+if TYPE_CHECKING:
+    from wafer_triton.models.decoder import WaferForCausalLM
+
+Prompt = Sequence[int]
+T = TypeVar("T", covariant=True)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Greedy at temperature 0; else a draw among the `top_k` likeliest, or the fewest that hold `top_p` together.
+
+    The sequence of number i draws from `seed + i`, so a batch gives what its prompts give one by one. Raises ShapeError
+    for a number that makes no sense.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number")
+        if self.top_k is not None and self.top_k < 1:
+            raise ShapeError(f"top_k = {self.top_k} must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ShapeError(f"top_p = {self.top_p} must be above 0 and at most 1")
+
+    def generator(self, sequence: int) -> torch.Generator:
+        """The source of chance of one sequence."""
+        source = torch.Generator()
+        if self.seed is None:
+            source.seed()
+        else:
+            source.manual_seed(self.seed + sequence)
+        return source
+
+    def choose(self, logits: torch.Tensor, source: torch.Generator) -> int:
+        """The next token by its logits [vocab]."""
+        if self.temperature == 0:
+            return int(logits.argmax())
+        scores, ids = (logits.float().cpu() / self.temperature).sort(descending=True, stable=True)
+        odds = scores[: self.top_k].softmax(-1)
+        if self.top_p is not None:
+            before = odds.cumsum(-1) - odds  # the likeliest always stays
+            odds = torch.where(before < self.top_p, odds, 0.0)
+        return int(ids[torch.multinomial(odds, 1, generator=source)])
+
+
+class Stream(Iterator[T], Generic[T]):
+    """Tokens as they come, for one prompt ints, for a batch a list with one entry for each prompt, None once it ended.
+
+    A sequence ends before a stop token, which is not given, or after `max_new_tokens`. `tokens` holds, for each prompt,
+    all that came so far, also when an interrupt stopped the stream.
+    """
+
+    def __init__(
+        self,
+        model: WaferForCausalLM,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        sampling: Sampling,
+        stop: Collection[int],
+        progress: Progress = silent,
+        single: bool = True,
+    ) -> None:
+        self.model, self.prompts, self.limit, self.sampling = model, prompts, max_new_tokens, sampling
+        self.stop = {*model.config.eos_token_ids, *stop}
+        self.progress, self.single = progress, single
+        self.tokens: list[list[int]] = [[] for _ in prompts]
+        self._sources = [sampling.generator(number) for number in range(len(prompts))]
+        self._open = set(range(len(prompts))) if max_new_tokens else set()
+        self._begun = False
+
+    def __next__(self) -> Any:
+        if self._open:
+            logits = self._advance() if self._begun else self._prefill()
+            for number in sorted(self._open):
+                token = self.sampling.choose(logits[number], self._sources[number])
+                if token in self.stop:
+                    self._open.discard(number)
+                else:
+                    self.tokens[number].append(token)
+        made: list[int | None] = [
+            tokens[-1] if number in self._open else None for number, tokens in enumerate(self.tokens)
+        ]
+        self._open = {number for number in self._open if len(self.tokens[number]) < self.limit}
+        if all(token is None for token in made):
+            raise StopIteration
+        return made[0] if self.single and made[0] is not None else made
+
+    def _prefill(self) -> list[torch.Tensor]:
+        self.model.reset()
+        self._begun = True
+        return [self.model.prefill(prompt, self.progress, sequence=n) for n, prompt in enumerate(self.prompts)]
+
+    def _advance(self) -> torch.Tensor:
+        last = [tokens[-1] if number in self._open else None for number, tokens in enumerate(self.tokens)]
+        if self.model.batch == 1:
+            return self.model.step(self.tokens[0][-1])[None]
+        return self.model.advance(last + [None] * (self.model.batch - len(last)))
+
+
+class How(TypedDict, total=False):
+    """How tokens are chosen: the fields of `Sampling`, and `stop`, token ids that end a text beside the model's own."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int | None
+    stop: Collection[int]
+
+
+def stream(
+    model: WaferForCausalLM, prompts: Any, max_new_tokens: int, progress: Progress = silent, **how: Unpack[How]
+) -> Stream[Any]:
+    """A checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
+    if max_new_tokens < 0:
+        raise ShapeError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
+    single = len(prompts) > 0 and all(isinstance(token, int) for token in prompts)
+    if len(prompts) == 0:
+        raise ShapeError("the prompt is empty; give at least one token, or one prompt")
+    several: list[Prompt] = [prompts] if single else [list(one) for one in prompts]
+    if len(several) > model.batch:
+        raise ShapeError(
+            f"{len(several)} prompts, but the model is placed for {model.batch} at once; give batch={len(several)} "
+            f"when it is placed"
+        )
+    for number, one in enumerate(several):
+        if len(one) == 0:
+            raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
+        model.room(len(one) + max(0, max_new_tokens - 1), len(one))
+    stop = how.pop("stop", ())
+    return Stream(model, several, max_new_tokens, Sampling(**how), stop, progress, single)  # type: ignore[misc]

@@ -1,0 +1,54 @@
+"""A placed model as an `nn.Module`: parameters have their Hugging Face names and shapes, and live as tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from wafer_triton.errors import CheckpointError, DtypeError
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.tiles import PlacedWeights, Weights
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class PlacedModule(nn.Module):
+    """What a module promises about its parameters; each is put together from its tiles when it is asked for."""
+
+    config: DecoderConfig
+    weights: PlacedWeights
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters under their Hugging Face names, copies of what the tiles hold."""
+        start = f"{prefix}." if prefix else ""
+        return ((start + name, nn.Parameter(weight, requires_grad=False)) for name, weight in self.weights.items())
+
+    def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
+        """All parameters as transformers has them, a tied head under both its names."""
+        found = {} if destination is None else destination
+        found |= {prefix + name: weight for name, weight in self.weights.items()}
+        if self.config.tie_word_embeddings:
+            found[f"{prefix}lm_head.weight"] = found[prefix + EMBEDDING]
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Place other weights and forget all caches; CheckpointError for names or shapes that are not this model's."""
+        shapes = self.weights.shapes
+        given = set(state_dict) - ({"lm_head.weight"} if self.config.tie_word_embeddings else set())
+        if odd := sorted(set(shapes) ^ given):
+            raise CheckpointError(f"state_dict: {len(odd)} names missing or not this model's: {', '.join(odd[:4])}")
+        for name, shape in shapes.items():
+            if tuple(state_dict[name].shape) != shape:
+                raise CheckpointError(f"state_dict: {name} has shape {tuple(state_dict[name].shape)}, not {shape}")
+        self._place(state_dict)
+        return nn.modules.module._IncompatibleKeys([], [])
+
+    def _place(self, weights: Weights) -> None:
+        raise NotImplementedError
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PlacedModule:
+        raise DtypeError("a placed model stays where it is and as it is; give dtype= and executor= when it is placed")

@@ -1,0 +1,118 @@
+"""What number formats do to a model on a mesh: logits against fp32's over a text, and perplexity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import exp
+from typing import Any
+
+import torch
+
+from wafer_triton.errors import ShapeError
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.prefill import Progress, silent
+
+
+def windows(ids: Sequence[int], length: int) -> list[list[int]]:
+    """A text in windows of `length` tokens, each from the last token of the one before: all but one are judged."""
+    if length < 2:
+        raise ShapeError(f"windows of {length} tokens judge nothing; at least two are needed")
+    cut = [list(ids[start : start + length]) for start in range(0, len(ids) - 1, length - 1)]
+    return [one for one in cut if len(one) > 1]
+
+
+def logits_of(
+    model: WaferForCausalLM, ids: Sequence[int], length: int, progress: Progress = silent
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """For each window logits [positions, vocab] in fp32 and the tokens [positions] that followed."""
+    cut = windows(ids, length)
+    for number, one in enumerate(cut):
+        logits = model(torch.tensor([one[:-1]]))[0].float().cpu()
+        progress("windows", number + 1, len(cut))
+        yield logits, torch.tensor(one[1:])
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """exp of the mean negative log likelihood, in nats, of `tokens` tokens given those before them in their window."""
+
+    tokens: int
+    nats: float  # in all
+    window: int
+
+    @property
+    def perplexity(self) -> float:
+        """Infinite where some token had no likelihood at all."""
+        mean = self.nats / self.tokens
+        return exp(mean) if mean < 700 else float("inf")
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return asdict(self) | {"perplexity": self.perplexity}
+
+
+def perplexity(
+    model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
+) -> Perplexity:
+    """The perplexity of a text, window by window."""
+    nats, tokens = 0.0, 0
+    for logits, following in logits_of(model, ids, window, progress):
+        nats += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
+        tokens += len(following)
+    return Perplexity(tokens, nats, window)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How a format's logits differ from fp32's over a text whose tokens are given, not generated.
+
+    Errors are of logits; `relative_rms` is the root of the mean squared error over that of fp32's logits. `differ` of
+    the `tokens` positions have another likeliest token, the first of them at `first`, where fp32 says `wanted`.
+    """
+
+    tokens: int
+    largest: float
+    relative_rms: float
+    differ: int
+    first: int | None
+    wanted: int | None
+    got: int | None
+    perplexity: float
+    fp32_perplexity: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values; what is not finite as null, which JSON has."""
+        return {name: value if value == value and abs(value or 0) != float("inf") else None
+                for name, value in asdict(self).items()}  # fmt: skip
+
+
+def compare(
+    model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
+) -> Precision:
+    """`model`'s logits against those of `judge`, the same weights in fp32."""
+    squares, scale, largest, tokens, differ = 0.0, 0.0, 0.0, 0, 0
+    first: tuple[int, int, int] | None = None
+    nats = [0.0, 0.0]
+    pairs = zip(logits_of(model, ids, window, progress), logits_of(judge, ids, window), strict=True)
+    for (got, following), (wanted, _) in pairs:
+        error = (got - wanted).double()
+        largest = max(largest, float(error.abs().max().nan_to_num(float("inf"))))
+        squares, scale = squares + float(error.square().sum()), scale + float(wanted.double().square().sum())
+        other = (got.argmax(-1) != wanted.argmax(-1)).nonzero().flatten()
+        if len(other) and first is None:
+            at = int(other[0])
+            first = (tokens + at, int(wanted[at].argmax()), int(got[at].argmax()))
+        differ += len(other)
+        tokens += len(following)
+        for number, logits in enumerate((got, wanted)):
+            nats[number] += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
+    place, said, instead = first or (None, None, None)
+    ours, theirs = (Perplexity(tokens, one, window).perplexity for one in nats)
+    return Precision(tokens, largest, (squares / scale) ** 0.5, differ, place, said, instead, ours, theirs)
+
+
+def roomy(mesh: Mesh) -> Mesh:
+    """The same mesh on a device with SRAM for any dtype: fp32 is the judge of values, whether it would fit or not."""
+    return replace(mesh, device=replace(mesh.device, name=f"{mesh.device.name} (more SRAM)", sram_bytes=2**40))

@@ -1,0 +1,82 @@
+"""Prefill as schedules: a chunk of a prompt at once (WaferLLM, OSDI'25, section 4).
+
+Tokens are cut along y, widths along x; products are MeshGEMMs on the square grid, scores GEMM-T. A chunk attends to
+itself and to the chunks before it, whose keys and values lie along y too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wafer_triton.models.blocks import Block
+from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t
+from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rows import softmax_parts
+
+
+def attention(block: Block, tokens: int, past: int) -> Schedule:
+    """x -> x plus the attention block's output, and the keys and values; `tokens` and `past` are of each row.
+
+    The buffers `keys` and `values` hold the new entries first, then those of the past; bias [tokens, tokens + past]
+    masks the future and the padding.
+    """
+    b, c = Builder(block.mesh, "prefill attention"), block.config
+    width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), c.num_attention_heads, tokens + past
+    run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
+    b.buffer("x", (tokens, d), block.dtype, "resident")
+    block.attention_weights(b, "x", tokens)
+    b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
+    b.buffer("sin", (tokens, block.pairs), block.dtype, "input")
+    b.buffer("bias", (tokens, seen), "fp32", "input")
+    b.buffer("h", (tokens, d), block.dtype)
+    b.buffer("qkv", (tokens, block.qkv), block.sums)
+    b.buffer("q", (tokens, q_heads, width), block.dtype, "output")
+    for name in ("k", "v"):
+        b.buffer(name, (tokens, c.num_key_value_heads, width), block.dtype, "output")
+    for name in ("keys", "values"):
+        role = "resident" if past else "scratch"
+        b.buffer(name, (seen, c.num_key_value_heads, width), block.dtype, role)
+    b.buffer("s", (q_heads, tokens, seen), block.sums)
+    b.buffer("p", (q_heads, tokens, seen), block.dtype)
+    b.buffer("o", (tokens, q_heads, width), block.sums)
+    b.buffer("att", (tokens, q_heads * width), block.dtype)
+    b.buffer("y", (tokens, d), block.sums)
+
+    block.norm(b, "x")
+    align(b, "h", "x")
+    meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv, label="qkv", **run)
+    # the copies take as many elements as there are new ones, at the front
+    new = b.buffers["k"].numel
+    copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
+    block.rotate(b, tokens, ("q", "k", "v"), *copies)
+    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, label="scores", **run, **block.heads)
+    z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
+    align(b, "p", "x")
+    align(b, "values", "y")
+    meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run, **block.heads)
+    b.round(b.local("normalize", "att", ("o", z), m=tokens, heads=q_heads, n=width), label="attention")
+    align(b, "att", "x")
+    meshgemm(b, "att", "wo", "y", k=q_heads * width, n=d, label="output projection", **run)
+    b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
+    return b.build()
+
+
+def ffn(block: Block, tokens: int, past: int) -> Schedule:
+    """x -> x plus the feed-forward block's output; the past does not matter."""
+    b, c = Builder(block.mesh, "prefill feed-forward"), block.config
+    d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
+    run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
+    b.buffer("x", (tokens, d), block.dtype, "resident")
+    block.ffn_weights(b, "x")
+    b.buffer("h", (tokens, d), block.dtype)
+    b.buffer("gu", (tokens, 2 * f), block.sums)
+    b.buffer("act", (tokens, f), block.dtype)
+    b.buffer("y", (tokens, d), block.sums)
+    block.norm(b, "x")
+    align(b, "h", "x")
+    meshgemm(b, "h", "wgu", "gu", k=d, n=2 * f, label="gate and up", **run)
+    b.round(b.local("silu_mul", "act", "gu", m=tokens, n=f), label="silu")
+    align(b, "act", "x")
+    meshgemm(b, "act", "wdown", "y", k=f, n=d, label="down", **run)
+    b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
+    return b.build()

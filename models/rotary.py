@@ -1,0 +1,133 @@
+"""Rotary position embedding: the frequencies of a head's pairs, and how context extensions stretch them.
+
+The same float32 operations in the same order as transformers' `modeling_rope_utils`, so the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from wafer_triton.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are stretched; `kind` is transformers' `rope_type`, positions are in tokens.
+
+    Raises `ConfigError` at birth for a kind or a number that cannot be.
+    """
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192  # llama3, yarn and dynamic
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            known = ", ".join(repr(kind) for kind in ("default", *KINDS))
+            raise ConfigError(f"rope_scaling: rope_type = {self.kind!r} is not computed here; supported: {known}")
+        for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast",
+                    "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):  # fmt: skip
+            value = getattr(self, key)
+            if value is None and key in ("attention_factor", "mscale", "mscale_all_dim"):
+                continue
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ConfigError(f"rope_scaling: {key} = {value!r} must be a positive number")
+        if not self.low_freq_factor < self.high_freq_factor:
+            raise ConfigError(
+                f"rope_scaling: low_freq_factor = {self.low_freq_factor} must be below "
+                f"high_freq_factor = {self.high_freq_factor}"
+            )
+
+
+def inv_freq(
+    theta: float, head_dim: int, scaling: RopeScaling | None = None, length: int | None = None
+) -> tuple[torch.Tensor, float]:
+    """Inverse frequencies (head_dim / 2,) float32 in radians per token, and the factor on cos and sin.
+
+    `length` is how many tokens there are so far; only `dynamic` asks.
+    """
+    if scaling is None:
+        return _plain(theta, head_dim), 1.0
+    return KINDS[scaling.kind](theta, head_dim, scaling, length)
+
+
+def _plain(theta: float | torch.Tensor, head_dim: int) -> torch.Tensor:
+    return 1.0 / (theta ** _exponents(head_dim))
+
+
+def _exponents(head_dim: int) -> torch.Tensor:
+    return torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
+
+
+def _linear(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
+    return _plain(theta, head_dim) / scaling.factor, 1.0
+
+
+def _dynamic(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
+    """NTK-aware: past the trained context the base grows with the length."""
+    context = scaling.original_max_position_embeddings
+    if length is None or length <= context:
+        return _plain(theta, head_dim), 1.0
+    growth = (scaling.factor * torch.tensor(length) / context) - (scaling.factor - 1)
+    return _plain(theta * growth ** (head_dim / (head_dim - 2)), head_dim), 1.0
+
+
+def _llama3(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
+    """Long waves are stretched by `factor`, short ones kept, those between blended."""
+    freq, context = _plain(theta, head_dim), scaling.original_max_position_embeddings
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    wavelength = 2 * math.pi / freq
+    is_long, is_short = wavelength > context / low, wavelength < context / high
+    blend = (context / wavelength - low) / (high - low)
+    blended = (1 - blend) * freq / scaling.factor + blend * freq
+    return torch.where(is_long, freq / scaling.factor, torch.where(is_short, freq, blended)), 1.0
+
+
+def _yarn(theta: float, head_dim: int, scaling: RopeScaling, length: int | None) -> tuple[torch.Tensor, float]:
+    """Pairs that turn often are kept, those that turn seldom interpolated, with a ramp between (arXiv 2309.00071)."""
+    context, factor = scaling.original_max_position_embeddings, scaling.factor
+
+    def pair(turns: float) -> float:
+        """The dimension that turns so often over the trained context."""
+        return (head_dim * math.log(context / (turns * 2 * math.pi))) / (2 * math.log(theta))
+
+    low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low if high != low else 0.001
+    ramp = ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    waves = theta ** _exponents(head_dim)
+    kept = 1 - ramp
+    return (1.0 / (factor * waves)) * (1 - kept) + (1.0 / waves) * kept, _attention_factor(scaling)
+
+
+def _attention_factor(scaling: RopeScaling) -> float:
+    def grown(mscale: float) -> float:
+        return 1.0 if scaling.factor <= 1 else 0.1 * mscale * math.log(scaling.factor) + 1.0
+
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    if scaling.mscale and scaling.mscale_all_dim:
+        return grown(scaling.mscale) / grown(scaling.mscale_all_dim)
+    return grown(1)
+
+
+KINDS: dict[str, Callable[[float, int, RopeScaling, int | None], tuple[torch.Tensor, float]]] = {
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+}

@@ -1,0 +1,44 @@
+"""Text to tokens, by the tokenizer of a checkpoint's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.errors import CheckpointError, ShapeError
+
+
+@lru_cache(maxsize=4)
+def tokenizer_of(folder: Path | None) -> Any:
+    """The tokenizer in a folder; CheckpointError without one."""
+    if folder is None:
+        raise CheckpointError("a model made from a configuration has no tokenizer; give token ids")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise CheckpointError(f"{folder}: no tokenizer that can be read (tokenizer.json): {reason}") from None
+
+
+def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Token ids of a conversation up to where the answer begins; CheckpointError without a chat template."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise CheckpointError("the tokenizer has no chat template; write the prompt out and tokenize it")
+    ids: list[int] = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+    return ids
+
+
+def file_ids(folder: Path, path: Path, limit: int | None = None) -> list[int]:
+    """The first `limit` tokens (None: all) of a text file; ShapeError unless there are two at least."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ShapeError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
+    if len(ids) < 2:
+        raise ShapeError(f"{path}: {len(ids)} tokens; at least two are needed, as each is judged by those before it")
+    return ids

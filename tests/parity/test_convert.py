@@ -1,0 +1,92 @@
+"""`convert`: a transformers model's own logits, its linear layers and RMSNorms computed on a mesh."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from wafer_triton import convert
+from wafer_triton.device import PRESETS
+from wafer_triton.errors import DtypeError, ShapeError, SramError
+from wafer_triton.models.convert import MeshLinear, MeshRMSNorm, account
+from wafer_triton.testing import assert_close
+
+SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6, "vocab_size": 97}
+GPT2 = {"n_embd": 48, "n_layer": 2, "n_head": 4, "vocab_size": 97, "n_positions": 64}
+MODELS = {
+    "gpt2": GPT2,
+    "qwen2": SIZES | {"num_key_value_heads": 2},
+    "qwen3": SIZES | {"num_key_value_heads": 2, "head_dim": 16},
+    "gemma2": SIZES | {"num_key_value_heads": 2, "head_dim": 8},
+}
+LAYERS = {"gpt2": (9, 0), "qwen2": (15, 5), "qwen3": (15, 9), "gemma2": (15, 0)}  # Linear or Conv1D, RMSNorm
+IDS = torch.arange(14).view(2, 7)
+
+
+def model(kind: str) -> nn.Module:
+    torch.manual_seed(0)
+    ends = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
+    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **MODELS[kind], **ends)).eval()
+    for name, weight in made.named_parameters():
+        if "norm" in name or "bias" in name:
+            nn.init.normal_(weight, 1.0 if "norm" in name else 0.0, 0.3)
+    return made
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize("mesh", ["3", "2x4"])
+@pytest.mark.parametrize("kind", MODELS)
+@torch.no_grad()
+def test_a_converted_model_says_what_it_said(kind, mesh, exchange, roomy):
+    made = model(kind)
+    wanted, names = made(IDS).logits, list(made.state_dict())
+    tokens = made.generate(IDS[:1], max_new_tokens=6, do_sample=False)
+    assert convert(made, mesh=mesh, device=roomy, exchange=exchange) is made
+    assert sum(isinstance(one, MeshLinear) for one in made.modules()) == LAYERS[kind][0]
+    assert sum(isinstance(one, MeshRMSNorm) for one in made.modules()) == LAYERS[kind][1]
+    got = made(IDS).logits
+    assert (got - wanted).norm() <= 1e-5 * wanted.norm()
+    assert account(made).rounds > 0 and account(made).link_bytes > 0
+    assert made.generate(IDS[:1], max_new_tokens=6, do_sample=False).equal(tokens)
+    assert list(made.state_dict()) == names
+
+
+def test_a_layer_counts_as_many_rounds_as_its_schedule_has(roomy):
+    layer = convert(nn.Sequential(nn.Linear(10, 7)), mesh=3, device=roomy)
+    layer(torch.randn(1, 10))
+    once = account(layer)
+    layer(torch.randn(10))
+    assert account(layer).rounds == 2 * once.rounds > 0
+
+
+@pytest.mark.parametrize("shape", [(0, 10), (10,), (2, 3, 10), (1, 1, 10)])
+@torch.no_grad()
+def test_a_linear_layer_takes_any_leading_dimensions(shape, roomy):
+    plain = nn.Linear(10, 7)
+    made = convert(nn.Sequential(nn.Linear(10, 7)), mesh="2x3", device=roomy)
+    made[0].load_state_dict(plain.state_dict())
+    x = torch.randn(shape)
+    torch.testing.assert_close(made(x), plain(x))
+
+
+@torch.no_grad()
+def test_tiles_may_have_another_dtype_than_the_model(roomy):
+    plain, x = nn.Linear(30, 20, bias=False), torch.randn(5, 30)
+    made = convert(nn.Sequential(plain), mesh=3, device=roomy, dtype="bf16")
+    half = x.bfloat16() @ plain.weight.bfloat16().mT
+    reference = x.bfloat16().double() @ plain.weight.bfloat16().double().mT
+    got = made(x)
+    assert got.dtype == torch.float32 and not torch.equal(got, plain(x))
+    assert_close(got, reference, "bf16", plain=half)
+
+
+def test_what_cannot_be_converted_says_why(roomy):
+    with pytest.raises(ShapeError, match="Sequential has no Linear, Conv1D or RMSNorm to convert"):
+        convert(nn.Sequential(nn.ReLU()), mesh=3)
+    with pytest.raises(DtypeError, match="float64 is not supported"):
+        convert(nn.Sequential(nn.Linear(4, 4).double()), mesh=3)
+    tiny = replace(PRESETS["wse2"], name="tiny", sram_bytes=4096)
+    with pytest.raises(SramError, match="the smallest mesh"):
+        convert(nn.Sequential(nn.Linear(200, 200)), mesh=2, device=tiny)(torch.randn(1, 200))

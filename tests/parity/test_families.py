@@ -1,0 +1,191 @@
+"""Every family and option against transformers, from folders of small random checkpoints in both config spellings."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.testing import assert_close
+from wafer_triton.torch_executor import TorchExecutor
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SIZES = {
+    "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "vocab_size": 97, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+    "initializer_range": 0.2, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+PROMPT, STEPS = 11, 64  # past the 64 positions of the context, where dynamic scaling begins
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A family with its options, as transformers names them."""
+
+    name: str
+    kind: str = "llama"
+    tied: bool = False
+    rope: dict = field(default_factory=dict)
+    more: dict = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FAMILIES = [
+    Family("llama2", more={"num_key_value_heads": 6}),
+    Family("codellama", rope={"rope_theta": 1000000.0}),
+    Family("llama3", rope={"rope_theta": 500000.0}),
+    Family("llama3.1-llama3-rope", rope=LLAMA3 | {"original_max_position_embeddings": 16}),
+    Family("llama3.2-tied", tied=True, rope=LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 16}),
+    Family("linear-rope", rope={"rope_type": "linear", "factor": 2.0}),
+    Family("dynamic-rope", rope={"rope_type": "dynamic", "factor": 2.0}),
+    Family("yarn-rope", rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}),
+    Family("mistral-own-head-dim", "mistral", more={"sliding_window": None, "head_dim": 12}),
+    Family("qwen2", "qwen2", tied=True),
+    Family("qwen2.5-yarn", "qwen2", rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32}),
+    Family("qwen3", "qwen3", more={"head_dim": 10}),
+    Family("qwen3-tied", "qwen3", tied=True, more={"head_dim": 16, "num_attention_heads": 4}),
+]
+families = pytest.mark.parametrize("family", FAMILIES, ids=str)
+BIASED = next(one for one in FAMILIES if one.name == "qwen2")
+NORMED = next(one for one in FAMILIES if one.name == "qwen3")
+
+
+@cache
+def judge(family: Family, dtype: str = "fp32"):
+    """transformers' model in fp32; its weights are numbers of `dtype`."""
+    torch.manual_seed(5)
+    rope = {"rope_theta": 5000.0, **family.rope}
+    settings = SIZES | {"tie_word_embeddings": family.tied, "rope_parameters": rope} | family.more
+    config = AutoConfig.for_model(family.kind, **settings)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for name, weight in model.named_parameters():
+        if name.endswith("norm.weight"):
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
+        weight.data = weight.data.to(DTYPES.get(dtype, torch.float32)).float()
+    return model
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A function that saves a family's checkpoint once and returns its folder, with config.json in a spelling."""
+
+    @cache
+    def folder(family: Family, spelling: int = 5, dtype: str = "fp32") -> Path:
+        path = tmp_path_factory.mktemp(family.name)
+        judge(family, dtype).save_pretrained(path)
+        if spelling == 4:
+            values = json.loads((path / "config.json").read_text())
+            rope = values.pop("rope_parameters")
+            values |= {"rope_theta": rope.pop("rope_theta"), "torch_dtype": values.pop("dtype")}
+            kind = rope.pop("rope_type")
+            values["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+            values.pop("layer_types", None)
+            if family.kind.startswith("qwen"):
+                values |= {"sliding_window": 4096, "use_sliding_window": False}
+            (path / "config.json").write_text(json.dumps(values))
+        return path
+
+    return folder
+
+
+@cache
+@torch.no_grad()
+def judged(family: Family, weights: str = "fp32", run: torch.dtype = torch.float32) -> tuple[list[int], torch.Tensor]:
+    """A text of greedy tokens behind a prompt, and the logits that chose each."""
+    model = judge(family, weights).to(run)
+    try:
+        tokens = torch.randint(97, (PROMPT,), generator=torch.Generator().manual_seed(3)).tolist()
+        if run != torch.float32:  # the text that the fp32 model wrote
+            tokens = judged(family, weights)[0]
+            return tokens, model(torch.tensor([tokens])).logits[0, PROMPT - 1 :]
+        out = model(torch.tensor([tokens]), use_cache=True)
+        logits = [out.logits[0, -1]]
+        for _ in range(STEPS):
+            tokens.append(int(logits[-1].argmax()))
+            out = model(torch.tensor([tokens[-1:]]), past_key_values=out.past_key_values, use_cache=True)
+            logits.append(out.logits[0, -1])
+        return tokens, torch.stack(logits)
+    finally:
+        model.float()
+
+
+def logits_of(made: WaferForCausalLM, tokens: list[int]) -> torch.Tensor:
+    """Logits [steps + 1, vocab] behind the prompt and each further token."""
+    made.reset()
+    return torch.stack([made.prefill(tokens[:PROMPT]), *(made.step(token) for token in tokens[PROMPT:])])
+
+
+def wafer(folder: Path, mesh: str = "3", **options) -> WaferForCausalLM:
+    return WaferForCausalLM.from_pretrained(folder, mesh=mesh, **({"max_length": PROMPT + STEPS} | options))
+
+
+@families
+@pytest.mark.parametrize("spelling", [4, 5])
+def test_logits_and_tokens_are_those_of_transformers(family, spelling, folders, roomy):
+    tokens, wanted = judged(family)
+    made = wafer(folders(family, spelling), device=roomy)
+    got = logits_of(made, tokens)
+    assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
+    assert list(made.generate(tokens[:PROMPT], STEPS)) == tokens[PROMPT:]
+
+
+@families
+def test_parameters_are_those_of_transformers(family, folders, roomy):
+    wanted, made = judge(family).state_dict(), wafer(folders(family), "2x3", device=roomy)
+    assert made.state_dict().keys() == wanted.keys()
+    assert all(torch.equal(weight, wanted[name]) for name, weight in made.state_dict().items())
+    assert [name for name, _ in made.named_parameters()] == list(made.weights)
+    assert sum(weight.numel() for weight in made.parameters()) == judge(family).num_parameters()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", [BIASED, NORMED], ids=str)
+def test_errors_are_at_most_twice_those_of_transformers(family, dtype, folders, roomy):
+    tokens, _ = judged(family, dtype)
+    plain = judged(family, dtype, DTYPES[dtype])[1]
+    reference = judged(family, dtype, torch.float64)[1]
+    made = wafer(folders(family, 5, dtype), device=roomy, dtype=dtype)
+    assert_close(logits_of(made, tokens), reference, dtype, plain=plain)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("family", [BIASED, NORMED], ids=str)
+@pytest.mark.parametrize("mesh", ["3", "2x3"])
+def test_explicit_and_elided_are_the_same_bits(family, mesh, dtype, folders, roomy):
+    tokens, _ = judged(family)
+    explicit, elided = (
+        logits_of(
+            wafer(folders(family), mesh, device=roomy, dtype=dtype, executor=TorchExecutor(exchange=how)), tokens[:20]
+        )
+        for how in ("explicit", "elided")
+    )
+    assert torch.equal(explicit, elided)
+
+
+@pytest.mark.parametrize("policy", ["shift", "concat"])
+@pytest.mark.parametrize("mesh", ["1", "2x3", "5x2", "7", "1x4"])
+@pytest.mark.parametrize("family", [BIASED, NORMED], ids=str)
+def test_every_mesh_and_policy_says_the_same(family, mesh, policy, folders, roomy):
+    tokens, _ = judged(family)
+    longest = (PROMPT + 20) * (1 if policy == "shift" else int(mesh.split("x")[0]))
+    made = wafer(folders(family), mesh, device=roomy, max_length=longest, kv_policy=policy)
+    assert list(made.generate(tokens[:PROMPT], 20)) == tokens[PROMPT : PROMPT + 20]
+
+
+def test_other_weights_may_be_placed(folders, roomy):
+    made = wafer(folders(BIASED), device=roomy)
+    tokens, wanted = judged(BIASED)
+    state = made.state_dict()
+    made.load_state_dict({name: torch.zeros_like(weight) for name, weight in state.items()})
+    assert logits_of(made, tokens[: PROMPT + 1]).eq(0).all()
+    made.load_state_dict(state)
+    torch.testing.assert_close(logits_of(made, tokens[: PROMPT + 3]), wanted[:4], rtol=1e-4, atol=1e-4)

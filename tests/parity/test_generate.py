@@ -1,0 +1,300 @@
+"""Generation: sampling, batches of unequal prompts, stops, interrupts, the module's forward, and what is refused."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from wafer_triton.errors import CacheError, CheckpointError, ConfigError, DtypeError, ShapeError
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.families import SHAPES, RandomWeights, config_of
+from wafer_triton.models.generate import Sampling
+
+CONFIG = DecoderConfig(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
+)  # fmt: skip
+PROMPTS = [[3, 4, 5, 6, 7, 8, 9], [1], [30, 2, 2]]
+
+
+class Weights(RandomWeights):
+    """Large enough to make logits differ."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(name) * (1 if name.endswith("norm.weight") else 15)
+
+
+def decoder(mesh="2x3", **options) -> WaferForCausalLM:
+    return WaferForCausalLM(CONFIG, Weights(CONFIG), mesh=as_mesh(mesh), **({"max_length": 24} | options))
+
+
+@pytest.fixture(scope="module")
+def single():
+    return decoder()
+
+
+@pytest.fixture(scope="module")
+def batched():
+    return decoder(batch=3)
+
+
+# --- batches ---
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.5, "seed": 3}], ids=["greedy", "sampled"])
+def test_a_batch_is_its_prompts_one_by_one(single, batched, how):
+    stream = batched.generate(PROMPTS, 8, **how)
+    steps = list(stream)
+    one_by_one = [
+        list(single.generate(prompt, 8, **how | ({"seed": how["seed"] + number} if how else {})))
+        for number, prompt in enumerate(PROMPTS)
+    ]
+    assert stream.tokens == one_by_one
+    assert [list(column) for column in zip(*steps, strict=True)] == one_by_one
+    assert batched.counts == [len(prompt) + 7 for prompt in PROMPTS]
+
+
+def test_a_batch_smaller_than_the_placement(single, batched):
+    stream = batched.generate(PROMPTS[:2], 5)
+    assert [len(step) for step in stream] == [2] * 5
+    assert stream.tokens == [list(single.generate(prompt, 5)) for prompt in PROMPTS[:2]]
+    assert list(batched.generate(PROMPTS[2], 5)) == list(single.generate(PROMPTS[2], 5))
+
+
+def test_sequences_of_a_batch_end_on_their_own(single, batched):
+    free = [list(single.generate(prompt, 8)) for prompt in PROMPTS]
+    stop = next(token for token in free[1] if token not in free[0])
+    stream = batched.generate(PROMPTS, 8, stop=[stop])
+    steps = list(stream)
+    wanted = [tokens[: tokens.index(stop)] if stop in tokens else tokens for tokens in free]
+    assert stream.tokens == wanted and len(wanted[1]) < len(wanted[0]) == 8
+    ended = len(wanted[1])
+    assert [step[1] for step in steps] == wanted[1] + [None] * (8 - ended)
+
+
+def test_logits_of_a_batch_are_those_of_its_sequences(single, batched):
+    batched.reset()
+    last = [batched.prefill(prompt, sequence=number) for number, prompt in enumerate(PROMPTS)]
+    tokens = [5, None, 7]
+    got = batched.advance(tokens)
+    for number in (0, 2):
+        single.reset()
+        torch.testing.assert_close(single.prefill(PROMPTS[number]), last[number], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(single.step(tokens[number]), got[number], rtol=1e-4, atol=1e-4)
+    assert batched.counts == [8, 1, 4], "the second rests"
+
+
+# --- choosing ---
+
+
+def test_a_seed_reproduces_and_another_does_not(single):
+    first, again, other = (list(single.generate([3, 4], 16, temperature=2.0, seed=seed)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_temperature_near_zero_is_greedy(single):
+    assert list(single.generate([3, 4], 8, temperature=1e-4, seed=1)) == list(single.generate([3, 4], 8))
+
+
+LOGITS = torch.tensor([0.4, 0.1, 0.3, 0.2]).log()
+
+
+def drawn(sampling: Sampling) -> Counter:
+    source = sampling.generator(0)
+    return Counter(sampling.choose(LOGITS, source) for _ in range(600))
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"),
+    [
+        ({}, {0, 1, 2, 3}), ({"top_k": 1}, {0}), ({"top_k": 2}, {0, 2}), ({"top_k": 99}, {0, 1, 2, 3}),
+        ({"top_p": 0.3}, {0}), ({"top_p": 0.5}, {0, 2}), ({"top_p": 0.75}, {0, 2, 3}), ({"top_p": 1.0}, {0, 1, 2, 3}),
+        ({"top_k": 3, "top_p": 0.6}, {0, 2}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_top_k_and_top_p_keep_the_likeliest(how, kept):
+    assert set(drawn(Sampling(temperature=1.0, seed=0, **how))) == kept
+
+
+def test_draws_follow_the_probabilities():
+    # 0.4 of 600 has a standard deviation of 12
+    assert abs(drawn(Sampling(temperature=1.0, seed=0))[0] - 240) < 60
+    assert drawn(Sampling(temperature=0.25, seed=0))[0] > 350, "colder is more certain: 0.4^4 of the sum is 0.72"
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"temperature": -1.0}, "temperature = -1.0 must be 0"), ({"temperature": float("nan")}, "temperature = nan"),
+        ({"top_k": 0}, "top_k = 0 must be at least 1"), ({"top_p": 0.0}, "top_p = 0.0 must be above 0"),
+        ({"top_p": 1.5}, "top_p = 1.5 must be above 0 and at most 1"),
+    ],
+)  # fmt: skip
+def test_sampling_that_makes_no_sense(single, how, message):
+    with pytest.raises(ShapeError, match=message):
+        single.generate([1], 1, **how)
+
+
+# --- ends ---
+
+
+def test_stop_tokens_and_lengths(single):
+    free = list(single.generate([3, 4], 10))
+    assert list(single.generate([3, 4], 10, stop=[free[4]])) == free[: free.index(free[4])]
+    assert list(single.generate([3, 4], 0)) == []
+    assert len(list(single.generate([3, 4], 23))) == 23, "the last token is not cached"
+    with pytest.raises(CacheError, match="25 tokens do not fit the KV cache of max_length = 24"):
+        single.generate([3, 4], 24)
+    with pytest.raises(ShapeError, match="max_new_tokens = -1 must be 0 or more"):
+        single.generate([3, 4], -1)
+
+
+def test_an_interrupt_leaves_what_was_generated(monkeypatch):
+    made = decoder()
+    free = list(made.generate([3, 4], 6))
+    run, calls = type(made.layers).run, []
+
+    def breaks(self, *args):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return run(self, *args)
+
+    monkeypatch.setattr(type(made.layers), "run", breaks)
+    stream = made.generate([3, 4], 6)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    assert stream.tokens == [free[:4]]
+    with pytest.raises(CacheError, match=r"broke off half-way, so the cache is not whole; call reset\(\)"):
+        made.step(1)
+    with pytest.raises(CacheError, match=r"broke off in the middle of a step; call reset\(\)"):
+        made.prefill([1], sequence=0)
+    assert list(made.generate([3, 4], 6)) == free
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([], "the prompt is empty"), ([[]], "the prompt is empty"), ([[1], []], r"the prompt is empty.* \(prompt 1\)"),
+        ([[1]] * 4, "4 prompts, but the model is placed for 3 at once; give batch=4"),
+        ([[1], [1] * 30], "31 tokens do not fit the KV cache"),
+    ],
+    ids=["none", "one-empty", "second-empty", "too-many", "too-long"],
+)  # fmt: skip
+def test_batches_that_are_refused(batched, prompts, message):
+    with pytest.raises((ShapeError, CacheError), match=message):
+        batched.generate(prompts, 2)
+
+
+@pytest.mark.parametrize("tokens", [[1], [None] * 3], ids=["too-few", "all-rest"])
+def test_a_step_needs_a_token_for_each_sequence(batched, tokens):
+    with pytest.raises(ShapeError, match="tokens for 3 sequences"):
+        batched.advance(tokens)
+
+
+@pytest.mark.parametrize("name", ["max_length", "max_prompt", "batch"])
+def test_sizes_must_be_positive(name):
+    with pytest.raises(ShapeError, match=f"{name} = 0 must be a whole number of at least 1"):
+        decoder(**{name: 0})
+
+
+# --- as a module ---
+
+
+def test_forward_gives_the_logits_of_every_position(single):
+    ids = torch.tensor([[3, 4, 5, 6], [7, 8, 9, 1]])
+    logits = single(ids)
+    assert logits.shape == (2, 4, 31)
+    for row, got in zip(ids.tolist(), logits, strict=True):
+        single.reset()
+        stepped = [single.prefill(row[:1]), *(single.step(token) for token in row[1:])]
+        torch.testing.assert_close(torch.stack(stepped), got, rtol=1e-4, atol=1e-4)
+    assert single(ids).equal(logits) and single.eval() is single
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 4), (2, 0)])
+def test_forward_refuses_what_is_no_batch(single, shape):
+    with pytest.raises(ShapeError, match=r"must be \[batch, length\]"):
+        single(torch.zeros(shape, dtype=torch.long))
+
+
+def test_a_placed_model_is_not_moved(single):
+    with pytest.raises(DtypeError, match="stays where it is"):
+        single.half()
+
+
+def test_state_dicts_that_do_not_fit(single):
+    state = single.state_dict()
+    name = "model.layers.0.self_attn.q_norm.weight"
+    with pytest.raises(CheckpointError, match=f"state_dict: 1 names missing or not this model's: {name}"):
+        single.load_state_dict({key: value for key, value in state.items() if key != name})
+    with pytest.raises(CheckpointError, match=rf"{name} has shape \(5,\), not \(6,\)"):
+        single.load_state_dict(state | {name: torch.ones(5)})
+
+
+# --- from a shape alone, and chat ---
+
+
+def test_random_weights_are_those_of_their_seed():
+    one, same, other = (WaferForCausalLM.from_config(CONFIG, mesh=3, seed=seed).state_dict() for seed in (0, 0, 1))
+    key = "model.layers.1.mlp.up_proj.weight"
+    assert one[key].equal(same[key]) and not one[key].equal(other[key])
+    zeros = WaferForCausalLM.from_config(CONFIG, mesh=3, random_weights=False)
+    assert zeros.prefill([1, 2]).eq(0).all()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_known_shape_is_a_configuration(name):
+    config = config_of(name)
+    assert config.name == name and config.vocab_size > 30000
+
+
+def test_an_unknown_shape_is_named():
+    with pytest.raises(ConfigError, match="lama3-8b: neither a folder nor a known shape; did you mean 'llama3-8b'"):
+        config_of("lama3-8b")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A folder with a tokenizer of words and a chat template."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("chat")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, vocab_size=8, eos_token_id=None, bos_token_id=None)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    vocabulary = ["<unk>", "user", "bot", "hi", "you", "are", "a", "mesh"]
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(vocabulary)}))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}bot{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_chat_goes_through_the_template(checkpoint):
+    made = WaferForCausalLM.from_pretrained(checkpoint, mesh=2, max_length=16)
+    stream = made.chat([{"role": "user", "content": "hi you"}], 3)
+    assert stream.prompts == [[1, 3, 4, 2]]
+    assert list(stream) == list(made.generate([1, 3, 4, 2], 3))
+
+
+def test_chat_without_a_template_or_tokenizer(checkpoint, tmp_path):
+    with pytest.raises(CheckpointError, match="made from a configuration has no tokenizer"):
+        WaferForCausalLM.from_config(CONFIG, mesh=2).chat([], 1)
+    for file in checkpoint.iterdir():
+        if "chat_template" not in file.name:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match="the tokenizer has no chat template"):
+        WaferForCausalLM.from_pretrained(tmp_path, mesh=2, max_length=16).chat([{"role": "user", "content": "hi"}], 1)

@@ -1,0 +1,244 @@
+"""Prefill in chunks and on a mesh of its own; re-placing weights and cache between the phases, and what that costs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from wafer_triton.account import Account, account
+from wafer_triton.device import PRESETS
+from wafer_triton.errors import SramError
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models import replacement
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.prefill import chunks
+from wafer_triton.models.replacement import blocks_of, redistribute
+from wafer_triton.models.tiles import KINDS, layer_tiles
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.torch_executor import TorchExecutor
+
+CONFIG = DecoderConfig(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=10, vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
+)  # fmt: skip
+SMALL = replace(PRESETS["wse2"], name="small", sram_bytes=13 * 1024)
+TOKENS = torch.randint(31, (40,), generator=torch.Generator().manual_seed(1)).tolist()
+
+
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in param_shapes(CONFIG).items()}
+
+
+def decoder(mesh, device="wse2", **options) -> WaferForCausalLM:
+    return WaferForCausalLM(CONFIG, weights(), mesh=as_mesh(mesh, device), **({"max_length": 64} | options))
+
+
+def logits_of(made: WaferForCausalLM, prompt: int, steps: int = 8) -> torch.Tensor:
+    made.reset()
+    return torch.stack([made.prefill(TOKENS[:prompt]), *(made.step(t) for t in TOKENS[prompt : prompt + steps])])
+
+
+# --- chunks ---
+
+
+@pytest.mark.parametrize(("side", "count", "tokens"), [(3, 29, 2), (4, 40, 3), (5, 1, 1), (2, 7, 1), (3, 30, 10)])
+def test_chunks_take_every_token_once_and_in_order(side, count, tokens):
+    parts = chunks(side, count, tokens)
+    assert torch.cat([part.position[part.position >= 0] for part in parts]).sort().values.equal(torch.arange(count))
+    past = 0
+    for part in parts:
+        assert part.position.shape == (side, part.tokens) and part.tokens <= tokens and part.past == past
+        here = part.position.flatten()[part.index]
+        assert here.tolist() == list(range(part.start, part.start + part.count)), "in order, row by row"
+        past += part.tokens
+    assert all(part.count == side * tokens for part in parts[:-1]), "only the last is smaller"
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize("mesh", ["2", "2x3", "5"])
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_chunks_compute_what_one_prefill_does(mesh, tokens, exchange, monkeypatch):
+    made = decoder(mesh, executor=TorchExecutor(exchange=exchange))
+    whole = logits_of(made, 29)
+    once = made.account()
+    monkeypatch.setattr(type(made.placement), "chunk", lambda self, count: tokens)
+    torch.testing.assert_close(logits_of(made, 29), whole, rtol=1e-5, atol=1e-5)
+    assert made.account().rounds > once.rounds
+
+
+def test_a_prompt_that_overflows_goes_in_chunks():
+    roomy, made = decoder(2), decoder(2, SMALL, max_prompt=40)
+    assert (made.placement.chunk(3), made.placement.chunk(40)) == (2, 2), "20 rows in 10 chunks"
+    torch.testing.assert_close(logits_of(made, 40, 0), logits_of(roomy, 40, 0), rtol=1e-5, atol=1e-5)
+    for region in made.regions:
+        assert region.sram_peak_bytes <= SMALL.sram_bytes
+    assert made.account().sram_peak_bytes <= SMALL.sram_bytes
+
+
+def test_chunks_too_large_for_a_core_are_refused():
+    made = decoder(2, SMALL, max_prompt=8, max_length=64)
+    with pytest.raises(SramError, match=r"at most \d+ tokens fit as the model lies, in chunks; give max_prompt=64"):
+        made.prefill(TOKENS[:32] * 2)
+
+
+# --- two meshes ---
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize(
+    ("mesh", "other"), [("3", "5"), ("5", "3"), ("2x3", "4"), ("3", "2x3"), ("4x2", "3x1"), ("3", "3")]
+)
+def test_a_prefill_mesh_of_its_own_says_the_same(mesh, other, exchange):
+    made = decoder(
+        mesh, prefill_mesh=other, groups=(2,), prefill_groups=(1,), executor=TorchExecutor(exchange=exchange)
+    )
+    wanted = logits_of(decoder(mesh), 29)
+    torch.testing.assert_close(logits_of(made, 29), wanted, rtol=1e-5, atol=1e-5)
+    assert made.placement.prefill.groups == (1,) and made.placement.decode.groups == (2,)
+    assert (made.placement.prefill_regions == made.placement.regions) == (mesh == other)
+
+
+def test_prefill_on_a_larger_mesh_takes_what_the_decode_mesh_cannot():
+    alone = decoder(2, SMALL, max_prompt=40)
+    made = decoder(2, SMALL, max_prompt=40, prefill_mesh=4)
+    assert made.placement.chunk(40) * 4 > alone.placement.chunk(40) * 2
+    torch.testing.assert_close(logits_of(made, 40, 0), logits_of(alone, 40, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_each_change_of_phase_is_counted_once(monkeypatch):
+    made = decoder(3)
+    moving = replacement.weights(made.placement.decode, made.placement.prefill)
+    assert moving.hops > 0
+
+    def totals() -> list[int]:
+        """Bytes over links up to a first prompt, its first and second step, and a second prompt."""
+        found = []
+        for prompt in ([1, 2, 3], [4, 5]):
+            made.reset()
+            made.prefill(prompt)
+            found.append(made.account().link_bytes)
+            for token in (6, 7):
+                made.step(token)
+                found.append(made.account().link_bytes)
+        return found
+
+    counted = totals()
+    monkeypatch.setattr(type(made.phases), "enter", lambda self, phase: Account())
+    free = totals()
+    extra = [(one - two) // moving.link_bytes for one, two in zip(counted, free, strict=True)]
+    assert extra == [0, 1, 1, 1, 2, 2], "into place for decode, and back before the next prompt"
+
+
+def test_a_prompt_whose_rows_stay_moves_no_cache():
+    made = decoder(3)
+    parts = chunks(3, 8, 3)
+    assert made.phases.move_cache(parts, KvCache(3, 22)) == Account()
+    assert made.phases.move_cache(chunks(3, 8, 1), KvCache(3, 22)).link_bytes > 0
+
+
+# --- schedules of re-placement ---
+
+
+def run_redistribution(mesh, axis, source, target, numel=3):
+    """Tiles of numbered units before and after."""
+    made = redistribute(mesh, axis, source, target, numel, "fp32")
+    lines = mesh.length("y" if axis == "x" else "x")
+    values = torch.randn(lines, len(source), numel)
+    start = torch.full((*mesh.shape, *(made.buffers["from"].slots, numel)), float("nan"))
+    wanted = torch.full((*mesh.shape, *(made.buffers["to"].slots, numel)), float("nan"))
+    for tiles, cores in ((start, source), (wanted, target)):
+        taken = np.zeros(mesh.length(axis), int)
+        for unit, core in enumerate(cores):
+            place = (slice(None), core) if axis == "x" else (core, slice(None))
+            tiles[(*place, taken[core])] = values[:, unit]
+            taken[core] += 1
+    program = TorchExecutor(poison=True).bind(made, {"from": start})
+    program.run()
+    return made, program.read("to").view(wanted.shape), wanted
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize(
+    ("size", "before", "after"), [(24, 2, 3), (24, 3, 2), (13, 5, 3), (7, 1, 6), (7, 6, 1), (10, 4, 4)]
+)
+def test_redistribution_moves_every_unit(axis, size, before, after):
+    side = max(before, after)
+    mesh = Mesh(side, 2) if axis == "y" else Mesh(2, side)
+    made, got, wanted = run_redistribution(mesh, axis, blocks_of(size, before), blocks_of(size, after))
+    assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
+    largest = max(-(-size // before), -(-size // after))
+    assert len(made.rounds) <= 2 * largest
+
+
+def test_redistribution_costs_the_way_of_each_unit():
+    source, target = np.array([0, 0, 1]), np.array([0, 2, 2])
+    made, _, _ = run_redistribution(Mesh(2, 3), "x", source, target)
+    # on each of two lines one unit goes two hops and one goes one, of 12 B
+    assert account(made).link_bytes == 2 * 12 * (2 + 1)
+
+
+def blocks(mesh, other, device="wse2", dtype="fp32"):
+    one = Block(CONFIG, as_mesh(mesh, device), dtype, entries=9)
+    return one, replace(one, mesh=as_mesh(other, device).square())
+
+
+def test_on_one_square_mesh_only_turning_and_skewing_cost():
+    one, two = blocks(3, 3)
+    assert replacement.matrix("bqkv", one, two) == ()
+    (turned,) = replacement.matrix("norm", one, two)
+    # of the tiles off the diagonal, 8 elements of 4 B each, two go two hops down and two across, four one and one
+    assert turned.link_bytes == 8 * 4 * (2 * (2 + 2) + 4 * (1 + 1))
+    skewed, both = replacement.matrix("wqkv", one, two), replacement.matrix("wo", one, two)
+    assert len(skewed) == 1 and len(both) == 2
+    assert skewed[0].link_bytes > 0 and both[0].link_bytes > 0
+
+
+@pytest.mark.parametrize(("mesh", "other"), [("2x3", "2x3"), ("3", "5"), ("5", "3"), ("4x2", "3")])
+def test_on_another_grid_every_matrix_moves(mesh, other):
+    one, two = blocks(mesh, other)
+    for name in ("wqkv", "wo", "wgu", "wdown"):
+        plain = len(replacement.matrix(name, *blocks(two.mesh.shape[0], two.mesh.shape[0])))
+        steps = replacement.matrix(name, one, two)
+        assert len(steps) == plain + 2
+        assert all(step.link_bytes > 0 for step in steps[-1:])
+    moved = sum((step for name in ("wqkv", "wgu") for step in replacement.matrix(name, one, two)[:2]), Account())
+    # a rectangle folded to its lcm grid keeps what only changes its logical core where it is
+    assert (moved.link_bytes > 0) == (mesh != other)
+
+
+def test_a_matrix_too_large_for_a_core_goes_in_slices():
+    tight = replace(SMALL, name="tight", sram_bytes=1200)
+    (wide,), (sliced,) = (replacement.matrix("wgu", *blocks(3, 3, device)) for device in ("wse2", tight))
+    assert sliced.sram_peak_bytes <= 1200 < wide.sram_peak_bytes
+    assert sliced.rounds > wide.rounds and wide.link_bytes <= sliced.link_bytes < 1.1 * wide.link_bytes
+
+
+@pytest.mark.parametrize("mesh", ["1", "3", "4"])
+def test_tiles_for_prefill_are_those_of_decode_moved(mesh):
+    made = decoder(mesh)
+    for kind in KINDS:
+        cut = layer_tiles(weights(), 1, made.placement.prefill, kind, "prefill")
+        moved = made.phases.tiles(1, kind)
+        assert moved.keys() == cut.keys()
+        assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())
+
+
+@pytest.mark.parametrize(("mesh", "name"), [("3", "wqkv"), ("4", "wo"), ("3", "wdown")])
+def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
+    """The transposition and the skew, run as schedules, give the tiles that prefill is given."""
+    made = decoder(mesh)
+    kind = "ffn" if name == "wdown" else "attention"
+    tiles = made.weights.layers[0][kind][name]
+    numel, on = tiles[0, 0].numel(), made.placement.prefill.mesh
+    steps = [replacement.skewed_schedule(on, numel, "fp32")]
+    if name in ("wo", "wdown"):
+        steps.insert(0, replacement.turned_schedule(on, numel, "fp32"))
+    for one in steps:
+        program = TorchExecutor(poison=True).bind(one, {"w": tiles})
+        program.run()
+        tiles = program.read("t" if "t" in one.buffers else "w").view(tiles.shape)
+    assert torch.equal(tiles, made.phases.tiles(0, kind)[name])
