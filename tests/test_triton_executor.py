@@ -25,6 +25,8 @@ from wafer_triton.testing import assert_close
 from wafer_triton.torch_executor import TorchExecutor
 from wafer_triton.triton_executor import TritonExecutor
 
+pytestmark = pytest.mark.slow
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
 exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])

@@ -77,11 +77,11 @@ def _matmul_work(*, m: int, k: int, n: int, heads: int = 1, **_: Any) -> tuple[i
 def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> None:
     """out (+)= a @ b for a [..., m, k], b [..., k, n]; fp16 accumulation rounds after every k."""
     if accumulate == "fp32":
-        if out.is_contiguous() and out.dim() > 2:
-            out.flatten(0, -3).baddbmm_(a.flatten(0, -3), b.flatten(0, -3), beta=int(add))
-            return
-        product = a @ b
-        out.add_(product) if add else out.copy_(product)
+        (m, n), k = out.shape[-2:], a.shape[-1]
+        whole = out.contiguous()  # always by the same routine, or the last bit depends on where tiles lie
+        whole.view(-1, m, n).baddbmm_(a.reshape(-1, m, k), b.reshape(-1, k, n), beta=int(add))
+        if whole is not out:
+            out.copy_(whole)
         return
     if out.dtype == a.dtype == b.dtype and out.itemsize == 2:  # torch computes each step in fp32 and rounds it once
         if not add:
@@ -118,7 +118,7 @@ def gemm_torch(
     a = _cut(a, kv_heads, group * m, k)
     b = _cut(b, k, kv_heads, n).movedim(-3, -2)  # [kv_heads, k, n]
     if accumulate == "fp32":
-        product = (a @ b).unflatten(-2, (group, m))
+        product = a.reshape(-1, group * m, k).bmm(b.reshape(-1, k, n)).view(c.shape)
         c.add_(product) if add else c.copy_(product)
         return
     _product(c, a.unflatten(-2, (group, m)), b.unsqueeze(-3), add, accumulate)

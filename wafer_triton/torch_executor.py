@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ class TorchExecutor(Executor):
         super().__init__(exchange=exchange, poison=poison)
         self._device = device
         self._room = torch.empty(0, device=device)
+        self._known: WeakKeyDictionary[Exchange, tuple[torch.Tensor, torch.Tensor]] = WeakKeyDictionary()
 
     @property
     def device(self) -> str:
@@ -55,14 +57,9 @@ class TorchExecutor(Executor):
                 if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
                     return lambda: torch.index_select(source, axis, send, out=target)
                 return lambda: target.copy_(source.index_select(axis, send))
-        senders, receivers = exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)
-        take = self._rows(memory, src, exchange.src, senders)
-        rows, flat = self._rows_of(memory, exchange.dst, receivers)
-
-        def step() -> None:
-            flat.index_copy_(0, rows, take())
-
-        return step
+        send, recv = self._ends(memory, exchange, src)
+        source, target = _flat(memory, src.slot), _flat(memory, exchange.dst)
+        return lambda: target.index_copy_(0, recv, source.index_select(0, send))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
@@ -105,19 +102,35 @@ class TorchExecutor(Executor):
         widened = [(two, one) for one, two in pairs[len(outs) :] if one is not two]
         return wide, widened, [(one, two) for one, two in pairs[: len(outs)] if one is not two]
 
+    def _ends(self, memory: Memory, exchange: Exchange, src: Place) -> tuple[torch.Tensor, torch.Tensor]:
+        """Row numbers of the tiles that are sent and of where they go; found once, however often it is bound."""
+        if src.is_own and exchange in self._known:
+            return self._known[exchange]
+        senders, receivers = exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)
+        at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
+        ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchange.dst, receivers)[0]
+        if src.is_own:
+            self._known[exchange] = ends
+        return ends
+
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of a slot's tiles in the buffer as [rows, numel], and that view."""
-        buffer = memory.buffers[slot.buffer]
-        if slot.index is None:
-            return torch.from_numpy(cores).to(self.device), memory.tensors[slot.buffer].flatten(0, 1)
-        rows = cores * buffer.slots + slot.of_cores(cores, memory.mesh)
-        return torch.from_numpy(rows).to(self.device), memory.tensors[slot.buffer].view(-1, buffer.numel)
+        rows = cores
+        if slot.index is not None:
+            rows = cores * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
+        return torch.from_numpy(rows).to(self.device), _flat(memory, slot)
 
     def _rows(self, memory: Memory, place: Place, slot: Slot, cores: Index):  # type: ignore[no-untyped-def]
         """A function that gathers the tiles of `cores` from where they lie."""
         at = cores if place.is_own else place.flat(memory.mesh.shape)[cores]
         rows, flat = self._rows_of(memory, place.slot, at)
         return lambda: flat.index_select(0, rows)
+
+
+def _flat(memory: Memory, slot: Slot) -> torch.Tensor:
+    """A buffer as [tiles, numel], every slot of every core a row; as one tile a core if the slot is the whole."""
+    tensor = memory.tensors[slot.buffer]
+    return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, memory.buffers[slot.buffer].numel)
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:

@@ -13,6 +13,8 @@ from wafer_triton.errors import DtypeError, ShapeError, SramError
 from wafer_triton.models.convert import MeshLinear, MeshRMSNorm, account
 from wafer_triton.testing import assert_close
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6, "vocab_size": 97}
 GPT2 = {"n_embd": 48, "n_layer": 2, "n_head": 4, "vocab_size": 97, "n_positions": 64}
 MODELS = {

@@ -13,6 +13,8 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.testing import assert_close
 from wafer_triton.torch_executor import TorchExecutor
 
+pytestmark = pytest.mark.slow
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SIZES = {
     "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,

@@ -20,6 +20,8 @@ from wafer_triton.models.tiles import KINDS, layer_tiles
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.torch_executor import TorchExecutor
 
+pytestmark = pytest.mark.slow
+
 CONFIG = DecoderConfig(
     hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
     head_dim=10, vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,

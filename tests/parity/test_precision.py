@@ -13,6 +13,8 @@ from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.precision import compare, perplexity, roomy, windows
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{number}" for number in range(40)]
 TEXT = " ".join(WORDS[(7 * n * n + n // 3) % 40] for n in range(60))
 
