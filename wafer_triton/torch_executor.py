@@ -57,9 +57,9 @@ class TorchExecutor(Executor):
                 if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
                     return lambda: torch.index_select(source, axis, send, out=target)
                 return lambda: target.copy_(source.index_select(axis, send))
-        send, recv = self._ends(memory, exchange, src)
+        sent, got = self._ends(memory, exchange, src)
         source, target = _flat(memory, src.slot), _flat(memory, exchange.dst)
-        return lambda: target.index_copy_(0, recv, source.index_select(0, send))
+        return lambda: target.index_copy_(0, got, source.index_select(0, sent))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
