@@ -13,6 +13,8 @@ from wafer_triton.recipes import recipe
 from wafer_triton.schedule.rounds import Builder, Cores, Schedule, Slot
 from wafer_triton.torch_executor import TorchExecutor
 
+pytestmark = pytest.mark.slow
+
 EXCHANGES = ("explicit", "elided")
 exchanges = pytest.mark.parametrize("exchange", EXCHANGES)
 

@@ -13,6 +13,8 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.testing import assert_close
 from wafer_triton.torch_executor import TorchExecutor
 
+pytestmark = pytest.mark.slow
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
