@@ -1,11 +1,20 @@
-"""What every benchmark records. Times are emulation times of this machine, never a wafer's."""
+"""What every benchmark records. Times are emulation times of this machine, never a wafer's.
 
+`pytest bench` runs the suites at small sizes on the CPU, `--bench-device=cuda` those of a GPU; `gpu.py` runs them with
+`--bench-log`, a file that gets a line when a case begins and one when it ends, and names the cases that need not run
+again. With `--bench-until`, a time of day in seconds, cases that come later are left out.
+"""
+
+import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from cases import free, product
 from cpuinfo import get_cpu_info
+from timing import CLOCK, is_cuda
 
 KEEP = ("min", "median", "max", "rounds")
 
@@ -13,10 +22,90 @@ KEEP = ("min", "median", "max", "rounds")
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup("wafer_triton")
+    group.addoption("--bench-device", default="cpu", choices=("cpu", "cuda"), help="where the suites run")
+    group.addoption("--bench-log", help="file for a line of JSON as each case begins and ends")
+    group.addoption("--bench-until", type=float, default=float("inf"), help="begin no case later than this time")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "rank(number): cases of a lower rank are timed first")
+    if is_cuda(config.getoption("--bench-device")) and not torch.cuda.is_available():
+        raise pytest.UsageError("--bench-device=cuda: torch finds no GPU here")
+
+
+def pytest_generate_tests(metafunc):
+    if "shape" in metafunc.fixturenames:
+        device = metafunc.config.getoption("--bench-device")
+        metafunc.parametrize(("shape", "row"), product(metafunc.module.SHAPES[device]))
+
+
+def pytest_collection_modifyitems(config, items):
+    """A case that has a device's clock and rank in order of rank; what the log names already is left out."""
+    for item in items:
+        if "shape" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.benchmark(timer=CLOCK))
+    items.sort(key=lambda item: next((mark.args[0] for mark in item.iter_markers("rank")), 9))
+    known = {line.get("begun") for line in _read(config)}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in known])
+    items[:] = [item for item in items if item.nodeid not in known]
+
+
+@pytest.fixture
+def device(request):
+    """The device that the suites run on; what a case held there is given back."""
+    name = request.config.getoption("--bench-device")
+    torch.manual_seed(0)
+    yield name
+    free(name)
+
+
 @pytest.fixture
 def note(benchmark):
     """A function that adds facts to the record of the benchmark."""
     return benchmark.extra_info.update
+
+
+# --- the log ---
+
+
+def _read(config) -> list[dict]:
+    path = config.getoption("--bench-log")
+    return [json.loads(line) for line in Path(path).read_text().splitlines()] if path and Path(path).exists() else []
+
+
+def _log(config, **line):
+    path = config.getoption("--bench-log")
+    if path:
+        with open(path, "a") as file:
+            file.write(json.dumps(line, default=str) + "\n")
+
+
+def pytest_runtest_setup(item):
+    config = item.config
+    if time.time() > config.getoption("--bench-until"):
+        item.session.shouldstop = "out of time"
+        pytest.skip("out of time")
+    _log(config, begun=item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        error = f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"
+        _log(item.config, ended=item.nodeid, error=" ".join(error.split())[:600])
+        if "CUDA error" in error:  # nothing works any more in this process
+            item.session.shouldstop = "the GPU refuses to go on"
+    elif call.when == "call" and report.passed:
+        made = item.funcargs.get("benchmark")
+        one = None if made is None or made.stats is None else _shortened(made.stats.as_dict(include_data=False))
+        _log(item.config, ended=item.nodeid, benchmark=one)
+    return report
+
+
+# --- the results file ---
 
 
 def pytest_benchmark_generate_machine_info():
@@ -27,8 +116,12 @@ def pytest_benchmark_generate_machine_info():
 
 def pytest_benchmark_update_json(output_json):
     """Leaves single timings and the paths of this machine out."""
-    for one in output_json["benchmarks"]:
-        one["stats"] = {name: one["stats"][name] for name in KEEP}
-        one["fullname"] = f"{Path(one['fullname'].split('::')[0]).name}::{one['name']}"
-        one.pop("options", None)
+    output_json["benchmarks"] = [_shortened(one) for one in output_json["benchmarks"]]
     output_json["commit_info"] = {name: output_json["commit_info"].get(name) for name in ("id", "dirty")}
+
+
+def _shortened(one: dict) -> dict:
+    kept = {name: value for name, value in one.items() if name not in ("options", "params", "param")}
+    kept["stats"] = {name: one["stats"][name] for name in KEEP}
+    kept["fullname"] = f"{Path(one['fullname'].split('::')[0]).name}::{one['name']}"
+    return kept

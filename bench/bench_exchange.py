@@ -1,0 +1,99 @@
+"""Exchange alone: shifts around the ring with nothing computed, beside the machine's own copies of as many bytes."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from cases import EXCHANGES, ROOMY, executor, held, record, ways, work
+from timing import measure, sets
+
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.ring import ring_step
+from wafer_triton.schedule.rounds import Builder, Schedule
+
+STEPS = 8
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Shifts of one tile x tile buffer along x on side x side cores."""
+
+    side: int
+    tile: int
+    dtype: str
+    rank: int = 5
+    rows: tuple[str, ...] = (*EXCHANGES, "emulation", "copy")
+
+    def __str__(self) -> str:
+        return (
+            f"{STEPS} ring shifts on {self.side} x {self.side} cores, tiles of {self.tile} x {self.tile}, {self.dtype}"
+        )
+
+    @property
+    def slug(self) -> str:
+        return f"shift-on{self.side}-tile{self.tile}-{self.dtype}"
+
+
+SHAPES = {
+    "cpu": [Shift(side, tile, "fp32") for side, tile in ((8, 32), (16, 32), (64, 8))],
+    "cuda": [Shift(side, tile, "bf16", rank=4) for side, tile in ((16, 64), (32, 64), (64, 64), (128, 64), (660, 4))],
+}
+
+
+@cache
+def shifts(shape: Shift) -> Schedule:
+    b = Builder(Mesh(shape.side, shape.side, ROOMY), str(shape))
+    hands = [b.buffer(name, (shape.tile, shape.tile), shape.dtype, "resident") for name in ("here", "there")]
+    for step in range(STEPS):
+        b.round(ring_step(b, "x", hands[step % 2], hands[1 - step % 2]))
+    return b.build()
+
+
+def moved(tiles: torch.Tensor, schedule: Schedule) -> torch.Tensor:
+    """Where the tiles lie at the end, by the schedule's tables."""
+    for round_ in schedule.rounds:
+        (exchange,) = round_.exchanges
+        following = tiles.clone()
+        following[:, torch.from_numpy(exchange.recv).to(tiles.device)] = tiles[
+            :, torch.from_numpy(exchange.send).to(tiles.device)
+        ]
+        tiles = following
+    return tiles
+
+
+def test_row(benchmark, note, device, shape, row):
+    benchmark.group = str(shape)
+    schedule, dtype = shifts(shape), torch_dtype(shape.dtype)
+    make = lambda: torch.randn(shape.side, shape.side, shape.tile**2, device=device).to(dtype)  # noqa: E731
+    on = None if row == "copy" else executor(row, device)
+    runs, programs, number = [], [], 1
+    while len(runs) < number:
+        here, there = make(), make()
+        if on is None:
+            number = sets(device, 2 * here.nbytes)
+            runs.append(lambda a=here, b=there: [(a, b)[1 - n % 2].copy_((a, b)[n % 2]) for n in range(STEPS)])
+            continue
+        programs.append(on.bind(schedule, {"here": here, "there": there}))
+        number = sets(device, held(programs[0]))
+        runs.append(programs[-1].run)
+        if len(programs) == 1:
+            programs[0].run()
+            assert torch.equal(programs[0].read("here").flatten(2), moved(here, schedule))
+    footprint = 2 * make().nbytes
+    facts = {"mesh": f"{shape.side}x{shape.side}", "tile": f"{shape.tile}x{shape.tile}", "dtype": shape.dtype}
+    note(
+        what=f"{STEPS} ring shifts" if on else f"{STEPS} plain copies", exchange=row, rounds=STEPS, cores=shape.side**2,
+        sets=len(runs), rotated_bytes=len(runs) * footprint, checked="exact", **facts,
+        **ways(on, programs[0] if programs else None),
+    )  # fmt: skip
+    note(timed=measure(benchmark, device, runs))
+    record(
+        benchmark,
+        note,
+        device,
+        shape.dtype,
+        0,
+        work(schedule, None if row == "elided" else schedule),
+        len(runs) * footprint,
+    )
