@@ -1,14 +1,172 @@
-"""SmolLM2-135M: one decode step on the mesh, beside one of transformers (eager) in the same process."""
+"""Decode: one Llama layer on one token, beside plain PyTorch; and SmolLM2-135M beside transformers."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pytest
 import torch
 
-from wafer_triton.models import demo
+from cases import EXCHANGES, ROOMY, WSE2, Work, close, exchanged_bytes, executor, record, ways
+from peers import layer
+from timing import elapsed, measure, sets
+from wafer_triton.device import Device
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.mesh import Mesh
+from wafer_triton.models import decode_blocks, demo
+from wafer_triton.models.blocks import Block
 from wafer_triton.models.checkpoint import resolve
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decode import Decode
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.families import config_of
+from wafer_triton.models.placement import schedule
 from wafer_triton.torch_executor import TorchExecutor
 
 STEPS = 24
+SMALL = DecoderConfig(
+    hidden_size=96, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=24, vocab_size=16, max_position_embeddings=512, rms_norm_eps=1e-5, name="small llama",
+)  # fmt: skip
+LLAMA = replace(config_of("llama3-8b"), num_hidden_layers=1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One token through one layer on side x side cores, `held` tokens in the cache before it."""
+
+    config: DecoderConfig
+    side: int
+    held: int
+    dtype: str
+    rank: int = 5
+    rows: tuple[str, ...] = (*EXCHANGES, "emulation", "blas")
+    on: Device = ROOMY
+
+    def __str__(self) -> str:
+        what = f"decode layer of {self.config.name} behind {self.held} tokens"
+        return f"{what} on {self.side} x {self.side} cores, {self.dtype}"
+
+    @property
+    def slug(self) -> str:
+        return f"layer-{self.config.name.replace(' ', '-')}-held{self.held}-on{self.side}-{self.dtype}"
+
+    @property
+    def block(self) -> Block:
+        entries = -(-(self.held + 1) // self.side)
+        return Block(self.config, Mesh(self.side, self.side, self.on), self.dtype, entries=entries)
+
+
+SHAPES = {
+    "cpu": [Step(SMALL, 8, 20, "fp32"), Step(SMALL, 16, 20, "fp32", rows=EXCHANGES)],
+    "cuda": [
+        Step(LLAMA, 660, 2000, "bf16", rank=2, rows=("explicit", "blas"), on=WSE2),
+        Step(LLAMA, 660, 2000, "bf16", rank=3, rows=("elided",), on=WSE2),
+        Step(LLAMA, 660, 2000, "bf16", rank=8, rows=("emulation",), on=WSE2),
+        Step(LLAMA, 128, 2000, "bf16", rank=6),
+    ],
+}
+
+
+class Inputs:
+    """Weights, context and the token of a step, made on the device."""
+
+    def __init__(self, step: Step, device: str) -> None:
+        c, dtype = step.config, torch_dtype(step.dtype)
+        self.step, self.device, self.dtype = step, device, dtype
+        draw = lambda *shape: torch.randn(shape, device=device).to(dtype)  # noqa: E731
+        self.weights = {
+            name: draw(*shape) * (1 if "norm" in name else 0.02)
+            for name, shape in param_shapes(c).items()
+            if ".layers." in name
+        }
+        self.keys, self.values = (draw(step.held, c.num_key_value_heads, c.head_dim) for _ in "kv")
+        self.x = draw(1, c.hidden_size)
+        angle = torch.tensor([[float(step.held)]]) * c.inv_freq()[0]
+        self.rotary = tuple(one.to(device, dtype) for one in (angle.cos(), angle.sin()))
+
+    def plain(self, dtype: torch.dtype) -> torch.Tensor:
+        weights = {name: one.to(dtype) for name, one in self.weights.items()}
+        given = [one.to(dtype) for one in (self.x, self.keys, self.values)]
+        rotary = tuple(one.to(dtype) for one in self.rotary)
+        return layer(given[0], weights, self.step.config, given[1], given[2], rotary)
+
+
+class OnMesh:
+    """The layer's programs, one after the other, as a decode step runs them."""
+
+    def __init__(self, given: Inputs, on) -> None:
+        self.given, self.block = given, given.step.block
+        self.decode = Decode(self.block, on, given.weights)
+        self.cache = self.block.cache(given.step.held)
+        self.appended = schedule(decode_blocks.append, self.block, 0, given.step.held, given.step.held)
+        placed = self.decode.layers[0]
+        append = on.bind(self.appended, {}, placed.project.memory)
+        self.programs = [placed.project, append, placed.attend[0], placed.output, placed.ffn]
+        self.fill()
+
+    def fill(self) -> None:
+        self.decode.fill(0, 0, self.cache, self.given.keys, self.given.values)
+
+    def step(self) -> torch.Tensor:
+        """The whole step as the decoder does it, planning on the host included."""
+        held = self.given.step.held
+        return self.decode.run(self.given.x, self.given.rotary, [held], [self.cache], [0])
+
+    def run(self) -> None:
+        for program in self.programs:
+            program.run()
+
+    @cached_property
+    def work(self) -> Work:
+        moved = sum(exchanged_bytes(program.schedule) for program in self.programs)
+        stays = {}
+        for program in self.programs:
+            stays |= {
+                program.memory[one.name].data_ptr(): program.memory[one.name].nbytes
+                for one in program.schedule.buffers.values()
+                if one.role == "resident"
+            }
+        return Work(moved, sum(stays.values()), sum(stays.values()))
+
+
+def test_row(benchmark, note, device, shape, row):
+    benchmark.group = str(shape)
+    given = Inputs(shape, device)
+    reference, plain = given.plain(torch.float64), given.plain(given.dtype)
+    weights = sum(one.nbytes for one in given.weights.values())
+    flops = 2 * sum(one.numel() for one in given.weights.values())
+    facts = {
+        "what": f"decode layer, {shape.config.name}", "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
+        "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.on.name,
+    }  # fmt: skip
+    if row == "blas":
+        work, rotated = Work(0, 0, weights), weights * sets(device, weights)
+        others = [Inputs(shape, device) for _ in range(rotated // weights - 1)]
+        runs = [lambda one=one: one.plain(one.dtype) for one in (given, *others)]
+        close(runs[0](), reference, plain, str(shape))
+        facts |= {"what": "the layer in plain PyTorch", "checked": "sets the bound"}
+    else:
+        on = executor(row, device)
+        layers = [OnMesh(given, on)]
+        close(layers[0].step(), reference, plain, str(shape))
+        layers[0].fill()
+        host = elapsed(device, layers[0].step)
+        work = layers[0].work
+        while len(layers) < sets(device, work.others):
+            layers.append(OnMesh(given, on))
+        runs, rotated = [one.run for one in layers], len(layers) * work.others
+        launched = [one for program in layers[0].programs for one in ways(on, program).get("launches", ())]
+        facts |= {"launches": launched} if launched else ways(on, None)
+        facts |= {"rounds": sum(len(one.schedule.rounds) for one in layers[0].programs)}
+        facts |= {"checked": "within bound of fp64", "step_with_planning_seconds": host}
+    note(**facts, sets=len(runs), rotated_bytes=rotated)
+    note(timed=measure(benchmark, device, runs))
+    if row == "elided":
+        work = replace(work, exchanged=0)
+    record(benchmark, note, device, shape.dtype, flops, work, rotated)
+
+
+# --- a whole small model on the CPU ---
 
 
 @pytest.fixture(scope="module")

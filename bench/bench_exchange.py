@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import cache
 
 import torch
+
 from cases import EXCHANGES, ROOMY, executor, held, record, ways, work
 from timing import measure, sets
-
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.ring import ring_step

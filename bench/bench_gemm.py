@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from cases import EXCHANGES, WSE2, Shape, squares, time_product
 
+from cases import EXCHANGES, WSE2, Shape, squares, time_product
 from wafer_triton import mesh_gemm, mesh_gemv
 
 SHAPES = {

@@ -6,17 +6,16 @@ within a bound on random values. What a row must move and compute is counted fro
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
-import limits
 import numpy as np
 import pytest
 import torch
-from peers import Emulation
-from timing import is_cuda, measure, sets
 from torch import Tensor
 
+import limits
+from peers import Emulation
+from timing import is_cuda, measure, sets
 from wafer_triton import ops
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.dtype import torch_dtype

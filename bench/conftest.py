@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import free, product
 from cpuinfo import get_cpu_info
+
+from cases import free, product
 from timing import CLOCK, is_cuda
 
 KEEP = ("min", "median", "max", "rounds")

@@ -9,6 +9,7 @@ from functools import cache
 import torch
 import triton
 import triton.language as tl
+
 from timing import captured, elapsed, is_cuda
 
 LARGEST = 4 * 2**30  # bytes that a copy touches at most

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from timing import fastest
 from torch import Tensor
 from torch.nn import functional as F
 
+from timing import fastest
 from wafer_triton.executor import Memory, Place, Program, Step
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.schedule.rounds import Exchange, Local, Schedule
