@@ -3,13 +3,25 @@
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from wafer_triton.interleavings import adversaries, at_random, explore, run
 from wafer_triton.mesh import Mesh
-from wafer_triton.protocol import SLOTS, UP, Place, Protocol, Step, compute_shift, neighbours, reduce_tree
+from wafer_triton.protocol import (
+    SLOTS,
+    UP,
+    Place,
+    Protocol,
+    Step,
+    compute_shift,
+    neighbours,
+    reduce_tree,
+    rounds_at_once,
+)
 from wafer_triton.recipes import recipe
 from wafer_triton.schedule.reduce import ktree
+from wafer_triton.schedule.ring import ring
 
 
 def line(size: int) -> list[list[int]]:
@@ -54,7 +66,7 @@ def test_no_interleaving_of_a_small_mesh_has_a_fault(protocol):
 
 @pytest.mark.slow
 def test_no_interleaving_of_a_2x2_torus_has_a_fault():
-    found = explore(compute_shift(torus(2, 2), 2))
+    found = explore(compute_shift(torus(2, 2), 3))
     assert found.finding is None and found.complete and found.states > 100_000
 
 
@@ -109,15 +121,29 @@ def is_raise(kind: str):
     return lambda step: step.action == "raise" and step.place.kind == kind
 
 
+def is_read(step):
+    return step.action == "read"
+
+
+def moved_up(protocol: Protocol, which, past) -> Protocol:
+    """Each step that `which` picks goes before the last earlier one that `past` picks."""
+    programs = []
+    for steps in protocol.programs:
+        made: list[Step] = []
+        for step in steps:
+            at = max((n for n, one in enumerate(made) if past(one)), default=len(made)) if which(step) else len(made)
+            made.insert(at, step)
+        programs.append(tuple(made))
+    return replace(protocol, programs=tuple(programs))
+
+
 SHIFT, TREE = compute_shift(line(3), 3, blocks=2), reduce_tree(*tree(5, (2,)), blocks=2)
 FLAG_FIRST = lambda first, second: first.action == "write" and second.action == "raise"  # noqa: E731
 
 FAULTS = {
     "writer-takes-no-credit": (SHIFT.without(is_wait("credit")), "overwritten"),
     "reader-returns-no-credit": (SHIFT.without(is_raise("credit")), "deadlock"),
-    "credit-before-the-product": (
-        swapped(SHIFT, lambda first, second: first.action == "read" and second == Step("raise", *second[1:])
-                and second.place.kind == "credit"), "overwritten"),
+    "credit-before-the-tile-is-read": (moved_up(SHIFT, is_raise("credit"), past=is_read), "overwritten"),
     "reader-does-not-wait": (SHIFT.without(is_wait("full")), "unwritten-read"),
     "flag-before-payload": (swapped(SHIFT, FLAG_FIRST), "unwritten-read"),
     "no-flag": (SHIFT.without(is_raise("full")), "deadlock"),
@@ -180,6 +206,32 @@ def test_compute_shift_needs_all_cores_on_the_gpu_at_once():
     assert found is not None and found.verdict == "deadlock"
 
 
+@pytest.mark.parametrize("size", (5, 6, 8))
+def test_on_a_two_hop_ring_a_window_of_programs_is_enough_for_some_rounds(size):
+    """As many as `rounds_at_once` says are free of faults in every interleaving, and one more can deadlock."""
+    to = np.empty(size, np.int64)
+    to[ring(size)] = np.roll(ring(size), -1)
+    for resident in range(1, min(size, 6)):
+        rounds = rounds_at_once([to], np.arange(size), resident)
+        found = explore(compute_shift([to.tolist()], rounds), resident=resident)
+        assert found.finding is None and found.complete
+        found = explore(compute_shift([to.tolist()], rounds + 1), resident=resident)
+        assert found.finding is not None and found.finding.verdict == "deadlock"
+
+
+def test_rounds_at_once_of_meshgemm_and_cannon():
+    shifts = {}
+    for algorithm in ("mesh", "cannon"):
+        made = recipe("gemm", Mesh(32, 32), "fp32", ((32, 32), (32, 32)), (("algorithm", algorithm),)).schedule
+        shift = next(one for one in made.rounds if any(op.op == "gemm" for op in one.locals))
+        shifts[algorithm] = [np.array(one) for one in neighbours(shift, made.mesh)]
+    order = np.arange(32 * 32)
+    assert rounds_at_once(shifts["mesh"], order, 528) == 9, "two rows of 32 away at most: 528 programs are 8 such steps"
+    assert rounds_at_once(shifts["cannon"], order, 528) == 1, "the wrap-around crosses the mesh"
+    assert rounds_at_once(shifts["mesh"], order[::-1], 528) == 9
+    assert all(rounds_at_once(one, order, 1024) > 10**6 for one in shifts.values()), "all there at once"
+
+
 def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
     parent, order = tree(7, (3,))
     for resident in (1, 2, 7):
@@ -190,6 +242,8 @@ def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
 
 def test_flags_are_as_the_next_launch_needs_them():
     assert compute_shift(line(3), 4).up_at_end == compute_shift(line(3), 4).up
+    odd = compute_shift(line(3), 3)
+    assert odd.up_at_end == {place._replace(slot=1 - place.slot) for place in odd.up}
     left = replace(SHIFT, up_at_end=SHIFT.up_at_end | {Place("full", 1, 0, 0)})
     found = explore(left).finding
     assert (found.verdict, found.core) == ("flags-left", 1)

@@ -4,8 +4,9 @@ A slot has two flags. "full" says that its tile is there: the writer raises it a
 it may be written: its reader raises it after its last read. Who waits for a flag takes it down in the same atomic step
 (compare and swap of UP by DOWN), so that all flags are as they were when the launch ends.
 
-- Compute-shift (a persistent kernel, double-buffered): in round t a core holds its tiles in slot t % SLOTS, sends them
-  to its neighbours' slot (t + 1) % SLOTS, multiplies, and hands its slot back.
+- Compute-shift (several rounds in one launch, double-buffered): in round t a core waits for the tiles in its slots
+  t % SLOTS and for room in its neighbours' slots (t + 1) % SLOTS, copies them there on their way to the multipliers,
+  and hands its own slots back. What is up after the last round is what the next launch begins with.
 - A reduce tree: a core takes its children's messages in order, and leaves the sum in its parent's mailbox.
 
 The kernels take their constants from here. A program is data: a list of steps, each atomic, in the order of the kernel;
@@ -14,17 +15,20 @@ The kernels take their constants from here. A program is data: a list of steps, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from wafer_triton.mesh import Mesh
-    from wafer_triton.schedule.rounds import Round
+    from wafer_triton.schedule.rounds import Index, Round
 
 DOWN, UP = 0, 1  # a flag's values; memory of flags begins zeroed, but for the credits
 SLOTS = 2  # of a compute-shift operand
-FIRST_SLOT = 0  # where its tile lies at the start; credit is up for all others
+FIRST_SLOT = 0  # where its tile lies at the start: there full is up, credit in all others
 
 
 class Place(NamedTuple):
@@ -89,36 +93,45 @@ def compute_shift(to: Sequence[Sequence[int]], rounds: int, *, slots: int = SLOT
     return Protocol(
         tuple(programs),
         dict.fromkeys(tiles, 0),
-        frozenset(Place("credit", *at) for at in every if at[2] != FIRST_SLOT),
-        frozenset(Place("credit", *at) for at in every if at[2] != rounds % slots),
+        frozenset(Place(flag_up(slot, FIRST_SLOT), core, one, slot) for core, one, slot in every),
+        frozenset(Place(flag_up(slot, rounds % slots), core, one, slot) for core, one, slot in every),
     )
+
+
+def flag_up(slot: int, here: int) -> str:
+    """Which flag of a compute-shift slot is up between rounds, when the tiles lie in slot `here`."""
+    return "full" if slot == here else "credit"
+
+
+def rounds_at_once(to: Sequence[Index], order: Index, resident: int) -> int:
+    """How many compute-shift rounds one launch may run when a GPU holds `resident` programs, begun in `order`.
+
+    In its round t a program waits for its neighbours' round t - 1, so for nobody further away in the order than t
+    times the `reach` of a neighbour. The first `resident` programs that have not ended are all begun, hence the first
+    of them always gets through where reach * (rounds - 1) < resident. With all there at once any number is safe.
+    """
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    if resident >= len(order):
+        return sys.maxsize
+    reach = max(int(np.abs(rank[one] - rank).max()) for one in to)
+    return 1 + (resident - 1) // max(reach, 1)
 
 
 def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int) -> tuple[Step, ...]:
     """One core's program; `to[operand]` is its neighbour."""
     steps: list[Step] = []
-    number = 0
-
-    def add(action: str, kind: str, at: int, operand: int, slot: int, tile: int = 0) -> None:
-        many = range(blocks if kind == "tile" else 1)
-        steps.extend(Step(action, Place(kind, at, operand, slot, block), core, number, tile) for block in many)
-
+    operands = range(len(to))
     for number in range(rounds):
         here, there = number % slots, (number + 1) % slots
-        for one in range(len(to) if number else 0):
-            add("wait", "full", core, one, here)
-        for one, at in enumerate(to):
-            add("wait", "credit", at, one, there)
-            add("read", "tile", core, one, here, number)
-            add("write", "tile", at, one, there, number + 1)
-            add("raise", "full", at, one, there)
-        for one in range(len(to)):  # the product
-            add("read", "tile", core, one, here, number)
-        for one in range(len(to)):
-            add("raise", "credit", core, one, here)
-    number = rounds
-    for one in range(len(to)):  # the last tile must have come before the launch may end
-        add("wait", "full", core, one, rounds % slots)
+        steps += [Step("wait", Place("full", core, one, here), core, number) for one in operands]
+        steps += [Step("wait", Place("credit", to[one], one, there), core, number) for one in operands]
+        for block in range(blocks):
+            for one in operands:
+                steps.append(Step("read", Place("tile", core, one, here, block), core, number, number))
+                steps.append(Step("write", Place("tile", to[one], one, there, block), core, number, number + 1))
+        steps += [Step("raise", Place("full", to[one], one, there), core, number) for one in operands]
+        steps += [Step("raise", Place("credit", core, one, here), core, number) for one in operands]
     return tuple(steps)
 
 
