@@ -49,6 +49,8 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.benchmark(timer=CLOCK))
     items.sort(key=lambda item: next((mark.args[0] for mark in item.iter_markers("rank")), 9))
     known = {line.get("begun") for line in _read(config)}
+    if not known:
+        _log(config, cases=[item.nodeid for item in items])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in known])
     items[:] = [item for item in items if item.nodeid not in known]
 
