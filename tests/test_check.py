@@ -283,7 +283,9 @@ def test_a_planted_fault_is_found_at_its_core_and_round(case, verdict, core, num
 def test_a_missing_credit_is_found_in_the_protocol():
     ring = [[1, 2, 0]]
     assert explore(compute_shift(ring, 3)).finding is None
-    found = explore(compute_shift(ring, 3).without(lambda one: one.action == "wait" and one.place.kind == "credit"))
+    sound = compute_shift(ring, 3)
+    unpaid = tuple(tuple(step._replace(also=()) for step in steps) for steps in sound.programs)
+    found = explore(replace(sound, programs=unpaid))
     assert isinstance(found.finding, Finding)
     assert str(found.finding) == (
         "overwritten (core 0, round 1): core 0 in round 1 writes tile[operand 0, slot 0] of core 1 before what it held "

@@ -9,6 +9,7 @@ import pytest
 from wafer_triton.interleavings import adversaries, at_random, explore, run
 from wafer_triton.mesh import Mesh
 from wafer_triton.protocol import (
+    ARRIVALS,
     SLOTS,
     UP,
     Place,
@@ -66,7 +67,7 @@ def test_no_interleaving_of_a_small_mesh_has_a_fault(protocol):
 
 @pytest.mark.slow
 def test_no_interleaving_of_a_2x2_torus_has_a_fault():
-    found = explore(compute_shift(torus(2, 2), 3))
+    found = explore(compute_shift(torus(2, 2), 3, blocks=2))
     assert found.finding is None and found.complete and found.states > 100_000
 
 
@@ -107,10 +108,20 @@ def swapped(protocol: Protocol, wrong) -> Protocol:
     return replace(protocol, programs=tuple(programs))
 
 
-def awaiting(protocol: Protocol, wrong, place) -> Protocol:
-    """Steps that `wrong` picks wait for another place."""
-    change = lambda step: step._replace(place=place(step.place)) if wrong(step) else step  # noqa: E731
-    return replace(protocol, programs=tuple(tuple(map(change, steps)) for steps in protocol.programs))
+def awaiting(protocol: Protocol, change) -> Protocol:
+    """Waits are for what `change` makes of each flag, None: not for it."""
+
+    def changed(step: Step) -> Step:
+        if step.action != "wait":
+            return step
+        place, *also = [one for one in map(change, step.flags) if one is not None]
+        return step._replace(place=place, also=tuple(also))
+
+    return replace(protocol, programs=tuple(tuple(map(changed, steps)) for steps in protocol.programs))
+
+
+def not_for(kind: str):
+    return lambda flag: None if flag.kind == kind else flag
 
 
 def is_wait(kind: str):
@@ -141,17 +152,18 @@ SHIFT, TREE = compute_shift(line(3), 3, blocks=2), reduce_tree(*tree(5, (2,)), b
 FLAG_FIRST = lambda first, second: first.action == "write" and second.action == "raise"  # noqa: E731
 
 FAULTS = {
-    "writer-takes-no-credit": (SHIFT.without(is_wait("credit")), "overwritten"),
+    "writer-takes-no-credit": (awaiting(SHIFT, not_for("credit")), "overwritten"),
     "reader-returns-no-credit": (SHIFT.without(is_raise("credit")), "deadlock"),
     "credit-before-the-tile-is-read": (moved_up(SHIFT, is_raise("credit"), past=is_read), "overwritten"),
-    "reader-does-not-wait": (SHIFT.without(is_wait("full")), "unwritten-read"),
+    "reader-does-not-wait": (awaiting(SHIFT, not_for("full")), "unwritten-read"),
     "flag-before-payload": (swapped(SHIFT, FLAG_FIRST), "unwritten-read"),
     "no-flag": (SHIFT.without(is_raise("full")), "deadlock"),
     "one-slot": (compute_shift(line(3), 3, slots=1), "deadlock"),
     "waits-for-the-other-slot": (
-        awaiting(SHIFT, is_wait("full"), lambda place: place._replace(slot=1 - place.slot)), "deadlock"),
+        awaiting(SHIFT, lambda flag: flag._replace(slot=1 - flag.slot) if flag.kind == "full" else flag), "deadlock"),
     "waits-for-its-own-credit": (
-        awaiting(SHIFT, is_wait("credit"), lambda place: place._replace(core=(place.core - 1) % 3)), "overwritten"),
+        awaiting(SHIFT, lambda flag: flag._replace(core=(flag.core - 1) % 3) if flag.kind == "credit" else flag),
+        "overwritten"),
     "credit-up-at-the-start": (
         replace(SHIFT, up=SHIFT.up | {Place("credit", core, 0, 0) for core in range(3)}), "lost-flag"),
     "tree-does-not-wait": (TREE.without(is_wait("full")), "unwritten-read"),
@@ -179,7 +191,7 @@ def test_a_deadlock_says_who_waits_for_whom():
 
 
 def test_a_trace_leads_to_its_fault():
-    faulty = SHIFT.without(is_wait("credit"))
+    faulty = awaiting(SHIFT, not_for("credit"))
     found = explore(faulty)
     at = [0] * len(faulty.programs)
     for step in found.trace:
@@ -189,13 +201,17 @@ def test_a_trace_leads_to_its_fault():
 
 
 def test_a_tile_of_an_earlier_round_is_told_from_the_one_awaited():
-    late = SHIFT.without(lambda step: is_wait("full")(step) and step.round == 2)
+    early = awaiting(SHIFT, not_for("full")).programs
+    late = replace(SHIFT, programs=tuple(
+        tuple(no if one.round == 2 else one for one, no in zip(*both, strict=True))
+        for both in zip(SHIFT.programs, early, strict=True)
+    ))  # fmt: skip
     orders = [at_random(seed) for seed in range(200)]
     assert "stale-read" in {found.verdict for found in (run(late, order).finding for order in orders) if found}
 
 
 def test_random_orders_find_faults_too():
-    faulty = SHIFT.without(is_wait("credit"))
+    faulty = awaiting(SHIFT, not_for("credit"))
     assert any(run(faulty, at_random(seed)).finding for seed in range(20))
     assert any(run(faulty, order).finding for _, order in adversaries(3))
 
@@ -265,3 +281,5 @@ def test_the_search_says_when_it_stopped_early():
 def test_the_constants_are_those_of_the_model():
     assert {step.place.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
     assert UP == 1
+    waits = [one for steps in compute_shift(torus(2, 2), 1).programs for one in steps if one.action == "wait"]
+    assert {len(one.flags) for one in waits} == {ARRIVALS}

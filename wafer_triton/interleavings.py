@@ -54,7 +54,8 @@ class _Machine:
         return [
             one
             for one in self.running(state)
-            if (step := self.protocol.programs[one][state.done[one]]).action != "wait" or step.place in state.up
+            if (step := self.protocol.programs[one][state.done[one]]).action != "wait"
+            or state.up.issuperset(step.flags)
         ]
 
     def running(self, state: _State) -> list[int]:
@@ -69,7 +70,7 @@ class _Machine:
         up, tiles, place = state.up, state.tiles, step.place
         fault = None
         if step.action == "wait":
-            up = up - {place}
+            up = up.difference(step.flags)
         elif step.action == "raise":
             if place in up:
                 fault = self.fault("lost-flag", step, f"raises {place}, which is up already")
@@ -102,8 +103,9 @@ class _Machine:
         waits = []
         for one in running:
             step = programs[one][state.done[one]]
-            by = f"core {raisers[step.place]}" if step.place in raisers else "no one"
-            waits.append(f"core {step.core} waits in round {step.round} for {step.place}, which {by} raises")
+            missing = next(flag for flag in step.flags if flag not in state.up)
+            by = f"core {raisers[missing]}" if missing in raisers else "no one"
+            waits.append(f"core {step.core} waits in round {step.round} for {missing}, which {by} raises")
         step = programs[running[0]][state.done[running[0]]]
         return Finding("deadlock", "; ".join(waits), step.round, step.core)
 

@@ -1,12 +1,14 @@
 """The waiting protocol of kernels whose programs wait for each other: its constants, and its programs as data.
 
 A slot has two flags. "full" says that its tile is there: the writer raises it after its payload. "credit" says that
-it may be written: its reader raises it after its last read. Who waits for a flag takes it down in the same atomic step
-(compare and swap of UP by DOWN), so that all flags are as they were when the launch ends.
+it may be written: its reader raises it after its last read. Who waits takes down what it waited for in the same atomic
+step, so that all flags are as they were when the launch ends.
 
-- Compute-shift (several rounds in one launch, double-buffered): in round t a core waits for the tiles in its slots
-  t % SLOTS and for room in its neighbours' slots (t + 1) % SLOTS, copies them there on their way to the multipliers,
-  and hands its own slots back. What is up after the last round is what the next launch begins with.
+- Compute-shift (several rounds in one launch, double-buffered): in round t a core waits until the tiles are in its
+  slots t % SLOTS and room is in its neighbours' slots (t + 1) % SLOTS, copies the tiles there on their way to the
+  multipliers, and hands its own slots back. It waits for all these flags at once, so the kernel keeps them as one
+  counter per core and slot number, which `ARRIVALS` neighbours add to. What is up after the last round is what the
+  next launch begins with.
 - A reduce tree: a core takes its children's messages in order, and leaves the sum in its parent's mailbox.
 
 The kernels take their constants from here. A program is data: a list of steps, each atomic, in the order of the kernel;
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 DOWN, UP = 0, 1  # a flag's values; memory of flags begins zeroed, but for the credits
 SLOTS = 2  # of a compute-shift operand
 FIRST_SLOT = 0  # where its tile lies at the start: there full is up, credit in all others
+ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
 
 
 class Place(NamedTuple):
@@ -45,9 +48,10 @@ class Place(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One atomic step of a core: "wait" for a flag and take it down, "raise" one, "write" or "read" payload.
+    """One atomic step of a core: "wait" for flags and take them down, "raise" one, "write" or "read" payload.
 
-    `tile` tells payloads of one place apart: what is written, or what the reader means to read.
+    `tile` tells payloads of one place apart: what is written, or what the reader means to read. A wait is for `place`
+    and for all of `also`, at once.
     """
 
     action: str
@@ -55,6 +59,12 @@ class Step(NamedTuple):
     core: int
     round: int
     tile: int = 0
+    also: tuple[Place, ...] = ()
+
+    @property
+    def flags(self) -> tuple[Place, ...]:
+        """What a wait waits for."""
+        return (self.place, *self.also)
 
 
 @dataclass(frozen=True)
@@ -124,8 +134,9 @@ def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int
     operands = range(len(to))
     for number in range(rounds):
         here, there = number % slots, (number + 1) % slots
-        steps += [Step("wait", Place("full", core, one, here), core, number) for one in operands]
-        steps += [Step("wait", Place("credit", to[one], one, there), core, number) for one in operands]
+        tiles = [Place("full", core, one, here) for one in operands]
+        room = [Place("credit", to[one], one, there) for one in operands]
+        steps.append(Step("wait", tiles[0], core, number, also=(*tiles[1:], *room)))
         for block in range(blocks):
             for one in operands:
                 steps.append(Step("read", Place("tile", core, one, here, block), core, number, number))
