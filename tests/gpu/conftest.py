@@ -1,0 +1,44 @@
+"""These tests want a GPU and compiled kernels: `TRITON_INTERPRET=0 pytest tests/gpu`.
+
+With WAFER_REHEARSE=1 the same bodies run at small sizes on the CPU, by Triton's interpreter.
+"""
+
+import os
+
+import pytest
+import torch
+import triton
+
+REHEARSAL = os.environ.get("WAFER_REHEARSE") == "1"
+collect_ignore = ["test_kernels.py"] if REHEARSAL else []  # tests/test_kernels.py is its rehearsal
+
+
+def _lacking() -> str | None:
+    """What keeps these tests from running here."""
+    if REHEARSAL:
+        return None if triton.knobs.runtime.interpret else "a rehearsal needs TRITON_INTERPRET=1"
+    if not torch.cuda.is_available():
+        return "no GPU here (WAFER_REHEARSE=1 runs these tests at small sizes on the CPU)"
+    if triton.knobs.runtime.interpret:
+        return "kernels are interpreted: run TRITON_INTERPRET=0 pytest tests/gpu"
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    lacking = _lacking()
+    if lacking:
+        here = os.path.dirname(__file__)
+        for item in items:
+            if str(item.path).startswith(here):
+                item.add_marker(pytest.mark.skip(reason=lacking))
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    return "cpu" if REHEARSAL else "cuda"
+
+
+@pytest.fixture
+def size():
+    """A function that picks the size for a GPU or for a rehearsal."""
+    return lambda on_gpu, rehearsed: rehearsed if REHEARSAL else on_gpu

@@ -1,0 +1,211 @@
+"""The Triton executor on a GPU: values, the same bits however it runs, graphs, a whole wafer, and what it refuses."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from wafer_triton import mesh_gemm
+from wafer_triton.device import PRESETS
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.errors import BackendError
+from wafer_triton.layout import scatter
+from wafer_triton.mesh import Mesh
+from wafer_triton.ops import run
+from wafer_triton.recipes import recipe
+from wafer_triton.testing import assert_close
+from wafer_triton.torch_executor import TorchExecutor
+from wafer_triton.triton_executor import TritonExecutor
+
+ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
+CASES = {  # side of the mesh, m, k, n: on a GPU, and rehearsed
+    "gemm-64x64-tiles": ("gemm", (16, 1024, 1024, 1024), (3, 12, 12, 12)),
+    "gemm-128x128-tiles": ("gemm", (8, 1024, 1024, 1024), (2, 34, 34, 34)),
+    "gemm-ragged": ("gemm", (7, 300, 200, 500), (3, 7, 5, 8)),
+    "gemm-small-tiles": ("gemm", (48, 96, 144, 48), (4, 8, 12, 4)),
+    "gemv": ("gemv", (64, 1, 4096, 14336), (5, 1, 20, 30)),
+    "gemv-ragged": ("gemv", (48, 1, 1000, 777), (5, 1, 17, 23)),
+    "gemv-batch": ("gemv", (32, 16, 2048, 1024), (3, 6, 12, 9)),
+}
+cases = pytest.mark.parametrize("case", CASES)
+dtypes = pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
+
+
+@pytest.fixture
+def made(size):
+    """A function: case, dtype -> recipe."""
+
+    def make(case, dtype):
+        op, on_gpu, rehearsed = CASES[case]
+        side, m, k, n = size(on_gpu, rehearsed)
+        return recipe(op, Mesh(side, side, ROOMY), dtype, ((m, k), (k, n)), ())
+
+    return make
+
+
+@pytest.fixture
+def operands(size, device):
+    """A function: case, dtype -> both operands on the device."""
+
+    def make(case, dtype, integers=False):
+        _, on_gpu, rehearsed = CASES[case]
+        _, m, k, n = size(on_gpu, rehearsed)
+        if integers:
+            return tuple(torch.randint(-1, 2, one, device=device).to(torch_dtype(dtype)) for one in ((m, k), (k, n)))
+        return tuple(torch.randn(one, device=device).to(torch_dtype(dtype)) for one in ((m, k), (k, n)))
+
+    return make
+
+
+def bits(one: torch.Tensor) -> torch.Tensor:
+    return one.contiguous().view(torch.uint8)
+
+
+def same(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return torch.equal(bits(one), bits(two))
+
+
+# --- values ---
+
+
+@dtypes
+@exchanges
+@cases
+def test_values(case, exchange, dtype, made, operands):
+    a, b = operands(case, dtype)
+    got = run(made(case, dtype), (a, b), TritonExecutor(exchange=exchange)).gather()
+    assert_close(got, a.double() @ b.double(), dtype, plain=a @ b, name=case)
+
+
+@exchanges
+@cases
+def test_integers_are_exact(case, exchange, made, operands):
+    a, b = operands(case, "bf16", integers=True)
+    got = run(made(case, "bf16"), (a, b), TritonExecutor(exchange=exchange)).gather()
+    assert torch.equal(got, (a.float() @ b.float()).bfloat16())
+
+
+def test_the_torch_executor_on_the_device_agrees(device, made, operands):
+    for case in ("gemm-ragged", "gemv-ragged"):
+        a, b = operands(case, "fp32", integers=True)
+        want = run(made(case, "fp32"), (a, b), TorchExecutor(device=device)).gather()
+        assert torch.equal(run(made(case, "fp32"), (a, b), TritonExecutor()).gather(), want)
+
+
+# --- the same bits however it runs ---
+
+
+@dtypes
+@cases
+def test_explicit_and_elided_are_the_same_bits(case, dtype, made, operands):
+    given, what = operands(case, dtype), made(case, dtype)
+    explicit, elided = (run(what, given, TritonExecutor(exchange=how)).gather() for how in ("explicit", "elided"))
+    assert same(explicit, elided)
+
+
+@dtypes
+@cases
+def test_every_kind_of_launch_is_the_same_bits(case, dtype, made, operands):
+    given, what = operands(case, dtype), made(case, dtype)
+    found = {how: run(what, given, TritonExecutor(launch=how)).gather() for how in ("auto", "rounds")}
+    assert same(found["auto"], found["rounds"])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@exchanges
+@cases
+def test_order_of_cores_and_poison_change_nothing(case, exchange, seed, made, operands):
+    given, what = operands(case, "bf16"), made(case, "bf16")
+    plain = run(what, given, TritonExecutor(exchange=exchange)).gather()
+    shuffled = run(what, given, TritonExecutor(exchange=exchange, shuffle=seed, poison=True)).gather()
+    assert same(plain, shuffled) and plain.isfinite().all()
+
+
+@exchanges
+@cases
+def test_runs_again_and_again(case, exchange, made, operands, size):
+    """A race would show as another result now and then; a run moves its inputs, so they are given anew."""
+    what, given = made(case, "bf16"), operands(case, "bf16")
+    program, first = bound(what, given, TritonExecutor(exchange=exchange)), None
+    for _ in range(size(50, 2)):
+        write(what, program, given)
+        program.run()
+        found = program.read("out")
+        first = found if first is None else first
+        assert same(found, first)
+
+
+@exchanges
+@cases
+def test_a_captured_program_is_its_run(case, exchange, made, operands):
+    what, given, others = made(case, "bf16"), operands(case, "bf16"), operands(case, "bf16")
+    program = bound(what, given, TritonExecutor(exchange=exchange))
+    replay = program.captured()
+    for one in (given, others, given):
+        write(what, program, one)
+        replay()
+        again = bound(what, one, TritonExecutor(exchange=exchange))
+        again.run()
+        assert same(program.read("out"), again.read("out"))
+
+
+def bound(what, given, on):
+    return on.bind(what.schedule, cut(what, given))
+
+
+def cut(what, given):
+    pairs = zip(what.inputs, given, strict=True)
+    return {name: scatter(one, what.schedule.mesh, pattern).tiles for (name, pattern), one in pairs}
+
+
+def write(what, program, given):
+    for name, tiles in cut(what, given).items():
+        program.write(name, tiles)
+
+
+def test_launches_are_recorded(device, size):
+    side = size(16, 3)
+    a, b = (torch.randn(64 * side if device == "cuda" else side, side * 4, device=device).bfloat16() for _ in "ab")
+    _, one = mesh_gemm(a, b.T.contiguous(), mesh=side, backend="triton", launch="rounds", record=True)
+    _, other = mesh_gemm(a, b.T.contiguous(), mesh=side, backend="triton", exchange="elided", record=True)
+    assert one.launches and other.launches and one.launches != other.launches
+
+
+# --- a whole wafer ---
+
+
+@exchanges
+@pytest.mark.parametrize(
+    ("op", "side", "tile"), [("gemm", 660, 2), ("gemm", 720, 1), ("gemv", 660, 2), ("gemv", 720, 8)]
+)
+def test_wafer_scale(op, side, exchange, device, size):
+    side = size(side, 5)
+    extent = 2 * side
+    a, b = (torch.randint(-2, 3, one, device=device).bfloat16() for one in ((extent, extent), (extent, extent)))
+    a = a[:1] if op == "gemv" else a
+    what = recipe(op, Mesh(side, side), "bf16", (tuple(a.shape), tuple(b.shape)), ())
+    got = run(what, (a, b), TritonExecutor(exchange=exchange)).gather()
+    assert torch.equal(got, (a.float() @ b.float()).bfloat16())
+
+
+# --- errors ---
+
+
+def test_a_grid_that_cannot_be_resident_is_refused_with_the_number_that_fits(size):
+    what = recipe("gemm", Mesh(size(660, 3), size(660, 3)), "bf16", ((size(1320, 6),) * 2,) * 2, ())
+    tiles = {name: torch.zeros(*what.schedule.mesh.shape, 4).bfloat16() for name, _ in what.inputs}
+    with pytest.raises(BackendError, match=r"\d.* fit"):
+        TritonExecutor(launch="persistent").bind(what.schedule, tiles)
+
+
+def test_a_mesh_beyond_the_gpus_memory_is_refused_with_the_bytes(size):
+    if size(True, False):
+        free, total = torch.cuda.mem_get_info()
+        words = 2 * total // (720 * 720 * 2)
+        device = replace(PRESETS["wse2"], name="huge", sram_bytes=2**40)
+        what = recipe("gemv", Mesh(720, 720, device), "bf16", ((1, 720), (720, 720 * words)), ())
+        tiles = {"x": torch.zeros(720, 720, 1, 1), "w": torch.zeros(1).expand(720, 720, 1, words)}
+        with pytest.raises(BackendError, match=r"memory"):
+            TritonExecutor().bind(what.schedule, tiles)
+        assert torch.cuda.mem_get_info()[0] >= free // 2
