@@ -42,8 +42,9 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(("shape", "row"), product(metafunc.module.SHAPES[device]))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """A case that has a device's clock and rank in order of rank; what the log names already is left out."""
+    """Cases in order of rank, those on a device timed by its clock; what the log names already is left out."""
     for item in items:
         if "shape" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=CLOCK))

@@ -176,9 +176,7 @@ def test_launches_are_recorded(device, size):
 
 
 @exchanges
-@pytest.mark.parametrize(
-    ("op", "side", "tile"), [("gemm", 660, 2), ("gemm", 720, 1), ("gemv", 660, 2), ("gemv", 720, 8)]
-)
+@pytest.mark.parametrize(("op", "side"), [("gemm", 660), ("gemm", 720), ("gemv", 660), ("gemv", 720)])
 def test_wafer_scale(op, side, exchange, device, size):
     side = size(side, 5)
     extent = 2 * side
@@ -195,7 +193,7 @@ def test_wafer_scale(op, side, exchange, device, size):
 def test_a_grid_that_cannot_be_resident_is_refused_with_the_number_that_fits(size):
     what = recipe("gemm", Mesh(size(660, 3), size(660, 3)), "bf16", ((size(1320, 6),) * 2,) * 2, ())
     tiles = {name: torch.zeros(*what.schedule.mesh.shape, 4).bfloat16() for name, _ in what.inputs}
-    with pytest.raises(BackendError, match=r"\d.* fit"):
+    with pytest.raises(BackendError, match=r"\d+ programs .*mesh of \d+ x \d+ needs"):
         TritonExecutor(launch="persistent").bind(what.schedule, tiles)
 
 

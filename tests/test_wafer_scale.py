@@ -1,0 +1,50 @@
+"""A whole wafer with real values on a CPU: 435,600 (660 x 660) and 518,400 (720 x 720) cores, by the torch executor."""
+
+import pytest
+import torch
+
+import bench_decode
+import cases
+from wafer_triton.mesh import Mesh
+from wafer_triton.ops import run
+from wafer_triton.recipes import recipe
+from wafer_triton.testing import assert_close
+from wafer_triton.torch_executor import TorchExecutor
+
+sides = pytest.mark.parametrize("side", [660, 720])
+
+
+def product(
+    op: str, shapes, side: int, exchange: str, integers: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    a, b = (torch.randint(-3, 4, shape).float() if integers else torch.randn(shape) for shape in shapes)
+    made = recipe(op, Mesh(side, side), "fp32", tuple(shapes), ())
+    return run(made, (a, b), TorchExecutor(exchange=exchange)).gather(), a, b
+
+
+@pytest.mark.slow
+@sides
+def test_gemm(side):
+    """More rounds than a small mesh has; a matrix that leaves some cores with padding alone."""
+    size = side - 3
+    got, a, b = product("gemm", ((size, size), (size, size)), side, "explicit", integers=True)
+    assert torch.equal(got, a @ b)
+
+
+@sides
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_gemv(side, exchange, batch):
+    got, a, b = product("gemv", ((batch, 1000), (1000, 1500)), side, exchange, integers=False)
+    assert_close(got, a.double() @ b.double(), "fp32", plain=a @ b)
+    got, a, b = product("gemv", ((batch, 1000), (1000, 1500)), side, exchange, integers=True)
+    assert torch.equal(got, a @ b)
+
+
+@pytest.mark.slow
+def test_a_decode_layer_of_the_shape_of_llama3_8b():
+    """2000 tokens in the cache, bf16, against the layer in fp64."""
+    step = bench_decode.Step(bench_decode.LLAMA, 660, 2000, "bf16", on=cases.WSE2)
+    given = bench_decode.Inputs(step, "cpu")
+    got = bench_decode.OnMesh(given, TorchExecutor()).step()
+    cases.close(got, given.plain(torch.float64), given.plain(torch.bfloat16), str(step))
