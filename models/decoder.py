@@ -86,7 +86,7 @@ class WaferForCausalLM(PlacedModule):
             self.placement.head, self.head.tiles, table,
         )  # fmt: skip
         self.phases = Phases(self.placement, self.weights)
-        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.tiles)
+        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill)
         self.reset()
 
     @classmethod

@@ -27,17 +27,23 @@ class Phases:
         """The weights are others now."""
         self._kept = {}
 
-    def tiles(self, layer: int, kind: str) -> Tiles:
-        """A layer's tiles for prefill: decode's on other cores of a square mesh; on another grid, cut once and kept."""
-        one, two = self.placement.decode.mesh, self.placement.prefill.mesh
-        if one.shape == two.shape:
+    def fill(self, layer: int, kind: str, memory: Tiles) -> torch.Tensor | None:
+        """A layer's tiles, as prefill places them, into memory of its programs; its bias, given once, if it has one.
+
+        On a square mesh they are decode's tiles on other cores; for another grid they are cut once and kept.
+        """
+        two = self.placement.prefill.mesh
+        if self.placement.decode.mesh.shape == two.shape:
             tiles = self.weights.layers[layer][kind]
-            return {
-                name: tile.flatten(0, 1)[sources(two)[name]].unflatten(0, two.shape) for name, tile in tiles.items()
-            }
+            for name, to in memory.items():
+                source = sources(two)[name].to(to.device)
+                torch.index_select(tiles[name].flatten(2).flatten(0, 1), 0, source, out=to.flatten(0, 1))
+            return tiles.get("bqkv")
         if (layer, kind) not in self._kept:
             self._kept[layer, kind] = layer_tiles(self.weights, layer, self.placement.prefill, kind, "prefill")
-        return self._kept[layer, kind]
+        for name, to in memory.items():
+            to.copy_(self._kept[layer, kind][name].reshape(to.shape))
+        return self._kept[layer, kind].get("bqkv")
 
     def enter(self, phase: str) -> Account:
         """The account of bringing all weights into place for "prefill" or "decode"; nothing if they are."""

@@ -64,9 +64,14 @@ def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
 
 
 class Prefill:
-    """Runs prompts on the square mesh of `block`; `load(layer, kind)` gives a layer's tiles as prefill places them."""
+    """Runs prompts on the square mesh of `block`.
 
-    def __init__(self, block: Block, executor: Executor, load: Callable[[int, str], Tiles]) -> None:
+    `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory and returns its bias, if any.
+    """
+
+    def __init__(
+        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], torch.Tensor | None]
+    ) -> None:
         self.block, self.executor, self.load = block, executor, load
         self.side = block.mesh.shape[0]
         self.weights: dict[str, Tiles] = {kind: {} for kind in KINDS}  # the memory that all layers pass through
@@ -99,7 +104,7 @@ class Prefill:
         angles = [[self._spread(one, part, "(y m) (x p)") for one in rotary] for part in parts]
         masks = list(self._masks(parts))
         for layer in range(layers):
-            bias = self._load(layer)
+            bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in KINDS)
             keys: list[torch.Tensor] = []
             values: list[torch.Tensor] = []
             for number, part in enumerate(parts):
@@ -142,16 +147,6 @@ class Prefill:
                     shared[name] = self.scratch.setdefault(buffer, self.executor.allocate(made, buffer))
             self.programs[key] = self.executor.bind(made, {}, shared, self.scratch)
         return self.programs[key]
-
-    def _load(self, layer: int) -> torch.Tensor | None:
-        """A layer's weights into their memory; its bias, which each chunk repeats for its rows, if it has one."""
-        bias = None
-        for kind in KINDS:
-            tiles = self.load(layer, kind)
-            bias = tiles.get("bqkv", bias)
-            for name, memory in self.weights[kind].items():
-                memory.copy_(tiles[name].reshape(memory.shape))
-        return bias
 
     def _past(self, program: Program, name: str, part: Chunk, past: list[torch.Tensor]) -> None:
         if part.past:
