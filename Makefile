@@ -10,7 +10,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test bench clean
+.PHONY: help demo test quick lint typecheck wheel-test bench gpu clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -46,6 +46,9 @@ bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).js
 	@mkdir -p bench/results
 	$(BIN)/pytest bench --benchmark-json=bench/results/$(BENCH).json
 	$(BIN)/python bench/report.py bench/results/$(BENCH).json
+
+gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, and the figures to reach
+	$(BIN)/python bench/gpu.py
 
 clean:  ## remove what make made (the checkpoint cache stays)
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

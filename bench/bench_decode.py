@@ -12,7 +12,7 @@ from timing import elapsed, measure, sets
 from wafer_triton.device import Device
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.mesh import Mesh
-from wafer_triton.models import decode_blocks, demo
+from wafer_triton.models import decode_blocks
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.checkpoint import resolve
 from wafer_triton.models.config import DecoderConfig, param_shapes
@@ -181,12 +181,16 @@ def judge():
 def prompt():
     from transformers import AutoTokenizer
 
+    from wafer_triton.models import demo
+
     return AutoTokenizer.from_pretrained(resolve("smollm2-135m"))(demo.PROMPTS[0])["input_ids"]
 
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize(("side", "dtype"), [(24, "fp32"), (16, "fp16")])
 def test_decode_step(benchmark, note, judge, prompt, side, dtype, exchange):
+    from wafer_triton.models import demo
+
     model = WaferForCausalLM.from_pretrained(
         resolve("smollm2-135m"), mesh=side, dtype=dtype, max_length=64, executor=TorchExecutor(exchange=exchange)
     )

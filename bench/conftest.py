@@ -15,7 +15,7 @@ import torch
 from cpuinfo import get_cpu_info
 
 from cases import free, product
-from timing import CLOCK, is_cuda
+from timing import CLOCK, broken, is_cuda
 
 KEEP = ("min", "median", "max", "rounds")
 
@@ -100,7 +100,7 @@ def pytest_runtest_makereport(item, call):
     if report.failed:
         error = f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"
         _log(item.config, ended=item.nodeid, error=" ".join(error.split())[:600])
-        if "CUDA error" in error:  # nothing works any more in this process
+        if broken(item.config.getoption("--bench-device")):
             item.session.shouldstop = "the GPU refuses to go on"
     elif call.when == "call" and report.passed:
         made = item.funcargs.get("benchmark")

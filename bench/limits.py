@@ -4,7 +4,7 @@ Bandwidth counts bytes read and bytes written. What fits the L2 is copied over a
 of a few microseconds, one launch each, would measure launches.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import torch
 import triton
@@ -17,41 +17,41 @@ MATRIX = {"cuda": 8192, "cpu": 1024}  # side of the product that shows the matri
 
 
 @triton.jit
-def _copy_kernel(x_ptr, y_ptr, times, SIZE: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr):
+def _copy_kernel(x_ptr, y_ptr, times, size, steps, BLOCK: tl.constexpr):
     # a program copies blocks of its own to and fro, so that no program need wait for another; .cg: past the L1
-    first = tl.program_id(0).to(tl.int64) * STEPS * BLOCK
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    stride = tl.num_programs(0).to(tl.int64) * BLOCK
     for _ in range(times):
-        for step in range(STEPS):
-            offs = first + step * BLOCK + tl.arange(0, BLOCK)
-            mask = offs < SIZE
+        for step in range(steps):
+            offs = first + step * stride + tl.arange(0, BLOCK)
+            mask = offs < size
             tl.store(y_ptr + offs, tl.load(x_ptr + offs, mask=mask, cache_modifier=".cg"), mask=mask)
         tl.debug_barrier()
-        for step in range(STEPS):
-            offs = first + step * BLOCK + tl.arange(0, BLOCK)
-            mask = offs < SIZE
+        for step in range(steps):
+            offs = first + step * stride + tl.arange(0, BLOCK)
+            mask = offs < size
             tl.store(x_ptr + offs, tl.load(y_ptr + offs, mask=mask, cache_modifier=".cg"), mask=mask)
         tl.debug_barrier()
 
 
-def copy_to_and_fro(x: torch.Tensor, y: torch.Tensor, times: int, programs: int) -> None:
+def copy_to_and_fro(x: torch.Tensor, y: torch.Tensor, times: int, programs: int, block: int) -> None:
     """y = x, then x = y, and again, `times` times in one launch; x and y are one size of int32."""
-    block = 4096
     steps = -(-x.numel() // (programs * block))
-    _copy_kernel[(programs,)](x, y, times, SIZE=x.numel(), STEPS=steps, BLOCK=block, num_warps=8)
+    _copy_kernel[(programs,)](x, y, times, x.numel(), steps, BLOCK=block, num_warps=8)
 
 
 @cache
 def bandwidth(device: str, footprint: int) -> float:
     """Bytes read and written per second by copies that touch `footprint` bytes in all, over and over."""
-    numel = max(1024, min(footprint, LARGEST) // 8)
+    numel = max(1, min(footprint, LARGEST) // (8 * 4096)) * 4096  # whole blocks, so that accesses are 16 bytes wide
     x = torch.randint(0, 2**31 - 1, (numel,), dtype=torch.int32, device=device)
     y = torch.empty_like(x)
     moved = 2 * x.numel() * x.element_size()
     times = max(4, min(256, 2**30 // moved))
     ways = [(captured(device, lambda: [y.copy_(x) for _ in range(times)])[0], times)]
     if is_cuda(device):
-        programs = 4 * torch.cuda.get_device_properties(device).multi_processor_count
-        ways.append((lambda: copy_to_and_fro(x, y, times, programs), 2 * times))
+        programs = 8 * torch.cuda.get_device_properties(device).multi_processor_count
+        ways += [(partial(copy_to_and_fro, x, y, times, programs, block), 2 * times) for block in (1024, 4096)]
     best = 0.0
     for run, copies in ways:
         run()
