@@ -13,6 +13,7 @@ import triton.language as tl
 from timing import captured, elapsed, is_cuda
 
 LARGEST = 4 * 2**30  # bytes that a copy touches at most
+COPIED = 2**30  # bytes read and written by one launch, or by one graph of copies
 MATRIX = {"cuda": 8192, "cpu": 1024}  # side of the product that shows the matrix rate
 
 
@@ -47,7 +48,7 @@ def bandwidth(device: str, footprint: int) -> float:
     x = torch.randint(0, 2**31 - 1, (numel,), dtype=torch.int32, device=device)
     y = torch.empty_like(x)
     moved = 2 * x.numel() * x.element_size()
-    times = max(4, min(256, 2**30 // moved))
+    times = max(4, min(256, COPIED // moved))
     ways = [(captured(device, lambda: [y.copy_(x) for _ in range(times)])[0], times)]
     if is_cuda(device):
         programs = 8 * torch.cuda.get_device_properties(device).multi_processor_count

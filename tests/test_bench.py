@@ -1,10 +1,9 @@
 """The tools of bench/: what they time, count and judge, and that no case takes others with it."""
 
-import json
 import os
-import sys
 import time
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -15,8 +14,8 @@ import cases
 import gpu
 import limits
 import peers
-import report
 import timing
+from wafer_triton import ops
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.families import config_of
 from wafer_triton.recipes import recipe
@@ -76,6 +75,151 @@ def test_a_gpu_that_refuses_to_go_on_ends_the_trial(monkeypatch):
 def test_sets_of_inputs_outgrow_the_cache():
     cache = timing.cache_bytes("cpu")
     assert timing.sets("cpu", cache) == 3 and timing.sets("cpu", 4 * cache) == 1 and timing.sets("cpu", 1) == 32
+
+
+class Graphs:
+    """Stands in for torch.cuda where the code of a GPU's branch is to run on a CPU: recorded calls, no GPU."""
+
+    Properties = SimpleNamespace(
+        name="NVIDIA Some GPU", L2_cache_size=2**20, multi_processor_count=2, total_memory=2**33
+    )  # fmt: skip
+
+    def __init__(self):
+        self.captured, self.recording = [], None
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = time.perf_counter()
+
+        def synchronize(self):
+            pass
+
+        def elapsed_time(self, end):
+            return (end.at - self.at) * 1e3
+
+    class Stream:
+        def wait_stream(self, other):
+            pass
+
+    def graph(self, made):
+        @contextmanager
+        def capture():
+            self.recording = made
+            yield
+            self.recording = None
+
+        return capture()
+
+    def patch(self, monkeypatch):
+        graphs = self
+
+        class CUDAGraph:
+            def __init__(self):
+                self.runs = []
+                graphs.captured.append(self)
+
+            def replay(self):
+                for run in self.runs:
+                    run()
+
+        for name, value in {
+            "Event": self.Event, "Stream": self.Stream, "CUDAGraph": CUDAGraph, "graph": self.graph,
+            "current_stream": self.Stream, "synchronize": lambda: None, "stream": lambda one: nullcontext(),
+            "get_device_properties": lambda device=0: self.Properties, "is_available": lambda: True,
+            "empty_cache": lambda: None,
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, value)
+        for module in (timing, limits, cases):
+            monkeypatch.setattr(module, "is_cuda", lambda device: True)
+        monkeypatch.setitem(timing.SHORTEST, "cpu", timing.SHORTEST["cuda"])
+
+    def run(self, what):
+        """A run that is only noted while a graph is captured, as a GPU does it."""
+
+        def one():
+            if self.recording is None:
+                return what()
+            return self.recording.runs.append(what)
+
+        return one
+
+
+def test_on_a_gpu_runs_are_timed_by_events_around_replays_of_one_graph(monkeypatch):
+    graphs, done = Graphs(), []
+    graphs.patch(monkeypatch)
+
+    class Benchmark:
+        def pedantic(self, timed, rounds, warmup_rounds):
+            before = timing.CLOCK()
+            timed()
+            done.append(timing.CLOCK() - before)
+
+    count = [0, 0]
+
+    def add(which):
+        count[which] += 1
+        time.sleep(0.001)
+
+    how = timing.measure(Benchmark(), "cpu", [graphs.run(lambda: add(0)), graphs.run(lambda: add(1))])
+    assert how == "graph replay" and len(graphs.captured) == 1 and len(graphs.captured[0].runs) == 2
+    assert count[0] == count[1] > 3 and 0.001 <= done[0] < 0.01
+
+
+def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
+    graphs = Graphs()
+    graphs.patch(monkeypatch)
+
+    def run():
+        if graphs.recording:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    replay, how = timing.captured("cpu", run)
+    assert replay is run and how == "launches, not a graph: operation not permitted when stream is capturing"
+
+
+@pytest.mark.parametrize("row", ["explicit", "emulation", "blas"])
+def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
+    """The branch for GPUs, kernels interpreted: rotating inputs, limits by the copy kernel, facts and fractions."""
+    Graphs().patch(monkeypatch)
+    monkeypatch.setitem(limits.MATRIX, "cpu", 64)
+    monkeypatch.setattr(timing, "captured", lambda device, run: (run, "graph replay"))
+    monkeypatch.setattr(limits, "captured", timing.captured)
+    monkeypatch.setattr(timing, "LONGEST", 0.0)
+    monkeypatch.setattr(limits, "LARGEST", 2**16)
+    monkeypatch.setattr(limits, "COPIED", 0)
+    monkeypatch.setattr(cases, "sets", lambda device, footprint: 2)
+    on = cases.executor(row, "cpu") if row == "emulation" else ops.executor("triton", "explicit", "cpu")
+    monkeypatch.setattr(cases, "executor", lambda row, device: on)
+    facts = {}
+
+    class Benchmark:
+        stats = SimpleNamespace(stats=SimpleNamespace(median=0.5))
+
+        def pedantic(self, timed, rounds, warmup_rounds):
+            timed()
+
+    limits.bandwidth.cache_clear()
+    limits.matrix_rate.cache_clear()
+    shape = cases.Shape("gemm", 2, 6, 8, 4, "bf16")
+    cases.time_product(Benchmark(), lambda **more: facts.update(more), shape, row, "cpu")
+    limits.bandwidth.cache_clear()
+    limits.matrix_rate.cache_clear()
+    assert facts["sets"] == 2 and facts["timed"] == "graph replay" and facts["shape"] == [6, 8, 4]
+    assert facts["fraction_of_bandwidth"] > 0 and facts["fraction_of_matrix_rate"] > 0
+    assert ("fraction_of_exchange_limit" in facts) == (row != "blas")
+    assert {"explicit": "launches", "emulation": "ways", "blas": "checked"}[row] in facts
+
+
+def test_a_results_file_names_the_gpu_and_its_software(monkeypatch):
+    Graphs().patch(monkeypatch)
+    monkeypatch.setenv("PATH", "")
+    facts = gpu.machine("cuda")
+    assert (facts["gpu"], facts["driver"], facts["sms"], facts["l2_bytes"]) == ("NVIDIA Some GPU", "unknown", 2, 2**20)
+    assert facts.keys() >= {"cuda", "torch", "triton", "python", "cpu", "memory_bytes"}
+    assert gpu.environment("cuda")["TRITON_INTERPRET"] == "0" and gpu.environment("cpu")["TRITON_INTERPRET"] == "1"
 
 
 # --- limits ---
@@ -184,147 +328,3 @@ def test_close_is_as_strict_as_the_dtype():
     for wrong in (plain + 1, plain * float("nan")):
         with pytest.raises(AssertionError, match="it: off by"):
             cases.close(wrong, reference, plain, "it")
-
-
-# --- the report ---
-
-
-def measured(row, median, group="one", **facts):
-    known = {"what": "MeshGEMM", "mesh": "16x16", "tile": "64x64", "dtype": "bf16", "exchange": row, **facts}
-    return {"group": group, "stats": {"median": median}, "extra_info": known}
-
-
-GPU = {"gpu": "Some GPU", "driver": "1.2", "cuda": "13.0", "torch": "2.11", "triton": "3.6"}
-RESULTS = {
-    "machine_info": GPU,
-    "benchmarks": [
-        measured("explicit", 0.002, fraction_of_exchange_limit=0.5, fraction_of_bandwidth=0.55),
-        measured("emulation", 0.008),
-        measured("blas", 0.001, what="plain product"),
-        measured("explicit", 0.05, "two", what="decode layer, llama3-8b", mesh="660x660", tile=""),
-    ],
-}
-
-
-def test_the_table_has_ratios_within_a_group():
-    lines = report.table(RESULTS).splitlines()
-    assert lines[2] == "| MeshGEMM | 16x16 | 64x64 | bf16 | explicit |  | 2 | 500.0 | 4x | 0.5x | 55% |"
-    assert lines[3].endswith("| 8 | 125.0 |  | 0.125x |  |") and lines[5].endswith("| 50 | 20.0 |  |  |  |")
-    assert lines[-1] == "Emulation time on Some GPU, driver 1.2, CUDA 13.0, torch 2.11, triton 3.6."
-
-
-def test_figures_are_met_not_met_or_not_measured():
-    verdicts = {(one["case"], one["number"]): (one["value"], one["verdict"]) for one in report.figures(RESULTS)}
-    gemm = "explicit MeshGEMM, 16 x 16 cores, 64 x 64 tiles, bf16"
-    assert verdicts[gemm, "times the PyTorch emulation"] == (4, "met")
-    assert verdicts[gemm, "of the exchange limit"] == (0.5, "not met")
-    layer = "one Llama-3-8B decode layer, explicit, 660 x 660 cores"
-    assert verdicts[layer, "ms"] == (50, "met")
-    assert len(verdicts) == 17 and [one for _, one in verdicts.values()].count("not measured") == 14
-    slow = {"machine_info": GPU, "benchmarks": [{**RESULTS["benchmarks"][3], "stats": {"median": 0.1}}]}
-    assert report.figures(slow)[-1]["verdict"] == "not met"
-    assert f"| {layer} | ms | 100 | under 100 | not met |" in report.figure_table(report.figures(slow))
-
-
-def test_every_figure_is_among_the_cases_of_a_gpu():
-    """Each goal would find its row: the facts that it asks for are those of a shape that the suites have."""
-    import bench_decode
-    import bench_gemm
-    import bench_gemv
-
-    facts = []
-    for module in (bench_gemm, bench_gemv):
-        for shape in module.SHAPES["cuda"]:
-            known = {
-                "what": cases.PAPER[shape.op], "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
-                "tile": "x".join(map(str, shape.tile)), "shape": [shape.m, shape.k, shape.n],
-            }  # fmt: skip
-            facts += [known | {"exchange": row} for row in shape.rows]
-    for step in bench_decode.SHAPES["cuda"]:
-        known = {"what": f"decode layer, {step.config.name}", "mesh": f"{step.side}x{step.side}"}
-        facts += [known | {"exchange": row} for row in step.rows]
-    for goal in report.GOALS:
-        assert any(all(one.get(name) == value for name, value in goal.match.items()) for one in facts), goal.case
-
-
-def test_plots_are_drawn(tmp_path):
-    some = [
-        measured(row, seconds * side, f"on {side} with {tile}", mesh=f"{side}x{side}", tile=f"{tile}x{tile}")
-        for side, tile in ((8, 32), (16, 32), (16, 64))
-        for row, seconds in (("explicit", 0.001), ("emulation", 0.004))
-    ]
-    written = report.plots({"machine_info": GPU, "benchmarks": some}, tmp_path, "gpu")
-    assert [path.name for path in written] == ["gpu-meshgemm.png", "gpu-meshgemm.svg"]
-    assert all(path.stat().st_size > 5000 for path in written)
-
-
-# --- the one command ---
-
-WORKER = """
-import json, sys, time
-log, plan = sys.argv[1:]
-lines = [json.loads(line) for line in open(log)] if __import__("os").path.exists(log) else []
-write = lambda **line: print(json.dumps(line), file=open(log, "a"))
-cases = ["a", "hangs", "b", "dies", "c"]
-if not lines:
-    write(cases=cases)
-for case in cases:
-    if case in {line.get("begun") for line in lines}:
-        continue
-    write(begun=case)
-    if case == plan or plan == "all" and case == "hangs":
-        time.sleep(60)
-    if plan == "all" and case == "dies":
-        sys.exit(7)
-    write(ended=case, benchmark={"name": case})
-"""
-
-
-def supervised(tmp_path, plan, quiet=1.0, seconds=30.0):
-    log = tmp_path / "log.jsonl"
-    command = [sys.executable, "-c", WORKER, str(log), plan]
-    return gpu.supervise(command, log, quiet, time.time() + seconds, dict(os.environ))
-
-
-def test_a_case_that_hangs_or_dies_takes_no_other_with_it(tmp_path):
-    lines = supervised(tmp_path, "all")
-    results = gpu.gathered(lines, {}, {})
-    assert [one["name"] for one in results["benchmarks"]] == ["a", "b", "c"]
-    assert results["failed"] == {"hangs": "no result after 1 s", "dies": "the worker died, exit 7"}
-    assert results["not_measured"] == []
-
-
-def test_when_time_is_up_the_rest_is_not_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "CLOSING", 0.0)
-    results = gpu.gathered(supervised(tmp_path, "b", quiet=50, seconds=1.5), {}, {})
-    assert results["failed"] == {"b": "out of time"} and results["not_measured"] == ["dies", "c"]
-
-
-def test_a_worker_that_cannot_begin_is_told_of(tmp_path):
-    command = [sys.executable, "-c", "raise SystemExit('no torch here')"]
-    lines = gpu.supervise(command, tmp_path / "log.jsonl", 5, time.time() + 30, dict(os.environ))
-    assert gpu.gathered(lines, {}, {})["failed"] == {"the suites": "exit 1: no torch here"}
-
-
-def test_without_a_gpu_the_command_says_so_in_one_line(capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main([]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and told.err == "no GPU here: torch.cuda.is_available() is false; nothing was measured\n"
-
-
-@pytest.mark.slow
-def test_the_one_command_rehearsed(tmp_path, capsys):
-    code = gpu.main(["--rehearse", "--out", str(tmp_path)])
-    told = capsys.readouterr().out.splitlines()
-    last = json.loads(told[-1])
-    assert code == 0, told
-    assert last["tests_passed"] and last["failed"] == [] and last["not_measured"] == 0
-    results = json.loads(Path(last["results"]).read_text())
-    assert len(results["benchmarks"]) == last["measured"] > 40
-    assert {one["extra_info"]["exchange"] for one in results["benchmarks"]} == {*cases.ROWS, "copy"}
-    for one in results["benchmarks"]:
-        facts = one["extra_info"]
-        assert 0 < facts["fraction_of_bandwidth"] < 2 and facts["sets"] >= 1 and facts["checked"], one["name"]
-        assert facts["exchanged_bytes"] > 0 or facts["exchange"] not in ("explicit", "emulation"), one["name"]
-    assert len(list(tmp_path.glob("rehearsal-*.svg"))) == len(list(tmp_path.glob("rehearsal-*.png"))) == 3

@@ -19,13 +19,13 @@ from wafer_triton.triton_executor import TritonExecutor
 
 ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
 CASES = {  # side of the mesh, m, k, n: on a GPU, and rehearsed
-    "gemm-64x64-tiles": ("gemm", (16, 1024, 1024, 1024), (3, 12, 12, 12)),
+    "gemm-64x64-tiles": ("gemm", (16, 1024, 1024, 1024), (2, 12, 12, 12)),
     "gemm-128x128-tiles": ("gemm", (8, 1024, 1024, 1024), (2, 34, 34, 34)),
     "gemm-ragged": ("gemm", (7, 300, 200, 500), (3, 7, 5, 8)),
-    "gemm-small-tiles": ("gemm", (48, 96, 144, 48), (4, 8, 12, 4)),
-    "gemv": ("gemv", (64, 1, 4096, 14336), (5, 1, 20, 30)),
-    "gemv-ragged": ("gemv", (48, 1, 1000, 777), (5, 1, 17, 23)),
-    "gemv-batch": ("gemv", (32, 16, 2048, 1024), (3, 6, 12, 9)),
+    "gemm-small-tiles": ("gemm", (48, 96, 144, 48), (2, 4, 6, 2)),
+    "gemv": ("gemv", (64, 1, 4096, 14336), (3, 1, 12, 18)),
+    "gemv-ragged": ("gemv", (48, 1, 1000, 777), (4, 1, 13, 19)),
+    "gemv-batch": ("gemv", (32, 16, 2048, 1024), (2, 6, 8, 6)),
 }
 cases = pytest.mark.parametrize("case", CASES)
 dtypes = pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
@@ -112,7 +112,7 @@ def test_every_kind_of_launch_is_the_same_bits(case, dtype, made, operands):
     assert same(found["auto"], found["rounds"])
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 @exchanges
 @cases
 def test_order_of_cores_and_poison_change_nothing(case, exchange, seed, made, operands):
@@ -178,7 +178,7 @@ def test_launches_are_recorded(device, size):
 @exchanges
 @pytest.mark.parametrize(("op", "side"), [("gemm", 660), ("gemm", 720), ("gemv", 660), ("gemv", 720)])
 def test_wafer_scale(op, side, exchange, device, size):
-    side = size(side, 5)
+    side = size(side, 3)
     extent = 2 * side
     a, b = (torch.randint(-2, 3, one, device=device).bfloat16() for one in ((extent, extent), (extent, extent)))
     a = a[:1] if op == "gemv" else a
