@@ -25,7 +25,7 @@ def table(results: Row) -> str:
     head = [*FACTS, *NUMBERS]
     lines = [head, ["---"] * len(FACTS) + ["---:"] * len(NUMBERS)]
     for one in results["benchmarks"]:
-        seconds, facts = one["stats"]["median"], one["extra_info"]
+        seconds, facts = one["stats"]["median"], {"what": one.get("name", ""), **one["extra_info"]}
         ratios = [_cell(ratio(results, one, to), "x") for to in ("emulation", "blas")]
         share = _cell(facts.get("fraction_of_bandwidth"), "%")
         numbers = [f"{seconds * 1e3:.3g}", f"{1 / seconds:,.1f}", *ratios, share]
