@@ -34,6 +34,8 @@ ROOMY = replace(WSE2, name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
 PLANNING = 4.0  # seconds after which no further set of inputs is bound
 EXCHANGES = ("explicit", "elided")
 ROWS = (*EXCHANGES, "emulation", "blas")
+ROUNDS = "explicit, a launch a round"  # a row for GPUs: what it takes to leave one launch for all rounds
+MOVING = ("explicit", ROUNDS, "emulation")
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,11 @@ def held(program: Program) -> int:
 
 def executor(row: str, device: str, **options: Any) -> Executor:
     """The executor of a row; the project's own backend for the device unless the row is the peer."""
-    return Emulation(device=device) if row == "emulation" else ops.executor(None, row, device, **options)
+    if row == "emulation":
+        return Emulation(device=device)
+    if row == ROUNDS:
+        return ops.executor(None, "explicit", device, launch="rounds", **options)
+    return ops.executor(None, row, device, **options)
 
 
 def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str) -> None:
@@ -176,7 +182,7 @@ def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str)
     }  # fmt: skip
     note(**{name: fact for name, fact in facts.items() if fact is not None})
     note(timed=measure(benchmark, device, [case.run for case in cases]))
-    moves = schedule if row in ("explicit", "emulation") else None
+    moves = schedule if row in MOVING else None
     record(benchmark, note, device, shape.dtype, shape.flops, work(schedule, moves), facts["rotated_bytes"])
 
 

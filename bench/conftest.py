@@ -17,6 +17,8 @@ from cpuinfo import get_cpu_info
 from cases import free, product
 from timing import CLOCK, broken, is_cuda
 
+PATIENCE = {0: 50.0, 1: 50.0}  # seconds that a case of this rank may take, planning and compiling included
+MOST_PATIENCE = 90.0
 KEEP = ("min", "median", "max", "rounds")
 
 # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
@@ -48,12 +50,16 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "shape" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=CLOCK))
-    items.sort(key=lambda item: next((mark.args[0] for mark in item.iter_markers("rank")), 9))
+    items.sort(key=_rank)
     known = {line.get("begun") for line in _read(config)}
     if not known:
         _log(config, cases=[item.nodeid for item in items])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in known])
     items[:] = [item for item in items if item.nodeid not in known]
+
+
+def _rank(item) -> int:
+    return next((mark.args[0] for mark in item.iter_markers("rank")), 9)
 
 
 @pytest.fixture
@@ -91,7 +97,7 @@ def pytest_runtest_setup(item):
     if time.time() > config.getoption("--bench-until"):
         item.session.shouldstop = "out of time"
         pytest.skip("out of time")
-    _log(config, begun=item.nodeid)
+    _log(config, begun=item.nodeid, patience=PATIENCE.get(_rank(item), MOST_PATIENCE))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ import gpu
 
 WORKER = """
 import json, sys, time
-log, plan = sys.argv[1:]
+log, plan, quiet = sys.argv[1:]
 lines = [json.loads(line) for line in open(log)] if __import__("os").path.exists(log) else []
 write = lambda **line: print(json.dumps(line), file=open(log, "a"))
 cases = ["a", "hangs", "b", "dies", "c"]
@@ -23,7 +23,7 @@ if not lines:
 for case in cases:
     if case in {line.get("begun") for line in lines}:
         continue
-    write(begun=case)
+    write(begun=case, patience=float(quiet))
     if case == plan or plan == "all" and case == "hangs":
         time.sleep(60)
     if plan == "all" and case == "dies":
@@ -34,8 +34,8 @@ for case in cases:
 
 def supervised(tmp_path, plan, quiet=1.0, seconds=30.0):
     log = tmp_path / "log.jsonl"
-    command = [sys.executable, "-c", WORKER, str(log), plan]
-    return gpu.supervise(command, log, quiet, time.time() + seconds, dict(os.environ))
+    command = [sys.executable, "-c", WORKER, str(log), plan, str(quiet)]
+    return gpu.supervise(command, log, 20, time.time() + seconds, dict(os.environ))
 
 
 def test_a_case_that_hangs_or_dies_takes_no_other_with_it(tmp_path):
