@@ -24,7 +24,13 @@ def _lacking() -> str | None:
     return None
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu_alone: is about the GPU itself, so there is nothing to rehearse")
+
+
 def pytest_collection_modifyitems(items):
+    if REHEARSAL:
+        items[:] = [item for item in items if item.get_closest_marker("gpu_alone") is None]
     lacking = _lacking()
     if lacking:
         here = os.path.dirname(__file__)
