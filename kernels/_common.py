@@ -7,8 +7,9 @@ int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -82,3 +83,52 @@ def block(size: int, cap: int = MAX_BLOCK, floor: int = 1) -> int:
 def warps(elements: int) -> int:
     """Warps for a block: eight elements (16 B of bf16) per thread, at most four warps."""
     return max(1, min(4, elements // 256))
+
+
+def registers(a_thread: int) -> dict[str, int]:
+    """The launch option that lets a kernel have so many registers; where there is no such option, none.
+
+    Left to itself, NVIDIA's assembler parks values on the stack sooner than use the registers there are.
+    """
+    if INTERPRET or triton.runtime.driver.active.get_current_target().backend != "cuda":
+        return {}
+    return {"maxnreg": a_thread}
+
+
+def resident(kernel: Any, device: torch.device) -> int:
+    """How many programs of a compiled kernel a GPU holds at once: by its registers, shared memory and threads.
+
+    0 where the driver does not tell what a multiprocessor has, and under the interpreter.
+    """
+    if INTERPRET or device.type != "cuda":
+        return 0
+    kernel._init_handles()  # loads the binary, which tells the registers
+    has = torch.cuda.get_device_properties(device)
+    if not hasattr(has, "regs_per_multiprocessor"):
+        return 0
+    threads = kernel.metadata.num_warps * has.warp_size
+    return has.multi_processor_count * programs_per_multiprocessor(
+        threads=threads,
+        registers=kernel.n_regs,
+        shared_bytes=kernel.metadata.shared,
+        has_threads=has.max_threads_per_multi_processor,
+        has_registers=has.regs_per_multiprocessor,
+        has_shared_bytes=has.shared_memory_per_multiprocessor,
+    )
+
+
+def programs_per_multiprocessor(
+    *, threads: int, registers: int, shared_bytes: int, has_threads: int, has_registers: int, has_shared_bytes: int
+) -> int:
+    """Programs of so many threads, registers a thread and bytes that fit; each figure as the hardware hands it out.
+
+    A warp gets registers in units of 8 a thread, a program 1 KiB of shared memory beside its own (CUDA's occupancy
+    rules for compute capability 8.0 and up); never more than 16 programs are counted, half of what fits at best.
+    """
+    a_thread = -(-max(registers, 1) // 8) * 8
+    return min(
+        has_threads // threads,
+        has_registers // (a_thread * threads),
+        has_shared_bytes // (shared_bytes + 1024),
+        16,
+    )

@@ -1,16 +1,11 @@
-"""GEMM on one core, any tile size: C (+)= A B, C (+)= A B^T, and the compute-shift round of MeshGEMM.
+"""GEMM on one core, any tile size: C (+)= A B and C (+)= A B^T; `accumulate` is what MeshGEMM's kernels share with it.
 
-One kernel serves all three. What differs is constexpr: the strides (`TRANSPOSED`), how a block of products is summed
-(`MODE`), and whether the tiles are sent on while they are at hand (`next_a`, `next_b`).
-
+One kernel serves both. What differs is constexpr: the strides (`TRANSPOSED`), and how a block of products is summed.
 `MODE` is one of
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
 - "sum": for up to four rows, where a dot would be mostly padding: products are gathered in [BLOCK_M, BLOCK_K, BLOCK_N]
   registers and summed over K once, so that B streams through at load speed;
 - "fp16": one k at a time, every multiply-add rounded to fp16, as WSE-2 software does.
-
-The round rule: a launch reads `a`, `b` and writes `c`, `next_a`, `next_b`, none of which overlaps a tile that any core
-reads in the same launch, so the order of programs cannot matter.
 """
 
 from __future__ import annotations
@@ -26,14 +21,72 @@ from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store,
 
 
 @triton.jit
+def accumulate(
+    total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, offs_m, offs_n, stride_am, stride_bk, stride_bn, first_m, first_n,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, MODE: tl.constexpr, CACHE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """total + a @ b for one block of C; a next_*_ptr that is not None receives a copy of what is read.
+
+    Only the first block of a row or column of blocks copies (`first_m`, `first_n`), so that a tile goes out once.
+    """
+    # blocks that divide the tile need no masks
+    EVEN_A: tl.constexpr = M % BLOCK_M == 0 and K % BLOCK_K == 0
+    EVEN_B: tl.constexpr = K % BLOCK_K == 0 and N % BLOCK_N == 0
+    # total [BLOCK_M, BLOCK_N]
+    if MODE == "sum":
+        products = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+    for start_k in range(0, K, BLOCK_K):
+        offs_k = start_k + tl.arange(0, BLOCK_K)
+        # [BLOCK_M, BLOCK_K]
+        offs_a = offs_m[:, None] * stride_am + offs_k[None, :]
+        mask_a = (offs_m < M)[:, None] & (offs_k < K)[None, :]
+        # [BLOCK_K, BLOCK_N]
+        offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
+        mask_b = (offs_k < K)[:, None] & (offs_n < N)[None, :]
+        if EVEN_A:
+            a = tl.load(a_ptr + offs_a, cache_modifier=CACHE)
+        else:
+            a = tl.load(a_ptr + offs_a, mask=mask_a, other=0.0, cache_modifier=CACHE)
+        if EVEN_B:
+            b = tl.load(b_ptr + offs_b, cache_modifier=CACHE)
+        else:
+            b = tl.load(b_ptr + offs_b, mask=mask_b, other=0.0, cache_modifier=CACHE)
+
+        if next_a_ptr is not None:
+            if EVEN_A and BLOCK_N >= N:
+                tl.store(next_a_ptr + offs_a, a)
+            else:
+                tl.store(next_a_ptr + offs_a, a, mask=mask_a & first_n)
+        if next_b_ptr is not None:
+            if EVEN_B and BLOCK_M >= M:
+                tl.store(next_b_ptr + offs_b, b)
+            else:
+                tl.store(next_b_ptr + offs_b, b, mask=mask_b & first_m)
+
+        # the interpreter's dot multiplies the raw bits of bf16
+        if MODE != "dot" or a.dtype != b.dtype or INTERPRET:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        if MODE == "dot":
+            total = tl.dot(a, b, total, input_precision="ieee")
+        elif MODE == "sum":
+            products += a[:, :, None] * b[None, :, :]
+        else:
+            total = (total + a * b).to(tl.float16).to(tl.float32)
+    if MODE == "sum":
+        total += tl.sum(products, axis=1)
+    return total
+
+
+@triton.jit
 def product(
-    c_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr,
+    c_ptr, out_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """c (+)= a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
-    # c [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
+    """out = (c +) a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
+    # c, out [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
     # transposed: c [heads, m, n], a [m, heads, k], b [n, kv_heads, k]
     stride_ch: tl.constexpr = M * N if TRANSPOSED else N
     stride_cm: tl.constexpr = N if TRANSPOSED else HEADS * N
@@ -44,66 +97,40 @@ def product(
     stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
 
     for head in range(HEADS):
-        kv_head = head // (HEADS // KV_HEADS)
+        offs_ah = head * stride_ah
+        offs_bh = head // (HEADS // KV_HEADS) * stride_bh
         for start_m in range(0, M, BLOCK_M):
             offs_m = start_m + tl.arange(0, BLOCK_M)
-            mask_m = (offs_m < M)[:, None]
             for start_n in range(0, N, BLOCK_N):
                 offs_n = start_n + tl.arange(0, BLOCK_N)
-                mask_n = (offs_n < N)[None, :]
                 # [BLOCK_M, BLOCK_N]
-                c_ptrs = c_ptr + head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
-                mask_c = mask_m & mask_n
-                if MODE == "sum":
-                    acc = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
-                elif MODE == "fp16" and ADD:
-                    acc = load(c_ptrs, mask_c)
+                offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
+                mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+                # sums go on from C, so that a launch per round, or one for all, adds in the same order
+                if ADD:
+                    total = load(c_ptr + offs_c, mask_c)
                 else:
-                    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-
-                for start_k in range(0, K, BLOCK_K):
-                    offs_k = start_k + tl.arange(0, BLOCK_K)
-                    # [BLOCK_M, BLOCK_K]
-                    offs_a = head * stride_ah + offs_m[:, None] * stride_am + offs_k[None, :]
-                    mask_a = mask_m & (offs_k < K)[None, :]
-                    a = tl.load(a_ptr + offs_a, mask=mask_a, other=0.0)
-                    # [BLOCK_K, BLOCK_N]
-                    offs_b = kv_head * stride_bh + offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
-                    mask_b = (offs_k < K)[:, None] & mask_n
-                    b = tl.load(b_ptr + offs_b, mask=mask_b, other=0.0)
-
-                    if next_a_ptr is not None:
-                        tl.store(next_a_ptr + offs_a, a, mask=mask_a & (start_n == 0))
-                    if next_b_ptr is not None:
-                        tl.store(next_b_ptr + offs_b, b, mask=mask_b & (start_m == 0))
-
-                    # the interpreter's dot multiplies the raw bits of bf16
-                    if MODE != "dot" or a.dtype != b.dtype or INTERPRET:
-                        a, b = a.to(tl.float32), b.to(tl.float32)
-                    if MODE == "dot":
-                        acc = tl.dot(a, b, acc, input_precision="ieee")
-                    elif MODE == "sum":
-                        acc += a[:, :, None] * b[None, :, :]
-                    else:
-                        acc = (acc + a * b).to(tl.float16).to(tl.float32)
-
-                total = tl.sum(acc, axis=1) if MODE == "sum" else acc
-                if ADD and MODE != "fp16":
-                    total += load(c_ptrs, mask_c)
-                store(c_ptrs, total, mask_c)
+                    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                total = accumulate(
+                    total, a_ptr + offs_ah, b_ptr + offs_bh,
+                    next_a_ptr + offs_ah if next_a_ptr is not None else None,
+                    next_b_ptr + offs_bh if next_b_ptr is not None else None,
+                    offs_m, offs_n, stride_am, stride_bk, stride_bn, start_m == 0, start_n == 0,
+                    M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
+                )  # fmt: skip
+                store(out_ptr + offs_c, total, mask_c)
 
 
 @triton.jit
 def _gemm_kernel(
-    c, a, b, next_a, next_b, cores_ptr, SEND_A: tl.constexpr, SEND_B: tl.constexpr,
+    c, a, b, cores_ptr,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     core = this_core(cores_ptr)
     product(
-        tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core),
-        tile_ptr(next_a, core) if SEND_A else None, tile_ptr(next_b, core) if SEND_B else None,
+        tile_ptr(c, core), tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None,
         M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
     )  # fmt: skip
 
@@ -143,22 +170,9 @@ def plan(
 def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
     """c [m, heads, n] (+)= a [heads, m, k] @ b [k, kv_heads, n]; parameters of `local.gemm_torch`."""
     (c,), (a, b) = outs, ins
-    compute_shift(c, a, b, None, None, cores, **params)
+    _gemm_kernel[(cores.numel(),)](c, a, b, cores, **plan(a, b, **params))
 
 
 def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
     """c [heads, m, n] (+)= a [m, heads, k] @ b [n, kv_heads, k]^T; parameters of `local.gemm_t_torch`."""
-    (c,), (a, b) = outs, ins
-    compute_shift(c, a, b, None, None, cores, **params, transposed=True)
-
-
-def compute_shift(
-    c: Operand, a: Operand, b: Operand, next_a: Operand | None, next_b: Operand | None, cores: Tensor, **params: Any
-) -> None:
-    """One MeshGEMM round in one launch: gemm, and each core's a and b tiles copied to where next_a and next_b say.
-
-    next_a and next_b address the receiver: their index table maps a core to the row of its neighbour's free slot.
-    None sends nothing (the last round).
-    """
-    sends = {"SEND_A": next_a is not None, "SEND_B": next_b is not None}
-    _gemm_kernel[(cores.numel(),)](c, a, b, next_a, next_b, cores, **sends, **plan(a, b, **params))
+    gemm(outs, ins, cores, **params, transposed=True)

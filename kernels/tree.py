@@ -37,7 +37,7 @@ def _tree_kernel(
     acc_ptr = tile_ptr(acc, core)
     if GEMV:
         product(
-            acc_ptr, tile_ptr(x, core), tile_ptr(w, core), None, None,
+            acc_ptr, acc_ptr, tile_ptr(x, core), tile_ptr(w, core), None, None,
             M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
         )  # fmt: skip
         tl.debug_barrier()

@@ -31,7 +31,8 @@ def test_every_kernel_compiles_well(target):
     assert child.returncode == 0, child.stderr
     built = json.loads(child.stdout)
 
-    assert {case.split()[0] for case in built} >= {*KERNELS, "exchange", "compute_shift", "tree", "mesh_gemv"}
+    between_cores = {"exchange", "one_round", "several_rounds", "tree", "mesh_gemv"}
+    assert {case.split()[0] for case in built} >= {*KERNELS, *between_cores}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
 
 
@@ -58,7 +59,7 @@ def compile_all() -> dict[str, dict]:
     import torch
     from triton.runtime.jit import JITFunction
 
-    from wafer_triton.kernels import Operand, compute_shift, exchange, find, tree
+    from wafer_triton.kernels import Operand, exchange, find, one_round, several_rounds, tree
 
     run, seen, figures = JITFunction.run, [], {}
     JITFunction.run = lambda self, *args, grid, warmup, **kw: seen.append(
@@ -94,11 +95,17 @@ def compile_all() -> dict[str, dict]:
                 f"gemm {m}x{k}x{n}-{name}-fp16acc",
                 scratch, find("gemm"), (c,), (a, b), cores, **shape, add=True, accumulate="fp16",
             )  # fmt: skip
-            send_a, send_b = tile(m * k, dtype, cores), tile(k * n, dtype, cores)
+            next_a, next_b, rounded = tile(m * k, dtype), tile(k * n, dtype), tile(m * n, dtype)
             record(
-                f"compute_shift {m}x{k}x{n}-{name}",
-                blocks, compute_shift, c, a, b, send_a, send_b, cores, **shape, add=True,
+                f"one_round {m}x{k}x{n}-{name}",
+                blocks, one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **shape, add=True,
             )  # fmt: skip
+            if max(m, n) <= 64:
+                record(
+                    f"several_rounds {m}x{k}x{n}-{name}",
+                    blocks, several_rounds, c, rounded, (a, next_a), (b, next_b), cores, cores[None], cores,
+                    rounds=3, here=0, **shape, add=False,
+                )  # fmt: skip
             if dtype == torch.float16:
                 wide = tile(m * k, torch.float32)
                 record(f"gemm {m}x{k}x{n}-float32-{name}", blocks, find("gemm"), (c,), (wide, b), cores, **shape)

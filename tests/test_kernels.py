@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wafer_triton import local
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import KERNELS, Operand, compute_shift, elementwise, exchange, find, tree
+from wafer_triton.kernels import KERNELS, Operand, elementwise, exchange, find, one_round, tree
 
 DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -276,18 +276,17 @@ def test_exchange_copies_bits(dtype, numel):
 
 def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: int, n: int, **params) -> Tensor:
     """Compute-shift on side x side cores, tiles a, b [cores, numel] aligned: c [cores, m * n]."""
-    left = [core // side * side + (core - 1) % side for core in range(side * side)]
-    up = [(core - side) % (side * side) for core in range(side * side)]
+    left = table([core // side * side + (core - 1) % side for core in range(side * side)])
+    up = table([(core - side) % (side * side) for core in range(side * side)])
     nan = float("nan")
     slots = [[memory(x), memory(torch.full_like(x, nan))] for x in (a, b)]
     c = memory(torch.full((side * side, m * n), nan))
     for round_ in range(side):
         now, free = round_ % 2, 1 - round_ % 2
-        sends = [slots[0][free]._replace(index=table(left)), slots[1][free]._replace(index=table(up))]
-        if round_ == side - 1:
-            sends = [None, None]
-        compute_shift(
-            c, slots[0][now], slots[1][now], *sends, table(order), m=m, k=k, n=n, add=round_ > 0, **params
+        sends = (left, up) if round_ < side - 1 else (None, None)
+        one_round(
+            c, c, slots[0][now], slots[1][now], slots[0][free], slots[1][free], *sends, table(order),
+            m=m, k=k, n=n, add=round_ > 0, **params,
         )  # fmt: skip
     return tiles(c, m * n, side * side)
 

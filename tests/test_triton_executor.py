@@ -15,10 +15,14 @@ import torch
 
 from wafer_triton import triton_executor
 from wafer_triton.errors import BackendError
+from wafer_triton.fusing import sends_of
+from wafer_triton.kernels import one_round
+from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.ops import mesh_gemm, run
+from wafer_triton.protocol import ARRIVALS
 from wafer_triton.recipes import recipe
 from wafer_triton.schedule.rounds import Builder, Cores, Schedule, Slot
 from wafer_triton.testing import assert_close
@@ -192,7 +196,7 @@ def beside_a_product(kind: str) -> Schedule:
 def test_rounds_beside_a_product(kind, exchange):
     schedule = beside_a_product(kind)
     (round_,) = schedule.rounds
-    assert (triton_executor._sends(round_, schedule.mesh) is not None) == (kind == "ring")
+    assert (sends_of(round_, schedule.mesh) is not None) == (kind == "ring")
     given = {name: torch.randint(-3, 4, (1, 3, schedule.buffers[name].slots * 4)).float() for name in ("a", "w")}
     found = []
     for executor in (TorchExecutor(), TritonExecutor(exchange=exchange)):
@@ -264,7 +268,7 @@ def launches(monkeypatch) -> Counter:
 
         return counting
 
-    for name in ("compute_shift", "tree", "exchange_kernel"):
+    for name in ("one_round", "tree", "exchange_kernel"):
         monkeypatch.setattr(triton_executor, name, count(name, getattr(triton_executor, name)))
     for name in list(triton_executor.table.KERNELS):
         monkeypatch.setitem(triton_executor.table.KERNELS, name, count(name, triton_executor.table.KERNELS[name]))
@@ -273,13 +277,75 @@ def launches(monkeypatch) -> Counter:
 
 def test_meshgemm_is_one_launch_a_round(launches):
     run(made("gemm", "4"), operands("gemm"), TritonExecutor())
-    assert launches["compute_shift"] == 4 and launches["gemm"] == 0
+    assert launches["one_round"] == 4 and launches["gemm"] == 0
+    assert launches["copy"] == 2, "lines that were aligned in an odd number of steps; the sums round themselves"
     assert launches["exchange_kernel"] <= 2 * 2 * 2, "alignment: two directions, two operands, two rounds"
+
+
+@pytest.fixture
+def gpu_that_holds(monkeypatch):
+    """Stands in for a GPU that holds so many programs: several rounds in a launch are run one by one here."""
+
+    def several(c, out, a, b, neighbours, counters, cores, *, rounds, here, **params):
+        assert counters[here].eq(ARRIVALS).all() and counters[1 - here].eq(0).all()
+        to_a, to_b, from_a, from_b = neighbours.t().contiguous()
+        assert to_a[from_a].equal(to_b[from_b]) and to_a[from_a].equal(torch.arange(len(to_a), dtype=torch.int32))
+        for number in range(rounds):
+            now, then = (here + number) % 2, (here + number + 1) % 2
+            target = out if number == rounds - 1 else c
+            one_round(c, target, a[now], b[now], a[then], b[then], to_a, to_b, cores, **params)
+            params["add"] = True
+        counters[here], counters[1 - here] = (ARRIVALS, 0) if rounds % 2 == 0 else (0, ARRIVALS)
+
+    def holds(programs: int) -> None:
+        monkeypatch.setattr(triton_executor, "residency", lambda *_, **__: programs)
+        monkeypatch.setattr(triton_executor, "several_rounds", several)
+
+    return holds
+
+
+@pytest.mark.parametrize(
+    ("holds", "launch", "launches"),
+    [
+        (25, "auto", ("compute-shift, 5 rounds in a launch",)),
+        (25, "persistent", ("compute-shift, 5 rounds in a launch",)),
+        (11, "auto", ("compute-shift, 2 rounds in a launch", "compute-shift, 1 round in a launch")),
+        (10, "auto", ("compute-shift, 1 round in a launch",)),
+        (25, "rounds", ("compute-shift, 1 round in a launch",)),
+    ],
+)
+def test_as_many_rounds_in_a_launch_as_the_gpu_has_room_for(gpu_that_holds, holds, launch, launches):
+    """5 x 5: a neighbour is 10 programs away at most, so 11 are a window for two rounds."""
+    gpu_that_holds(holds)
+    on = TritonExecutor(launch=launch, poison=True)
+    a, b = torch.randint(-3, 4, (10, 15)).float(), torch.randint(-3, 4, (15, 20)).float()
+    schedule = recipe("gemm", Mesh(5, 5), "bf16", ((10, 15), (15, 20)), ()).schedule
+    tiles = {"a": scatter(a, schedule.mesh, "(y m) (x k)").tiles, "b": scatter(b, schedule.mesh, "(y k) (x n)").tiles}
+    program = on.bind(schedule, tiles)
+    for _ in range(2):  # the counters begin anew
+        for name, tile in tiles.items():
+            program.write(name, tile)
+        program.run()
+        found = MeshTensor(schedule.mesh, program.read("out"), "(y m) (x n)", (10, 20), {}).gather()
+        assert torch.equal(found, (a @ b).bfloat16())
+    said = [what.split(" x ")[-1] for what in program.launches if "compute-shift" in what]
+    assert tuple(said) == launches
+
+
+def test_a_mesh_that_does_not_fit_says_how_many_programs_do(gpu_that_holds):
+    gpu_that_holds(24)
+    schedule = recipe("gemm", Mesh(5, 5), "fp32", ((5, 5), (5, 5)), ()).schedule
+    tiles = {name: torch.zeros(5, 5, 1, 1) for name in "ab"}
+    words = r"holds 24 programs of this kernel at once, the mesh of 5 x 5 needs 25; use launch='auto', or a smaller"
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(launch="persistent").bind(schedule, tiles)
+    with pytest.raises(BackendError, match="launch 'always': choose one of auto, persistent, rounds"):
+        TritonExecutor(launch="always")
 
 
 def test_elided_meshgemm_moves_nothing_while_it_multiplies(launches):
     run(made("gemm", "4"), operands("gemm"), TritonExecutor(exchange="elided"))
-    assert launches["compute_shift"] == 0 and launches["gemm"] == 4
+    assert launches["one_round"] == 0 and launches["gemm"] == 4
     assert launches["exchange_kernel"] <= 2 * 2 * 2
 
 
@@ -338,7 +404,7 @@ def test_a_decoder_layer_in_any_order_poisoned_and_elided_is_the_same_bits():
 def test_the_decoder_runs_on_compute_shift_and_trees(launches):
     logits(TritonExecutor(), "3", prompt=6)
     # prefill: qkv, attention, output, gate and up, down on 3 x 3; GEMM-T's 3 row reductions; norms and softmax
-    assert launches["compute_shift"] == 5 * 3
+    assert launches["one_round"] == 5 * 3
     assert launches["gemm_t"] == 3 + 1
     assert launches["tree"] > 3 + 8
     assert launches["rope"] == 1 + 1

@@ -9,6 +9,7 @@ same, and so do the bits.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,18 @@ from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, 
 
 EXCHANGES = ("explicit", "elided")
 Step = Callable[[], object]
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A step with words for what it launches, which a run's record shows."""
+
+    what: str
+    run: Step
+
+    def __call__(self) -> None:
+        """Do it."""
+        self.run()
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +127,20 @@ class Executor(ABC):
         """The torch device of fresh storage."""
         return "cpu"
 
+    def capture(self, run: Step) -> Step:
+        """`run` as one CUDA graph on the device's memory as it is; `run` itself on a CPU."""
+        if torch.device(self.device).type != "cuda":
+            return run
+        aside = torch.cuda.Stream(self.device)
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(aside):
+            run()  # compiles what is not compiled yet, which a recording cannot
+        torch.cuda.current_stream(self.device).wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        return graph.replay
+
     @abstractmethod
     def storage(self, buffer: Buffer) -> torch.dtype:
         """The dtype that a buffer is stored in."""
@@ -136,7 +163,7 @@ class Executor(ABC):
         while rounds:
             fused = self.fuse(memory, schedule, rounds)
             if fused is not None:
-                steps.append(fused[1])
+                steps += fused[1]
                 rounds = rounds[fused[0] :]
                 continue
             if id(rounds[0]) not in made:
@@ -145,8 +172,8 @@ class Executor(ABC):
             rounds = rounds[1:]
         return steps
 
-    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, Step] | None:
-        """One step for several leading rounds of those left, and their number, where the executor can do that."""
+    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
+        """How many of the rounds left go together in this executor, if any do, and their steps."""
         return None
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
@@ -177,6 +204,16 @@ class Program:
         """Execute every round."""
         for step in self.steps:
             step()
+
+    def captured(self) -> Step:
+        """A function that does what `run` does: on a GPU one CUDA graph, recorded now; elsewhere `run` itself."""
+        return self.executor.capture(self.run)
+
+    @property
+    def launches(self) -> tuple[str, ...]:
+        """What one `run` launches, each kind once with its number; empty where the executor launches no kernels."""
+        found = Counter(step.what for step in self.steps if isinstance(step, Launch))
+        return tuple(what if number == 1 else f"{number} x {what}" for what, number in found.items())
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""

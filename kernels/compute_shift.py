@@ -1,0 +1,148 @@
+"""MeshGEMM's compute-shift rounds (WaferLLM, OSDI'25, section 5), with explicit exchange.
+
+In a round each core multiplies the tiles in its slots and copies them, as they pass through its registers, into the
+second slots of its neighbours. `compute_shift` runs one round a launch, or several: sums then stay in registers, and
+programs hand tiles on by the flags of `wafer_triton.protocol`, whose `rounds_at_once` says how many rounds are safe.
+
+The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wafer_triton import protocol
+from wafer_triton.kernels._common import Operand, load, registers, resident, store, this_core, tile_ptr
+from wafer_triton.kernels.gemm import accumulate, plan, product
+
+ARRIVALS = tl.constexpr(protocol.ARRIVALS)
+
+
+@triton.jit
+def _round_kernel(
+    c, out, a, b, next_a, next_b, send_a_ptr, send_b_ptr, cores_ptr,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    core = this_core(cores_ptr)
+    product(
+        tile_ptr(c, core), tile_ptr(out, core), tile_ptr(a, core), tile_ptr(b, core),
+        tile_ptr(next_a, tl.load(send_a_ptr + core)) if send_a_ptr is not None else None,
+        tile_ptr(next_b, tl.load(send_b_ptr + core)) if send_b_ptr is not None else None,
+        M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
+    )  # fmt: skip
+
+
+@triton.jit
+def _slot_ptr(x, spare, slot, core):
+    """The core's tile in slot 0 (x) or 1 (spare); both lie alike."""
+    return tl.where(slot == 0, x.tensor, spare.tensor) + x.offset + core.to(tl.int64) * x.stride
+
+
+@triton.jit(do_not_specialize=["rounds", "here"])
+def _rounds_kernel(
+    c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, rounds, here,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    core = this_core(cores_ptr)
+    # who receives this core's a and b, and whose a and b it receives
+    offs_neighbours = core * ARRIVALS + tl.arange(0, ARRIVALS)
+    neighbours = tl.load(neighbours_ptr + offs_neighbours)
+    to_a = tl.load(neighbours_ptr + core * ARRIVALS)
+    to_b = tl.load(neighbours_ptr + core * ARRIVALS + 1)
+    offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    # [BLOCK_M, BLOCK_N]
+    offs_c = offs_m[:, None] * N + offs_n[None, :]
+    mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+    if ADD:
+        total = load(tile_ptr(c, core) + offs_c, mask_c)
+    else:
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+
+    for _ in range(rounds):
+        # both tiles are here, and both neighbours have room
+        while tl.atomic_cas(counters_ptr + here * cores + core, ARRIVALS, 0, sem="acquire", scope="gpu") != ARRIVALS:
+            pass
+        # .cg, from L2: another SM wrote it
+        total = accumulate(
+            total,
+            _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
+            _slot_ptr(a, spare_a, 1 - here, to_a), _slot_ptr(b, spare_b, 1 - here, to_b),
+            offs_m, offs_n, K, N, 1, True, True, M, K, N, MODE, ".cg", BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+        here = 1 - here
+        # one arrival each: a tile for those who receive, a credit for those who send
+        tl.debug_barrier()
+        tl.atomic_add(counters_ptr + here * cores + neighbours, 1, sem="release", scope="gpu")
+
+    store(tile_ptr(out, core) + offs_c, total, mask_c)
+
+
+def one_round(
+    c: Operand, out: Operand, a: Operand, b: Operand, next_a: Operand, next_b: Operand,
+    send_a: Tensor | None, send_b: Tensor | None, cores: Tensor, **params: Any,
+) -> None:  # fmt: skip
+    """out = (c +) a @ b on every core, while core i's tiles of a and b go to slot next_a of core send_a[i], and so b.
+
+    The tables are int32 [cores]; None sends nothing. `out` is c, or rounds the sums to its own dtype.
+    """
+    chosen = plan(a, b, **params) | registers(128)
+    _round_kernel[(cores.numel(),)](c, out, a, b, next_a, next_b, send_a, send_b, cores, **chosen)
+
+
+def several_rounds(
+    c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
+    neighbours: Tensor, counters: Tensor, cores: Tensor, *, rounds: int, here: int, **params: Any,
+) -> None:  # fmt: skip
+    """`rounds` compute-shift rounds in one launch, from slots `here` of a and b on; as many one by one give these bits.
+
+    `neighbours` int32 [cores, 4]: who receives core i's a, its b, who sends it a, b. `counters` int32 [2, cores] is
+    `ARRIVALS` in row `here` and 0 in the other; after an odd number of rounds the other way round. `rounds` must be
+    no more than `protocol.rounds_at_once` allows for `residency` programs.
+    """
+    _rounds_kernel[(cores.numel(),)](
+        c,
+        out,
+        *a,
+        *b,
+        neighbours,
+        counters,
+        cores,
+        counters.shape[1],
+        rounds,
+        here,
+        **_rounds_plan(a[0], b[0], **params),
+    )
+
+
+def residency(
+    c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
+    neighbours: Tensor, counters: Tensor, cores: Tensor, **params: Any,
+) -> int:  # fmt: skip
+    """How many programs of `several_rounds` this GPU holds at once; 0 where it cannot run these.
+
+    It keeps one block of sums, and both slots of an operand must lie alike in their tensors.
+    """
+    chosen = _rounds_plan(a[0], b[0], **params)
+    alike = all(one.offset == two.offset and one.stride == two.stride for one, two in (a, b))
+    if params.get("heads", 1) > 1 or chosen["M"] > chosen["BLOCK_M"] or chosen["N"] > chosen["BLOCK_N"] or not alike:
+        return 0
+    kernel = _rounds_kernel.warmup(
+        c, out, *a, *b, neighbours, counters, cores, counters.shape[1], 1, 0, grid=(1,), **chosen
+    )  # fmt: skip
+    return resident(kernel, cores.device)
+
+
+def _rounds_plan(a: Operand, b: Operand, **params: Any) -> dict[str, Any]:
+    chosen = plan(a, b, **params)
+    for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
+        del chosen[name]
+    masked = any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")
+    # a tile must not be fetched before its round: no pipelining over rounds
+    return chosen | {"num_stages": 1} | registers(128 if masked else 96)
