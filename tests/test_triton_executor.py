@@ -332,6 +332,19 @@ def test_as_many_rounds_in_a_launch_as_the_gpu_has_room_for(gpu_that_holds, hold
     assert tuple(said) == launches
 
 
+def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):
+    gpu_that_holds(9)
+    a, b = torch.ones(3, 3), torch.ones(3, 3)
+    for launch, said in (("auto", "3 rounds in a launch"), ("rounds", "3 x compute-shift, 1 round in a launch")):
+        c, record = mesh_gemm(a, b, mesh=3, backend="triton", launch=launch, record=True)
+        assert torch.equal(c, a @ b)
+        assert any(said in what for what in record.launches), record.launches
+        assert len((record + record).launches) == 2 * len(record.launches)
+    assert mesh_gemm(a, b, mesh=3, record=True)[1].launches == ()
+    with pytest.raises(BackendError, match="launch: backend 'torch' launches no kernels; leave it out, or use"):
+        mesh_gemm(a, b, mesh=3, launch="rounds")
+
+
 def test_a_mesh_that_does_not_fit_says_how_many_programs_do(gpu_that_holds):
     gpu_that_holds(24)
     schedule = recipe("gemm", Mesh(5, 5), "fp32", ((5, 5), (5, 5)), ()).schedule
@@ -421,6 +434,34 @@ def test_a_cpu_needs_the_interpreter(monkeypatch):
         with pytest.raises(BackendError, match="found no GPU; use backend='torch', or set TRITON_INTERPRET=1"):
             TritonExecutor()
         assert not triton_executor.available()
+
+
+@pytest.fixture
+def small_old_gpu(monkeypatch):
+    """A GPU of 2,000 B, half of them free, 200 B more in torch's cache, without bf16."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 700)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 500)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+
+
+def test_a_mesh_beyond_the_gpus_memory_says_what_it_needs_and_what_is_free(small_old_gpu):
+    # a, b and their second slots 4 B each, fp32 sums and rounded ones, 4 B each: 24 B on 64 cores
+    schedule = recipe("gemm", Mesh(8, 8), "fp32", ((8, 8), (8, 8)), ()).schedule
+    words = (
+        r"the tiles of 8 x 8 cores take 1,536 B of memory, cuda has 1,200 B free; use a smaller mesh or smaller tiles"
+    )
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(device="cuda").bind(schedule, {name: torch.zeros(8, 8, 1, 1) for name in "ab"})
+
+
+def test_a_gpu_without_bf16_is_named(small_old_gpu):
+    schedule = recipe("gemm", Mesh(2, 2), "bf16", ((2, 2), (2, 2)), ()).schedule
+    words = "Tesla V100 has no bf16 arithmetic; use fp16 or fp32, or backend='torch'"
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(device="cuda").bind(schedule, {name: torch.zeros(2, 2, 1, 1) for name in "ab"})
 
 
 def test_an_operation_without_a_kernel_is_named_before_anything_runs(monkeypatch):

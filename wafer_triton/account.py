@@ -21,6 +21,7 @@ Counts = NDArray[np.int64]
 Loads = dict[str, Counts]
 WAYS = {"x": ("east", "west"), "y": ("south", "north")}
 _LARGEST = ("flows", "sram_peak_bytes")  # of runs one after another the larger counts, not the sum
+_FACTS = ("sram_by_buffer", "launches")  # what is not a number
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,20 @@ class Account:
     macs: int = 0  # multiply-adds of the busiest core
     sram_peak_bytes: int = 0  # per physical core
     sram_by_buffer: dict[str, int] = field(default_factory=dict)
+    launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
 
     def __add__(self, other: Account) -> Account:
         fuller = max(self, other, key=lambda one: one.sram_peak_bytes)
         summed = {
             one.name: (max if one.name in _LARGEST else int.__add__)(getattr(self, one.name), getattr(other, one.name))
             for one in fields(self)
-            if one.name != "sram_by_buffer"
+            if one.name not in _FACTS
         }
-        return Account(**summed, sram_by_buffer=fuller.sram_by_buffer)
+        launches = self.launches + other.launches
+        return Account(**summed, sram_by_buffer=fuller.sram_by_buffer, launches=launches)
 
     def __mul__(self, times: int) -> Account:
-        kept = {name: getattr(self, name) for name in (*_LARGEST, "sram_by_buffer")}
+        kept = {name: getattr(self, name) for name in (*_LARGEST, *_FACTS)}
         scaled = {one.name: getattr(self, one.name) * times for one in fields(self) if one.name not in kept}
         return Account(**scaled, **kept)
 

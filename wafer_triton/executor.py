@@ -92,6 +92,10 @@ class Executor(ABC):
         """
         memory = dict(shared or {})
         pool = {} if scratch is None else scratch
+        fresh = [
+            one for name, one in schedule.buffers.items() if name in tensors or (name not in memory and one not in pool)
+        ]
+        self.admit(schedule, fresh)
         for name, buffer in schedule.buffers.items():
             if name in tensors:
                 memory[name] = self.store(schedule, buffer, tensors[name])
@@ -104,6 +108,19 @@ class Executor(ABC):
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
         return Program(schedule, memory, self._plan(schedule, memory), self)
+
+    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
+        if torch.device(self.device).type != "cuda":
+            return
+        need = schedule.mesh.cores * sum(one.slots * one.numel * self.storage(one).itemsize for one in fresh)
+        free = torch.cuda.mem_get_info(self.device)[0]
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        if need > free:
+            raise BackendError(
+                f"{schedule.name}: the tiles of {schedule.mesh.rows} x {schedule.mesh.cols} cores take {need:,} B of "
+                f"memory, {self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
+            )
 
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """Fresh storage [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""

@@ -12,7 +12,7 @@ DtypeError, SramError or BackendError before anything runs.
 from __future__ import annotations
 
 import ast
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypedDict
 
 import torch
@@ -36,12 +36,14 @@ class How(TypedDict, total=False):
     """Where and how an operation runs.
 
     `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
-    "torch" or "triton"; by default triton for CUDA tensors. `record`: return (result, Account) of the run.
+    "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto",
+    "persistent" or "rounds" (see `TritonExecutor`). `record`: return (result, Account) of the run.
     """
 
     mesh: Any
     exchange: str
     backend: str | None
+    launch: str
     record: bool
 
 
@@ -52,6 +54,8 @@ def executor(backend: str | None = None, exchange: str = "explicit", device: str
     """The executor for tensors on a torch device; BackendError if the backend is unknown or cannot run here."""
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
+        if options.pop("launch", "auto") != "auto":
+            raise BackendError("launch: backend 'torch' launches no kernels; leave it out, or use backend='triton'")
         return TorchExecutor(device=device, exchange=exchange, **options)
     if chosen == "triton":
         try:
@@ -66,6 +70,10 @@ def executor(backend: str | None = None, exchange: str = "explicit", device: str
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run a recipe; the result lies cut on the schedule's mesh."""
+    return _run(made, operands, on)[0]
+
+
+def _run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> tuple[MeshTensor, tuple[str, ...]]:
     mesh, given = made.schedule.mesh, dict(made.constants)
     for (name, pattern), operand in zip(made.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor):
@@ -75,7 +83,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
     program = on.bind(made.schedule, given)
     program.run()
     name, pattern, shape = made.output
-    return MeshTensor(mesh, program.read(name), pattern, shape, {})
+    return MeshTensor(mesh, program.read(name), pattern, shape, {}), program.launches
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how this text is made.
@@ -92,15 +100,16 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
 
 
 @torch.library.custom_op("wafer_triton::apply", mutates_args=())
-def _apply(name: str, operands: list[Tensor], on: str, backend: str, exchange: str) -> Tensor:
+def _apply(name: str, operands: list[Tensor], on: str, backend: str, exchange: str, launch: str) -> Tensor:
     """One opaque operator for all operations, so that torch.compile and fake tensors pass them through."""
     mesh, options = _parsed(on)
     made = recipe(name, mesh, dtype_name(operands[0].dtype), tuple(tuple(one.shape) for one in operands), options)
-    return _whole(run(made, tuple(operands), executor(backend or None, exchange, str(operands[0].device))))
+    chosen = executor(backend or None, exchange, str(operands[0].device), launch=launch)
+    return _whole(run(made, tuple(operands), chosen))
 
 
 @_apply.register_fake
-def _(name: str, operands: list[Tensor], on: str, backend: str, exchange: str) -> Tensor:
+def _(name: str, operands: list[Tensor], on: str, backend: str, exchange: str, launch: str) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
         shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(on)[1] else 1])
@@ -116,17 +125,19 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
         if key not in _KEYWORDS:
             raise TypeError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
+    launch = how.get("launch", "auto")
     on = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [one.tiles if isinstance(one, MeshTensor) else one for one in operands]
     _agree(name, tensors)
     chosen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
     if not any(isinstance(one, MeshTensor) for one in operands) and not how.get("record"):
-        return _apply(name, tensors, _text(on, chosen), backend or "", exchange)
+        return _apply(name, tensors, _text(on, chosen), backend or "", exchange, launch)
     made = recipe(name, on, dtype_name(tensors[0].dtype), tuple(tuple(one.shape) for one in operands), chosen)
     _cut_alike(made, operands)
-    result = run(made, operands, executor(backend, exchange, str(tensors[0].device)))
+    where = executor(backend, exchange, str(tensors[0].device), launch=launch)
+    result, launches = _run(made, operands, where)
     value = result if isinstance(first, MeshTensor) else _whole(result)
-    return (value, account(made.schedule)) if how.get("record") else value
+    return (value, replace(account(made.schedule), launches=launches)) if how.get("record") else value
 
 
 def _agree(name: str, tensors: list[Tensor]) -> None:

@@ -63,6 +63,13 @@ class TritonExecutor(Executor):
     def storage(self, buffer: Buffer) -> torch.dtype:
         return torch_dtype(buffer.dtype)
 
+    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        on_gpu = torch.device(self.device).type == "cuda"
+        if on_gpu and any(one.dtype == "bf16" for one in fresh) and not torch.cuda.is_bf16_supported(False):
+            name = torch.cuda.get_device_name(self.device)
+            raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
+        super().admit(schedule, fresh)
+
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
         order = self._order(exchange.recv.size and len(exchange.receivers.flat(memory.mesh)))
         recv = self._table(exchange.receivers.flat(memory.mesh)[order])
