@@ -204,5 +204,5 @@ def test_a_mesh_beyond_the_gpus_memory_is_refused_with_the_bytes():
     device = replace(PRESETS["wse2"], name="huge", sram_bytes=2**40)
     what = recipe("gemv", Mesh(720, 720, device), "bf16", ((1, 720), (720, 720 * words)), ())
     tiles = {"x": torch.zeros(720, 720, 1, 1), "w": torch.zeros(1).expand(720, 720, 1, words)}
-    with pytest.raises(BackendError, match=r"[\d,]+ (B|bytes|GiB).*memory|memory.*[\d,]+ (B|bytes|GiB)"):
+    with pytest.raises(BackendError, match=r"take [\d,]+ B of memory, cuda has [\d,]+ B free"):
         TritonExecutor().bind(what.schedule, tiles)
