@@ -142,7 +142,7 @@ def reduction(rounds: tuple[Round, ...], mesh: Mesh) -> Tree | None:
     used, acc, name = 0, "", ""
     inboxes: set[str] = set()
     for number, round_ in enumerate(rounds):
-        messages = _combining(round_)
+        messages = combining(round_)
         if messages is None:
             break
         (_, first) = messages[0]
@@ -166,13 +166,13 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
     inboxes: set[str] = set()
     others: set[str] = set()
     for round_ in {id(one): one for one in schedule.rounds}.values():
-        arriving = {exchange.dst.buffer for exchange, _ in _combining(round_) or ()}
+        arriving = {exchange.dst.buffer for exchange, _ in combining(round_) or ()}
         inboxes |= arriving
         others |= round_.touched - arriving
     return frozenset(name for name in inboxes - others if schedule.buffers[name].role == "scratch")
 
 
-def _combining(round_: Round) -> list[tuple[Exchange, Local]] | None:
+def combining(round_: Round) -> list[tuple[Exchange, Local]] | None:
     """Each exchange of a round with the operation that combines its arrivals, in the order of the operations."""
     if not round_.exchanges or len(round_.exchanges) != len(round_.locals):
         return None

@@ -15,8 +15,9 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.executor import Executor, Memory, Place, Step
+from wafer_triton.fusing import ComputeShifts, combining, compute_shifts, mailboxes
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
@@ -60,6 +61,68 @@ class TorchExecutor(Executor):
         sent, got = self._ends(memory, exchange, src)
         source, target = _flat(memory, src.slot), _flat(memory, exchange.dst)
         return lambda: target.index_copy_(0, got, source.index_select(0, sent))
+
+    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
+        shifts = compute_shifts(schedule, rounds)
+        if shifts is not None:
+            step = self._sweep(memory, shifts)
+            return None if step is None else (shifts.number, [step])
+        step = self._messages(memory, schedule, rounds[0])
+        return None if step is None else (1, [step])
+
+    def _messages(self, memory: Memory, schedule: Schedule, round_: Round) -> Step | None:
+        """A round of a tree whose lines differ: the messages wait in one piece of memory to be added."""
+        pairs = combining(round_)
+        if pairs is None or any(op.op != "add" or exchange.recv.ndim == 1 for exchange, op in pairs):
+            return None
+        if not {exchange.dst.buffer for exchange, _ in pairs} <= mailboxes(schedule):
+            return None
+        ends = [self._ends(memory, exchange, Place(exchange.src)) for exchange, _ in pairs]
+        sent, got = (torch.cat(one) for one in zip(*ends, strict=True))
+        acc = _flat(memory, pairs[0][0].src)
+        if len(got.unique()) == len(got):
+            return lambda: acc.index_add_(0, got, acc.index_select(0, sent))
+        targets = [target for _, target in ends]  # a core that gets two messages adds them in the order of the round
+
+        def step() -> None:
+            messages = acc.index_select(0, sent).split([len(target) for target in targets])
+            for target, message in zip(targets, messages, strict=True):
+                acc.index_add_(0, target, message)
+
+        return step
+
+    def _sweep(self, memory: Memory, run: ComputeShifts) -> Step | None:
+        """All rounds of a run of compute-shift rounds, for some columns of cores after the others.
+
+        What moves along a column never leaves it, so a few columns go through all rounds while they are in the
+        processor's cache. What moves along the rows moves first, and every round's tiles are kept.
+        """
+        (rows, cols), product = memory.mesh.shape, find("gemm").run
+        a, b = ([_tiles(memory, slot) for slot in pair] for pair in (run.a, run.b))
+        c = memory.tensors[run.c]
+        to_a, to_b = (to.reshape(rows, cols) for to in run.to)
+        along = (to_a // cols == np.arange(rows)[:, None]).all() and (to_b % cols == np.arange(cols)).all()
+        if not along or b[0].numel() < _SWEPT or any(one.dtype != torch.float32 for one in (*a, *b, c)):
+            return None
+        from_a, from_b = (torch.from_numpy(np.argsort(to)).to(self.device) for to in (to_a[0] % cols, to_b[:, 0]))
+        blocks = [slice(start, start + _COLUMNS) for start in range(0, cols, _COLUMNS)]
+        last = run.number % 2
+
+        def step() -> None:
+            moved = [a[0]]
+            for _ in range(run.number):
+                moved.append(moved[-1].index_select(1, from_a))
+            for block in blocks:
+                total, now = c[:, block].contiguous(), b[0][:, block].contiguous()
+                for number in range(run.number):
+                    product(total, moved[number][:, block], now, add=number > 0 or run.add, **run.params)
+                    before, now = now, now.index_select(0, from_b)
+                c[:, block] = total
+                b[last][:, block], b[1 - last][:, block] = now, before
+            a[last].copy_(moved[-1])
+            a[1 - last].copy_(moved[-2])
+
+        return step
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
@@ -166,6 +229,7 @@ def _run_widened(op: LocalOp, params: Params, parts: list[_Wide]) -> Step:
     return step
 
 
+_SWEPT, _COLUMNS = 2**20, 2  # elements of a moving matrix from which on it is taken by so many columns at a time
 _CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
