@@ -103,8 +103,9 @@ def driver() -> str:
 
 
 def environment(device: str) -> dict[str, str]:
-    """The workers': kernels are compiled on a GPU and interpreted in a rehearsal."""
-    return {**os.environ, "TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1"}
+    """The workers': kernels compiled on a GPU, interpreted in a rehearsal; nothing of a pytest that runs outside."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {**outside, "TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1"}
 
 
 def run_tests(device: str, seconds: float) -> Row:

@@ -219,6 +219,8 @@ def test_a_results_file_names_the_gpu_and_its_software(monkeypatch):
     facts = gpu.machine("cuda")
     assert (facts["gpu"], facts["driver"], facts["sms"], facts["l2_bytes"]) == ("NVIDIA Some GPU", "unknown", 2, 2**20)
     assert facts.keys() >= {"cuda", "torch", "triton", "python", "cpu", "memory_bytes"}
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # under which pytest-benchmark times nothing
+    assert "PYTEST_XDIST_WORKER" not in gpu.environment("cuda")
     assert gpu.environment("cuda")["TRITON_INTERPRET"] == "0" and gpu.environment("cpu")["TRITON_INTERPRET"] == "1"
 
 
