@@ -1,12 +1,13 @@
 """Fixtures of all tests.
 
 Triton reads TRITON_INTERPRET when it is first imported, which transformers may do, so it is set before any test module
-loads. On a machine with CUDA, TRITON_INTERPRET=0 has the same tests judge the compiled kernels.
+loads. On a machine with CUDA, TRITON_INTERPRET=0 has the same tests judge the compiled kernels. Kernels are not tuned.
 """
 
 import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
+os.environ["WAFER_TRITON_TUNE"] = "0"
 
 from dataclasses import replace
 

@@ -89,10 +89,12 @@ def parts(bias: torch.Tensor, s: torch.Tensor, exchange: str, dtype: str = "fp32
     b.buffer("bias", (m, 1), "fp32", "input")
     b.buffer("p", (heads, m, 1), dtype, "output")
     z = softmax_parts(b, "s", "bias", "p", "x", scale=0.5)
+    b.buffer("sums", b.buffers[z].tile, b.buffers[z].dtype, "output")
+    b.round(b.local("copy", "sums", z, size=b.buffers[z].numel))
     given = {"s": s.movedim(-1, 0)[None, ..., None], "bias": bias.movedim(-1, 0)[None, ..., None]}
     program = TorchExecutor(exchange=exchange, poison=True).bind(b.build(), given)
     program.run()
-    sums = program.read(z)[0]
+    sums = program.read("sums")[0]
     assert torch.equal(sums, sums[:1].expand_as(sums)), "every core of the line has the sum"
     return program.read("p")[0, ..., 0].movedim(0, -1), sums[0]
 

@@ -18,7 +18,7 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import BackendError, ShapeError
-from wafer_triton.local import find
+from wafer_triton.fusing import ComputeShifts
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -40,28 +40,34 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Where the cores' tiles of a slot lie: in their own slot, or (elided) in that of core (row[i], col[j])."""
+    """Where the cores' tiles of a slot lie: core (i, j)'s in the slot of core `base[row[i], col[j]]`; None: the same.
+
+    `base` is flat, over all cores; -1 stands for a tile that lies in the core's own memory of the buffer itself, when
+    only some were renamed.
+    """
 
     slot: Slot
     row: Index | None = None
     col: Index | None = None
+    base: Index | None = None
 
     @property
     def is_own(self) -> bool:
         """Whether every core's tile lies with the core itself."""
-        return self.row is None and self.col is None
+        return self.row is None and self.col is None and self.base is None
 
     def flat(self, shape: tuple[int, int]) -> Index:
         """The core that holds the tile of each core."""
         row = np.arange(shape[0]) if self.row is None else self.row
         col = np.arange(shape[1]) if self.col is None else self.col
-        return (row[:, None] * shape[1] + col).ravel()
+        cores = (row[:, None] * shape[1] + col).ravel()
+        return cores if self.base is None else self.base[cores]
 
     def moved(self, axis: str, source: Index) -> Place:
         """This place after an exchange in which position i of `axis` receives from position source[i]."""
         if axis == "x":
-            return Place(self.slot, self.row, _compose(self.col, source))
-        return Place(self.slot, _compose(self.row, source), self.col)
+            return replace(self, col=_compose(self.col, source))
+        return replace(self, row=_compose(self.row, source))
 
 
 def _compose(before: Index | None, source: Index) -> Index | None:
@@ -173,7 +179,9 @@ class Executor(ABC):
     def _plan(self, schedule: Schedule, tensors: dict[str, torch.Tensor]) -> list[Step]:
         memory = Memory(schedule.mesh, dict(schedule.buffers), tensors)
         if self.exchange == "elided":
-            return _Elision(self, schedule, memory).plan()
+            from wafer_triton.elision import Elision  # it plans with what is defined here
+
+            return Elision(self, schedule, memory).plan()
         made: dict[int, list[Step]] = {}
         steps: list[Step] = []
         rounds = schedule.rounds
@@ -191,6 +199,10 @@ class Executor(ABC):
 
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
         """How many of the rounds left go together in this executor, if any do, and their steps."""
+        return None
+
+    def products(self, memory: Memory, found: ComputeShifts, a: Place, b: Place) -> Step | None:
+        """One step for all products of a run of compute-shift rounds, on tiles as they lie, where there is one."""
         return None
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
@@ -243,84 +255,3 @@ class Program:
         buffer = self.schedule.buffers[name]
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
         return self.memory[name].to(torch_dtype(buffer.dtype), copy=True).unflatten(-1, dims)
-
-
-class _Elision:
-    """Plans with renamed tiles: `places` says for each buffer where its tiles lie now."""
-
-    def __init__(self, executor: Executor, schedule: Schedule, memory: Memory) -> None:
-        self.executor = executor
-        self.schedule = schedule
-        self.memory = memory
-        self.places: dict[str, Place] = {}
-        self.steps: list[Step] = []
-
-    def plan(self) -> list[Step]:
-        for round_ in self.schedule.rounds:
-            renamed = {one.dst.buffer: self.renaming(one) for one in round_.exchanges}
-            self.places.update({name: place for name, place in renamed.items() if place is not None})
-            for exchange in round_.exchanges:  # real moves may settle what is renamed, so they come second
-                if renamed[exchange.dst.buffer] is None:
-                    self.move(exchange)
-            for op in round_.locals:
-                for out in op.outs:
-                    whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
-                    self.written(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
-                ins = tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins)
-                self.steps.append(self.executor.compute(self.memory, op, ins))
-        for name in list(self.places):
-            if self.memory.buffers[name].role != "scratch":
-                self.settle(name)
-        return self.steps
-
-    def renaming(self, exchange: Exchange) -> Place | None:
-        """Where the tiles of an exchange's target lie if every core receives; None if tiles must really move."""
-        src = self.places.get(exchange.src.buffer, Place(exchange.src))
-        length = self.memory.mesh.length(exchange.axis)
-        every = exchange.lines is None and exchange.recv.ndim == 1 and len(exchange.recv) == length
-        single = self.memory.buffers[exchange.dst.buffer].slots == 1
-        if every and single and exchange.src.is_fixed and exchange.src.index == 0:
-            return src.moved(exchange.axis, exchange.send)
-        return None
-
-    def move(self, exchange: Exchange) -> None:
-        """A real move."""
-        self.written(exchange.dst.buffer, keep=True)
-        src = self.places.get(exchange.src.buffer, Place(exchange.src))
-        self.steps.append(self.executor.move(self.memory, exchange, src))
-
-    def written(self, name: str, keep: bool) -> None:
-        """Before memory of `name` changes: tiles of others that lie there move out; its own come home if kept."""
-        if not keep:
-            self.places.pop(name, None)
-        self.settle(name)
-
-    def settle(self, name: str) -> None:
-        """Bring the tiles of `name`, and all that lie in its memory, into their own buffers."""
-        found, todo = [], [name]
-        while todo:
-            one = todo.pop()
-            if one in found:
-                continue
-            found.append(one)
-            todo += [other for other, place in self.places.items() if place.slot.buffer == one]
-        moves = [(one, self.places.pop(one)) for one in found if one in self.places]
-        moves = [(one, place) for one, place in moves if not (place.is_own and place.slot.buffer == one)]
-        if len(moves) == 1 and moves[0][1].slot.buffer != moves[0][0]:
-            self.copy(*moves[0])
-            return
-        for one, place in moves:  # they may lie in each other's memory: all move out before any moves in
-            self.copy(self.spare(one), place)
-        for one, _ in moves:
-            self.copy(one, Place(Slot(f"{one}.settled")))
-
-    def spare(self, name: str) -> str:
-        buffer = replace(self.memory.buffers[name], name=f"{name}.settled")
-        if buffer.name not in self.memory.buffers:
-            self.memory.buffers[buffer.name] = buffer
-            self.memory.tensors[buffer.name] = self.memory.tensors[name].clone()
-        return buffer.name
-
-    def copy(self, name: str, place: Place) -> None:
-        op = Local("copy", (Slot(name),), (place.slot,), {"size": self.memory.buffers[name].numel})
-        self.steps.append(self.executor.compute(self.memory, op, (place,)))

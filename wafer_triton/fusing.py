@@ -58,6 +58,32 @@ def compute_shifts(schedule: Schedule, rounds: tuple[Round, ...]) -> ComputeShif
     )
 
 
+def rings_of(run: ComputeShifts, mesh: Mesh) -> tuple[Index, Index] | None:
+    """The rows and the columns of a square mesh in the order in which a run's b and a pass them; None if it has none.
+
+    That is, unless every row hands a on alike along one ring of all columns, and so every column b.
+    """
+    rows, cols = mesh.shape
+    if rows != cols:
+        return None
+    to_a, to_b = (one.reshape(mesh.shape) for one in run.to)
+    along, down = to_a[0], to_b[:, 0] // cols
+    if not np.array_equal(to_a, np.arange(rows)[:, None] * cols + along):
+        return None
+    if not np.array_equal(to_b, down[:, None] * cols + np.arange(cols)):
+        return None
+    rings = _cycle(down), _cycle(along)
+    return rings if all(len(one) == rows for one in rings) else None
+
+
+def _cycle(to: Index) -> Index:
+    """What is passed on the way from 0 back to 0."""
+    found = [0]
+    while to[found[-1]] != 0:
+        found.append(int(to[found[-1]]))
+    return np.array(found)
+
+
 def _goes_on(
     round_: Round, mesh: Mesh, product: Local, slots: list[tuple[Slot, Slot]], to: tuple[Index, Index], number: int
 ) -> bool:

@@ -14,10 +14,20 @@ import torch
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import BackendError
 from wafer_triton.executor import Executor, Launch, Memory, Place, Step
-from wafer_triton.fusing import ComputeShifts, Tree, compute_shifts, lone_product, mailboxes, reduction, sends_of
+from wafer_triton.fusing import (
+    ComputeShifts,
+    Tree,
+    compute_shifts,
+    lone_product,
+    mailboxes,
+    reduction,
+    rings_of,
+    sends_of,
+)
 from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand
 from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
+from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
 from wafer_triton.kernels.tree import tree
 from wafer_triton.mesh import Mesh
@@ -132,6 +142,29 @@ class TritonExecutor(Executor):
                 run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, **params)
             steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))
         return steps
+
+    def products(self, memory: Memory, found: ComputeShifts, a: Place, b: Place) -> Step | None:
+        """One launch for a run of compute-shift rounds around whole rings, see `kernels.elided`."""
+        rings = rings_of(found, memory.mesh)
+        if rings is None or found.number != memory.mesh.shape[0] or found.params.get("heads", 1) > 1:
+            return None
+        rows, cols = rings
+        side = np.arange(len(rows))
+        shape = memory.mesh.shape
+        # [position, label]: the core that holds the tile which carries that label along this row, or column
+        back = (side[None, :] - side[:, None]) % len(side)
+        of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
+        of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
+        c, out, x, y = (self._operand(memory, Place(slot)) for slot in (Slot(found.c), Slot(found.out), a.slot, b.slot))
+        tables = self._table(rows), self._table(cols), self._labels(of_a), self._labels(of_b)
+        run = partial(elided, c, out, x, y, *tables, add=found.add, **found.params)
+        return Launch(f"MeshGEMM, {found.number} rounds in a launch", run)
+
+    def _labels(self, lie: Index) -> Labels:
+        first, table = lie[:, 0] - lie[0, 0], lie[0]
+        if (first[:, None] + table == lie).all():
+            return Labels(self._table(first), self._table(table), 0)
+        return Labels(self._table(np.zeros(len(lie))), self._table(lie), len(lie))
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = sends_of(round_, memory.mesh)

@@ -1,0 +1,219 @@
+"""MeshGEMM with its exchange elided: all compute-shift rounds in one launch, each tile read from where it lies.
+
+Follow the tile of A that core (p, q) multiplies in round t, positions counted along the rings: it began p rows down at
+position q - t, so all that meets there carries one label, p + q - t (mod P), and so does the tile of B. A core's sums
+run through the labels downwards from p + q. Cores whose positions are neighbours begin one label apart; a program that
+serves GROUP_M x GROUP_N of them lets the later ones start first, so that in every step all need the tiles of a single
+label, and only at both ends some have not begun or are done: these add zeros. Every core adds what it would add alone,
+in that order; only infinity, times such a zero, may show as NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wafer_triton.kernels import tuning
+from wafer_triton.kernels._common import INTERPRET, Operand, load, store
+from wafer_triton.kernels.gemm import accumulate, plan
+
+
+class Labels(NamedTuple):
+    """Where the tiles of one operand lie: that of label l for position p in row `first[p] + table[p * step + l]`.
+
+    `step` 0: one table serves all positions, as when tiles lie where they were cut; only then can cores share a
+    program. All int32.
+    """
+
+    first: Tensor
+    table: Tensor
+    step: int
+
+
+@triton.jit
+def _step(
+    total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, start_k, ahead,
+    row_group, col_group, offs_k, mask_m, mask_n, a, b, P,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    EDGE: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
+):  # fmt: skip
+    """One block of products for all cores of a program; at an EDGE only for those whose round has come."""
+    a_ptrs += tl.load(a_labels_ptr + label).to(tl.int64) * a.stride + start_k
+    b_ptrs += tl.load(b_labels_ptr + label).to(tl.int64) * b.stride + start_k * N
+    if EVEN_M and K % BLOCK_K == 0:
+        x = tl.load(a_ptrs)
+    else:
+        x = tl.load(a_ptrs, mask=mask_m[:, None] & (start_k + offs_k < K)[None, :], other=0.0)
+    if EVEN_N and K % BLOCK_K == 0:
+        y = tl.load(b_ptrs)
+    else:
+        y = tl.load(b_ptrs, mask=(start_k + offs_k < K)[:, None] & mask_n[None, :], other=0.0)
+    # the interpreter's dot multiplies the raw bits of bf16
+    if x.dtype != y.dtype or INTERPRET:
+        x, y = x.to(tl.float32), y.to(tl.float32)
+    if EDGE:
+        for group in tl.static_range(GROUP_M):
+            number = ahead + group + col_group  # the round of the cores of this row
+            own_x = tl.where((row_group == group)[:, None], x, 0.0)
+            own_y = tl.where(((number >= 0) & (number < P))[None, :], y, 0.0)
+            total = tl.dot(own_x, own_y, total, input_precision="ieee")
+    else:
+        total = tl.dot(x, y, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _dot_kernel(
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, SWIZZLE: tl.constexpr,
+):  # fmt: skip
+    # a program is GROUP_M x GROUP_N cores, or a block of one core; neighbours in time share tiles in the L2
+    blocks_m = tl.cdiv(M, BLOCK_M) if GROUP_M == 1 else 1
+    blocks_n = tl.cdiv(N, BLOCK_N) if GROUP_N == 1 else 1
+    all_m, all_n = P // GROUP_M * blocks_m, P // GROUP_N * blocks_n
+    pid = tl.program_id(0)
+    first_m = pid // (SWIZZLE * all_n) * SWIZZLE
+    size_m = min(all_m - first_m, SWIZZLE)
+    pid_m = first_m + pid % (SWIZZLE * all_n) % size_m
+    pid_n = pid % (SWIZZLE * all_n) // size_m
+    p, q = pid_m // blocks_m * GROUP_M, pid_n // blocks_n * GROUP_N
+
+    # [BLOCK_M]: of each row of the block its core's place in the group, and its row in that core's tile
+    offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    row_group = offs_m // M if GROUP_M > 1 else offs_m * 0
+    col_group = offs_n // N if GROUP_N > 1 else offs_n * 0
+    in_m = offs_m % M if GROUP_M > 1 else pid_m % blocks_m * BLOCK_M + offs_m
+    in_n = offs_n % N if GROUP_N > 1 else pid_n % blocks_n * BLOCK_N + offs_n
+    mask_m, mask_n = in_m < M, in_n < N
+    EVEN_M: tl.constexpr = M % BLOCK_M == 0 or GROUP_M > 1
+    EVEN_N: tl.constexpr = N % BLOCK_N == 0 or GROUP_N > 1
+    offs_k = tl.arange(0, BLOCK_K)
+    first_a = tl.load(a_labels.first + p + row_group).to(tl.int64) * a.stride
+    first_b = tl.load(b_labels.first + q + col_group).to(tl.int64) * b.stride
+    # [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
+    a_ptrs = a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :]
+    b_ptrs = b.tensor + b.offset + first_b[None, :] + offs_k[:, None] * N + in_n[None, :]
+    a_labels_ptr = a_labels.table + p * a_labels.step
+    b_labels_ptr = b_labels.table + q * b_labels.step
+
+    # [BLOCK_M, BLOCK_N]
+    core = tl.load(rows_ptr + p + row_group)[:, None] * P + tl.load(cols_ptr + q + col_group)[None, :]
+    in_c = in_m[:, None] * N + in_n[None, :]
+    mask_c = mask_m[:, None] & mask_n[None, :]
+    if ADD:
+        total = load(c.tensor + c.offset + core.to(tl.int64) * c.stride + in_c, mask_c)
+    else:
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+
+    SPREAD: tl.constexpr = GROUP_M + GROUP_N - 2  # labels between the first core of the group and the last
+    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    for step in range(SPREAD * STEPS):
+        label = (p + q + SPREAD - step // STEPS + P) % P
+        total = _step(
+            total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
+            row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, True, EVEN_M, EVEN_N,
+        )  # fmt: skip
+    for step in range(SPREAD * STEPS, P * STEPS):
+        label = (p + q + SPREAD - step // STEPS + P) % P
+        total = _step(
+            total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, step % STEPS * BLOCK_K, 0,
+            row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, False, EVEN_M, EVEN_N,
+        )  # fmt: skip
+    for step in range(P * STEPS, (P + SPREAD) * STEPS):
+        label = (p + q + SPREAD - step // STEPS + P) % P
+        total = _step(
+            total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
+            row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, True, EVEN_M, EVEN_N,
+        )  # fmt: skip
+    store(out.tensor + out.offset + core.to(tl.int64) * out.stride + in_c, total, mask_c)
+
+
+@triton.jit
+def _core_kernel(
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Sums that are not dots: a program is a block of one core."""
+    blocks = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    pid = tl.program_id(0)
+    p, q, part = pid // blocks // P, pid // blocks % P, pid % blocks
+    offs_m = part // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
+    offs_n = part % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
+    core = (tl.load(rows_ptr + p) * P + tl.load(cols_ptr + q)).to(tl.int64)
+    # [BLOCK_M, BLOCK_N]
+    offs_c = offs_m[:, None] * N + offs_n[None, :]
+    mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+    if ADD:
+        total = load(c.tensor + c.offset + core * c.stride + offs_c, mask_c)
+    else:
+        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    first_a, first_b = tl.load(a_labels.first + p), tl.load(b_labels.first + q)
+    for number in range(P):
+        label = (p + q - number + P) % P
+        row_a = (first_a + tl.load(a_labels.table + p * a_labels.step + label)).to(tl.int64)
+        row_b = (first_b + tl.load(b_labels.table + q * b_labels.step + label)).to(tl.int64)
+        total = accumulate(
+            total, a.tensor + a.offset + row_a * a.stride, b.tensor + b.offset + row_b * b.stride, None, None,
+            offs_m, offs_n, K, N, 1, False, False, M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+    store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
+
+
+def elided(
+    c: Operand, out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Labels, b_labels: Labels,
+    *, group: tuple[int, int] | None = None, **params: Any,
+) -> None:  # fmt: skip
+    """out = (c +) the sum over all rounds of a @ b, on every core of a square mesh; parameters of `local.gemm_torch`.
+
+    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `group`: how many cores share a program; by
+    default what suits the GPU, found by trial unless tuning is off (see `tuning`).
+    """
+    chosen = plan(a, b, **params)
+    for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
+        del chosen[name]
+    side, mode = rows.numel(), chosen.pop("MODE")
+    operands = (c, out, a, b, rows, cols, a_labels, b_labels, side)
+    if mode != "dot":
+        blocks = -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
+        _core_kernel[(side * side * blocks,)](*operands, MODE=mode, **chosen)
+        return
+
+    def launch(blocks: dict[str, Any]) -> None:
+        whole = {"M": blocks["GROUP_M"], "N": blocks["GROUP_N"]}
+        programs = [side // group * -(-chosen[size] // blocks[f"BLOCK_{size}"]) if group == 1 else side // group
+                    for size, group in whole.items()]  # fmt: skip
+        _dot_kernel[(programs[0] * programs[1],)](*operands, **(chosen | blocks))
+
+    ways = candidates(a, b, chosen, side, a_labels.step == b_labels.step == 0)
+    if group is not None:
+        ways = [one for one in ways if (one["GROUP_M"], one["GROUP_N"]) == group]
+        assert ways, f"cores cannot share programs by {group}"
+    key = ("elided", side, *(chosen[size] for size in "MKN"), str(a.tensor.dtype), str(b.tensor.dtype))
+    launch(ways[0] if len(ways) == 1 else tuning.best(key, ways, launch, a.tensor.device))
+
+
+def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared: bool) -> list[dict[str, Any]]:
+    """Ways to cut the work into programs, the likeliest first; the last is a program for a block of one core."""
+    own = {name: chosen[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_warps", "num_stages")}
+    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8}]
+    m, k, n = (chosen[size] for size in "MKN")
+    if {a.tensor.dtype, b.tensor.dtype} & {torch.float32} or k % 16 or min(m, n) < 16:
+        return ways
+    for block_m, block_n, warps, stages in ((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 4), (128, 256, 8, 4)):
+        group = max(1, block_m // m), max(1, block_n // n)
+        whole = all(
+            (one > 1 and one * size == block_size and side % one == 0) or (one == 1 and size % block_size == 0)
+            for one, size, block_size in zip(group, (m, n), (block_m, block_n), strict=True)
+        )
+        if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
+            blocks = {"BLOCK_M": block_m, "BLOCK_K": min(64, k & -k), "BLOCK_N": block_n}
+            way = {"num_warps": warps, "num_stages": stages, "GROUP_M": group[0], "GROUP_N": group[1], "SWIZZLE": 8}
+            ways.insert(0, blocks | way)
+    return ways

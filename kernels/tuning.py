@@ -1,0 +1,70 @@
+"""Which of several ways to launch a kernel is fastest on this GPU: found by trial once, kept on disk.
+
+The file is one per GPU and Triton version, in `$WAFER_TRITON_CACHE` (default ~/.cache/wafer_triton). With
+WAFER_TRITON_TUNE=0, under the interpreter, and while a CUDA graph is recorded, the first way is taken and nothing is
+tried.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from wafer_triton.kernels._common import INTERPRET
+
+Way = dict[str, Any]
+
+
+def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None], device: torch.device) -> Way:
+    """The fastest of `ways` for this key; a way that does not compile or fit on this GPU is passed over."""
+    if INTERPRET or device.type != "cuda" or os.environ.get("WAFER_TRITON_TUNE") == "0":
+        return ways[0]
+    name = " ".join(map(str, key))
+    path = _path(torch.cuda.get_device_name(device))
+    known = _read(path)
+    if name in known and known[name] in ways:
+        return known[name]
+    if torch.cuda.is_current_stream_capturing():
+        return ways[0]
+    found = fastest(ways, lambda way: triton.testing.do_bench(lambda: launch(way), warmup=5, rep=20))
+    known[name] = found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(known, indent=1, sort_keys=True))
+    return found
+
+
+def fastest(ways: Sequence[Way], seconds: Callable[[Way], float]) -> Way:
+    """The way that takes the least time; one that fails is passed over, and if all do, the last failure is raised."""
+    times: list[tuple[float, int]] = []
+    failure: Exception | None = None
+    for number, way in enumerate(ways):
+        try:
+            times.append((seconds(way), number))
+        except (triton.CompilationError, triton.runtime.errors.OutOfResources) as error:
+            failure = error
+    if not times:
+        assert failure is not None
+        raise failure
+    return ways[min(times)[1]]
+
+
+def _path(gpu: str) -> Path:
+    folder = os.environ.get("WAFER_TRITON_CACHE") or Path.home() / ".cache" / "wafer_triton"
+    return Path(folder) / f"tuned-{re.sub(r'[^A-Za-z0-9]+', '-', gpu)}-triton-{triton.__version__}.json"
+
+
+@cache
+def _read(path: Path) -> dict[str, Way]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):  # none yet, or half written: it is only a cache
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,75 @@
+"""The choice between ways to launch a kernel."""
+
+import json
+
+import pytest
+import torch
+import triton
+
+from wafer_triton.kernels import tuning
+
+WAYS = [{"BLOCK_M": 16}, {"BLOCK_M": 32}, {"BLOCK_M": 64}]
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """Stands in for a GPU on which launches take the seconds of the list that it returns, and counts trials."""
+    seconds, tried = [3.0, 1.0, 2.0], []
+
+    def bench(launch, warmup, rep):
+        launch()
+        return seconds[WAYS.index(tried[-1])]
+
+    monkeypatch.setattr(tuning, "INTERPRET", False)
+    monkeypatch.setenv("WAFER_TRITON_CACHE", str(tmp_path))
+    monkeypatch.setenv("WAFER_TRITON_TUNE", "1")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(triton.testing, "do_bench", bench)
+    tuning._read.cache_clear()
+    yield tried
+    tuning._read.cache_clear()
+
+
+def choose(tried, device="cuda", key=("elided", 64)):
+    return tuning.best(key, WAYS, tried.append, torch.device(device))
+
+
+def test_the_fastest_way_is_found_once_and_kept_on_disk(gpu, tmp_path):
+    assert choose(gpu) == WAYS[1] and gpu == WAYS
+    assert choose(gpu) == WAYS[1] and len(gpu) == 3, "known"
+    (path,) = tmp_path.iterdir()
+    assert path.name == f"tuned-NVIDIA-H200-triton-{triton.__version__}.json"
+    assert json.loads(path.read_text()) == {"elided 64": WAYS[1]}
+    path.write_text(json.dumps({"elided 64": WAYS[2]}))
+    tuning._read.cache_clear()
+    assert choose(gpu) == WAYS[2] and len(gpu) == 3, "from the file"
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[1]", '{"elided 64": {"BLOCK_M": 7}}'])
+def test_a_file_that_is_damaged_or_of_other_ways_is_found_anew(gpu, tmp_path, damaged):
+    choose(gpu)
+    (path,) = tmp_path.iterdir()
+    path.write_text(damaged)
+    tuning._read.cache_clear()
+    assert choose(gpu) == WAYS[1] and len(gpu) == 6
+
+
+def test_nothing_is_tried_when_it_is_off_or_a_graph_is_recorded(gpu, monkeypatch):
+    assert choose(gpu, device="cpu") == WAYS[0]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert choose(gpu) == WAYS[0]
+    monkeypatch.setenv("WAFER_TRITON_TUNE", "0")
+    assert choose(gpu) == WAYS[0]
+    assert gpu == []
+
+
+def test_a_way_that_does_not_fit_is_passed_over():
+    def seconds(way):
+        if way["BLOCK_M"] > 16:
+            raise triton.runtime.errors.OutOfResources(300_000, 232_448, "shared memory")
+        return 1.0
+
+    assert tuning.fastest(WAYS[::-1], seconds) == WAYS[0]
+    with pytest.raises(triton.runtime.errors.OutOfResources, match="shared memory"):
+        tuning.fastest(WAYS[1:], seconds)
