@@ -36,14 +36,14 @@ class Labels(NamedTuple):
 
 @triton.jit
 def _step(
-    total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, start_k, ahead,
+    total, a_ptrs, b_ptrs, row_a, row_b, start_k, ahead,
     row_group, col_group, offs_k, mask_m, mask_n, a, b, P,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     EDGE: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
 ):  # fmt: skip
     """One block of products for all cores of a program; at an EDGE only for those whose round has come."""
-    a_ptrs += tl.load(a_labels_ptr + label).to(tl.int64) * a.stride + start_k
-    b_ptrs += tl.load(b_labels_ptr + label).to(tl.int64) * b.stride + start_k * N
+    a_ptrs += row_a.to(tl.int64) * a.stride + start_k
+    b_ptrs += row_b.to(tl.int64) * b.stride + start_k * N
     if EVEN_M and K % BLOCK_K == 0:
         x = tl.load(a_ptrs)
     else:
@@ -113,24 +113,30 @@ def _dot_kernel(
 
     SPREAD: tl.constexpr = GROUP_M + GROUP_N - 2  # labels between the first core of the group and the last
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    # a step loads the rows of the next: tiles whose address waited for a load would come too late
+    label = (p + q + SPREAD) % P
+    row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     for step in range(SPREAD * STEPS):
-        label = (p + q + SPREAD - step // STEPS + P) % P
         total = _step(
-            total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
+            total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
             row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, True, EVEN_M, EVEN_N,
         )  # fmt: skip
+        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
+        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     for step in range(SPREAD * STEPS, P * STEPS):
-        label = (p + q + SPREAD - step // STEPS + P) % P
         total = _step(
-            total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, step % STEPS * BLOCK_K, 0,
+            total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
             row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, False, EVEN_M, EVEN_N,
         )  # fmt: skip
+        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
+        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     for step in range(P * STEPS, (P + SPREAD) * STEPS):
-        label = (p + q + SPREAD - step // STEPS + P) % P
         total = _step(
-            total, a_ptrs, b_ptrs, a_labels_ptr, b_labels_ptr, label, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
+            total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
             row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, True, EVEN_M, EVEN_N,
         )  # fmt: skip
+        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
+        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     store(out.tensor + out.offset + core.to(tl.int64) * out.stride + in_c, total, mask_c)
 
 

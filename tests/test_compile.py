@@ -7,10 +7,8 @@ to itself, because a process that interprets kernels cannot compile them.
 
 import json
 import os
-import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +29,7 @@ def test_every_kernel_compiles_well(target):
     assert child.returncode == 0, child.stderr
     built = json.loads(child.stdout)
 
-    between_cores = {"exchange", "one_round", "several_rounds", "tree", "mesh_gemv"}
+    between_cores = {"exchange", "one_round", "several_rounds", "elided", "tree", "mesh_gemv"}
     assert {case.split()[0] for case in built} >= {*KERNELS, *between_cores}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
 
@@ -54,27 +52,21 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
         yield f"{case}: at most {seen['widest_access_bytes']} B per access"
 
 
-def compile_all() -> dict[str, dict]:
-    """Call every launcher on typical tiles and compile instead of launching."""
+def compile_all(compiled) -> dict[str, dict]:
+    """Compile what every launcher launches on typical tiles."""
     import torch
-    from triton.runtime.jit import JITFunction
 
     from wafer_triton.kernels import Operand, exchange, find, one_round, several_rounds, tree
+    from wafer_triton.kernels.elided import Labels, elided
 
-    run, seen, figures = JITFunction.run, [], {}
-    JITFunction.run = lambda self, *args, grid, warmup, **kw: seen.append(
-        run(self, *args, grid=grid, warmup=True, **kw)
-    )
+    figures = {}
     cores = torch.arange(4, dtype=torch.int32)
 
     def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
         return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
 
     def record(case: str, bound: int, call, *args, **params) -> None:
-        seen.clear()
-        call(*args, **params)
-        (kernel,) = seen
-        figures[case] = describe(kernel) | {"shared_bound": bound}
+        figures[case] = compiled(call, *args, **params) | {"shared_bound": bound}
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         name = str(dtype).removeprefix("torch.")
@@ -99,6 +91,11 @@ def compile_all() -> dict[str, dict]:
             record(
                 f"one_round {m}x{k}x{n}-{name}",
                 blocks, one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **shape, add=True,
+            )  # fmt: skip
+            labels = Labels(cores, cores, 0)
+            record(
+                f"elided {m}x{k}x{n}-{name}",
+                3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1), **shape,
             )  # fmt: skip
             if max(m, n) <= 64:
                 record(
@@ -149,62 +146,8 @@ def compile_all() -> dict[str, dict]:
     return figures
 
 
-def describe(kernel) -> dict:
-    """Registers, spills and instructions of a compiled kernel."""
-    if "amdgcn" in kernel.asm:
-        code = kernel.asm["amdgcn"]
-        number = lambda key: int(re.search(rf"\.{key}:\s+(\d+)", code)[1])  # noqa: E731
-        registers, matrix = number("vgpr_count"), r"v_mfma\w+"
-        spills = number("vgpr_spill_count") + number("sgpr_spill_count") + number("private_segment_fixed_size")
-    else:
-        code = kernel.asm["ptx"]
-        usage = resource_usage(kernel.asm["cubin"])
-        registers, spills, matrix = usage["REG"], usage["STACK"] + usage["LOCAL"], r"(?:wgmma|mma)\.[\w.]+"
-    widths = [int(v or 1) * int(b) for v, b in re.findall(r"(?:ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", code)]
-    return {
-        "registers": registers,
-        "spills": spills,
-        "shared": kernel.metadata.shared,
-        "num_warps": kernel.metadata.num_warps,
-        "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
-        "widest_access_bytes": max(widths, default=0) // 8,
-    }
-
-
-def resource_usage(cubin: bytes) -> dict[str, int]:
-    """What cuobjdump, which comes with Triton, reads from the binary."""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    return {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
-
-
-class NoDevice:
-    """Stands in for a GPU driver: answers what the compiler asks of it."""
-
-    def __init__(self, backend: str, arch: str, warp_size: str) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        self.target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, int(warp_size))
-
-    def get_current_target(self):
-        return self.target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-
 if __name__ == "__main__":
-    from triton.runtime import driver
+    sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+    from ahead import recorder
 
-    driver.set_active(NoDevice(*sys.argv[1:]))
-    json.dump(compile_all(), sys.stdout)
+    json.dump(compile_all(recorder(*sys.argv[1:])), sys.stdout)

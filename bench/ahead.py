@@ -1,0 +1,87 @@
+"""Kernels compiled for a GPU that need not be there, and what the compiler made of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+
+def recorder(backend: str, arch: str, warp_size: str) -> Callable[..., dict[str, Any]]:
+    """A function that calls a launcher, compiles what it would have launched, and describes that kernel.
+
+    For the rest of the process: no kernel launches any more. A target is three names, such as "cuda", "90", "32".
+    """
+    driver.set_active(NoDevice(backend, arch, warp_size))
+    run, seen = JITFunction.run, []
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        seen.append(run(self, *args, grid=grid, warmup=True, **kwargs))
+
+    JITFunction.run = compile_only
+
+    def compiled(call: Callable[..., object], *args: Any, **params: Any) -> dict[str, Any]:
+        seen.clear()
+        call(*args, **params)
+        (kernel,) = seen
+        return describe(kernel)
+
+    return compiled
+
+
+def describe(kernel: Any) -> dict[str, Any]:
+    """Registers, spills and instructions of a compiled kernel."""
+    if "amdgcn" in kernel.asm:
+        code = kernel.asm["amdgcn"]
+        number = lambda key: int(re.search(rf"\.{key}:\s+(\d+)", code)[1])  # noqa: E731
+        registers, matrix = number("vgpr_count"), r"v_mfma\w+"
+        spills = number("vgpr_spill_count") + number("sgpr_spill_count") + number("private_segment_fixed_size")
+    else:
+        code = kernel.asm["ptx"]
+        usage = resource_usage(kernel.asm["cubin"])
+        registers, spills, matrix = usage["REG"], usage["STACK"] + usage["LOCAL"], r"(?:wgmma|mma)\.[\w.]+"
+    widths = [int(v or 1) * int(b) for v, b in re.findall(r"(?:ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", code)]
+    return {
+        "registers": registers,
+        "spills": spills,
+        "shared": kernel.metadata.shared,
+        "num_warps": kernel.metadata.num_warps,
+        "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
+        "widest_access_bytes": max(widths, default=0) // 8,
+    }
+
+
+def resource_usage(cubin: bytes) -> dict[str, int]:
+    """What cuobjdump, which comes with Triton, reads from the binary."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    return {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
+
+
+class NoDevice:
+    """Stands in for a GPU driver: answers what the compiler asks of it."""
+
+    def __init__(self, backend: str, arch: str, warp_size: str) -> None:
+        self.target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, int(warp_size))
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
