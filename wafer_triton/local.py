@@ -70,6 +70,10 @@ def find(name: str) -> LocalOp:
     return LOCAL_OPS[name]
 
 
+# one token and so few key-value columns: the product with all heads, of which each keeps its own, is the quickest
+_FEW = 64
+
+
 def _matmul_work(*, m: int, k: int, n: int, heads: int = 1, **_: Any) -> tuple[int, int]:
     return heads * m * k * n, 0
 
@@ -114,14 +118,17 @@ def gemm_torch(
         _product(_cut(c, m, n), _cut(a, m, k), _cut(b, k, n), add, accumulate)
         return
     group = heads // kv_heads
+    if accumulate == "fp32" and m == 1 and kv_heads * n <= _FEW:
+        pairs = _cut(a, heads, k).reshape(-1, heads, k).bmm(_cut(b, k, kv_heads * n).reshape(-1, k, kv_heads * n))
+        own = pairs.view(*c.shape[:-1], kv_heads, group, kv_heads, n).diagonal(dim1=-4, dim2=-2)
+        _put(_cut(c, kv_heads, group, n), own.movedim(-1, -3), add)
+        return
     if accumulate == "fp32":
         a = _cut(a, kv_heads, group * m, k).reshape(-1, group * m, k)
         b = _cut(b, k, kv_heads, n).movedim(-3, -1).reshape(-1, n, k)  # [kv_heads, n, k]
         # a product this narrow is taken the other way round, which is several times as fast
         product = b.bmm(a.mT).mT.contiguous() if n < 8 else a.bmm(b.mT)
-        c = _cut(c, m, heads, n)
-        turned = _turned(product.view(*c.shape[:-3], heads, m, n))
-        c.add_(turned) if add else c.copy_(turned)
+        _put(_cut(c, m, heads, n), _turned(product.view(*c.shape[:-1], heads, m, n)), add)
         return
     c = _cut(c, m, kv_heads, group, n).movedim(-4, -2)  # [kv_heads, group, m, n]
     a = _cut(a, kv_heads, group * m, k)
@@ -148,6 +155,11 @@ def gemm_t_torch(
         _product(_cut(c, m, n), _cut(a, m, k), _cut(b, n, k).mT, add, accumulate)
         return
     group = heads // kv_heads
+    if accumulate == "fp32" and m == 1 and kv_heads * n <= _FEW:
+        pairs = _cut(a, heads, k).reshape(-1, heads, k).bmm(_cut(b, n * kv_heads, k).reshape(-1, n * kv_heads, k).mT)
+        own = pairs.view(*c.shape[:-1], kv_heads, group, n, kv_heads).diagonal(dim1=-4, dim2=-1)
+        _put(_cut(c, kv_heads, group, n), own.movedim(-1, -3), add)
+        return
     c = _cut(c, kv_heads, group * m, n)
     a = _cut(_turned(_cut(a, m, heads, k)).flatten(-3), kv_heads, group * m, k)
     b = _cut(b, n, kv_heads, k).movedim(-3, -1).contiguous()  # [kv_heads, k, n]
@@ -226,17 +238,18 @@ def rope_torch(
     both = qkv[..., : heads + kv_heads, :]
     low, high = both[..., : n // 2], both[..., n // 2 :]
     cos, sin = _cut(cos, m, 1, n // 2), _cut(sin, m, 1, n // 2)
-    for half, turned in enumerate((low * cos - high * sin, high * cos + low * sin)):
-        dims = slice(half * (n // 2), (half + 1) * (n // 2))
-        _cut(q, m, heads, n)[..., dims].copy_(turned[..., :heads, :])
-        _cut(k, m, kv_heads, n)[..., dims].copy_(turned[..., heads:, :])
+    turned = both.new_empty(both.shape)
+    turned[..., : n // 2] = (low * cos).sub_(high * sin)
+    turned[..., n // 2 :] = (high * cos).add_(low * sin)
+    _cut(q, m, heads, n).copy_(turned[..., :heads, :])
+    _cut(k, m, kv_heads, n).copy_(turned[..., heads:, :])
     _cut(v, m, kv_heads, n).copy_(qkv[..., heads + kv_heads :, :])
 
 
 @local_op(work=lambda *, heads, m, n, scale: (0, 2 * heads * m * n))
 def row_max_torch(top: Tensor, s: Tensor, bias: Tensor, *, heads: int, m: int, n: int, scale: float) -> None:
     """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
-    _cut(top, heads, m).copy_(_scores(s, bias, heads, m, n, scale).amax(-1))
+    _cut(top, heads, m).copy_((_cut(s, heads, m, n) * scale).add_(_cut(bias, 1, m, n)).amax(-1))
 
 
 @local_op(work=lambda *, heads, m, n, scale: (0, 4 * heads * m * n), outs=2)
@@ -247,10 +260,10 @@ def exp_sum_torch(
 
     A row that is masked everywhere (top = -inf) gives zeros, not NaN.
     """
-    top = _cut(top, heads, m, 1).clamp_min(-3e38)
-    e = _scores(s, bias, heads, m, n, scale).sub_(top).exp_()
-    _cut(p, heads, m, n).copy_(e)
-    _cut(z, heads, m).copy_(e.sum(-1))
+    p = _cut(p, heads, m, n)
+    p.copy_(_cut(s, heads, m, n)).mul_(scale).add_(_cut(bias, 1, m, n))
+    p.sub_(_cut(top, heads, m, 1).clamp_min(-3e38)).exp_()
+    _cut(z, heads, m).copy_(p.sum(-1))
 
 
 @local_op(work=lambda *, m, heads, n: (0, m * heads * n), elementwise=True)
@@ -277,8 +290,8 @@ def _turned(x: Tensor) -> Tensor:
     return x.transpose(-3, -2).contiguous()
 
 
-def _scores(s: Tensor, bias: Tensor, heads: int, m: int, n: int, scale: float) -> Tensor:
-    return (_cut(s, heads, m, n) * scale).add_(_cut(bias, 1, m, n))
+def _put(out: Tensor, values: Tensor, add: bool) -> None:
+    out.add_(values) if add else out.copy_(values)
 
 
 def _cut(tile: Tensor, *dims: int) -> Tensor:
