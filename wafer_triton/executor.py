@@ -58,6 +58,8 @@ class Place:
 
     def flat(self, shape: tuple[int, int]) -> Index:
         """The core that holds the tile of each core."""
+        if self.base is not None and self.row is None and self.col is None:
+            return self.base
         row = np.arange(shape[0]) if self.row is None else self.row
         col = np.arange(shape[1]) if self.col is None else self.col
         cores = (row[:, None] * shape[1] + col).ravel()

@@ -124,6 +124,37 @@ class TorchExecutor(Executor):
 
         return step
 
+    def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
+        """A round gathers the tiles that the cores hold by then; only whose they are moves on, not the tiles."""
+        definition, shape = find("gemm"), memory.mesh.shape
+        begins = [torch.from_numpy(place.flat(shape)).to(self.device) for place in (a, b)]
+        gives = [torch.from_numpy(np.argsort(to)).to(self.device) for to in run.to]
+        lie = [self._rows_of(memory, place.slot, np.arange(memory.mesh.cores))[1] for place in (a, b)]
+        if any(memory.buffers[place.slot.buffer].slots > 1 for place in (a, b)):
+            return None
+        hold = [torch.empty_like(one) for one in lie]
+        c, out = _tiles(memory, Slot(run.c)), _tiles(memory, Slot(run.out))
+        reads = [one.view(*shape, -1) for one in hold]
+        first, rest = (self._direct(definition, {**run.params, "add": add}, [c], reads) for add in (run.add, True))
+
+        def step() -> None:
+            held = list(begins)
+            for number in range(run.number):
+                for i in (0, 1):
+                    torch.index_select(lie[i], 0, held[i], out=hold[i])
+                    held[i] = held[i].index_select(0, gives[i])
+                (rest if number else first)()
+            if run.out != run.c:
+                out.copy_(c)
+
+        return step
+
+    def _direct(self, op: LocalOp, params: Params, outs: Tensors, reads: Tensors) -> Step:
+        """A step that runs an operation on these very tensors, widened if need be."""
+        if _as_they_are(op, params, outs, reads):
+            return lambda: op.run(*outs, *reads, **params)
+        return _run_widened(op, params, [self._wide(part) for part in _parts(outs, reads)])
+
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
         area = _area(op.where)
@@ -131,9 +162,7 @@ class TorchExecutor(Executor):
         if area is not None and direct:
             outs = [_tiles(memory, out)[area] for out in op.outs]
             reads = [_tiles(memory, place.slot)[area] for place in ins]
-            if _as_they_are(definition, params, outs, reads):
-                return lambda: definition.run(*outs, *reads, **params)
-            return _run_widened(definition, params, [self._wide(part) for part in _parts(outs, reads)])
+            return self._direct(definition, params, outs, reads)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
         updates = definition.updates(params)
