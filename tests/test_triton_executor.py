@@ -372,6 +372,11 @@ def test_meshgemv_is_one_launch_and_a_broadcast(launches):
     assert launches["add"] == 0
 
 
+def test_elided_meshgemv_is_one_launch(launches):
+    run(made("gemv", "9x1"), operands("gemv"), TritonExecutor(exchange="elided"))
+    assert launches["tree"] == 1 and launches["exchange_kernel"] == 0, "the rounding reads the sum at the root"
+
+
 # --- the decoder ---
 
 CONFIG = DecoderConfig(

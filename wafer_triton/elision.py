@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from wafer_triton.executor import Executor, Memory, Place, Step
-from wafer_triton.fusing import ComputeShifts, compute_shifts
+from wafer_triton.fusing import ComputeShifts, compute_shifts, reduce_tree
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -25,19 +25,27 @@ class Elision:
         self.memory = memory
         self.places: dict[str, Place] = {}
         self.steps: list[Step] = []
+        self.last = {name: at for at, round_ in enumerate(schedule.rounds) for name in round_.touched}
 
     def plan(self) -> list[Step]:
         rounds = self.schedule.rounds
         while rounds:
             run = compute_shifts(self.schedule, rounds)
-            done = self.products(run, rounds) if run is not None else 0
+            done = self.products(run, rounds) if run is not None else self.tree(rounds)
             if not done:
                 self.round(rounds[0])
             rounds = rounds[max(done, 1) :]
+            self.forget(len(self.schedule.rounds) - len(rounds))
         for name in list(self.places):
             if self.memory.buffers[name].role in ("resident", "output"):
                 self.settle(name)
         return self.steps
+
+    def forget(self, done: int) -> None:
+        """Drop the names of scratch tiles that no round after the first `done` looks at: they need not move out."""
+        for name in list(self.places):
+            if self.memory.buffers[name].role == "scratch" and self.last[name] < done:
+                del self.places[name]
 
     def products(self, run: ComputeShifts, rounds: tuple[Round, ...]) -> int:
         """Plan a run of compute-shift rounds as one step; how many rounds that was."""
@@ -53,6 +61,21 @@ class Elision:
             self.exchanges(round_)
         self.steps.append(step)
         return run.rounds
+
+    def tree(self, rounds: tuple[Round, ...]) -> int:
+        """Plan a reduce tree as one step, its messages as ever; how many rounds that was."""
+        tree = reduce_tree(self.schedule, rounds) if self.executor.has_trees else None
+        if tree is None:
+            return 0
+        found, product = tree
+        ins = product.ins if product is not None else ()
+        for slot in ins:  # what a broadcast left with its root is read from there
+            if (place := self.places.get(slot.buffer)) is not None and self.own_among(place, None):
+                self.settle(slot.buffer)
+        self.written(found.acc, keep=product is None)
+        places = tuple(self.places.get(slot.buffer, Place(slot)) for slot in ins)
+        self.steps.append(self.executor.tree(self.memory, found, product, places))
+        return found.rounds + int(product is not None)
 
     def round(self, round_: Round) -> None:
         self.exchanges(round_)

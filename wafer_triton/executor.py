@@ -18,7 +18,7 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import BackendError, ShapeError
-from wafer_triton.fusing import ComputeShifts
+from wafer_triton.fusing import ComputeShifts, Tree
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -206,6 +206,12 @@ class Executor(ABC):
     def products(self, memory: Memory, found: ComputeShifts, a: Place, b: Place) -> Step | None:
         """One step for all products of a run of compute-shift rounds, on tiles as they lie, where there is one."""
         return None
+
+    has_trees = False  # whether `tree` is there
+
+    def tree(self, memory: Memory, found: Tree, product: Local | None, ins: tuple[Place, ...]) -> Step:
+        """One step for a reduce tree, and for the product before it on operands as they lie."""
+        raise NotImplementedError
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         """The steps of one round: its moves, then its local operations."""

@@ -138,6 +138,15 @@ def sends_of(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]] | N
     return sends
 
 
+def reduce_tree(schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[Tree, Local | None] | None:
+    """The reduce tree that the leading rounds are, and the product before it that computes what it adds, if any."""
+    product = lone_product(rounds[0])
+    found = reduction(rounds[int(product is not None) :], schedule.mesh)
+    if found is None or (product is not None and product.outs[0].buffer != found.acc):
+        return None
+    return (found, product) if found.inboxes <= mailboxes(schedule) else None
+
+
 def lone_product(round_: Round) -> Local | None:
     """The product that is all of a round, on every core and not accumulating: a tree can begin with it."""
     if round_.exchanges or len(round_.locals) != 1:

@@ -18,9 +18,7 @@ from wafer_triton.fusing import (
     ComputeShifts,
     Tree,
     compute_shifts,
-    lone_product,
-    mailboxes,
-    reduction,
+    reduce_tree,
     rings_of,
     sends_of,
 )
@@ -44,6 +42,8 @@ class TritonExecutor(Executor):
     GPU at once; "rounds", one by one; or "auto", as many in a launch as are safe. `shuffle` is a seed for the order of
     the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
     """
+
+    has_trees = True
 
     def __init__(
         self,
@@ -100,13 +100,12 @@ class TritonExecutor(Executor):
         shifting = compute_shifts(schedule, rounds)
         if shifting is not None:
             return shifting.rounds, self._shifts(memory, shifting)
-        product = lone_product(rounds[0])
-        found = reduction(rounds[int(product is not None) :], memory.mesh)
-        if found is None or (product is not None and product.outs[0].buffer != found.acc):
+        tree = reduce_tree(schedule, rounds)
+        if tree is None:
             return None
-        if not found.inboxes <= mailboxes(schedule):
-            return None
-        return found.rounds + int(product is not None), [self._tree(memory, found, product)]
+        found, product = tree
+        ins = tuple(map(Place, product.ins)) if product else ()
+        return found.rounds + int(product is not None), [self.tree(memory, found, product, ins)]
 
     def _shifts(self, memory: Memory, found: ComputeShifts) -> list[Step]:
         mesh, number = memory.mesh, found.number
@@ -184,7 +183,7 @@ class TritonExecutor(Executor):
             )
         ]
 
-    def _tree(self, memory: Memory, found: Tree, product: Local | None) -> Step:
+    def tree(self, memory: Memory, found: Tree, product: Local | None, ins: tuple[Place, ...]) -> Step:
         acc = self._operand(memory, Place(Slot(found.acc)))
         numel = memory.buffers[found.acc].numel
         cores, slots = memory.mesh.cores, int(found.children.max())
@@ -195,7 +194,7 @@ class TritonExecutor(Executor):
         order = ties[np.argsort(found.sent[ties], kind="stable")]
         tables = [self._table(one) for one in (order, found.children, found.parent, found.slot)]
         prologue = {} if product is None else dict(product.params)
-        x, w = (self._operand(memory, Place(slot)) for slot in product.ins) if product else (None, None)
+        x, w = (self._operand(memory, place) for place in ins) if ins else (None, None)
         box = Operand(mailbox, 0, slots * numel)
         what = f"{'GEMV and ' * (product is not None)}reduce tree, {found.rounds} rounds in a launch"
         return Launch(what, partial(tree, acc, box, flags, *tables, size=numel, op=found.op, x=x, w=w, **prologue))
