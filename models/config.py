@@ -140,6 +140,15 @@ class DecoderConfig:
             name=name,
         )
 
+    @property
+    def context(self) -> int:
+        """The most tokens that a text may have: `max_position_embeddings`, or what rope scaling stretches it to."""
+        if self.rope_scaling is None:
+            return self.max_position_embeddings
+        trained = self.rope_scaling.original_max_position_embeddings
+        trained = self.max_position_embeddings if self.rope_scaling.kind == "linear" else trained
+        return max(self.max_position_embeddings, int(self.rope_scaling.factor * trained))
+
     def inv_freq(self, length: int | None = None) -> tuple[torch.Tensor, float]:
         """Rotary inverse frequencies of `length` tokens, and the factor on cos and sin; see `rotary.inv_freq`."""
         return rotary.inv_freq(self.rope_theta, self.head_dim, self.rope_scaling, length)

@@ -165,6 +165,19 @@ def test_from_folder_names_a_bad_file(tmp_path, text, message):
         DecoderConfig.from_folder(tmp_path)
 
 
+def test_the_context_is_what_scaling_makes_of_it():
+    stretch = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    known = {
+        "plain": None,
+        "linear": {"type": "linear", "factor": 2.0},
+        "yarn": stretch,
+        "shorter": stretch | {"factor": 0.5},
+    }
+    found = {name: DecoderConfig.from_dict(LLAMA | {"rope_scaling": rope}).context for name, rope in known.items()}
+    most = LLAMA["max_position_embeddings"]
+    assert found == {"plain": most, "linear": 2 * most, "yarn": max(most, 512), "shorter": most}
+
+
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 ROPES = {
     "plain": {},

@@ -12,6 +12,7 @@ from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, Wa
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.rotary import RopeScaling
 
 CONFIG = DecoderConfig(
     hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
@@ -54,6 +55,22 @@ def test_a_prompt_and_its_answer_longer_than_the_cache(made):
     with pytest.raises(CacheError, match="22 tokens do not fit the KV cache of max_length = 20"):
         list(made.generate([1] * 10, 13))
     assert len(list(made.generate([1] * 10, 11))) == 11, "the last token is not cached"
+
+
+def test_a_text_longer_than_the_model_knows():
+    made = decoder(max_length=80, max_prompt=80)
+    text = r"65 tokens are more than the 64 positions that decoder knows \(max_position_embeddings in its config.json\)"
+    with pytest.raises(CacheError, match=text):
+        made.prefill([1] * 65)
+    with pytest.raises(CacheError, match=text):
+        made.generate([1] * 60, 6)
+    made.prefill([1] * 64)
+    with pytest.raises(CacheError, match=text):
+        made.step(1)
+    stretched = decoder(replace(CONFIG, rope_scaling=RopeScaling("linear", 1.25)), max_length=81, max_prompt=80)
+    assert stretched.prefill([1] * 80).isfinite().all()
+    with pytest.raises(CacheError, match="more than the 80 positions"):
+        stretched.step(1)
 
 
 def test_a_step_into_a_full_cache(made):
