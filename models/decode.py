@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 
 import torch
 from einops import rearrange
 
 from wafer_triton.account import Account
-from wafer_triton.executor import Executor, Program
+from wafer_triton.executor import Executor, Program, Step
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models import decode_blocks as blocks
 from wafer_triton.models.blocks import Block
@@ -58,6 +60,7 @@ class Decode:
         shared = {name: executor.allocate(project, buffers[name]) for name in _SHARED}
         biases = [executor.allocate(one, one.buffers["bias"]) for one in self.attend]
         scratch: dict[Buffer, torch.Tensor] = {}
+        self.steps: dict[tuple[int, ...], tuple[Step, list[Step]]] = {}
         self.layers: list[Layer] = []
         for number in range(total):
             caches = {
@@ -103,16 +106,35 @@ class Decode:
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
             first.attend[one].write("bias", bias.contiguous())
             appends.append(schedule(blocks.append, self.block, one, counts[one], caches[one].prefilled))
-        for layer in self.layers:
-            layer.project.run()
-            for one, made in zip(active, appends, strict=True):
+        first_step, following = self._steps(tuple(active))
+        first_step()
+        for layer, step in zip(self.layers, following, strict=True):
+            for made in appends:
                 self.executor.bind(made, {}, layer.project.memory).run()
-                layer.attend[one].run()
-            layer.output.run()
-            layer.ffn.run()
+            step()
         self.account = sum(map(account_of, (*self.fixed, *(self.attend[one] for one in active), *appends)), Account())
         tiles = self.layers[-1].ffn.read("x")
         return MeshTensor(mesh, tiles, "m (y d)", (self.block.batch, self.block.config.hidden_size), {}).gather()
+
+    def _steps(self, active: tuple[int, ...]) -> tuple[Step, list[Step]]:
+        """What comes before the first append, and after that of each layer until the next; a graph each on a GPU.
+
+        An append is none of a graph: where it puts its token changes with every step.
+        """
+        if active not in self.steps:
+
+            def after_append(layer: Layer, following: Layer | None) -> None:
+                for one in active:
+                    layer.attend[one].run()
+                layer.output.run()
+                layer.ffn.run()
+                if following is not None:
+                    following.project.run()
+
+            pairs = zip_longest(self.layers, self.layers[1:])
+            rest = [self.executor.capture(partial(after_append, *pair)) for pair in pairs]
+            self.steps[active] = self.executor.capture(self.layers[0].project.run), rest
+        return self.steps[active]
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""

@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -442,6 +443,25 @@ def test_a_cpu_needs_the_interpreter(monkeypatch):
         with pytest.raises(BackendError, match="found no GPU; use backend='torch', or set TRITON_INTERPRET=1"):
             TritonExecutor()
         assert not triton_executor.available()
+
+
+def test_a_graph_is_recorded_at_the_second_call_and_then_replayed(monkeypatch):
+    calls = []
+
+    class Graph:
+        def replay(self):
+            calls.append("replay")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: nullcontext(calls.append("record")))
+    step = TritonExecutor(device="cuda").capture(lambda: calls.append("run"))
+    assert calls == []
+    for now in (["run"], ["record", "run", "replay"], ["replay"]):
+        calls.clear()
+        step()
+        assert calls == now
+    assert TritonExecutor().capture(calls.clear) == calls.clear, "on a CPU it is what it was"
 
 
 @pytest.fixture

@@ -38,6 +38,25 @@ class Launch:
         self.run()
 
 
+class _Graph:
+    """Calls a function at first, which compiles what is not compiled yet; then records it, and replays the record."""
+
+    def __init__(self, run: Step) -> None:
+        self.run, self.ready = run, False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if not self.ready:
+            self.run()
+            self.ready = True
+            return
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.run()
+        self.graph.replay()
+
+
 @dataclass(frozen=True, eq=False)
 class Place:
     """Where the cores' tiles of a slot lie: core (i, j)'s in the slot of core `base[row[i], col[j]]`; None: the same.
@@ -153,18 +172,11 @@ class Executor(ABC):
         return "cpu"
 
     def capture(self, run: Step) -> Step:
-        """`run` as one CUDA graph on the device's memory as it is; `run` itself on a CPU."""
-        if torch.device(self.device).type != "cuda":
-            return run
-        aside = torch.cuda.Stream(self.device)
-        aside.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(aside):
-            run()  # compiles what is not compiled yet, which a recording cannot
-        torch.cuda.current_stream(self.device).wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            run()
-        return graph.replay
+        """`run`, from its second call on a replay of one CUDA graph where the device has such; else `run` itself.
+
+        A graph holds the launches, not what is written to memory between them.
+        """
+        return _Graph(run) if torch.device(self.device).type == "cuda" else run
 
     @abstractmethod
     def storage(self, buffer: Buffer) -> torch.dtype:
@@ -243,7 +255,7 @@ class Program:
             step()
 
     def captured(self) -> Step:
-        """A function that does what `run` does: on a GPU one CUDA graph, recorded now; elsewhere `run` itself."""
+        """A function that does what `run` does, on a GPU by replaying one CUDA graph (see `Executor.capture`)."""
         return self.executor.capture(self.run)
 
     @property
