@@ -106,11 +106,12 @@ def judged(
     family: Family, weights: str = "fp32", run: torch.dtype = torch.float32, steps: int = STEPS
 ) -> tuple[list[int], torch.Tensor]:
     """A text of greedy tokens behind a prompt, and the logits that chose each."""
+    written = judged(family, weights)[0] if run != torch.float32 else []  # by the model in fp32, before it changes
     model = judge(family, weights).to(run)
     try:
         tokens = torch.randint(97, (PROMPT,), generator=torch.Generator().manual_seed(3)).tolist()
-        if run != torch.float32:  # the text that the fp32 model wrote
-            tokens = judged(family, weights)[0][: PROMPT + steps]
+        if written:
+            tokens = written[: PROMPT + steps]
             return tokens, model(torch.tensor([tokens])).logits[0, PROMPT - 1 :]
         out = model(torch.tensor([tokens]), use_cache=True)
         logits = [out.logits[0, -1]]
