@@ -143,10 +143,11 @@ class Executor(ABC):
         need = schedule.mesh.cores * sum(one.slots * one.numel * self.storage(one).itemsize for one in fresh)
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        rows, cols = schedule.mesh.shape
         if need > free:
             raise BackendError(
-                f"{schedule.name}: the tiles of {schedule.mesh.rows} x {schedule.mesh.cols} cores take {need:,} B of "
-                f"memory, {self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
+                f"{schedule.name}: the tiles of {rows} x {cols} cores take {need:,} B of memory, "
+                f"{self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
             )
 
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:

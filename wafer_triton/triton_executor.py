@@ -7,6 +7,7 @@ sizes, never a schedule.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,19 +111,22 @@ class TritonExecutor(Executor):
     def _shifts(self, memory: Memory, found: ComputeShifts) -> list[Step]:
         mesh, number = memory.mesh, found.number
         c, out = (self._operand(memory, Place(Slot(name))) for name in (found.c, found.out))
-        a, b = ([self._operand(memory, Place(slot)) for slot in slots] for slots in (found.a, found.b))
+        a, b = (
+            (self._operand(memory, Place(first)), self._operand(memory, Place(second)))
+            for first, second in (found.a, found.b)
+        )
         to_a, to_b = found.to
         order = self._order(mesh.cores)
         cores, sends = self._table(order), (self._table(to_a), self._table(to_b))
         neighbours = self._table(np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-        shared = (tuple(a), tuple(b), neighbours, counters, cores)
+        shared = (a, b, neighbours, counters, cores)
         fits = 0 if self.launch == "rounds" else residency(c, c, *shared, **found.params)
         most = rounds_at_once((to_a, to_b), order, fits) if fits else 1
         if self.launch == "persistent" and most < number:
             raise BackendError(
                 f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
-                f"{mesh.rows} x {mesh.cols} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
+                f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
             )
 
         def begin() -> None:
@@ -131,14 +135,12 @@ class TritonExecutor(Executor):
 
         steps: list[Step] = [begin] if most > 1 else []
         for start in range(0, number, most):
-            rounds, here = min(most, number - start), start % SLOTS
-            params = found.params | {"add": found.add or start > 0}
+            rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
+            params: dict[str, Any] = {**found.params, "add": found.add or start > 0}
             target = out if start + rounds == number else c
-            if rounds == 1 and most == 1:
-                there = 1 - here
+            run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, **params)
+            if most == 1:
                 run = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
-            else:
-                run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, **params)
             steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))
         return steps
 
@@ -163,7 +165,7 @@ class TritonExecutor(Executor):
         first, table = lie[:, 0] - lie[0, 0], lie[0]
         if (first[:, None] + table == lie).all():
             return Labels(self._table(first), self._table(table), 0)
-        return Labels(self._table(np.zeros(len(lie))), self._table(lie), len(lie))
+        return Labels(self._table(np.zeros_like(first)), self._table(lie), len(lie))
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = sends_of(round_, memory.mesh)
@@ -171,17 +173,13 @@ class TritonExecutor(Executor):
             return super().round(memory, round_)
         (op,) = round_.locals
         out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
-        targets, tables = [a, b], [None, None]
+        targets, tables = {0: a, 1: b}, {}
         for number, (exchange, to) in sends.items():
             targets[number] = self._operand(memory, Place(exchange.dst))
             tables[number] = self._table(to)
-        cores, params = self._cores(memory.mesh, op), dict(op.params)
-        return [
-            Launch(
-                "compute-shift, 1 round in a launch",
-                partial(one_round, out, out, a, b, *targets, *tables, cores, **params),
-            )
-        ]
+        cores, ends = self._cores(memory.mesh, op), (targets[0], targets[1], tables.get(0), tables.get(1))
+        run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
+        return [Launch("compute-shift, 1 round in a launch", run)]
 
     def tree(self, memory: Memory, found: Tree, product: Local | None, ins: tuple[Place, ...]) -> Step:
         acc = self._operand(memory, Place(Slot(found.acc)))
