@@ -202,6 +202,8 @@ def elided(
         ways = [one for one in ways if (one["GROUP_M"], one["GROUP_N"]) == group]
         assert ways, f"cores cannot share programs by {group}"
     key = ("elided", side, *(chosen[size] for size in "MKN"), str(a.tensor.dtype), str(b.tensor.dtype))
+    if chosen["ADD"]:  # a trial would add, too
+        ways = ways[-1:]
     launch(ways[0] if len(ways) == 1 else tuning.best(key, ways, launch, a.tensor.device))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from wafer_triton.kernels import Operand
+from wafer_triton.kernels import Operand, tuning
 from wafer_triton.kernels.elided import Labels, candidates, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.layout import scatter
@@ -64,6 +64,16 @@ def test_what_is_not_finite_stays_in_its_rows():
     want[2, :, 5] = float("inf")
     assert torch.equal(got.isfinite(), want.isfinite())
     assert torch.equal(got[got.isfinite()], want[want.isfinite()])
+
+
+def test_sums_that_go_on_are_never_added_to_on_trial(monkeypatch):
+    monkeypatch.setattr(tuning, "best", lambda *_: pytest.fail("tried"))
+    order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
+    labels = Labels(order * SIDE, order, 0), Labels(order, order * SIDE, 0)
+    c = Operand(torch.ones(SIDE * SIDE * 64 * 64), 0, 64 * 64)
+    ones = Operand(torch.ones(SIDE * SIDE * 64 * 16, dtype=torch.bfloat16), 0, 64 * 16)
+    elided(c, c, ones, ones, order, order, *labels, m=64, k=16, n=64, add=True)
+    assert c.tensor.eq(1 + SIDE * 16).all()
 
 
 def test_cores_share_programs_only_where_rings_and_tiles_allow():
