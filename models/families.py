@@ -55,6 +55,9 @@ def config_of(given: Any) -> DecoderConfig:
     raise ConfigError(f"{given}: neither a folder nor a known shape; {hint}")
 
 
+_DRAWN = 2**22  # numbers drawn at once, in fp32, so that a table of 16-bit numbers is never held in 32 bits
+
+
 class RandomWeights(Mapping[str, torch.Tensor]):
     """Parameters of a configuration, each drawn when it is asked for: ones for norms, else normal(0, 0.02).
 
@@ -71,7 +74,10 @@ class RandomWeights(Mapping[str, torch.Tensor]):
         if self.seed is None:
             return torch.zeros(shape, dtype=self.dtype)
         source = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
-        return torch.randn(shape, generator=source, dtype=torch.float32).mul_(0.02).to(self.dtype)
+        weight = torch.empty(shape, dtype=self.dtype)
+        for part in weight.view(-1).split(_DRAWN):
+            part.copy_(torch.randn(len(part), generator=source).mul_(0.02))
+        return weight
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)

@@ -1,7 +1,10 @@
 """What the decoder refuses, and what it says; where generation stops."""
 
 import re
+import weakref
+from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
@@ -150,6 +153,42 @@ def test_progress_and_account():
     assert 0 < second.sram_peak_bytes <= 49_152
     made.reset()
     assert made.account() == Account()
+
+
+# --- memory ---
+
+
+class Watched(Mapping):
+    """Weights made when asked for; `most` bytes of them were alive at once."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self.shapes, self.alive, self.most = param_shapes(config), 0, 0
+
+    def __getitem__(self, name):
+        weight = torch.ones(self.shapes[name])
+        self.alive += weight.nbytes
+        self.most = max(self.most, self.alive)
+        weakref.finalize(weight.untyped_storage(), self.gone, weight.nbytes)
+        return weight
+
+    def gone(self, size: int) -> None:
+        self.alive -= size
+
+    def __iter__(self):
+        return iter(self.shapes)
+
+    def __len__(self):
+        return len(self.shapes)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_placed_one_after_the_other(tied):
+    config = replace(CONFIG, num_hidden_layers=12, tie_word_embeddings=tied)
+    given = Watched(config)
+    made = WaferForCausalLM(config, given, mesh=as_mesh("2x3"), max_length=20)
+    sizes = [4 * prod(shape) for shape in given.shapes.values()]
+    assert 0 < given.most <= 3 * max(sizes) < sum(sizes) / 5, "queries, keys and values of a layer at most"
+    assert made.prefill([1]).isfinite().all() and given.alive == 0
 
 
 # --- models that do not fit ---
