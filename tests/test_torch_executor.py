@@ -364,6 +364,8 @@ def test_rounds_really_go_together(monkeypatch):
     before = len(TorchExecutor().bind(plain, given).steps)
     monkeypatch.setattr(torch_executor, "_SWEPT", 0)
     assert len(TorchExecutor().bind(plain, given).steps) == before - 6 * 3 + 1, "two moves and a product a round"
+    monkeypatch.setattr(torch_executor, "_KEPT", 6 * 36 - 1)
+    assert len(TorchExecutor().bind(plain, given).steps) == before, "the tiles of all rounds would be too many to keep"
 
 
 # --- errors ---

@@ -104,6 +104,8 @@ class TorchExecutor(Executor):
         along = (to_a // cols == np.arange(rows)[:, None]).all() and (to_b % cols == np.arange(cols)).all()
         if not along or b[0].numel() < _SWEPT or any(one.dtype != torch.float32 for one in (*a, *b, c)):
             return None
+        if run.number * a[0].numel() > _KEPT:
+            return None
         from_a, from_b = (torch.from_numpy(np.argsort(to)).to(self.device) for to in (to_a[0] % cols, to_b[:, 0]))
         blocks = [slice(start, start + _COLUMNS) for start in range(0, cols, _COLUMNS)]
         last = run.number % 2
@@ -258,6 +260,7 @@ def _run_widened(op: LocalOp, params: Params, parts: list[_Wide]) -> Step:
     return step
 
 
+_KEPT = 2**24  # elements of all rounds' tiles, 64 MiB, up to which they are kept
 _SWEPT, _COLUMNS = 2**20, 2  # elements of a moving matrix from which on it is taken by so many columns at a time
 _CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
