@@ -361,9 +361,7 @@ def test_a_mesh_that_does_not_fit_says_how_many_programs_do(gpu_that_holds):
 def test_elided_meshgemm_is_one_launch_and_moves_nothing(launches, side):
     run(made("gemm", str(side)), operands("gemm"), TritonExecutor(exchange="elided"))
     found = {name: number for name, number in launches.items() if number}
-    assert found == {"elided": 1} | ({"copy": 1} if side % 2 else {}), (
-        "an odd side's B goes home first"
-    )
+    assert found == {"elided": 1} | ({"copy": 1} if side % 2 else {}), "an odd side's B goes home first"
 
 
 def test_meshgemv_is_one_launch_and_a_broadcast(launches):

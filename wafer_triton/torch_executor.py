@@ -15,7 +15,7 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.executor import Executor, Memory, Place, Step
-from wafer_triton.fusing import ComputeShifts, combining, compute_shifts, mailboxes
+from wafer_triton.fusing import ComputeShifts, combining, compute_shifts, mailboxes, sends_of
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -63,10 +63,13 @@ class TorchExecutor(Executor):
         return lambda: target.index_copy_(0, got, source.index_select(0, sent))
 
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
-        shifts = compute_shifts(schedule, rounds)
-        if shifts is not None:
-            step = self._sweep(memory, shifts)
-            return None if step is None else (shifts.number, [step])
+        sends = sends_of(rounds[0], memory.mesh) or {}
+        if len(sends) == 2:  # of a large matrix alone is the run of rounds worth finding
+            a, b = (memory.tensors[sends[i][0].src.buffer] for i in (0, 1))
+            large = b.numel() >= _SWEPT and memory.mesh.shape[0] * a.numel() <= _KEPT
+            shifts = compute_shifts(schedule, rounds) if large else None
+            step = None if shifts is None else self._sweep(memory, shifts)
+            return None if shifts is None or step is None else (shifts.number, [step])
         step = self._messages(memory, schedule, rounds[0])
         return None if step is None else (1, [step])
 
@@ -102,9 +105,7 @@ class TorchExecutor(Executor):
         c = memory.tensors[run.c]
         to_a, to_b = (to.reshape(rows, cols) for to in run.to)
         along = (to_a // cols == np.arange(rows)[:, None]).all() and (to_b % cols == np.arange(cols)).all()
-        if not along or b[0].numel() < _SWEPT or any(one.dtype != torch.float32 for one in (*a, *b, c)):
-            return None
-        if run.number * a[0].numel() > _KEPT:
+        if not along or any(one.dtype != torch.float32 for one in (*a, *b, c)):
             return None
         from_a, from_b = (torch.from_numpy(np.argsort(to)).to(self.device) for to in (to_a[0] % cols, to_b[:, 0]))
         blocks = [slice(start, start + _COLUMNS) for start in range(0, cols, _COLUMNS)]
