@@ -1,4 +1,4 @@
-"""Decode: one Llama layer on one token, beside plain PyTorch; and SmolLM2-135M beside transformers."""
+"""Decode: the layers of a Llama on one token, beside plain PyTorch; and SmolLM2-135M beside transformers."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,7 +32,7 @@ LLAMA = replace(config_of("llama3-8b"), num_hidden_layers=1)
 
 @dataclass(frozen=True)
 class Step:
-    """One token through one layer on side x side cores, `held` tokens in the cache before it."""
+    """One token through all layers on side x side cores, `held` tokens in the cache before it."""
 
     config: DecoderConfig
     side: int
@@ -43,12 +43,19 @@ class Step:
     on: Device = ROOMY
 
     def __str__(self) -> str:
-        what = f"decode layer of {self.config.name} behind {self.held} tokens"
+        what = f"{self.name} behind {self.held} tokens"
         return f"{what} on {self.side} x {self.side} cores, {self.dtype}"
 
     @property
+    def name(self) -> str:
+        """A layer, or how many."""
+        layers = self.config.num_hidden_layers
+        return f"decode {'layer' if layers == 1 else f'step, {layers} layers'}, {self.config.name}"
+
+    @property
     def slug(self) -> str:
-        return f"layer-{self.config.name.replace(' ', '-')}-held{self.held}-on{self.side}-{self.dtype}"
+        what = f"layers{self.config.num_hidden_layers}-{self.config.name.replace(' ', '-')}"
+        return f"{what}-held{self.held}-on{self.side}-{self.dtype}"
 
     @property
     def block(self) -> Block:
@@ -57,14 +64,18 @@ class Step:
 
 
 SHAPES = {
-    "cpu": [Step(SMALL, 8, 20, "fp32"), Step(SMALL, 16, 20, "fp32", rows=EXCHANGES)],
+    "cpu": [
+        Step(SMALL, 8, 20, "fp32"), Step(SMALL, 16, 20, "fp32", rows=EXCHANGES),
+        Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32", rows=(*EXCHANGES, "blas")),
+    ],
     "cuda": [
         Step(LLAMA, 660, 2000, "bf16", rank=2, rows=("explicit", "blas"), on=WSE2),
         Step(LLAMA, 660, 2000, "bf16", rank=3, rows=("elided",), on=WSE2),
         Step(LLAMA, 660, 2000, "bf16", rank=8, rows=("emulation",), on=WSE2),
         Step(LLAMA, 128, 2000, "bf16", rank=6),
+        Step(config_of("llama3-8b"), 64, 4095, "bf16", rank=4, rows=(*EXCHANGES, "blas")),
     ],
-}
+}  # fmt: skip
 
 
 class Inputs:
@@ -79,33 +90,45 @@ class Inputs:
             for name, shape in param_shapes(c).items()
             if ".layers." in name
         }
-        self.keys, self.values = (draw(step.held, c.num_key_value_heads, c.head_dim) for _ in "kv")
+        # of every layer, with room for the token of the step
+        self.caches = [
+            tuple(draw(step.held + 1, c.num_key_value_heads, c.head_dim) for _ in "kv")
+            for _ in range(c.num_hidden_layers)
+        ]
         self.x = draw(1, c.hidden_size)
         angle = torch.tensor([[float(step.held)]]) * c.inv_freq()[0]
         self.rotary = tuple(one.to(device, dtype) for one in (angle.cos(), angle.sin()))
 
     def plain(self, dtype: torch.dtype) -> torch.Tensor:
-        weights = {name: one.to(dtype) for name, one in self.weights.items()}
-        given = [one.to(dtype) for one in (self.x, self.keys, self.values)]
-        rotary = tuple(one.to(dtype) for one in self.rotary)
-        return layer(given[0], weights, self.step.config, given[1], given[2], rotary)
+        x, *rotary = (one.to(dtype) for one in (self.x, *self.rotary))
+        for number, cache in enumerate(self.caches):
+            own = {name: one.to(dtype) for name, one in self.weights.items() if f".layers.{number}." in name}
+            x = layer(x, own, self.step.config, *(one.to(dtype) for one in cache), (rotary[0], rotary[1]))
+        return x
 
 
 class OnMesh:
-    """The layer's programs, one after the other, as a decode step runs them."""
+    """The layers' programs, one after the other, as a decode step runs them."""
 
     def __init__(self, given: Inputs, on) -> None:
         self.given, self.block = given, given.step.block
         self.decode = Decode(self.block, on, given.weights)
         self.cache = self.block.cache(given.step.held)
         self.appended = schedule(decode_blocks.append, self.block, 0, given.step.held, given.step.held)
-        placed = self.decode.layers[0]
-        append = on.bind(self.appended, {}, placed.project.memory)
-        self.programs = [placed.project, append, placed.attend[0], placed.output, placed.ffn]
+        self.programs = [
+            program
+            for placed in self.decode.layers
+            for program in (
+                placed.project, on.bind(self.appended, {}, placed.project.memory), placed.attend[0], placed.output,
+                placed.ffn,
+            )
+        ]  # fmt: skip
         self.fill()
 
     def fill(self) -> None:
-        self.decode.fill(0, 0, self.cache, self.given.keys, self.given.values)
+        held = self.given.step.held
+        for number, (keys, values) in enumerate(self.given.caches):
+            self.decode.fill(number, 0, self.cache, keys[:held], values[:held])
 
     def step(self) -> torch.Tensor:
         """The whole step as the decoder does it, planning on the host included."""
@@ -136,7 +159,7 @@ def test_row(benchmark, note, device, shape, row):
     weights = sum(one.nbytes for one in given.weights.values())
     flops = 2 * sum(one.numel() for one in given.weights.values())
     facts = {
-        "what": f"decode layer, {shape.config.name}", "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
+        "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
         "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.on.name,
     }  # fmt: skip
     if row == "blas":
@@ -144,7 +167,7 @@ def test_row(benchmark, note, device, shape, row):
         others = [Inputs(shape, device) for _ in range(rotated // weights - 1)]
         runs = [lambda one=one: one.plain(one.dtype) for one in (given, *others)]
         close(runs[0](), reference, plain, str(shape))
-        facts |= {"what": "the layer in plain PyTorch", "checked": "sets the bound"}
+        facts |= {"what": f"{shape.name}, plain PyTorch", "checked": "sets the bound"}
     else:
         on = executor(row, device)
         layers = [OnMesh(given, on)]

@@ -122,7 +122,7 @@ def layer(
     values: Tensor,
     rotary: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """One Llama decoder layer on one token x [1, width], its cache [tokens, heads, head_dim] in front of it.
+    """One Llama decoder layer on one token x [1, width]; the last row of its static cache [tokens, heads, dim] is free.
 
     Plain PyTorch in the dtype of x: the reference in fp64, and what the GPU's libraries need for it in 16 bits.
     """
@@ -132,7 +132,7 @@ def layer(
     q, k, v = ((h @ names[f"self_attn.{part}_proj"].mT).view(-1, dim) for part in "qkv")
     q, k = (_rotated(one, *rotary) for one in (q, k))
     group = heads // config.num_key_value_heads
-    keys, values = (torch.cat([old, new[None]]) for old, new in ((keys, k), (values, v)))
+    keys[-1], values[-1] = k, v
     scores = torch.einsum("gqd,tgd->gqt", q.view(-1, group, dim), keys) * dim**-0.5
     att = torch.einsum("gqt,tgd->gqd", scores.softmax(-1), values)
     x = x + att.reshape(1, -1) @ names["self_attn.o_proj"].mT

@@ -101,6 +101,9 @@ def _goals() -> Iterator[Figure]:
     match = {"what": "decode layer, llama3-8b", "exchange": "explicit", "mesh": "660x660"}
     seconds = lambda results, one: one["stats"]["median"] * 1e3  # noqa: E731
     yield Figure("one Llama-3-8B decode layer, explicit, 660 x 660 cores", "ms", 100, match, seconds, least=False)
+    for exchange, bound in (("explicit", 0.5), ("elided", 0.9)):
+        match = {"what": "decode step, 32 layers, llama3-8b", "exchange": exchange, "mesh": "64x64"}
+        yield Figure(f"Llama-3-8B, 32 layers, {exchange}, 64 x 64 cores", "of plain PyTorch", bound, match, _to("blas"))
 
 
 GOALS = tuple(_goals())
