@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from wafer_triton.executor import Executor, Memory, Place, Step
-from wafer_triton.fusing import ComputeShifts, compute_shifts, reduce_tree
+from wafer_triton.fusing import ComputeShifts, combining, compute_shifts, mailboxes, reduce_tree
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -25,6 +25,7 @@ class Elision:
         self.memory = memory
         self.places: dict[str, Place] = {}
         self.steps: list[Step] = []
+        self.passing = mailboxes(schedule)  # what comes here is combined with what it came from: it must move
         self.last = {name: at for at, round_ in enumerate(schedule.rounds) for name in round_.touched}
 
     def plan(self) -> list[Step]:
@@ -63,8 +64,10 @@ class Elision:
         return run.rounds
 
     def tree(self, rounds: tuple[Round, ...]) -> int:
-        """Plan a reduce tree as one step, its messages as ever; how many rounds that was."""
-        tree = reduce_tree(self.schedule, rounds) if self.executor.has_trees else None
+        """Plan a reduce tree, or a round of one, its messages as ever; how many rounds that was."""
+        if not self.executor.has_trees:
+            return self.messages(rounds)
+        tree = reduce_tree(self.schedule, rounds)
         if tree is None:
             return 0
         found, product = tree
@@ -76,6 +79,18 @@ class Elision:
         places = tuple(self.places.get(slot.buffer, Place(slot)) for slot in ins)
         self.steps.append(self.executor.tree(self.memory, found, product, places))
         return found.rounds + int(product is not None)
+
+    def messages(self, rounds: tuple[Round, ...]) -> int:
+        """Plan a round that sends one buffer and combines what arrives, if the executor has a step for that."""
+        pairs = combining(rounds[0])
+        if pairs is None or not {exchange.dst.buffer for exchange, _ in pairs} <= self.passing:
+            return 0
+        self.written(pairs[0][0].src.buffer, keep=True)
+        fused = self.executor.fuse(self.memory, self.schedule, rounds)
+        if fused is None:
+            return 0
+        self.steps += fused[1]
+        return fused[0]
 
     def round(self, round_: Round) -> None:
         self.exchanges(round_)
@@ -122,6 +137,8 @@ class Elision:
         """The place of a buffer some of whose cores receive tiles of one other."""
         mesh = self.memory.mesh
         if not all(self.single(one) for one in exchanges) or len({one.src.buffer for one in exchanges}) > 1:
+            return None
+        if name in self.passing:
             return None
         pairs = [(one.receivers.flat(mesh), one.senders.flat(mesh)) for one in exchanges]
         return self.some_from(name, exchanges[0].src.buffer, *map(np.concatenate, zip(*pairs, strict=True)))
