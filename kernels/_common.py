@@ -122,13 +122,15 @@ def programs_per_multiprocessor(
 ) -> int:
     """Programs of so many threads, registers a thread and bytes that fit; each figure as the hardware hands it out.
 
-    A warp gets registers in units of 8 a thread, a program 1 KiB of shared memory beside its own (CUDA's occupancy
-    rules for compute capability 8.0 and up); never more than 16 programs are counted, half of what fits at best.
+    A warp gets registers in units of 8 a thread, from one of the four parts of a multiprocessor, so warps count by
+    fours; a program gets 1 KiB of shared memory beside its own, in units of 128 B (CUDA's occupancy rules for compute
+    capability 8.0 and up). Never more than 16 programs are counted, half of what fits at best.
     """
     a_thread = -(-max(registers, 1) // 8) * 8
+    warps = has_registers // (a_thread * 32) // 4 * 4
     return min(
         has_threads // threads,
-        has_registers // (a_thread * threads),
-        has_shared_bytes // (shared_bytes + 1024),
+        warps * 32 // threads,
+        has_shared_bytes // (-(-shared_bytes // 128) * 128 + 1024),
         16,
     )

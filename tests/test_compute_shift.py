@@ -113,7 +113,10 @@ def test_programs_per_multiprocessor_by_what_runs_out_first():
     count = lambda **needs: programs_per_multiprocessor(**needs, **hopper)  # noqa: E731
     assert count(threads=128, registers=88, shared_bytes=16384) == 5, "registers"
     assert count(threads=128, registers=86, shared_bytes=16384) == 5, "registers are given in eights"
+    assert count(threads=64, registers=104, shared_bytes=0) == 8, "a part has registers for 4 of its warps, not 4.9"
+    assert count(threads=64, registers=88, shared_bytes=0) == 10, "and here for 5"
     assert count(threads=1024, registers=16, shared_bytes=0) == 2, "threads"
     assert count(threads=128, registers=32, shared_bytes=48 * 1024) == 4, "shared memory, 1 KiB of it the system's"
+    assert count(threads=128, registers=32, shared_bytes=15652) == 13, "shared memory is given by 128 B"
     assert count(threads=32, registers=16, shared_bytes=0) == 16
     assert count(threads=1024, registers=255, shared_bytes=0) == 0
