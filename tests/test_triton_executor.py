@@ -333,6 +333,21 @@ def test_as_many_rounds_in_a_launch_as_the_gpu_has_room_for(gpu_that_holds, hold
     assert tuple(said) == launches
 
 
+def test_the_launch_that_needs_most_of_the_gpu_says_how_many_rounds_go_together(gpu_that_holds, monkeypatch):
+    """A kernel that rounds its sums, or goes on from others, may take more registers than one that does neither."""
+    gpu_that_holds(25)
+    schedule = recipe("gemm", Mesh(4, 4), "bf16", ((4, 4), (4, 4)), ()).schedule
+    tiles = {name: torch.ones(4, 4, 1, 1) for name in "ab"}
+
+    def holds(c, out, *_, add, **__):
+        assert c.tensor.dtype == torch.float32
+        return 16 - 7 * (out.tensor.dtype == torch.bfloat16) - add
+
+    monkeypatch.setattr(triton_executor, "residency", holds)
+    with pytest.raises(BackendError, match="holds 8 programs of this kernel at once, the mesh of 4 x 4 needs 16"):
+        TritonExecutor(launch="persistent").bind(schedule, tiles)
+
+
 def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):
     gpu_that_holds(9)
     a, b = torch.ones(3, 3), torch.ones(3, 3)

@@ -121,7 +121,11 @@ class TritonExecutor(Executor):
         neighbours = self._table(np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
         shared = (a, b, neighbours, counters, cores)
-        fits = 0 if self.launch == "rounds" else residency(c, c, *shared, **found.params)
+        # which of these are launched depends on how many fit, so the one with the most registers decides
+        ways = [(c, found.add), (out, found.add), (c, True), (out, True)]
+        fits = 0
+        if self.launch != "rounds":
+            fits = min(residency(c, end, *shared, **{**found.params, "add": add}) for end, add in ways)
         most = rounds_at_once((to_a, to_b), order, fits) if fits else 1
         if self.launch == "persistent" and most < number:
             raise BackendError(
