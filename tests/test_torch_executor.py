@@ -308,6 +308,16 @@ def test_elision_changes_nothing_in_random_schedules(made):
     same(values(made, given), values(made, given, "elided"))
 
 
+def test_a_copy_of_part_of_a_tile_leaves_the_rest():
+    b = Builder(Mesh(1, 2), "part")
+    for name in ("a", "b", "c"):
+        b.buffer(name, (4,), "fp32", "resident")
+    b.round(b.exchange("x", "a", "b", [1, 0], [0, 1]))
+    b.round(b.local("copy", "b", "c", size=2))
+    given = {name: 10.0**number * (1 + torch.arange(8.0)).view(1, 2, 4) for number, name in enumerate("abc")}
+    same(values(b.build(), given), values(b.build(), given, "elided"))
+
+
 def test_slots_of_rows_are_moved_and_not_renamed():
     b = Builder(Mesh(3, 2), "slots")
     b.buffer("cache", (1,), "fp32", "resident", 3)

@@ -103,6 +103,8 @@ class Elision:
                     self.settle(slot.buffer)
             for out in op.outs:
                 whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
+                numel = self.memory.buffers[out.buffer].numel
+                whole = whole and op.params.get("size", numel) == numel
                 self.written(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
             ins = tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins)
             self.steps.append(self.executor.compute(self.memory, op, ins))
