@@ -1,12 +1,17 @@
 """Which rounds share a launch, from the rounds alone."""
 
+from dataclasses import replace
+
 import pytest
+import torch
 
 from wafer_triton.fusing import compute_shifts
 from wafer_triton.mesh import Mesh
 from wafer_triton.recipes import recipe
 from wafer_triton.schedule.gemm import align, meshgemm
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rounds import Builder, Schedule, Slot
+from wafer_triton.torch_executor import TorchExecutor
+from wafer_triton.triton_executor import TritonExecutor
 
 
 def found(schedule: Schedule):
@@ -71,3 +76,66 @@ def test_a_second_product_into_the_same_sums_is_a_run_of_its_own():
     meshgemm(b, "a", "w", "c", m=2, k=2, n=2)
     meshgemm(b, "a", "w", "c", m=2, k=2, n=2)
     assert found(b.build()).number == 2
+
+
+# --- sums that cannot wait in registers, and tiles that lie where the sums go ---
+
+
+def product_of(side: int, dtype: str = "fp32", c: Slot | None = None, slots: int = 1, add: bool = False, begin=None):
+    """C = A B (or += with `add`) on tiles of 2 x 2, all of whose buffers can be read."""
+    b = Builder(Mesh(side, side), "product")
+    for name in ("a", "w"):
+        b.buffer(name, (2, 2), dtype, "resident")
+    b.buffer("c", (2, 2), dtype, "resident", slots)
+    b.buffer("sums", (2, 2), "fp32")
+    if begin is not None:
+        begin(b)
+    start = len(b.rounds)
+    meshgemm(b, "a", "w", c or "c", m=2, k=2, n=2)
+    for number, round_ in enumerate(b.rounds[start:], start) if add else ():
+        ops = tuple(replace(op, params={**op.params, "add": True}) if op.op == "gemm" else op for op in round_.locals)
+        b.rounds[number] = replace(round_, locals=ops)
+    return b
+
+
+def same_everywhere(schedule: Schedule) -> None:
+    """Both executors, with both exchanges, leave what the torch executor does round by round."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = {name: (*schedule.mesh.shape, one.slots, *one.tile) for name, one in schedule.buffers.items()}
+    given = {
+        name: torch.randint(-30, 31, shapes[name], generator=generator).float()
+        for name, one in schedule.buffers.items()
+        if one.role == "resident"
+    }
+    found = []
+    for on in (TorchExecutor, TritonExecutor):
+        for exchange in ("explicit", "elided"):
+            program = on(exchange=exchange).bind(schedule, given)
+            program.run()
+            found.append({name: program.read(name).cpu() for name in given})
+    for number, one in enumerate(found):
+        assert [name for name in given if not torch.equal(one[name], found[0][name])] == [], number
+
+
+@pytest.mark.parametrize("side", [3, 4])
+@pytest.mark.parametrize("into", ["a", "w"])
+def test_sums_are_not_rounded_to_where_tiles_still_pass(side, into):
+    b = product_of(side, c=Slot("sums"))
+    b.round(b.local("copy", into, "sums", size=4))
+    same_everywhere(b.build())
+
+
+def test_sums_in_one_slot_of_several():
+    same_everywhere(product_of(3, c=Slot("c", 1), slots=2).build())
+
+
+def test_sums_that_their_buffer_rounds_are_rounded_every_round():
+    same_everywhere(product_of(4, "bf16").build())
+
+
+@pytest.mark.parametrize("side", [3, 4])
+def test_operands_that_lie_where_the_sums_go(side):
+    turn = [*range(1, side), 0]
+    same_everywhere(
+        product_of(side, add=True, begin=lambda b: b.round(b.exchange("x", "c", "a", turn, list(range(side))))).build()
+    )

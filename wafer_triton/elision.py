@@ -50,14 +50,14 @@ class Elision:
 
     def products(self, run: ComputeShifts, rounds: tuple[Round, ...]) -> int:
         """Plan a run of compute-shift rounds as one step; how many rounds that was."""
+        for name in {run.c, run.out}:  # first of all, as what the products read may lie there
+            self.written(name, keep=name == run.c and run.add)
         places = [self.places.get(slot.buffer, Place(slot)) for slot in (run.a[0], run.b[0])]
         if any(self.own_among(place, None) for place in places):
             return 0
         step = self.executor.products(self.memory, run, *places)
         if step is None:
             return 0
-        for name in {run.c, run.out}:
-            self.written(name, keep=name == run.c and run.add)
         for round_ in rounds[: run.number]:
             self.exchanges(round_)
         self.steps.append(step)

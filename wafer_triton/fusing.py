@@ -45,13 +45,13 @@ def compute_shifts(schedule: Schedule, rounds: tuple[Round, ...]) -> ComputeShif
         return None
     (product,), to = rounds[0].locals, (first[0][1], first[1][1])
     slots = [(slot, first[i][0].dst) for i, slot in enumerate(product.ins)]
-    if {str(slot) for pair in slots for slot in pair} & {str(product.outs[0])}:
+    if product.outs[0].buffer in _moving(slots) or not _keeps_sums(schedule, product):
         return None
     number = 1
     while number < len(rounds) and _goes_on(rounds[number], schedule.mesh, product, slots, to, number):
         number += 1
     c = product.outs[0].buffer
-    out = _rounding(schedule, rounds[number:], product.outs[0])
+    out = _rounding(schedule, rounds[number:], product.outs[0], _moving(slots))
     params = {name: value for name, value in product.params.items() if name != "add"}
     return ComputeShifts(
         number + (out is not None), number, c, out or c, slots[0], slots[1], to, bool(product.params.get("add")), params
@@ -102,17 +102,30 @@ def _goes_on(
     )
 
 
-def _rounding(schedule: Schedule, rounds: tuple[Round, ...], c: Slot) -> str | None:
-    """The buffer that the next round copies all of c to, if c is scratch and nobody looks at it again."""
+def _moving(slots: list[tuple[Slot, Slot]]) -> set[str]:
+    """The buffers that a run's operands pass through: until all cores are done nothing else may be written there."""
+    return {slot.buffer for pair in slots for slot in pair}
+
+
+def _keeps_sums(schedule: Schedule, product: Local) -> bool:
+    """Whether the sums are all of their buffer, which stores them unrounded: then registers can hold them for long."""
+    (out,) = product.outs
+    buffer = schedule.buffers[out.buffer]
+    unrounded = ("fp32", "fp16") if product.params.get("accumulate") == "fp16" else ("fp32",)
+    return out.is_fixed and buffer.slots == 1 and buffer.dtype in unrounded
+
+
+def _rounding(schedule: Schedule, rounds: tuple[Round, ...], c: Slot, moving: set[str]) -> str | None:
+    """The buffer, none of `moving`, that the next round copies c to, if c is scratch and nobody looks at it again."""
     if not rounds or rounds[0].exchanges or len(rounds[0].locals) != 1:
         return None
     (op,) = rounds[0].locals
-    buffer = schedule.buffers[c.buffer]
-    whole = op.op == "copy" and op.where is None and op.params["size"] == buffer.numel
-    plain = whole and str(op.ins[0]) == str(c) and buffer.slots == 1 == schedule.buffers[op.outs[0].buffer].slots
+    buffer, target = schedule.buffers[c.buffer], schedule.buffers[op.outs[0].buffer]
+    whole = op.op == "copy" and op.where is None and op.params["size"] == buffer.numel == target.numel
+    plain = whole and op.ins[0].buffer == c.buffer and buffer.slots == 1 == target.slots and target.name not in moving
     if not plain or buffer.role != "scratch" or any(c.buffer in one.touched for one in set(rounds[1:])):
         return None
-    return op.outs[0].buffer
+    return target.name
 
 
 @lru_cache(maxsize=256)
