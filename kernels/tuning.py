@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,9 @@ def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None
         return ways[0]
     found = fastest(ways, lambda way: triton.testing.do_bench(lambda: launch(way), warmup=5, rep=20))
     known[name] = found
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(known, indent=1, sort_keys=True))
+    with suppress(OSError):  # a home that cannot be written to: known for this process only
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(known, indent=1, sort_keys=True))
     return found
 
 

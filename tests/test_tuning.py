@@ -55,6 +55,12 @@ def test_a_file_that_is_damaged_or_of_other_ways_is_found_anew(gpu, tmp_path, da
     assert choose(gpu) == WAYS[1] and len(gpu) == 6
 
 
+def test_where_nothing_can_be_written_the_choice_lasts_as_long_as_the_process(gpu, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WAFER_TRITON_CACHE", str(tmp_path / "file"))
+    assert choose(gpu) == choose(gpu) == WAYS[1] and len(gpu) == 3
+
+
 def test_nothing_is_tried_when_it_is_off_or_a_graph_is_recorded(gpu, monkeypatch):
     assert choose(gpu, device="cpu") == WAYS[0]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
