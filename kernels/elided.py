@@ -212,7 +212,8 @@ def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared
     own = {name: chosen[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_warps", "num_stages")}
     ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8}]
     m, k, n = (chosen[size] for size in "MKN")
-    if {a.tensor.dtype, b.tensor.dtype} & {torch.float32} or k % 16 or min(m, n) < 16:
+    alike = a.tensor.dtype == b.tensor.dtype != torch.float32
+    if not alike or k % 16 or min(m, n) < 16:
         return ways
     for block_m, block_n, warps, stages in ((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 4), (128, 256, 8, 4)):
         group = max(1, block_m // m), max(1, block_n // n)

@@ -87,6 +87,9 @@ def test_cores_share_programs_only_where_rings_and_tiles_allow():
     assert groups(256, 256, 256, 32)[0] == (1, 1, 128, 256), "a part of one core"
     assert all(one[:2] == (1, 1) for one in groups(64, 64, 64, 64, shared=False)), "tiles lie askew"
     assert all(one[:2] == (1, 1) for one in groups(64, 64, 64, 63)), "63 cores are no pairs"
+    bf16, fp16 = (Operand(torch.empty(0, dtype=dtype), 0, 0) for dtype in (torch.bfloat16, torch.float16))
+    mixed = candidates(bf16, fp16, plan(bf16, fp16, m=64, k=64, n=64), 64, True)
+    assert [one["GROUP_M"] for one in mixed] == [1], "what is widened first takes FMA units"
     assert groups(48, 64, 48, 64) == groups(64, 64, 64, 64, dtype=torch.float32) == [(1, 1, 64, 64)]
 
 
