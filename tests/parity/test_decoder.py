@@ -8,6 +8,7 @@ from math import prod
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from wafer_triton.account import Account
 from wafer_triton.device import PRESETS
@@ -21,6 +22,9 @@ CONFIG = DecoderConfig(
     hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
     vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True,
 )  # fmt: skip
+
+
+DECODE_CALLS, PREFILL_CALLS = 285, 1000  # operations of torch a layer, on 8 x 8 cores
 
 
 def weights(config: DecoderConfig) -> dict[str, torch.Tensor]:
@@ -189,6 +193,42 @@ def test_weights_are_placed_one_after_the_other(tied):
     sizes = [4 * prod(shape) for shape in given.shapes.values()]
     assert 0 < given.most <= 3 * max(sizes) < sum(sizes) / 5, "queries, keys and values of a layer at most"
     assert made.prefill([1]).isfinite().all() and given.alive == 0
+
+
+# --- work ---
+
+
+class Calls(TorchDispatchMode):
+    """Counts operations of torch."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def calls_of(run) -> int:
+    with Calls() as calls:
+        run()
+    return calls.count
+
+
+@pytest.mark.parametrize(("phase", "most"), [("decode", DECODE_CALLS), ("prefill", PREFILL_CALLS)])
+def test_a_layer_takes_no_more_operations_of_torch_than_it_did(phase, most):
+    """On a CPU a step is thousands of short operations: their number is its time, and the same on any machine."""
+    counts = []
+    for layers in (2, 4):
+        made = decoder(replace(CONFIG, num_hidden_layers=layers), "8", max_length=24)
+        made.prefill([1] * 9)
+        made.step(2)
+        if phase == "decode":
+            counts.append(calls_of(lambda made=made: made.step(3)))
+            assert calls_of(lambda made=made: made.step(3)) == counts[-1], "nothing piles up"
+        else:
+            made.reset()
+            counts.append(calls_of(lambda made=made: made.prefill([1] * 9)))
+    assert 0 < (counts[1] - counts[0]) / 2 <= most
 
 
 # --- models that do not fit ---
