@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from operator import index
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 import torch
@@ -131,10 +133,17 @@ def stream(
     """A checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
     if max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
-    single = len(prompts) > 0 and all(isinstance(token, int) for token in prompts)
-    if len(prompts) == 0:
+    given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
+    try:
+        single = len(given) > 0 and all(isinstance(token, Integral) for token in given)
+        several: list[Prompt] = [[index(token) for token in one] for one in ([given] if single else given)]
+    except TypeError:
+        raise ShapeError(
+            f"prompts of type {type(prompts).__name__}: give a list of token ids, or a list of such lists; text goes "
+            f"through the tokenizer first"
+        ) from None
+    if not several:
         raise ShapeError("the prompt is empty; give at least one token, or one prompt")
-    several: list[Prompt] = [prompts] if single else [list(one) for one in prompts]
     if len(several) > model.batch:
         raise ShapeError(
             f"{len(several)} prompts, but the model is placed for {model.batch} at once; give batch={len(several)} "

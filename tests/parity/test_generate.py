@@ -193,6 +193,19 @@ def test_batches_that_are_refused(batched, prompts, message):
         batched.generate(prompts, 2)
 
 
+def test_prompts_may_be_tensors(single):
+    wanted = list(single.generate([3, 4], 4))
+    assert list(single.generate(torch.tensor([3, 4]), 4)) == wanted
+    assert list(single.generate(torch.tensor([[3, 4]]), 4)) == [[token] for token in wanted]
+    assert list(single.generate(torch.tensor([3, 4]).numpy(), 4)) == wanted
+
+
+@pytest.mark.parametrize("prompt", ["text", ["text"], [1.5], [[1], None], None, 7, [[[1]]]], ids=str)
+def test_what_is_no_prompt_says_so(single, prompt):
+    with pytest.raises(ShapeError, match=f"prompts of type {type(prompt).__name__}: give a list of token ids"):
+        single.generate(prompt, 2)
+
+
 @pytest.mark.parametrize("tokens", [[1], [None] * 3], ids=["too-few", "all-rest"])
 def test_a_step_needs_a_token_for_each_sequence(batched, tokens):
     with pytest.raises(ShapeError, match="tokens for 3 sequences"):
