@@ -6,9 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wafer_triton import torch_executor
 from wafer_triton.errors import BackendError, ShapeError
-from wafer_triton.fusing import mailboxes
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import run
 from wafer_triton.recipes import recipe
@@ -336,46 +334,6 @@ def test_elision_really_saves_the_moves():
     moves = sum(len(round_.exchanges) for round_ in made.rounds)
     assert len(explicit.steps) >= products + moves
     assert len(elided.steps) < len(explicit.steps) - products
-
-
-# --- rounds that go together ---
-
-
-def memory_after(made: Schedule, runs: int = 2) -> dict[str, torch.Tensor]:
-    """Every buffer after some runs of a program, by bits; what the caller patched is in force."""
-    generator = torch.Generator().manual_seed(4)
-    sizes = {name: (*made.mesh.shape, *made.buffers[name].tile) for name in ("a", "b")}
-    program = TorchExecutor(poison=True).bind(
-        made, {name: torch.randn(size, generator=generator) for name, size in sizes.items()}
-    )
-    for _ in range(runs):
-        program.run()
-    return {name: tensor.view(torch.int32) for name, tensor in program.memory.items()}
-
-
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("side", [1, 2, 3, 4, 7])
-def test_rounds_that_go_together_leave_the_memory_of_rounds_one_by_one(side, transposed, monkeypatch):
-    shapes = (9, 10), ((11, 10) if transposed else (10, 11))
-    made = recipe("gemm", Mesh(side, side), "fp32", shapes, (("transposed", transposed),)).schedule
-    with monkeypatch.context() as patch:
-        patch.setattr(TorchExecutor, "fuse", lambda *_: None)
-        wanted = memory_after(made)
-    monkeypatch.setattr(torch_executor, "_SWEPT", 0)
-    got = memory_after(made)
-    passing = mailboxes(made)
-    assert bool(passing) == (transposed and side > 1)
-    assert [name for name in wanted if name not in passing and not torch.equal(got[name], wanted[name])] == []
-
-
-def test_rounds_really_go_together(monkeypatch):
-    plain = recipe("gemm", Mesh(6, 6), "fp32", ((6, 6), (6, 6)), ()).schedule
-    given = {name: torch.zeros(6, 6, 1, 1) for name in "ab"}
-    before = len(TorchExecutor().bind(plain, given).steps)
-    monkeypatch.setattr(torch_executor, "_SWEPT", 0)
-    assert len(TorchExecutor().bind(plain, given).steps) == before - 6 * 3 + 1, "two moves and a product a round"
-    monkeypatch.setattr(torch_executor, "_KEPT", 6 * 36 - 1)
-    assert len(TorchExecutor().bind(plain, given).steps) == before, "the tiles of all rounds would be too many to keep"
 
 
 # --- errors ---

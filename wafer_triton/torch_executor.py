@@ -7,12 +7,14 @@ values of a core that computes in fp32 and stores in 16 bits, at the speed of fp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from wafer_triton import sweep
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.executor import Executor, Memory, Place, Step
 from wafer_triton.fusing import ComputeShifts, combining, compute_shifts, mailboxes, sends_of
@@ -44,20 +46,15 @@ class TorchExecutor(Executor):
         return torch_dtype(buffer.dtype)
 
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
-        x = exchange.axis == "x"
-        lines = _select(exchange.lines, self.device)
-        if src.is_own and exchange.src.is_fixed and exchange.dst.is_fixed and exchange.recv.ndim == 1:
-            recv, send = _select(exchange.recv, self.device), _select(exchange.send, self.device)
-            if isinstance(lines, slice) and isinstance(recv, slice):
-                target = _tiles(memory, exchange.dst)[(lines, recv) if x else (recv, lines)]
-                source = _tiles(memory, src.slot)[(lines, slice(None)) if x else (slice(None), lines)]
-                axis = 1 if x else 0
-                if isinstance(send, slice):
-                    source = source[(slice(None), send) if x else (send,)]
-                    return lambda: target.copy_(source)
-                if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
-                    return lambda: torch.index_select(source, axis, send, out=target)
-                return lambda: target.copy_(source.index_select(axis, send))
+        views = self._views(memory, exchange, exchange.dst) if src.is_own else None
+        if views is not None:
+            target, source, send = views
+            if send is None:
+                return lambda: target.copy_(source)
+            axis = 1 if exchange.axis == "x" else 0
+            if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
+                return lambda: torch.index_select(source, axis, send, out=target)
+            return lambda: target.copy_(source.index_select(axis, send))
         sent, got = self._ends(memory, exchange, src)
         source, target = _flat(memory, src.slot), _flat(memory, exchange.dst)
         return lambda: target.index_copy_(0, got, source.index_select(0, sent))
@@ -65,21 +62,30 @@ class TorchExecutor(Executor):
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
         sends = sends_of(rounds[0], memory.mesh) or {}
         if len(sends) == 2:  # of a large matrix alone is the run of rounds worth finding
-            a, b = (memory.tensors[sends[i][0].src.buffer] for i in (0, 1))
-            large = b.numel() >= _SWEPT and memory.mesh.shape[0] * a.numel() <= _KEPT
-            shifts = compute_shifts(schedule, rounds) if large else None
-            step = None if shifts is None else self._sweep(memory, shifts)
-            return None if shifts is None or step is None else (shifts.number, [step])
+            large = memory.tensors[sends[1][0].src.buffer].numel() >= sweep.LARGE
+            run = compute_shifts(schedule, rounds) if large else None
+            found = None if run is None else self._sweep(memory, run)
+            if run is None or found is None:
+                return None
+            a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (run.a, run.b))
+            return run.number, [found.explicit(a, b, memory.tensors[run.c])]
         step = self._messages(memory, schedule, rounds[0])
         return None if step is None else (1, [step])
 
     def _messages(self, memory: Memory, schedule: Schedule, round_: Round) -> Step | None:
-        """A round of a tree whose lines differ: the messages wait in one piece of memory to be added."""
+        """A round of a tree whose messages do without mailboxes: they are added where they arrive.
+
+        Nobody adds to what it sends in the same round.
+        """
         pairs = combining(round_)
-        if pairs is None or any(op.op != "add" or exchange.recv.ndim == 1 for exchange, op in pairs):
+        if pairs is None or any(op.op != "add" for _, op in pairs):
             return None
         if not {exchange.dst.buffer for exchange, _ in pairs} <= mailboxes(schedule):
             return None
+        if all(exchange.recv.ndim == 1 for exchange, _ in pairs):
+            views = [self._views(memory, exchange, exchange.src) for exchange, _ in pairs]
+            moves = [(view[0], view[1]) for view in views if view is not None and view[2] is None]
+            return (lambda: [target.add_(source) for target, source in moves]) if len(moves) == len(pairs) else None
         ends = [self._ends(memory, exchange, Place(exchange.src)) for exchange, _ in pairs]
         sent, got = (torch.cat(one) for one in zip(*ends, strict=True))
         acc = _flat(memory, pairs[0][0].src)
@@ -94,47 +100,26 @@ class TorchExecutor(Executor):
 
         return step
 
-    def _sweep(self, memory: Memory, run: ComputeShifts) -> Step | None:
-        """All rounds of a run of compute-shift rounds, for some columns of cores after the others.
-
-        What moves along a column never leaves it, so a few columns go through all rounds while they are in the
-        processor's cache. What moves along the rows moves first, and every round's tiles are kept.
-        """
-        (rows, cols), product = memory.mesh.shape, find("gemm").run
-        a, b = ([_tiles(memory, slot) for slot in pair] for pair in (run.a, run.b))
-        c = memory.tensors[run.c]
-        to_a, to_b = (to.reshape(rows, cols) for to in run.to)
-        along = (to_a // cols == np.arange(rows)[:, None]).all() and (to_b % cols == np.arange(cols)).all()
-        if not along or any(one.dtype != torch.float32 for one in (*a, *b, c)):
+    def _sweep(self, memory: Memory, run: ComputeShifts) -> sweep.Sweep | None:
+        """With explicit and elided exchange alike, as the last bit depends on which products are computed together."""
+        fp32 = memory.tensors[run.c].dtype == torch.float32 and run.params.get("accumulate", "fp32") == "fp32"
+        a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
+        if not fp32 or torch.device(self.device).type != "cpu" or a.slots > 1 or b.slots > 1:
             return None
-        from_a, from_b = (torch.from_numpy(np.argsort(to)).to(self.device) for to in (to_a[0] % cols, to_b[:, 0]))
-        blocks = [slice(start, start + _COLUMNS) for start in range(0, cols, _COLUMNS)]
-        last = run.number % 2
-
-        def step() -> None:
-            moved = [a[0]]
-            for _ in range(run.number):
-                moved.append(moved[-1].index_select(1, from_a))
-            for block in blocks:
-                total, now = c[:, block].contiguous(), b[0][:, block].contiguous()
-                for number in range(run.number):
-                    product(total, moved[number][:, block], now, add=number > 0 or run.add, **run.params)
-                    before, now = now, now.index_select(0, from_b)
-                c[:, block] = total
-                b[last][:, block], b[1 - last][:, block] = now, before
-            a[last].copy_(moved[-1])
-            a[1 - last].copy_(moved[-2])
-
-        return step
+        return sweep.plan(memory.mesh, run, (a.numel, b.numel), partial(find("gemm").run, **run.params))
 
     def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
         """A round gathers the tiles that the cores hold by then; only whose they are moves on, not the tiles."""
         definition, shape = find("gemm"), memory.mesh.shape
-        begins = [torch.from_numpy(place.flat(shape)).to(self.device) for place in (a, b)]
+        starts = [place.flat(shape) for place in (a, b)]
         gives = [torch.from_numpy(np.argsort(to)).to(self.device) for to in run.to]
         lie = [self._rows_of(memory, place.slot, np.arange(memory.mesh.cores))[1] for place in (a, b)]
         if any(memory.buffers[place.slot.buffer].slots > 1 for place in (a, b)):
             return None
+        found = self._sweep(memory, run)
+        if found is not None:
+            return found.elided(lie[0], lie[1], (starts[0], starts[1]), memory.tensors[run.c], memory.tensors[run.out])
+        begins = [torch.from_numpy(start).to(self.device) for start in starts]
         hold = [torch.empty_like(one) for one in lie]
         c, out = _tiles(memory, Slot(run.c)), _tiles(memory, Slot(run.out))
         reads = [one.view(*shape, -1) for one in hold]
@@ -196,6 +181,21 @@ class TorchExecutor(Executor):
         pairs = list(zip((*outs, *reads), wide, strict=True))
         widened = [(two, one) for one, two in pairs[len(outs) :] if one is not two]
         return wide, widened, [(one, two) for one, two in pairs[: len(outs)] if one is not two]
+
+    def _views(
+        self, memory: Memory, exchange: Exchange, to: Slot
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
+        """The receivers' tiles of `to`, and what the senders have or, where they are no grid, of whom to pick whom."""
+        if not exchange.src.is_fixed or not to.is_fixed or exchange.recv.ndim > 1:
+            return None
+        lines, recv, send = (_select(one, self.device) for one in (exchange.lines, exchange.recv, exchange.send))
+        if not isinstance(lines, slice) or not isinstance(recv, slice):
+            return None
+        at = slice(None) if isinstance(send, torch.Tensor) else send
+        x = exchange.axis == "x"
+        target, source = _tiles(memory, to), _tiles(memory, exchange.src)
+        target, source = (one[(lines, place) if x else (place, lines)] for one, place in ((target, recv), (source, at)))
+        return target, source, send if isinstance(send, torch.Tensor) else None
 
     def _ends(self, memory: Memory, exchange: Exchange, src: Place) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that are sent and of where they go; found once, however often it is bound."""
@@ -261,8 +261,6 @@ def _run_widened(op: LocalOp, params: Params, parts: list[_Wide]) -> Step:
     return step
 
 
-_KEPT = 2**24  # elements of all rounds' tiles, 64 MiB, up to which they are kept
-_SWEPT, _COLUMNS = 2**20, 2  # elements of a moving matrix from which on it is taken by so many columns at a time
 _CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
