@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from timing import fastest
 from wafer_triton.executor import Memory, Place, Program, Step
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.schedule.rounds import Exchange, Local, Schedule
+from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
 from wafer_triton.torch_executor import TorchExecutor
 
 FP32 = torch.float32
@@ -36,6 +36,12 @@ class Emulation(TorchExecutor):
         for name, given in tensors.items():  # what trials spoilt
             program.memory[name].copy_(given.reshape(program.memory[name].shape))
         return program
+
+    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
+        found = super().fuse(memory, schedule, rounds)
+        if found is not None:
+            self.chosen["rounds together"] = self.chosen.get("rounds together", 0) + found[0]
+        return found
 
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
         target, source = memory.tensors[exchange.dst.buffer], memory.tensors[exchange.src.buffer]

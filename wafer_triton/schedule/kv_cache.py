@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wafer_triton.errors import CacheError
-from wafer_triton.schedule.rounds import Builder, Cores, Index, Slot
+from wafer_triton.schedule.rounds import Builder, Cores, Index, Round, Slot
 
 POLICIES = ("shift", "concat")
 
@@ -88,10 +88,12 @@ class KvCache:
         moves = [
             b.exchange("y", Slot(name, oldest, "y"), Slot(name, np.roll(oldest, -1), "y"), handing, handing - 1)
             for name in caches
+            if self.policy == "shift"
         ]
         last = Cores("y", np.array([self.rows - 1]))
         puts = [
             b.local("copy", Slot(name, count % self.slots), value, last, size=b.buffers[name].numel)
             for name, value in caches.items()
         ]
-        b.round(*moves, *puts, label="kv shift" if handing.size else "kv append")
+        # the moves stay when nobody hands anything on, so that all appends are the same but for their indices
+        b.rounds.append(Round(tuple(moves), tuple(puts), "kv shift" if handing.size else "kv append"))
