@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 
 import torch
 from einops import rearrange
 
 from wafer_triton.account import Account
-from wafer_triton.executor import Executor, Program, Step
+from wafer_triton.executor import Executor, Program, Step, Tables
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models import decode_blocks as blocks
 from wafer_triton.models.blocks import Block
@@ -27,9 +26,10 @@ _SHARED = ("x", "cos", "sin", "q", "k", "v", "att")  # by all layers
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's programs; `attend` has one for each sequence."""
+    """A layer's programs; `append` and `attend` have one for each sequence."""
 
     project: Program
+    append: tuple[Program, ...]
     attend: tuple[Program, ...]
     output: Program
     ffn: Program
@@ -48,10 +48,12 @@ class Layer:
 
 
 class Decode:
-    """All layers of a model placed for decode, with their KV caches."""
+    """All layers of a model placed for decode, with their KV caches, and the head behind them if there is one."""
 
-    def __init__(self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent) -> None:
-        self.block, self.executor = block, executor
+    def __init__(
+        self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent, head: Head | None = None
+    ) -> None:
+        self.block, self.executor, self.head = block, executor, head
         sequences, total = range(block.batch), block.config.num_hidden_layers
         self.fixed = [schedule(make, block) for make in (blocks.project, blocks.output, blocks.ffn)]
         self.attend = [schedule(blocks.attend, block, sequence) for sequence in sequences]
@@ -60,7 +62,10 @@ class Decode:
         shared = {name: executor.allocate(project, buffers[name]) for name in _SHARED}
         biases = [executor.allocate(one, one.buffers["bias"]) for one in self.attend]
         scratch: dict[Buffer, torch.Tensor] = {}
-        self.steps: dict[tuple[int, ...], tuple[Step, list[Step]]] = {}
+        # where an append puts its token changes with every step, and is the same in all layers
+        first_appends = [schedule(blocks.append, block, sequence, 0, 0) for sequence in sequences]
+        tables = [Tables() for _ in sequences]
+        self.steps: dict[tuple[int, ...], Step] = {}
         self.layers: list[Layer] = []
         for number in range(total):
             caches = {
@@ -69,12 +74,16 @@ class Decode:
                 for sequence in sequences  # zeros, as an empty slot is masked, which NaN would pass through
             }
             first = executor.bind(project, self._tiles(weights, number, "attention"), shared | caches, scratch)
+            append = tuple(
+                executor.bind(one, {}, first.memory, scratch, kept)
+                for one, kept in zip(first_appends, tables, strict=True)
+            )
             attend = tuple(
                 executor.bind(one, {}, first.memory | {"bias": bias}, scratch)
                 for one, bias in zip(self.attend, biases, strict=True)
             )
             last = executor.bind(ffn, self._tiles(weights, number, "ffn"), shared, scratch)
-            self.layers.append(Layer(first, attend, executor.bind(output, {}, first.memory, scratch), last))
+            self.layers.append(Layer(first, append, attend, executor.bind(output, {}, first.memory, scratch), last))
             progress("placing weights", number + 1, total)
 
     def place(self, weights: Weights) -> None:
@@ -92,49 +101,41 @@ class Decode:
         caches: Sequence[KvCache],
         active: Sequence[int],
     ) -> torch.Tensor:
-        """x [batch, width] of one token each through all layers; of sequences not `active` nothing is kept.
+        """x [batch, width] of one token each through all layers, and the head: logits [batch, vocab], or x without one.
 
-        `counts` tokens are held in `caches`, of each sequence.
+        `counts` tokens are held in `caches`, of each sequence; of sequences not `active` nothing is kept.
         """
         mesh, first = self.block.mesh, self.layers[0]
         cut = {"x": (x, "m (y d)"), "cos": (rotary[0], "m (x p)"), "sin": (rotary[1], "m (x p)")}
         for name, (values, pattern) in cut.items():
             first.project.write(name, scatter(values, mesh, pattern).tiles)
-        appends = []
-        for one in active:
-            held = torch.from_numpy(caches[one].positions(counts[one] + 1) >= 0)
+        appends = {one: schedule(blocks.append, self.block, one, counts[one], caches[one].prefilled) for one in active}
+        for one, made in appends.items():
+            held = torch.from_numpy(caches[one].positions(counts[one] + 1) >= 0).to(self.executor.device)
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
             first.attend[one].write("bias", bias.contiguous())
-            appends.append(schedule(blocks.append, self.block, one, counts[one], caches[one].prefilled))
-        first_step, following = self._steps(tuple(active))
-        first_step()
-        for layer, step in zip(self.layers, following, strict=True):
-            for made in appends:
-                self.executor.bind(made, {}, layer.project.memory).run()
-            step()
-        self.account = sum(map(account_of, (*self.fixed, *(self.attend[one] for one in active), *appends)), Account())
+            for layer in self.layers:
+                layer.append[one].follow(made)
+        if tuple(active) not in self.steps:  # on a GPU one graph
+            self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
+        self.steps[tuple(active)]()
+        attends = [self.attend[one] for one in active]
+        self.account = sum(map(account_of, (*self.fixed, *attends, *appends.values())), Account())
+        return self._result.clone()  # the next step overwrites it
+
+    def step(self, active: tuple[int, ...]) -> None:
+        """Everything from the first projection to the result, on inputs and index tables as they are."""
+        for layer in self.layers:
+            layer.project.run()
+            for one in active:
+                layer.append[one].run()
+                layer.attend[one].run()
+            layer.output.run()
+            layer.ffn.run()
         tiles = self.layers[-1].ffn.read("x")
-        return MeshTensor(mesh, tiles, "m (y d)", (self.block.batch, self.block.config.hidden_size), {}).gather()
-
-    def _steps(self, active: tuple[int, ...]) -> tuple[Step, list[Step]]:
-        """What comes before the first append, and after that of each layer until the next; a graph each on a GPU.
-
-        An append is none of a graph: where it puts its token changes with every step.
-        """
-        if active not in self.steps:
-
-            def after_append(layer: Layer, following: Layer | None) -> None:
-                for one in active:
-                    layer.attend[one].run()
-                layer.output.run()
-                layer.ffn.run()
-                if following is not None:
-                    following.project.run()
-
-            pairs = zip_longest(self.layers, self.layers[1:])
-            rest = [self.executor.capture(partial(after_append, *pair)) for pair in pairs]
-            self.steps[active] = self.executor.capture(self.layers[0].project.run), rest
-        return self.steps[active]
+        shape = (self.block.batch, self.block.config.hidden_size)
+        x = MeshTensor(self.block.mesh, tiles, "m (y d)", shape, {}).gather()
+        self._result = x if self.head is None else self.head.run(x)
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""
@@ -178,8 +179,12 @@ class Head:
         for name, tiles in head_tiles(weights, self.block).items():
             self.memory[name].copy_(tiles.reshape(self.memory[name].shape))
 
-    def run(self, x: torch.Tensor) -> tuple[torch.Tensor, Account]:
-        """Logits [tokens, vocab] of x [tokens, width], and the account."""
+    def account(self, tokens: int) -> Account:
+        """Rounds, hops and bytes of so many tokens at once."""
+        return account_of(schedule(blocks.head, self.block, tokens))
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [tokens, vocab] of x [tokens, width]."""
         mesh, tokens = self.block.mesh, len(x)
         made = schedule(blocks.head, self.block, tokens)
         if tokens not in self.programs:
@@ -189,7 +194,7 @@ class Head:
         program.write("x", scatter(x, mesh, "m (y d)").tiles)
         program.run()
         shape = (tokens, self.block.config.vocab_size)
-        return MeshTensor(mesh, program.read("logits"), "m (x v)", shape, {}).gather(), account_of(made)
+        return MeshTensor(mesh, program.read("logits"), "m (x v)", shape, {}).gather()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [tokens, width] of the table, from where they lie."""

@@ -78,8 +78,8 @@ class WaferForCausalLM(PlacedModule):
         self.placement = Placement.make(
             block, replace(block, mesh=other.square(), groups=prefill_groups, batch=1), min(max_prompt, max_length)
         )
-        self.layers = Decode(block, self.executor, weights, progress)
         self.head = Head(self.placement.head, self.executor, weights)
+        self.layers = Decode(block, self.executor, weights, progress, self.head)
         table = None if config.tie_word_embeddings else weights[EMBEDDING].to(torch_dtype(dtype), copy=True)
         self.weights = PlacedWeights(
             block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
@@ -161,11 +161,12 @@ class WaferForCausalLM(PlacedModule):
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.accounts.append(self.phases.enter("decode"))
         with _Attempt(self):
-            x = self.layers.run(x, rotary, self.counts, self.caches, active)
+            logits = self.layers.run(x, rotary, self.counts, self.caches, active)
         for number in active:
             self.counts[number] += 1
-        self.accounts.append(self.layers.account * self.config.num_hidden_layers + self.hand_off)
-        return self._logits(x)
+        layers = self.layers.account * self.config.num_hidden_layers
+        self.accounts += [layers + self.hand_off, self.head.account(self.batch)]
+        return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
         """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
@@ -262,9 +263,8 @@ class WaferForCausalLM(PlacedModule):
         return x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        logits, account = self.head.run(x)
-        self.accounts.append(account)
-        return logits
+        self.accounts.append(self.head.account(len(x)))
+        return self.head.run(x)
 
     @cached_property
     def _head_tokens(self) -> int:

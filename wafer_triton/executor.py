@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.errors import BackendError, ScheduleError, ShapeError
 from wafer_triton.fusing import ComputeShifts, Tree
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
@@ -38,23 +38,35 @@ class Launch:
         self.run()
 
 
-class _Graph:
-    """Calls a function at first, which compiles what is not compiled yet; then records it, and replays the record."""
+class Tables:
+    """The index tables of programs that are planned alike and so share them.
 
-    def __init__(self, run: Step) -> None:
-        self.run, self.ready = run, False
-        self.graph: torch.cuda.CUDAGraph | None = None
+    Planning asks for tables in an order. When it is done again, for a schedule that differs in indices alone, the
+    tables are written anew where they lie, and whatever was recorded of those programs follows.
+    """
 
-    def __call__(self) -> None:
-        if not self.ready:
-            self.run()
-            self.ready = True
-            return
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.run()
-        self.graph.replay()
+    def __init__(self) -> None:
+        self.held: list[torch.Tensor] = []
+        self.schedule: Schedule | None = None
+        self._next = 0
+
+    def begin(self, schedule: Schedule) -> None:
+        """From here on the tables are those of `schedule`, the first one first."""
+        self.schedule, self._next = schedule, 0
+
+    def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
+        """The next table, with these values; ScheduleError if the one planned first had another size."""
+        assert self.schedule is not None
+        if self._next == len(self.held):
+            self.held.append(torch.empty_like(values, device=device))
+        table = self.held[self._next]
+        if table.shape != values.shape:
+            raise ScheduleError(
+                f"{self.schedule.name}: table {self._next} has {values.numel()} entries, and {table.numel()} in the "
+                f"schedule that was bound; bind this one anew, it differs in more than its indices"
+            )
+        self._next += 1
+        return table.copy_(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +123,13 @@ class Executor(ABC):
         tensors: Mapping[str, torch.Tensor],
         shared: Mapping[str, torch.Tensor] | None = None,
         scratch: dict[Buffer, torch.Tensor] | None = None,
+        tables: Tables | None = None,
     ) -> Program:
         """Plan a schedule over memory; `tensors`, [rows, cols, *tile] each, are copied in.
 
         `shared` holds memory of other programs that this one uses in place, `scratch` a pool that programs of one
-        schedule take their scratch buffers from and add to. Raises ShapeError for a missing or misshapen tensor.
+        schedule take their scratch buffers from and add to, `tables` index tables that a program which is to `follow`
+        others needs. Raises ShapeError for a missing or misshapen tensor.
         """
         memory = dict(shared or {})
         pool = {} if scratch is None else scratch
@@ -134,7 +148,12 @@ class Executor(ABC):
                 if buffer not in pool:
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
-        return Program(schedule, memory, self._plan(schedule, memory), self)
+        return Program(schedule, memory, self._plan(schedule, memory, tables), self, tables)
+
+    def follow(self, program: Program, schedule: Schedule) -> None:
+        """See `Program.follow`."""
+        program.steps[:] = self._plan(schedule, program.memory, program.tables)
+        program.schedule = schedule
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
@@ -173,11 +192,11 @@ class Executor(ABC):
         return "cpu"
 
     def capture(self, run: Step) -> Step:
-        """`run`, from its second call on a replay of one CUDA graph where the device has such; else `run` itself.
+        """`run` itself, or what replays a record of its launches from its second call on.
 
-        A graph holds the launches, not what is written to memory between them.
+        A record holds the launches, not what is written to memory between them.
         """
-        return _Graph(run) if torch.device(self.device).type == "cuda" else run
+        return run
 
     @abstractmethod
     def storage(self, buffer: Buffer) -> torch.dtype:
@@ -191,8 +210,10 @@ class Executor(ABC):
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         """A step that runs a local operation on its cores."""
 
-    def _plan(self, schedule: Schedule, tensors: dict[str, torch.Tensor]) -> list[Step]:
-        memory = Memory(schedule.mesh, dict(schedule.buffers), tensors)
+    def _plan(self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None) -> list[Step]:
+        memory = Memory(schedule.mesh, dict(schedule.buffers), tensors, tables)
+        if tables is not None:
+            tables.begin(schedule)
         if self.exchange == "elided":
             from wafer_triton.elision import Elision  # it plans with what is defined here
 
@@ -234,14 +255,15 @@ class Executor(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Buffers of a mesh as tensors [rows, cols, slots * numel]."""
+    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are what planning writes, if they are kept."""
 
     mesh: Mesh
     buffers: dict[str, Buffer]
     tensors: dict[str, torch.Tensor]
+    tables: Tables | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Program:
     """A schedule bound to memory; `run` executes it, and may be called again after inputs changed in place."""
 
@@ -249,14 +271,22 @@ class Program:
     memory: dict[str, torch.Tensor]
     steps: list[Step]
     executor: Executor
+    tables: Tables | None = None
 
     def run(self) -> None:
         """Execute every round."""
         for step in self.steps:
             step()
 
+    def follow(self, schedule: Schedule) -> None:
+        """Run `schedule` from now on, which differs in its indices alone from the one that was bound.
+
+        With `tables`, what was captured of this program, and of all that share them, follows too.
+        """
+        self.executor.follow(self, schedule)
+
     def captured(self) -> Step:
-        """A function that does what `run` does, on a GPU by replaying one CUDA graph (see `Executor.capture`)."""
+        """A function that does what `run` does, with Triton by replaying one CUDA graph (see `Executor.capture`)."""
         return self.executor.capture(self.run)
 
     @property

@@ -14,7 +14,7 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import BackendError
-from wafer_triton.executor import Executor, Launch, Memory, Place, Step
+from wafer_triton.executor import Executor, Launch, Memory, Place, Program, Step
 from wafer_triton.fusing import (
     ComputeShifts,
     Tree,
@@ -29,11 +29,29 @@ from wafer_triton.kernels.compute_shift import one_round, residency, several_rou
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
 from wafer_triton.kernels.tree import tree
-from wafer_triton.mesh import Mesh
 from wafer_triton.protocol import ARRIVALS, FIRST_SLOT, SLOTS, rounds_at_once
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 LAUNCHES = ("auto", "persistent", "rounds")
+
+
+class _Graph:
+    """Calls a function at first, which compiles what is not compiled yet; then records it, and replays the record."""
+
+    def __init__(self, run: Step) -> None:
+        self.run, self.ready = run, False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if not self.ready:
+            self.run()
+            self.ready = True
+            return
+        if self.graph is None:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.run()
+        self.graph.replay()
 
 
 class TritonExecutor(Executor):
@@ -81,10 +99,24 @@ class TritonExecutor(Executor):
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().admit(schedule, fresh)
 
+    def capture(self, run: Step) -> Step:
+        return _Graph(run) if torch.device(self.device).type == "cuda" else run
+
+    def follow(self, program: Program, schedule: Schedule) -> None:
+        if program.tables is None:
+            super().follow(program, schedule)
+            return
+        if program.tables.schedule is not schedule:  # another program that shares them may have been here first
+            self._plan(schedule, program.memory, program.tables)
+        program.schedule = schedule
+
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
-        order = self._order(exchange.recv.size and len(exchange.receivers.flat(memory.mesh)))
-        recv = self._table(exchange.receivers.flat(memory.mesh)[order])
-        send = self._table(exchange.senders.flat(memory.mesh)[order])
+        receivers, senders = exchange.receivers.flat(memory.mesh), exchange.senders.flat(memory.mesh)
+        order = self._order(len(receivers))
+        room = 0 if memory.tables is None else memory.mesh.cores - len(receivers)  # other schedules may send more
+        recv, send = (
+            self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
+        )
         target, source = self._operand(memory, Place(exchange.dst)), self._operand(memory, src)
         numel = memory.buffers[exchange.src.buffer].numel
         return Launch("exchange", lambda: exchange_kernel(target, source, recv, send, numel))
@@ -93,7 +125,7 @@ class TritonExecutor(Executor):
         launch = table.find(op.op)
         outs = tuple(self._operand(memory, Place(out)) for out in op.outs)
         reads = tuple(self._operand(memory, place) for place in ins)
-        cores, params = self._cores(memory.mesh, op), dict(op.params)
+        cores, params = self._cores(memory, op), dict(op.params)
         return Launch(op.op, lambda: launch(outs, reads, cores, **params))
 
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
@@ -117,8 +149,8 @@ class TritonExecutor(Executor):
         )
         to_a, to_b = found.to
         order = self._order(mesh.cores)
-        cores, sends = self._table(order), (self._table(to_a), self._table(to_b))
-        neighbours = self._table(np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
+        cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
+        neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
         shared = (a, b, neighbours, counters, cores)
         # which of these are launched depends on how many fit, so the one with the most registers decides
@@ -161,15 +193,20 @@ class TritonExecutor(Executor):
         of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
         of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
         c, out, x, y = (self._operand(memory, Place(slot)) for slot in (Slot(found.c), Slot(found.out), a.slot, b.slot))
-        tables = self._table(rows), self._table(cols), self._labels(of_a), self._labels(of_b)
+        tables = (
+            self._table(memory, rows),
+            self._table(memory, cols),
+            self._labels(memory, of_a),
+            self._labels(memory, of_b),
+        )
         run = partial(elided, c, out, x, y, *tables, add=found.add, **found.params)
         return Launch(f"MeshGEMM, {found.number} rounds in a launch", run)
 
-    def _labels(self, lie: Index) -> Labels:
+    def _labels(self, memory: Memory, lie: Index) -> Labels:
         first, table = lie[:, 0] - lie[0, 0], lie[0]
         if (first[:, None] + table == lie).all():
-            return Labels(self._table(first), self._table(table), 0)
-        return Labels(self._table(np.zeros_like(first)), self._table(lie), len(lie))
+            return Labels(self._table(memory, first), self._table(memory, table), 0)
+        return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, lie), len(lie))
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = sends_of(round_, memory.mesh)
@@ -180,8 +217,8 @@ class TritonExecutor(Executor):
         targets, tables = {0: a, 1: b}, {}
         for number, (exchange, to) in sends.items():
             targets[number] = self._operand(memory, Place(exchange.dst))
-            tables[number] = self._table(to)
-        cores, ends = self._cores(memory.mesh, op), (targets[0], targets[1], tables.get(0), tables.get(1))
+            tables[number] = self._table(memory, to)
+        cores, ends = self._cores(memory, op), (targets[0], targets[1], tables.get(0), tables.get(1))
         run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
@@ -194,7 +231,7 @@ class TritonExecutor(Executor):
         flags = torch.zeros((cores, slots), dtype=torch.int32, device=self.device)
         ties = self._order(cores)
         order = ties[np.argsort(found.sent[ties], kind="stable")]
-        tables = [self._table(one) for one in (order, found.children, found.parent, found.slot)]
+        tables = [self._table(memory, one) for one in (order, found.children, found.parent, found.slot)]
         prologue = {} if product is None else dict(product.params)
         x, w = (self._operand(memory, place) for place in ins) if ins else (None, None)
         box = Operand(mailbox, 0, slots * numel)
@@ -204,23 +241,25 @@ class TritonExecutor(Executor):
     def _operand(self, memory: Memory, place: Place) -> Operand:
         buffer, tensor = memory.buffers[place.slot.buffer], memory.tensors[place.slot.buffer]
         whole = buffer.slots * buffer.numel
-        if place.slot.is_fixed:
-            index = None if place.is_own else self._table(place.flat(memory.mesh.shape))
+        varies = memory.tables is not None and buffer.slots > 1 and place.slot.index is not None
+        if place.slot.is_fixed and not varies:
+            index = None if place.is_own else self._table(memory, place.flat(memory.mesh.shape))
             return Operand(tensor, int(place.slot.index or 0) * buffer.numel, whole, index)
         assert place.is_own, "slots that differ between cores are never elided"
         every = np.arange(memory.mesh.cores)
         rows = every * buffer.slots + place.slot.of_cores(every, memory.mesh)
-        return Operand(tensor, 0, buffer.numel, self._table(rows))
+        return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
-    def _cores(self, mesh: Mesh, op: Local) -> torch.Tensor:
-        cores = np.arange(mesh.cores) if op.where is None else op.where.flat(mesh)
-        return self._table(cores[self._order(len(cores))])
+    def _cores(self, memory: Memory, op: Local) -> torch.Tensor:
+        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        return self._table(memory, cores[self._order(len(cores))])
 
     def _order(self, size: int) -> Index:
         return np.arange(size) if self._random is None else self._random.permutation(size)
 
-    def _table(self, values: Index) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int32)).to(self.device)
+    def _table(self, memory: Memory, values: Index) -> torch.Tensor:
+        made = torch.from_numpy(values.astype(np.int32))
+        return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
 
 
 def available() -> bool:

@@ -1,0 +1,35 @@
+"""A whole small decoder with Triton: prefill, then decode steps, on a GPU one graph replayed for all of them."""
+
+import pytest
+import torch
+
+from wafer_triton.executor import EXCHANGES
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.torch_executor import TorchExecutor
+from wafer_triton.triton_executor import TritonExecutor
+
+SHAPE = {
+    "model_type": "llama", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 97, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+}  # fmt: skip
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2]]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_steps_are_those_of_the_torch_executor(exchange, device, size):
+    """More steps than rows, so that appends with and without a shift, and at every slot, go through one record."""
+    batch = len(PROMPTS)
+    side, steps = size((4, 13), (2, 3))
+    models = [
+        WaferForCausalLM.from_config(SHAPE, mesh=side, dtype="fp32", seed=1, max_length=20, batch=batch, executor=on)
+        for on in (TorchExecutor(exchange=exchange), TritonExecutor(device=device, exchange=exchange))
+    ]
+    logits = []
+    for model in models:
+        found = [model.prefill(PROMPTS[number], sequence=number) for number in range(batch)]
+        for number in range(steps):
+            found.append(model.advance([(7 * number + one) % 97 for one in range(batch)]))
+        logits.append(torch.cat([one.reshape(-1, 97).cpu() for one in found]))
+    assert (logits[0] - logits[1]).norm() <= 1e-5 * logits[0].norm()
+    assert torch.equal(logits[0].argmax(-1), logits[1].argmax(-1))
