@@ -72,7 +72,8 @@ def rows() -> list[dict[str, object]]:
     tables = (torch.zeros(4, 2, dtype=torch.int32), cores, cores, cores, cores)
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
-        add(f"mesh_gemv {shape}", tree, y, box, *tables, size=m * n, x=tile(m * k), w=tile(k * n), m=m, k=k, n=n)
+        product = find("gemm").part((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)
+        add(f"mesh_gemv {shape}", tree, y, box, *tables, size=m * n, before=[product])
     # a Llama-3-8B layer on 660 x 660: heads of the wafer's decode step
     scores = {"heads": 32, "m": 1, "n": 7}
     add("row_max, 32 heads", find("row_max"), (tile(32),), (tile(32 * 7), tile(7)), cores, **scores, scale=0.1)

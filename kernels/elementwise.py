@@ -13,9 +13,9 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from wafer_triton.kernels._common import Launcher, Operand, block, load, store, this_core, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
+from wafer_triton.kernels.parts import Local, Part, part
 
 
 @triton.jit
@@ -34,36 +34,31 @@ def same_value(a):
 
 
 @triton.jit
-def _elementwise_kernel(
-    out, a, b, c, cores_ptr, FN: tl.constexpr, INPUTS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
-):
-    core = this_core(cores_ptr)
-    for start in range(0, SIZE, BLOCK):
+def _elementwise(args, core, P):
+    out, a = args[0], args[1]
+    for start in range(0, P.SIZE, P.BLOCK):
         # [BLOCK]
-        offs = start + tl.arange(0, BLOCK)
-        mask = offs < SIZE
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.SIZE
         x = load(tile_ptr(a, core) + offs, mask)
-        if INPUTS == 1:
-            y = FN(x)
-        elif INPUTS == 2:
-            y = FN(x, load(tile_ptr(b, core) + offs, mask))
+        if P.INPUTS == 1:
+            y = P.FN(x)
+        elif P.INPUTS == 2:
+            y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask))
         else:
-            y = FN(x, load(tile_ptr(b, core) + offs, mask), load(tile_ptr(c, core) + offs, mask))
+            y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask), load(tile_ptr(args[3], core) + offs, mask))
         store(tile_ptr(out, core) + offs, y, mask)
 
 
-def elementwise(fn: Any) -> Launcher:
+def elementwise(fn: Any) -> Local:
     """A launcher of out [size] = fn(in0, in1, in2); `fn` is a `@triton.jit` function of one to three fp32 blocks."""
 
-    def launch(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, *, size: int) -> None:
-        (out,) = outs
-        a, b, c = (*ins, None, None)[:3]
+    def make(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> Part:
         cap = block(size)
-        _elementwise_kernel[(cores.numel(),)](
-            out, a, b, c, cores, FN=fn, INPUTS=len(ins), SIZE=size, BLOCK=cap, num_warps=warps(cap)
-        )  # fmt: skip
+        sizes = {"FN": fn, "INPUTS": len(ins), "SIZE": size, "BLOCK": cap}
+        return part(_elementwise, (*outs, *ins), sizes, warps(cap))
 
-    return launch
+    return Local(make)
 
 
 add = elementwise(add_values)
@@ -72,20 +67,21 @@ copy = elementwise(same_value)
 
 
 @triton.jit
-def _silu_mul_kernel(out, gate_up, cores_ptr, M: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr):
-    core = this_core(cores_ptr)
+def _silu_mul(args, core, P):
+    out, gate_up = args
     gate_ptr = tile_ptr(gate_up, core)
-    for start in range(0, M * N, BLOCK):
+    for start in range(0, P.M * P.N, P.BLOCK):
         # [BLOCK] of [M, N]
-        offs = start + tl.arange(0, BLOCK)
-        mask = offs < M * N
-        offs_gate = offs + offs // N * N
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.M * P.N
+        offs_gate = offs + offs // P.N * P.N
         gate = load(gate_ptr + offs_gate, mask)
-        up = load(gate_ptr + offs_gate + N, mask)
+        up = load(gate_ptr + offs_gate + P.N, mask)
         store(tile_ptr(out, core) + offs, gate * tl.sigmoid(gate) * up, mask)
 
 
-def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, *, m: int, n: int) -> None:
+@Local
+def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> Part:
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
     cap = block(m * n, 1024)
-    _silu_mul_kernel[(cores.numel(),)](*outs, *ins, cores, M=m, N=n, BLOCK=cap, num_warps=warps(cap))
+    return part(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap))

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, this_core, tile_ptr
+from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, tile_ptr
+from wafer_triton.kernels.parts import Local, Part, part
 
 
 @triton.jit
@@ -122,16 +122,11 @@ def product(
 
 
 @triton.jit
-def _gemm_kernel(
-    c, a, b, cores_ptr,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    core = this_core(cores_ptr)
+def _gemm(args, core, P):
+    c, a, b = args
     product(
         tile_ptr(c, core), tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None,
-        M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
+        P.M, P.K, P.N, P.HEADS, P.KV_HEADS, P.TRANSPOSED, P.ADD, P.MODE, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N,
     )  # fmt: skip
 
 
@@ -167,12 +162,20 @@ def plan(
     }  # fmt: skip
 
 
-def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
+def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
+    chosen = plan(*ins, **params)
+    num_warps, num_stages, fused = (chosen.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion"))
+    options = {"sums": chosen["MODE"] == "sum", "rounds": not fused, "num_stages": num_stages}
+    return part(_gemm, (*outs, *ins), chosen, num_warps, **options)
+
+
+@Local
+def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
     """c [m, heads, n] (+)= a [heads, m, k] @ b [k, kv_heads, n]; parameters of `local.gemm_torch`."""
-    (c,), (a, b) = outs, ins
-    _gemm_kernel[(cores.numel(),)](c, a, b, cores, **plan(a, b, **params))
+    return _part(outs, ins, **params)
 
 
-def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
+@Local
+def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
     """c [heads, m, n] (+)= a [m, heads, k] @ b [n, kv_heads, k]^T; parameters of `local.gemm_t_torch`."""
-    gemm(outs, ins, cores, **params, transposed=True)
+    return _part(outs, ins, **params, transposed=True)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, block, load, store, this_core, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
+from wafer_triton.kernels.parts import Local, Part, part
 
 
 @triton.jit
-def _rope_kernel(
-    q, k, v, qkv, cos, sin, cores_ptr,
-    M: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    core = this_core(cores_ptr)
-    ALL: tl.constexpr = HEADS + 2 * KV_HEADS
-    HALF: tl.constexpr = N // 2
-    for start in range(0, M * ALL * HALF, BLOCK):
+def _rope(args, core, P):
+    q, k, v, qkv, cos, sin = args
+    HEADS: tl.constexpr = P.HEADS
+    KV_HEADS: tl.constexpr = P.KV_HEADS
+    N: tl.constexpr = P.N
+    ALL: tl.constexpr = P.ALL
+    HALF: tl.constexpr = P.HALF
+    for start in range(0, P.M * ALL * HALF, P.BLOCK):
         # [BLOCK] of [M, ALL, HALF]: one pair each
-        offs = start + tl.arange(0, BLOCK)
-        mask = offs < M * ALL * HALF
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.M * ALL * HALF
         row, head, pair = offs // (ALL * HALF), offs // HALF % ALL, offs % HALF
         in_ptr = tile_ptr(qkv, core) + (row * ALL + head) * N + pair
         low, high = load(in_ptr, mask), load(in_ptr + HALF, mask)
@@ -44,18 +44,10 @@ def _rope_kernel(
         store(v_ptr + HALF, high, mask_v)
 
 
-def rope(
-    outs: tuple[Operand, ...],
-    ins: tuple[Operand, ...],
-    cores: Tensor,
-    *,
-    m: int,
-    heads: int,
-    kv_heads: int,
-    n: int,
-) -> None:
+@Local
+def rope(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, kv_heads: int, n: int) -> Part:
     """q, k [m, heads or kv_heads, n] rotated and v from qkv [m, heads + 2 kv_heads, n]; cos and sin [m, n/2]."""
-    cap = block(m * (heads + 2 * kv_heads) * (n // 2), 512)
-    _rope_kernel[(cores.numel(),)](
-        *outs, *ins, cores, M=m, HEADS=heads, KV_HEADS=kv_heads, N=n, BLOCK=cap, num_warps=warps(cap)
-    )  # fmt: skip
+    every, half = heads + 2 * kv_heads, n // 2
+    cap = block(m * every * half, 512)
+    sizes = {"M": m, "HEADS": heads, "KV_HEADS": kv_heads, "N": n, "ALL": every, "HALF": half, "BLOCK": cap}
+    return part(_rope, (*outs, *ins), sizes, warps(cap))

@@ -5,11 +5,13 @@ Rows are (head, query) pairs, `row = head * m + query`; a query's bias [n] (-inf
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, block, load, store, this_core, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
+from wafer_triton.kernels.parts import Local, Part, part
 
 
 @triton.jit
@@ -21,21 +23,18 @@ def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl
 
 
 @triton.jit
-def _row_max_kernel(
-    top, s, bias, cores_ptr, SCALE,
-    HEADS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    core = this_core(cores_ptr)
-    for start_row in range(0, HEADS * M, BLOCK_M):
+def _row_max(args, core, P):
+    top, s, bias = args
+    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
-        offs_row = start_row + tl.arange(0, BLOCK_M)
-        mask_row = offs_row < HEADS * M
-        highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        nans = tl.zeros([BLOCK_M], tl.int32)
-        for start_n in range(0, N, BLOCK_N):
-            offs_n = start_n + tl.arange(0, BLOCK_N)
-            mask = mask_row[:, None] & (offs_n < N)[None, :]
-            score = _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M, N)
+        offs_row = start_row + tl.arange(0, P.BLOCK_M)
+        mask_row = offs_row < P.HEADS * P.M
+        highest = tl.full([P.BLOCK_M], float("-inf"), tl.float32)
+        nans = tl.zeros([P.BLOCK_M], tl.int32)
+        for start_n in range(0, P.N, P.BLOCK_N):
+            offs_n = start_n + tl.arange(0, P.BLOCK_N)
+            mask = mask_row[:, None] & (offs_n < P.N)[None, :]
+            score = _biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N)
             # tl.max drops NaN; the definition keeps it
             nan = score != score
             nans += tl.sum(nan.to(tl.int32), axis=1)
@@ -44,63 +43,59 @@ def _row_max_kernel(
 
 
 @triton.jit
-def _exp_sum_kernel(
-    p, z, s, bias, top, cores_ptr, SCALE,
-    HEADS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    core = this_core(cores_ptr)
-    for start_row in range(0, HEADS * M, BLOCK_M):
+def _exp_sum(args, core, P):
+    p, z, s, bias, top = args
+    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
-        offs_row = start_row + tl.arange(0, BLOCK_M)
-        mask_row = offs_row < HEADS * M
+        offs_row = start_row + tl.arange(0, P.BLOCK_M)
+        mask_row = offs_row < P.HEADS * P.M
         highest = load(tile_ptr(top, core) + offs_row, mask_row)
         highest = tl.maximum(highest, -3e38, propagate_nan=tl.PropagateNan.ALL)
-        total = tl.zeros([BLOCK_M], tl.float32)
-        for start_n in range(0, N, BLOCK_N):
-            offs_n = start_n + tl.arange(0, BLOCK_N)
-            mask = mask_row[:, None] & (offs_n < N)[None, :]
-            e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, SCALE, M, N) - highest[:, None])
-            store(tile_ptr(p, core) + offs_row[:, None] * N + offs_n[None, :], e, mask)
+        total = tl.zeros([P.BLOCK_M], tl.float32)
+        for start_n in range(0, P.N, P.BLOCK_N):
+            offs_n = start_n + tl.arange(0, P.BLOCK_N)
+            mask = mask_row[:, None] & (offs_n < P.N)[None, :]
+            e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N) - highest[:, None])
+            store(tile_ptr(p, core) + offs_row[:, None] * P.N + offs_n[None, :], e, mask)
             total += tl.sum(e, axis=1)
         store(tile_ptr(z, core) + offs_row, total, mask_row)
 
 
 @triton.jit
-def _normalize_kernel(out, o, z, cores_ptr, M: tl.constexpr, HEADS: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr):
-    core = this_core(cores_ptr)
-    for start in range(0, M * HEADS * N, BLOCK):
+def _normalize(args, core, P):
+    out, o, z = args
+    for start in range(0, P.M * P.HEADS * P.N, P.BLOCK):
         # [BLOCK] of [M, HEADS, N]
-        offs = start + tl.arange(0, BLOCK)
-        mask = offs < M * HEADS * N
-        offs_z = offs // N % HEADS * M + offs // (N * HEADS)
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.M * P.HEADS * P.N
+        offs_z = offs // P.N % P.HEADS * P.M + offs // (P.N * P.HEADS)
         total = tl.load(tile_ptr(z, core) + offs_z, mask=mask, other=1.0).to(tl.float32)
         value = load(tile_ptr(o, core) + offs, mask)
         store(tile_ptr(out, core) + offs, tl.div_rn(value, total), mask)
 
 
-def _row_blocks(rows: int, n: int) -> dict[str, int]:
+def _row_sizes(heads: int, m: int, n: int, scale: float) -> tuple[dict[str, Any], int]:
+    """Sizes and warps of an operation that goes over rows [heads, m] of n."""
     block_n = block(n, 1024)
-    block_m = block(rows, 1024 // block_n)
-    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "num_warps": warps(block_m * block_n)}
+    block_m = block(heads * m, 1024 // block_n)
+    sizes = {"HEADS": heads, "M": m, "N": n, "SCALE": scale, "BLOCK_M": block_m, "BLOCK_N": block_n}
+    return sizes, warps(block_m * block_n)
 
 
-def row_max(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, *, heads: int, m: int, n: int, scale: float
-) -> None:
+@Local
+def row_max(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
     """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
-    _row_max_kernel[(cores.numel(),)](*outs, *ins, cores, scale, HEADS=heads, M=m, N=n, **_row_blocks(heads * m, n))
+    return part(_row_max, (*outs, *ins), *_row_sizes(heads, m, n, scale))
 
 
-def exp_sum(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, *, heads: int, m: int, n: int, scale: float
-) -> None:
+@Local
+def exp_sum(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
     """p [heads, m, n] = exp(scale * s + bias - top) and z [heads, m] = its sum over n; top [heads, m]."""
-    _exp_sum_kernel[(cores.numel(),)](*outs, *ins, cores, scale, HEADS=heads, M=m, N=n, **_row_blocks(heads * m, n))
+    return part(_exp_sum, (*outs, *ins), *_row_sizes(heads, m, n, scale), sums=True)
 
 
-def normalize(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, *, m: int, heads: int, n: int
-) -> None:
+@Local
+def normalize(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, n: int) -> Part:
     """out [m, heads, n] = o / z with z [heads, m]."""
     cap = block(m * heads * n, 1024)
-    _normalize_kernel[(cores.numel(),)](*outs, *ins, cores, M=m, HEADS=heads, N=n, BLOCK=cap, num_warps=warps(cap))
+    return part(_normalize, (*outs, *ins), {"M": m, "HEADS": heads, "N": n, "BLOCK": cap}, warps(cap))

@@ -4,12 +4,12 @@ Programs are numbered in topological order, leaves first and root last, and wait
 programs in order, so an awaited program is running or done and the wait ends at any mesh size; the interpreter
 runs one program after another, so it never waits at all.
 
-With a prologue, each core first computes its own vector by a GEMV: a K-tree MeshGEMV is then one launch.
+What a core computes by itself before, such as the product of a MeshGEMV, can be part of the launch.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import triton
 import triton.language as tl
@@ -19,7 +19,7 @@ from wafer_triton import protocol
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import Operand, block, load, rounded, store, this_core, tile_ptr, warps
 from wafer_triton.kernels.elementwise import add_values, max_values
-from wafer_triton.kernels.gemm import plan, product
+from wafer_triton.kernels.parts import Part, arguments, run_parts
 
 UP, DOWN = tl.constexpr(protocol.UP), tl.constexpr(protocol.DOWN)
 COMBINE = {"add": add_values, "maximum": max_values}
@@ -27,19 +27,13 @@ COMBINE = {"add": add_values, "maximum": max_values}
 
 @triton.jit
 def _tree_kernel(
-    acc, mailbox, x, w, flags_ptr, order_ptr, children_ptr, parent_ptr, parent_slot_ptr,
-    SLOTS: tl.constexpr, SIZE: tl.constexpr, COMBINE: tl.constexpr, BLOCK: tl.constexpr, GEMV: tl.constexpr,
-    M: tl.constexpr = 1, K: tl.constexpr = 1, N: tl.constexpr = 1, HEADS: tl.constexpr = 1, KV_HEADS: tl.constexpr = 1,
-    TRANSPOSED: tl.constexpr = False, ADD: tl.constexpr = False, MODE: tl.constexpr = "sum",
-    BLOCK_M: tl.constexpr = 1, BLOCK_K: tl.constexpr = 1, BLOCK_N: tl.constexpr = 1,
+    acc, mailbox, flags_ptr, order_ptr, children_ptr, parent_ptr, parent_slot_ptr, args, sizes,
+    SLOTS: tl.constexpr, SIZE: tl.constexpr, COMBINE: tl.constexpr, BLOCK: tl.constexpr, BODIES: tl.constexpr,
 ):  # fmt: skip
     core = this_core(order_ptr)
     acc_ptr = tile_ptr(acc, core)
-    if GEMV:
-        product(
-            acc_ptr, acc_ptr, tile_ptr(x, core), tile_ptr(w, core), None, None,
-            M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
-        )  # fmt: skip
+    run_parts(args, sizes, core, BODIES)
+    if len(BODIES) > 0:
         tl.debug_barrier()
 
     children = tl.load(children_ptr + core)
@@ -80,24 +74,19 @@ def tree(
     *,
     size: int,
     op: str = "add",
-    x: Operand | None = None,
-    w: Operand | None = None,
-    **gemv: Any,
+    before: Sequence[Part] = (),
 ) -> None:
     """Reduce acc [size] up the tree; afterwards every core's acc holds the sum of its subtree, the root's of all.
 
     All tables are int32. `order` lists the cores, children before parents. Core i takes its `children[i]` messages in
     ascending slots, each sum rounded to acc's dtype; it puts its own into slot `parent_slot[i]` of core `parent[i]`
     (-1: the root). A core's tile of `mailbox` is [slots, size]; `flags` [cores, slots] is zero before and after.
-    With `x` and `w`, acc = gemm(x, w, **gemv) comes first, in the same program.
+    The parts `before` come first, in the same program.
     """
     if op not in COMBINE:
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {op!r}")
-    prologue = {} if x is None or w is None else plan(x, w, **gemv)
     cap = block(size, 1024)
-    num_warps = max(warps(cap), prologue.pop("num_warps", 1))
     _tree_kernel[(order.numel(),)](
-        acc, mailbox, x, w, flags, order, children, parent, parent_slot,
-        SLOTS=flags.shape[-1], SIZE=size, COMBINE=COMBINE[op], BLOCK=cap, GEMV=bool(prologue),
-        num_warps=num_warps, **prologue,
+        acc, mailbox, flags, order, children, parent, parent_slot,
+        SLOTS=flags.shape[-1], SIZE=size, COMBINE=COMBINE[op], BLOCK=cap, **arguments(before, warps(cap)),
     )  # fmt: skip

@@ -138,11 +138,14 @@ def compile_all(compiled) -> dict[str, dict]:
         for op in ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, tree, tile(288, dtype), box, *tables, size=288, op=op)
         for m, k, n in ((1, 36, 288), (8, 64, 64)):
-            operands = {"x": tile(m * k, dtype), "w": tile(k * n, dtype)}
+            y, x, w = (tile(numel, dtype) for numel in (m * n, m * k, k * n))
+            product = find("gemm").part((y,), (x, w), m=m, k=k, n=n)
+            record(f"mesh_gemv {m}x{k}x{n}-{name}", blocks, tree, y, box, *tables, size=m * n, before=[product])
+            squares = tile(m, torch.float32)
+            norm = find("rms_scale").part((x,), (x, squares, tile(k, dtype)), m=m, n=k, width=576, eps=1e-5)
             record(
-                f"mesh_gemv {m}x{k}x{n}-{name}",
-                blocks, tree, tile(m * n, dtype), box, *tables, size=m * n, m=m, k=k, n=n, **operands,
-            )  # fmt: skip
+                f"norm, mesh_gemv {m}x{k}x{n}-{name}", blocks, tree, y, box, *tables, size=m * n, before=[norm, product]
+            )
     return figures
 
 

@@ -367,5 +367,5 @@ def test_mesh_gemv_is_one_launch(dtype, m, accumulate):
     product = torch.zeros(7, m * n)
     local.find("gemm").run(product, x.float(), w.float(), **params)
     acc = memory(torch.full((7, m * n), float("nan"), dtype=dtype))
-    got = run_tree(acc, m * n, times=2, x=memory(x), w=memory(w), **params)
+    got = run_tree(acc, m * n, times=2, before=[find("gemm").part((acc,), (memory(x), memory(w)), **params)])
     assert same_bits(got, fold(product.to(dtype), "add"))

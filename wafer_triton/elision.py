@@ -70,15 +70,16 @@ class Elision:
         tree = reduce_tree(self.schedule, rounds)
         if tree is None:
             return 0
-        found, product = tree
-        ins = product.ins if product is not None else ()
-        for slot in ins:  # what a broadcast left with its root is read from there
-            if (place := self.places.get(slot.buffer)) is not None and self.own_among(place, None):
-                self.settle(slot.buffer)
-        self.written(found.acc, keep=product is None)
-        places = tuple(self.places.get(slot.buffer, Place(slot)) for slot in ins)
-        self.steps.append(self.executor.tree(self.memory, found, product, places))
-        return found.rounds + int(product is not None)
+        found, before, number = tree
+        writes = {slot.buffer for op in before for slot in op.outs}
+        lying = {place.slot.buffer for place in self.places.values()} | self.places.keys()
+        if any(op.op == "copy" for op in before) or (len(before) > 1 and writes & lying):
+            return 0  # the first round goes by itself; then the others may go together
+        ins = [self.prepared(op) for op in before]
+        if found.acc not in writes:
+            self.written(found.acc, keep=True)
+        self.steps += self.executor.tree(self.memory, found, before, ins)
+        return number
 
     def messages(self, rounds: tuple[Round, ...]) -> int:
         """Plan a round that sends one buffer and combines what arrives, if the executor has a step for that."""
@@ -97,17 +98,20 @@ class Elision:
         for op in round_.locals:
             if self.renamed(op):
                 continue
-            cores = None if op.where is None else op.where.flat(self.memory.mesh)
-            for slot in op.ins:
-                if (place := self.places.get(slot.buffer)) is not None and self.own_among(place, cores):
-                    self.settle(slot.buffer)
-            for out in op.outs:
-                whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
-                numel = self.memory.buffers[out.buffer].numel
-                whole = whole and op.params.get("size", numel) == numel
-                self.written(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
-            ins = tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins)
-            self.steps.append(self.executor.compute(self.memory, op, ins))
+            self.steps.append(self.executor.compute(self.memory, op, self.prepared(op)))
+
+    def prepared(self, op: Local) -> tuple[Place, ...]:
+        """Where an operation finds what it reads, once there is room for what it writes."""
+        cores = None if op.where is None else op.where.flat(self.memory.mesh)
+        for slot in op.ins:  # what a broadcast left with its root is read from there
+            if (place := self.places.get(slot.buffer)) is not None and self.own_among(place, cores):
+                self.settle(slot.buffer)
+        for out in op.outs:
+            whole = op.where is None and out.is_fixed and not find(op.op).updates(op.params)
+            numel = self.memory.buffers[out.buffer].numel
+            whole = whole and op.params.get("size", numel) == numel
+            self.written(out.buffer, keep=not whole or out.buffer in {slot.buffer for slot in op.ins})
+        return tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins)
 
     def exchanges(self, round_: Round) -> None:
         renamed = {one.dst.buffer: self.renaming(one) for one in round_.exchanges}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -243,8 +243,10 @@ class Executor(ABC):
 
     has_trees = False  # whether `tree` is there
 
-    def tree(self, memory: Memory, found: Tree, product: Local | None, ins: tuple[Place, ...]) -> Step:
-        """One step for a reduce tree, and for the product before it on operands as they lie."""
+    def tree(
+        self, memory: Memory, found: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
+    ) -> list[Step]:
+        """The steps of a reduce tree and of the operations before it, on operands as they lie."""
         raise NotImplementedError
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:

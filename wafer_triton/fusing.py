@@ -151,22 +151,17 @@ def sends_of(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]] | N
     return sends
 
 
-def reduce_tree(schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[Tree, Local | None] | None:
-    """The reduce tree that the leading rounds are, and the product before it that computes what it adds, if any."""
-    product = lone_product(rounds[0])
-    found = reduction(rounds[int(product is not None) :], schedule.mesh)
-    if found is None or (product is not None and product.outs[0].buffer != found.acc):
-        return None
-    return (found, product) if found.inboxes <= mailboxes(schedule) else None
+def reduce_tree(schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[Tree, tuple[Local, ...], int] | None:
+    """The reduce tree that rounds lead to, what all cores compute by themselves before it, and how many rounds that is.
 
-
-def lone_product(round_: Round) -> Local | None:
-    """The product that is all of a round, on every core and not accumulating: a tree can begin with it."""
-    if round_.exchanges or len(round_.locals) != 1:
+    Only operations that change nothing of what others hold come before, so each core can go through all of them alone.
+    """
+    before = next((number for number, one in enumerate(rounds) if one.exchanges), len(rounds))
+    ops = [op for one in rounds[:before] for op in one.locals]
+    found = reduction(rounds[before:], schedule.mesh) if all(op.where is None for op in ops) else None
+    if found is None or not found.inboxes <= mailboxes(schedule):
         return None
-    (op,) = round_.locals
-    plain = op.op in ("gemm",) and op.where is None and not op.params.get("add")
-    return op if plain and all(slot.is_fixed for slot in (*op.outs, *op.ins)) else None
+    return found, tuple(ops), before + found.rounds
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ sizes, never a schedule.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,8 @@ from wafer_triton.kernels._common import INTERPRET, Operand
 from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
+from wafer_triton.kernels.parts import Local as LocalKernel
+from wafer_triton.kernels.parts import Part, agree
 from wafer_triton.kernels.tree import tree
 from wafer_triton.protocol import ARRIVALS, FIRST_SLOT, SLOTS, rounds_at_once
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
@@ -122,11 +125,15 @@ class TritonExecutor(Executor):
         return Launch("exchange", lambda: exchange_kernel(target, source, recv, send, numel))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
-        launch = table.find(op.op)
+        kernel, cores = table.find(op.op), self._cores(memory, op)
+        outs, reads = self._operands(memory, op, ins)
+        return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
+
+    def _operands(
+        self, memory: Memory, op: Local, ins: tuple[Place, ...]
+    ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
         outs = tuple(self._operand(memory, Place(out)) for out in op.outs)
-        reads = tuple(self._operand(memory, place) for place in ins)
-        cores, params = self._cores(memory, op), dict(op.params)
-        return Launch(op.op, lambda: launch(outs, reads, cores, **params))
+        return outs, tuple(self._operand(memory, place) for place in ins)
 
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
         """The launches of a run of compute-shift rounds, or of a reduce tree and the product before it."""
@@ -136,9 +143,8 @@ class TritonExecutor(Executor):
         tree = reduce_tree(schedule, rounds)
         if tree is None:
             return None
-        found, product = tree
-        ins = tuple(map(Place, product.ins)) if product else ()
-        return found.rounds + int(product is not None), [self.tree(memory, found, product, ins)]
+        found, before, number = tree
+        return number, self.tree(memory, found, before, [tuple(map(Place, op.ins)) for op in before])
 
     def _shifts(self, memory: Memory, found: ComputeShifts) -> list[Step]:
         mesh, number = memory.mesh, found.number
@@ -222,7 +228,10 @@ class TritonExecutor(Executor):
         run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    def tree(self, memory: Memory, found: Tree, product: Local | None, ins: tuple[Place, ...]) -> Step:
+    def tree(
+        self, memory: Memory, found: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
+    ) -> list[Step]:
+        """The last operations before the tree join its launch, as far as their bits do not depend on that."""
         acc = self._operand(memory, Place(Slot(found.acc)))
         numel = memory.buffers[found.acc].numel
         cores, slots = memory.mesh.cores, int(found.children.max())
@@ -232,11 +241,18 @@ class TritonExecutor(Executor):
         ties = self._order(cores)
         order = ties[np.argsort(found.sent[ties], kind="stable")]
         tables = [self._table(memory, one) for one in (order, found.children, found.parent, found.slot)]
-        prologue = {} if product is None else dict(product.params)
-        x, w = (self._operand(memory, place) for place in ins) if ins else (None, None)
+        alone, parts = len(before), list[Part]()
+        while alone > 0 and isinstance(kernel := table.find(before[alone - 1].op), LocalKernel):
+            op = before[alone - 1]
+            more = [kernel.part(*self._operands(memory, op, ins[alone - 1]), **op.params), *parts]
+            if not agree(more):
+                break
+            alone, parts = alone - 1, more
+        what = "".join(f"{op.op}, " for op in before[alone:]) + f"reduce tree, {found.rounds} rounds in a launch"
         box = Operand(mailbox, 0, slots * numel)
-        what = f"{'GEMV and ' * (product is not None)}reduce tree, {found.rounds} rounds in a launch"
-        return Launch(what, partial(tree, acc, box, flags, *tables, size=numel, op=found.op, x=x, w=w, **prologue))
+        run = partial(tree, acc, box, flags, *tables, size=numel, op=found.op, before=parts)
+        steps = [self.compute(memory, op, places) for op, places in zip(before[:alone], ins, strict=False)]
+        return [*steps, Launch(what, run)]
 
     def _operand(self, memory: Memory, place: Place) -> Operand:
         buffer, tensor = memory.buffers[place.slot.buffer], memory.tensors[place.slot.buffer]

@@ -1,0 +1,102 @@
+"""Parts: what one core computes in a launch, one local operation after another.
+
+A local operation is a device function `body(args, core, P)`: `args` are its operands, outputs first, `P` its constexpr
+sizes by name. Several of them run in one launch, with a barrier between, because a core reads what it wrote itself.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wafer_triton.kernels._common import Operand, this_core
+
+
+class Part(NamedTuple):
+    """A body with its operands, sizes and launch options.
+
+    `sums`: it adds in an order that depends on its warps. `rounds`: it rounds every product, so none may be fused with
+    an addition.
+    """
+
+    body: Any
+    args: tuple[Operand, ...]
+    sizes: Any
+    num_warps: int
+    sums: bool = False
+    rounds: bool = False
+    num_stages: int = 3
+
+
+def part(
+    body: Any,
+    args: Sequence[Operand],
+    sizes: Mapping[str, Any],
+    num_warps: int,
+    *,
+    sums: bool = False,
+    rounds: bool = False,
+    num_stages: int = 3,
+) -> Part:
+    """A part; `sizes` are what the body finds in P, functions among them."""
+    named = _sizes(tuple(sizes))(*map(tl.constexpr, sizes.values()))
+    return Part(body, tuple(args), named, num_warps, sums, rounds, num_stages)
+
+
+@cache
+def _sizes(names: tuple[str, ...]) -> Any:
+    return namedtuple("Sizes", names)  # the names are each kernel's own
+
+
+@triton.jit
+def run_parts(args, sizes, core, BODIES: tl.constexpr):
+    """Everything that a core computes by itself in this launch."""
+    for number in tl.static_range(len(BODIES)):
+        if number > 0:
+            tl.debug_barrier()
+        BODIES[number](args[number], core, sizes[number])
+
+
+@triton.jit
+def _parts_kernel(cores_ptr, args, sizes, BODIES: tl.constexpr):
+    run_parts(args, sizes, this_core(cores_ptr), BODIES)
+
+
+def arguments(parts: Sequence[Part], num_warps: int = 1) -> dict[str, Any]:
+    """What a kernel that begins with `run_parts` is launched with; it goes on with something for `num_warps`."""
+    fixed = {one.num_warps for one in parts if one.sums}
+    return {
+        "args": tuple(one.args for one in parts),
+        "sizes": tuple(one.sizes for one in parts),
+        "BODIES": tuple(one.body for one in parts),
+        "num_warps": max(fixed or {num_warps, *(one.num_warps for one in parts)}),
+        "num_stages": min((one.num_stages for one in parts), default=3),
+        "enable_fp_fusion": not any(one.rounds for one in parts),
+    }
+
+
+def launch(parts: Sequence[Part], cores: Tensor) -> None:
+    """Run the parts, in their order, on every core that the int32 tensor `cores` lists."""
+    _parts_kernel[(cores.numel(),)](cores, **arguments(parts))
+
+
+def agree(parts: Sequence[Part]) -> bool:
+    """Whether each part gives in one launch with the others the bits that it gives alone."""
+    return len({one.num_warps for one in parts if one.sums}) <= 1 and len({one.rounds for one in parts}) <= 1
+
+
+class Local:
+    """The kernel of a local operation: a launcher, whose `part` is what it adds to a launch."""
+
+    def __init__(self, make: Callable[..., Part]) -> None:
+        self.part = make
+        self.__doc__ = make.__doc__
+
+    def __call__(self, outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
+        launch((self.part(outs, ins, **params),), cores)
