@@ -114,15 +114,20 @@ class TritonExecutor(Executor):
         program.schedule = schedule
 
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
-        receivers, senders = exchange.receivers.flat(memory.mesh), exchange.senders.flat(memory.mesh)
+        return self._moves(memory, [exchange], src)
+
+    def _moves(self, memory: Memory, exchanges: list[Exchange], src: Place) -> Step:
+        """Exchanges of a round from one slot to one slot: all their messages in one launch."""
+        ends = [(one.receivers.flat(memory.mesh), one.senders.flat(memory.mesh)) for one in exchanges]
+        receivers, senders = map(np.concatenate, zip(*ends, strict=True))
         order = self._order(len(receivers))
         room = 0 if memory.tables is None else memory.mesh.cores - len(receivers)  # other schedules may send more
         recv, send = (
             self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
         )
-        target, source = self._operand(memory, Place(exchange.dst)), self._operand(memory, src)
-        numel = memory.buffers[exchange.src.buffer].numel
-        return Launch("exchange", lambda: exchange_kernel(target, source, recv, send, numel))
+        target, source = self._operand(memory, Place(exchanges[0].dst)), self._operand(memory, src)
+        numel = memory.buffers[exchanges[0].src.buffer].numel
+        return Launch("exchange", partial(exchange_kernel, target, source, recv, send, numel))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         kernel, cores = table.find(op.op), self._cores(memory, op)
@@ -217,7 +222,12 @@ class TritonExecutor(Executor):
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = sends_of(round_, memory.mesh)
         if sends is None:
-            return super().round(memory, round_)
+            alike: dict[object, list[Exchange]] = {}
+            for one in round_.exchanges:
+                fixed = one.src.is_fixed and one.dst.is_fixed
+                alike.setdefault((str(one.src), str(one.dst)) if fixed else id(one), []).append(one)
+            moves = [self._moves(memory, some, Place(some[0].src)) for some in alike.values()]
+            return moves + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
         (op,) = round_.locals
         out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
         targets, tables = {0: a, 1: b}, {}

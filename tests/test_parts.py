@@ -1,0 +1,76 @@
+"""Local operations that share a launch: with each other, and with the reduce tree that follows them."""
+
+import pytest
+import torch
+
+from wafer_triton.executor import EXCHANGES, Launch
+from wafer_triton.kernels import Operand, find
+from wafer_triton.kernels.parts import agree, arguments, launch
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.torch_executor import TorchExecutor
+from wafer_triton.triton_executor import TritonExecutor
+
+
+def tiles(numel: int, value: float = 0.0) -> Operand:
+    """Three cores' tiles."""
+    return Operand(torch.full((3 * numel,), value), 0, numel)
+
+
+def test_a_part_reads_what_those_before_it_wrote():
+    x, y, z = tiles(5, 1.0), tiles(5), tiles(5)
+    parts = [
+        find("add").part((y,), (x, x), size=5), find("add").part((z,), (y, x), size=5),
+        find("add").part((y,), (z, z), size=5),
+    ]  # fmt: skip
+    launch(parts, torch.tensor([2, 0], dtype=torch.int32))
+    assert [one.tensor[::5].tolist() for one in (y, z)] == [[6, 0, 6], [3, 0, 3]], "core 1 did not run"
+
+
+def test_the_warps_are_those_of_what_adds():
+    wide = find("add").part((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
+    few = find("sum_squares").part((tiles(1),), (tiles(8),), m=1, n=8)
+    many = find("sum_squares").part((tiles(1),), (tiles(1024),), m=1, n=1024)
+    assert [one.num_warps for one in (wide, few, many)] == [4, 1, 4]
+    assert arguments([wide, few], 2)["num_warps"] == 1 and agree([wide, few]), "order matters only where sums are"
+    assert arguments([wide])["num_warps"] == 4 and arguments([], 2)["num_warps"] == 2
+    assert not agree([few, many])
+
+
+def test_what_rounds_every_product_shares_no_launch_with_what_does_not():
+    c, a, b = tiles(4), tiles(4), tiles(4)
+    rounding = find("gemm").part((c,), (a, b), m=2, k=2, n=2, accumulate="fp16")
+    assert not agree([find("add").part((a,), (b, b), size=4), rounding]) and agree([rounding])
+    assert not arguments([rounding])["enable_fp_fusion"]
+
+
+def sums(mesh: Mesh, overwritten: bool) -> Schedule:
+    """y = h + x, added up along the rows, h the neighbour's x; if `overwritten`, x changes before that is read."""
+    b = Builder(mesh, "sums")
+    for name, role in (("x", "resident"), ("h", "scratch"), ("y", "output"), ("z", "output")):
+        b.buffer(name, (6,), "fp32", role)
+    cols = mesh.cols
+    b.round(b.exchange("x", "x", "h", [*range(1, cols), cols - 1], range(cols)))
+    if overwritten:
+        b.round(b.local("add", "x", ("x", "x"), size=6))
+    else:
+        b.round(b.local("add", "z", ("x", "x"), size=6))
+    b.round(b.local("add", "y", ("h", "x"), size=6))
+    all_reduce(b, "y", "x", groups=())
+    return b.build()
+
+
+@pytest.mark.parametrize("overwritten", [False, True])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exchange, overwritten):
+    made = sums(Mesh(2, 4), overwritten)
+    given = {"x": torch.arange(48.0).view(2, 4, 6)}
+    judge, program = (on.bind(made, given) for on in (TorchExecutor(), TritonExecutor(exchange=exchange, poison=True)))
+    for one in (judge, program):
+        one.run()
+    for name in ("x", "y"):
+        assert torch.equal(program.read(name), judge.read(name)), name
+    (tree,) = (step.what for step in program.steps if isinstance(step, Launch) and "tree" in step.what)
+    alone = exchange == "elided" and overwritten  # h lies in x, and moves out before x changes
+    assert tree.split(", reduce")[0] == ("add" if alone else "add, add")
