@@ -116,27 +116,17 @@ def _dot_kernel(
     # a step loads the rows of the next: tiles whose address waited for a load would come too late
     label = (p + q + SPREAD) % P
     row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
-    for step in range(SPREAD * STEPS):
-        total = _step(
-            total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
-            row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, True, EVEN_M, EVEN_N,
-        )  # fmt: skip
-        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
-        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
-    for step in range(SPREAD * STEPS, P * STEPS):
-        total = _step(
-            total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
-            row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, False, EVEN_M, EVEN_N,
-        )  # fmt: skip
-        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
-        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
-    for step in range(P * STEPS, (P + SPREAD) * STEPS):
-        total = _step(
-            total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD,
-            row_group, col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, True, EVEN_M, EVEN_N,
-        )  # fmt: skip
-        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
-        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
+    # not all cores have begun; all are on their way; not all are on their way any more
+    for phase in tl.static_range(3):
+        first = (0, SPREAD, P)[phase]
+        end = (SPREAD, P, P + SPREAD)[phase]
+        for step in range(first * STEPS, end * STEPS):
+            total = _step(
+                total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD, row_group,
+                col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, phase != 1, EVEN_M, EVEN_N,
+            )  # fmt: skip
+            label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
+            row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     store(out.tensor + out.offset + core.to(tl.int64) * out.stride + in_c, total, mask_c)
 
 

@@ -22,6 +22,10 @@ import triton
 from wafer_triton.kernels._common import INTERPRET
 
 Way = dict[str, Any]
+_REFUSED = (
+    triton.CompilationError, triton.runtime.errors.OutOfResources, triton.runtime.errors.PTXASError,
+    torch.cuda.OutOfMemoryError,
+)  # fmt: skip
 
 
 def best(key: tuple[Any, ...], ways: Sequence[Way], launch: Callable[[Way], None], device: torch.device) -> Way:
@@ -50,7 +54,7 @@ def fastest(ways: Sequence[Way], seconds: Callable[[Way], float]) -> Way:
     for number, way in enumerate(ways):
         try:
             times.append((seconds(way), number))
-        except (triton.CompilationError, triton.runtime.errors.OutOfResources) as error:
+        except _REFUSED as error:
             failure = error
     if not times:
         assert failure is not None

@@ -9,6 +9,7 @@ import os
 os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["WAFER_TRITON_TUNE"] = "0"
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -31,3 +32,33 @@ def seeded() -> None:
 def roomy() -> Device:
     """A WSE-2 with 64 MiB of SRAM per core, for tests that are about values."""
     return replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
+
+
+@pytest.fixture
+def launches(monkeypatch) -> Counter:
+    """How often the Triton executor launches each kernel."""
+    from wafer_triton import triton_executor
+    from wafer_triton.kernels.parts import Local
+
+    counted: Counter = Counter()
+
+    def count(name, launch):
+        def counting(*args, **kwargs):
+            counted[name] += 1
+            return launch(*args, **kwargs)
+
+        return counting
+
+    for name in ("one_round", "elided", "tree", "exchange_kernel"):
+        monkeypatch.setattr(triton_executor, name, count(name, getattr(triton_executor, name)))
+
+    class Counted(Local):
+        def __call__(self, *args, **kwargs):
+            counted[self.name] += 1
+            super().__call__(*args, **kwargs)
+
+    for name, kernel in list(triton_executor.table.KERNELS.items()):
+        counting = Counted(kernel.part)
+        counting.name = name
+        monkeypatch.setitem(triton_executor.table.KERNELS, name, counting)
+    return counted

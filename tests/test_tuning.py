@@ -70,12 +70,21 @@ def test_nothing_is_tried_when_it_is_off_or_a_graph_is_recorded(gpu, monkeypatch
     assert gpu == []
 
 
-def test_a_way_that_does_not_fit_is_passed_over():
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        triton.runtime.errors.OutOfResources(300_000, 232_448, "shared memory"),
+        triton.runtime.errors.PTXASError("shared memory"),
+        torch.cuda.OutOfMemoryError("shared memory"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_way_that_does_not_fit_is_passed_over(refusal):
     def seconds(way):
         if way["BLOCK_M"] > 16:
-            raise triton.runtime.errors.OutOfResources(300_000, 232_448, "shared memory")
+            raise refusal
         return 1.0
 
     assert tuning.fastest(WAYS[::-1], seconds) == WAYS[0]
-    with pytest.raises(triton.runtime.errors.OutOfResources, match="shared memory"):
+    with pytest.raises(type(refusal), match="shared memory"):
         tuning.fastest(WAYS[1:], seconds)

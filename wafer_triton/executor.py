@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -148,7 +149,8 @@ class Executor(ABC):
                 if buffer not in pool:
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
-        return Program(schedule, memory, self._plan(schedule, memory, tables), self, tables)
+        with self.on_device():
+            return Program(schedule, memory, self._plan(schedule, memory, tables), self, tables)
 
     def follow(self, program: Program, schedule: Schedule) -> None:
         """See `Program.follow`."""
@@ -190,6 +192,10 @@ class Executor(ABC):
     def device(self) -> str:
         """The torch device of fresh storage."""
         return "cpu"
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """What to be in while kernels are compiled and launched, so that they go to this executor's device."""
+        return nullcontext()
 
     def capture(self, run: Step) -> Step:
         """`run` itself, or what replays a record of its launches from its second call on.
@@ -277,8 +283,9 @@ class Program:
 
     def run(self) -> None:
         """Execute every round."""
-        for step in self.steps:
-            step()
+        with self.executor.on_device():
+            for step in self.steps:
+                step()
 
     def follow(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which differs in its indices alone from the one that was bound.

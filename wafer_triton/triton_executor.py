@@ -6,7 +6,8 @@ sizes, never a schedule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -41,8 +42,8 @@ LAUNCHES = ("auto", "persistent", "rounds")
 class _Graph:
     """Calls a function at first, which compiles what is not compiled yet; then records it, and replays the record."""
 
-    def __init__(self, run: Step) -> None:
-        self.run, self.ready = run, False
+    def __init__(self, run: Step, on_device: Callable[[], AbstractContextManager[object]]) -> None:
+        self.run, self.on_device, self.ready = run, on_device, False
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self) -> None:
@@ -50,11 +51,12 @@ class _Graph:
             self.run()
             self.ready = True
             return
-        if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.run()
-        self.graph.replay()
+        with self.on_device():
+            if self.graph is None:
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph):
+                    self.run()
+            self.graph.replay()
 
 
 class TritonExecutor(Executor):
@@ -102,8 +104,12 @@ class TritonExecutor(Executor):
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().admit(schedule, fresh)
 
+    def on_device(self) -> AbstractContextManager[object]:
+        """Triton launches on the current GPU, whichever the tensors lie on."""
+        return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
+
     def capture(self, run: Step) -> Step:
-        return _Graph(run) if torch.device(self.device).type == "cuda" else run
+        return _Graph(run, self.on_device) if torch.device(self.device).type == "cuda" else run
 
     def follow(self, program: Program, schedule: Schedule) -> None:
         if program.tables is None:
