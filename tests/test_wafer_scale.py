@@ -46,5 +46,5 @@ def test_a_decode_layer_of_the_shape_of_llama3_8b():
     """2000 tokens in the cache, bf16, against the layer in fp64."""
     step = bench_decode.Step(bench_decode.LLAMA, 660, 2000, "bf16", on=cases.WSE2)
     given = bench_decode.Inputs(step, "cpu")
-    got = bench_decode.OnMesh(given, TorchExecutor()).step()
+    got = bench_decode.OnMesh(given, TorchExecutor()).whole()
     cases.close(got, given.plain(torch.float64), given.plain(torch.bfloat16), str(step))
