@@ -255,3 +255,14 @@ def test_rounds_say_what_they_touch_and_whether_they_overlap():
 )
 def test_cores_are_numbered_row_by_row(cores, flat):
     assert cores.flat(Mesh(2, 3)).tolist() == flat
+
+
+@pytest.mark.parametrize("op", ["add", "maximum"])
+def test_sums_of_parts_of_tiles_are_refused(op):
+    b = Builder(Mesh(1, 2), "part")
+    b.buffer("x", (6,), "fp32", "resident")
+    b.buffer("y", (4,), "fp32", "resident")
+    b.round(b.local(op, "x", ("x", "y"), size=4))
+    words = rf"{op} of 4 elements on x.0., which has 6; it takes whole tiles: copy the part to a buffer of its own first"
+    with pytest.raises(ScheduleError, match=words):
+        b.build()

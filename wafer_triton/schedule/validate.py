@@ -172,6 +172,9 @@ class _Check:
             held = buffer.numel * (buffer.slots if slot.index is None else 1)
             if size > held:
                 self.fail("malformed", f"{op.op} of {size} elements on {slot}, which has {held}")
+            if op.op in ("add", "maximum") and size < held:
+                part = f"{op.op} of {size} elements on {slot}, which has {held}; it takes whole tiles"
+                self.fail("malformed", f"{part}: copy the part to a buffer of its own first")
         if op.where is not None:
             self.on_mesh(op.where, op.op)
         for out in op.outs:
