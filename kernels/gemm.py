@@ -165,7 +165,9 @@ def plan(
 def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
     chosen = plan(*ins, **params)
     num_warps, num_stages, fused = (chosen.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion"))
-    options = {"sums": chosen["MODE"] == "sum", "rounds": not fused, "num_stages": num_stages}
+    # with four warps, blocks of 64 rows are added by other instructions
+    sums = chosen["MODE"] == "sum" or (chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64)
+    options = {"sums": sums, "rounds": not fused, "num_stages": num_stages}
     return part(_gemm, (*outs, *ins), chosen, num_warps, **options)
 
 

@@ -64,7 +64,7 @@ def run_parts(args, sizes, core, BODIES: tl.constexpr):
 
 
 @triton.jit
-def _parts_kernel(cores_ptr, args, sizes, BODIES: tl.constexpr):
+def _parts_kernel(cores_ptr, args, sizes, BODIES: tl.constexpr, SOURCE: tl.constexpr):
     run_parts(args, sizes, this_core(cores_ptr), BODIES)
 
 
@@ -75,10 +75,17 @@ def arguments(parts: Sequence[Part], num_warps: int = 1) -> dict[str, Any]:
         "args": tuple(one.args for one in parts),
         "sizes": tuple(one.sizes for one in parts),
         "BODIES": tuple(one.body for one in parts),
+        "SOURCE": _source(parts),
         "num_warps": max(fixed or {num_warps, *(one.num_warps for one in parts)}),
         "num_stages": min((one.num_stages for one in parts), default=3),
         "enable_fp_fusion": not any(one.rounds for one in parts),
     }
+
+
+def _source(parts: Sequence[Part]) -> str:
+    """A key of what the device functions do: of those in a tuple, Triton's caches look at the name alone."""
+    functions = [fn for one in parts for fn in (one.body, *(size.value for size in one.sizes))]
+    return " ".join(fn.cache_key for fn in functions if isinstance(fn, triton.JITFunction))
 
 
 def launch(parts: Sequence[Part], cores: Tensor) -> None:

@@ -29,6 +29,7 @@ COMBINE = {"add": add_values, "maximum": max_values}
 def _tree_kernel(
     acc, mailbox, flags_ptr, order_ptr, children_ptr, parent_ptr, parent_slot_ptr, args, sizes,
     SLOTS: tl.constexpr, SIZE: tl.constexpr, COMBINE: tl.constexpr, BLOCK: tl.constexpr, BODIES: tl.constexpr,
+    SOURCE: tl.constexpr,
 ):  # fmt: skip
     core = this_core(order_ptr)
     acc_ptr = tile_ptr(acc, core)

@@ -66,6 +66,7 @@ class Decode:
         first_appends = [schedule(blocks.append, block, sequence, 0, 0) for sequence in sequences]
         tables = [Tables() for _ in sequences]
         self.steps: dict[tuple[int, ...], Step] = {}
+        self.results: dict[tuple[int, ...], torch.Tensor] = {}  # where each of them leaves its own
         self.layers: list[Layer] = []
         for number in range(total):
             caches = {
@@ -121,7 +122,7 @@ class Decode:
         self.steps[tuple(active)]()
         attends = [self.attend[one] for one in active]
         self.account = sum(map(account_of, (*self.fixed, *attends, *appends.values())), Account())
-        return self._result.clone()  # the next step overwrites it
+        return self.results[tuple(active)].clone()  # the next step overwrites it
 
     def step(self, active: tuple[int, ...]) -> None:
         """Everything from the first projection to the result, on inputs and index tables as they are."""
@@ -135,7 +136,7 @@ class Decode:
         tiles = self.layers[-1].ffn.read("x")
         shape = (self.block.batch, self.block.config.hidden_size)
         x = MeshTensor(self.block.mesh, tiles, "m (y d)", shape, {}).gather()
-        self._result = x if self.head is None else self.head.run(x)
+        self.results[active] = x if self.head is None else self.head.run(x)
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""

@@ -74,3 +74,17 @@ def test_a_schedule_that_differs_in_more_than_indices_is_refused():
     words = r"every row: table \d has 6 entries, and 2 in the schedule that was bound; bind this one anew"
     with pytest.raises(ScheduleError, match=words):
         program.follow(b.build())
+
+
+def test_planning_that_was_interrupted_is_done_again(monkeypatch):
+    cache = KvCache(3, 4)
+    program = TritonExecutor().bind(append(cache, 0), filled(cache), tables=Tables())
+    judge, made = TorchExecutor().bind(append(cache, 0), filled(cache)), append(cache, 1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TritonExecutor, "compute", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        program.follow(made)
+    for one in (program, judge):
+        one.write("new", torch.arange(60.0).view(3, 2, 10))
+        one.follow(made)
+        one.run()
+    assert torch.equal(program.memory["cache"], judge.memory["cache"])

@@ -1,5 +1,10 @@
 """Local operations that share a launch: with each other, and with the reduce tree that follows them."""
 
+import os
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 import torch
 
@@ -7,7 +12,8 @@ from wafer_triton.executor import EXCHANGES, Launch
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.parts import agree, arguments, launch
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.collectives import broadcast
+from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.rounds import Builder, Schedule
 from wafer_triton.torch_executor import TorchExecutor
 from wafer_triton.triton_executor import TritonExecutor
@@ -74,3 +80,77 @@ def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exch
     (tree,) = (step.what for step in program.steps if isinstance(step, Launch) and "tree" in step.what)
     alone = exchange == "elided" and overwritten  # h lies in x, and moves out before x changes
     assert tree.split(", reduce")[0] == ("add" if alone else "add, add")
+
+
+def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
+    """t reads a tile that elided exchange leaves in memory of others, which changes in the same launch."""
+    b = Builder(mesh, kind)
+    for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "resident"), ("h", "scratch")):
+        b.buffer(name, (8,), "fp32", role)
+    every = np.arange(mesh.cols)
+    if kind == "what a broadcast left is reduced":
+        broadcast(b, "s", "x", 0)
+        b.round(b.local("add", "t", ("s", "u"), size=8))
+    elif kind == "what was shifted is reduced":
+        b.round(b.exchange("x", "s", "h", every, (every + 1) % mesh.cols))
+        b.round(b.local("add", "t", ("h", "u"), size=8))
+    else:
+        b.round(b.exchange("x", "v", "h", every, (every + 1) % mesh.cols))
+        b.round(b.exchange("x", "u", "v", [0], [1]))
+        b.round(b.local("add", "t", ("h", "u"), size=8))
+        b.round(b.local("add", "s", ("v", "u"), size=8))
+    reduce(b, "s", "y")
+    return b.build()
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 3), (4, 6)])
+@pytest.mark.parametrize(
+    "kind", ["what a broadcast left is reduced", "what was shifted is reduced", "what was shifted makes room"]
+)
+def test_tiles_that_a_launch_overwrites_are_read_before(kind, shape):
+    made = read_elsewhere_and_reduced(Mesh(*shape), kind)
+    given = {name: torch.randn(*shape, 8) for name, one in made.buffers.items() if one.role != "scratch"}
+    judge = TorchExecutor().bind(made, given)
+    judge.run()
+    for shuffle in (None, 3):
+        program = TritonExecutor(exchange="elided", shuffle=shuffle).bind(made, given)
+        program.run()
+        for name in ("s", "t"):
+            assert torch.equal(program.read(name), judge.read(name)), name
+
+
+CLIP = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def clip(x):
+    return tl.minimum(x, {limit})
+"""
+
+
+def test_functions_of_one_name_are_told_apart_by_their_source(tmp_path):
+    """Of functions in a tuple Triton's caches know the name alone, so that an edit would go unnoticed."""
+    for limit in (1, 6):
+        (tmp_path / str(limit)).mkdir()
+        (tmp_path / str(limit) / "user.py").write_text(CLIP.format(limit=float(limit)))
+    script = """
+import sys, torch
+from wafer_triton.kernels import Operand, elementwise, find
+from wafer_triton.kernels.parts import arguments
+import user
+x = Operand(torch.zeros(4), 0, 4)
+gemm = find("gemm").part((x,), (x, x), m=2, k=2, n=2)
+print(arguments([elementwise(user.clip).part((x,), (x,), size=4), gemm])["SOURCE"])
+"""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    found = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", script], env=env | {"PYTHONPATH": str(tmp_path / limit)}, check=True,
+            capture_output=True, text=True,
+        ).stdout.split()
+        for limit in ("1", "6", "6")
+    ]  # fmt: skip
+    assert [len(keys) for keys in found] == [3, 3, 3], "the body, the function it calls, and the product"
+    assert found[1] == found[2]
+    assert [one == two for one, two in zip(found[0], found[1], strict=True)] == [True, False, True]

@@ -263,6 +263,8 @@ def test_sums_of_parts_of_tiles_are_refused(op):
     b.buffer("x", (6,), "fp32", "resident")
     b.buffer("y", (4,), "fp32", "resident")
     b.round(b.local(op, "x", ("x", "y"), size=4))
-    words = rf"{op} of 4 elements on x.0., which has 6; it takes whole tiles: copy the part to a buffer of its own first"
+    words = (
+        rf"{op} of 4 elements on x.0., which has 6; it takes whole tiles: copy the part to a buffer of its own first"
+    )
     with pytest.raises(ScheduleError, match=words):
         b.build()

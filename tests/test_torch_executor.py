@@ -336,6 +336,40 @@ def test_elision_really_saves_the_moves():
     assert len(elided.steps) < len(explicit.steps) - products
 
 
+# --- messages of a tree ---
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("alike", [False, True])
+def test_messages_are_added_where_they_arrive(alike, slots, exchange):
+    b = Builder(Mesh(3, 4), "messages")
+    b.buffer("acc", (4,), "fp32", "output")
+    b.buffer("inbox", (4,), "fp32", "scratch", slots)
+    ends = ([0], [1], None) if alike else ([[0], [1], [2]], [[1], [2], [3]], np.arange(3))
+    move = b.exchange("x", "acc", "inbox", *ends)
+    b.round(move, b.local("add", "acc", ("acc", "inbox"), move.receivers, size=4))
+    x = torch.randn(3, 4, 4)
+    wanted = x.clone()
+    for row in range(3):
+        at = 0 if alike else row
+        wanted[row, at + 1] += x[row, at]
+    assert torch.equal(values(b.build(), {"acc": x}, exchange)["acc"], wanted)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_message_is_added_only_on_the_lines_that_say_so(exchange):
+    b = Builder(Mesh(3, 4), "one line")
+    b.buffer("acc", (4,), "fp32", "output")
+    b.buffer("inbox", (4,), "fp32")
+    move = b.exchange("x", "acc", "inbox", [0], [1])
+    b.round(move, b.local("add", "acc", ("acc", "inbox"), Cores("x", move.recv, np.array([0])), size=4))
+    x = torch.randn(3, 4, 4)
+    wanted = x.clone()
+    wanted[0, 1] += x[0, 0]
+    assert torch.equal(values(b.build(), {"acc": x}, exchange)["acc"], wanted)
+
+
 # --- errors ---
 
 

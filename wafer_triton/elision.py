@@ -75,9 +75,12 @@ class Elision:
         lying = {place.slot.buffer for place in self.places.values()} | self.places.keys()
         if any(op.op == "copy" for op in before) or (len(before) > 1 and writes & lying):
             return 0  # the first round goes by itself; then the others may go together
-        ins = [self.prepared(op) for op in before]
+        for op in before:
+            self.prepared(op)
         if found.acc not in writes:
             self.written(found.acc, keep=True)
+        # only now, as room for one operation moves what another reads
+        ins = [tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins) for op in before]
         self.steps += self.executor.tree(self.memory, found, before, ins)
         return number
 

@@ -48,22 +48,21 @@ class Tables:
 
     def __init__(self) -> None:
         self.held: list[torch.Tensor] = []
-        self.schedule: Schedule | None = None
-        self._next = 0
+        self.schedule: Schedule | None = None  # that the tables are of; None while they are being written
+        self._name, self._next = "", 0
 
-    def begin(self, schedule: Schedule) -> None:
-        """From here on the tables are those of `schedule`, the first one first."""
-        self.schedule, self._next = schedule, 0
+    def begin(self, name: str) -> None:
+        """The next table is the first one of the schedule `name`."""
+        self.schedule, self._name, self._next = None, name, 0
 
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
         """The next table, with these values; ScheduleError if the one planned first had another size."""
-        assert self.schedule is not None
         if self._next == len(self.held):
             self.held.append(torch.empty_like(values, device=device))
         table = self.held[self._next]
         if table.shape != values.shape:
             raise ScheduleError(
-                f"{self.schedule.name}: table {self._next} has {values.numel()} entries, and {table.numel()} in the "
+                f"{self._name}: table {self._next} has {values.numel()} entries, and {table.numel()} in the "
                 f"schedule that was bound; bind this one anew, it differs in more than its indices"
             )
         self._next += 1
@@ -150,7 +149,10 @@ class Executor(ABC):
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
         with self.on_device():
-            return Program(schedule, memory, self._plan(schedule, memory, tables), self, tables)
+            steps = self._plan(schedule, memory, tables)
+        if tables is not None:
+            tables.schedule = schedule
+        return Program(schedule, memory, steps, self, tables)
 
     def follow(self, program: Program, schedule: Schedule) -> None:
         """See `Program.follow`."""
@@ -219,7 +221,7 @@ class Executor(ABC):
     def _plan(self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None) -> list[Step]:
         memory = Memory(schedule.mesh, dict(schedule.buffers), tensors, tables)
         if tables is not None:
-            tables.begin(schedule)
+            tables.begin(schedule.name)
         if self.exchange == "elided":
             from wafer_triton.elision import Elision  # it plans with what is defined here
 

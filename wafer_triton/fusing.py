@@ -224,6 +224,9 @@ def combining(round_: Round) -> list[tuple[Exchange, Local]] | None:
         exchange = next((one for one in round_.exchanges if one.dst.buffer == op.ins[-1].buffer), None)
         if exchange is None or op.op not in COMBINING or op.where is None or op.where.at is not exchange.recv:
             return None
+        lines = (one if one is None else one.tolist() for one in (op.where.lines, exchange.lines))
+        if op.where.axis != exchange.axis or len({str(one) for one in lines}) > 1:
+            return None
         accs = {op.outs[0].buffer, op.ins[0].buffer, exchange.src.buffer}
         slots = (exchange.src, exchange.dst, *op.outs, *op.ins)
         if len(accs) > 1 or exchange.dst.buffer in accs or any(slot.index != 0 for slot in slots if slot.is_fixed):

@@ -7,6 +7,7 @@ values of a core that computes in fp32 and stores in 16 bits, at the speed of fp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -86,7 +87,8 @@ class TorchExecutor(Executor):
             views = [self._views(memory, exchange, exchange.src) for exchange, _ in pairs]
             moves = [(view[0], view[1]) for view in views if view is not None and view[2] is None]
             return (lambda: [target.add_(source) for target, source in moves]) if len(moves) == len(pairs) else None
-        ends = [self._ends(memory, exchange, Place(exchange.src)) for exchange, _ in pairs]
+        home = [replace(exchange, dst=exchange.src) for exchange, _ in pairs]
+        ends = [self._ends(memory, one, Place(one.src)) for one in home]
         sent, got = (torch.cat(one) for one in zip(*ends, strict=True))
         acc = _flat(memory, pairs[0][0].src)
         if len(got.unique()) == len(got):

@@ -53,9 +53,10 @@ class _Graph:
             return
         with self.on_device():
             if self.graph is None:
-                self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's
                     self.run()
+                self.graph = graph
             self.graph.replay()
 
 
@@ -116,7 +117,9 @@ class TritonExecutor(Executor):
             super().follow(program, schedule)
             return
         if program.tables.schedule is not schedule:  # another program that shares them may have been here first
-            self._plan(schedule, program.memory, program.tables)
+            with self.on_device():
+                self._plan(schedule, program.memory, program.tables)
+            program.tables.schedule = schedule
         program.schedule = schedule
 
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
