@@ -93,7 +93,8 @@ def compared(benchmark, note, what, on, threads, ours, theirs, rounds, bound):
     other = median(seconds[1:])
     slower = benchmark.stats.stats.median / other
     note(
-        what=f"SmolLM2-135M {what}, threads: {threads}", mesh=f"{on.side}x{on.side}", dtype="fp32", exchange=on.exchange,
+        what=f"SmolLM2-135M {what}, threads: {threads}", mesh=f"{on.side}x{on.side}", dtype="fp32",
+        exchange=on.exchange,
         device=on.device.name, sram_bytes_per_core=on.device.sram_bytes, transformers_median_s=other,
         times_transformers=slower, at_most_times=bound,
     )  # fmt: skip
