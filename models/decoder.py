@@ -7,7 +7,6 @@ moves as it lies, tile by tile, and between the phases weights and cache are re-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -19,7 +18,6 @@ from wafer_triton.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.errors import CacheError, ShapeError, SramError
 from wafer_triton.executor import Executor
-from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models import decode_blocks, replacement
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import DecoderConfig
@@ -28,7 +26,8 @@ from wafer_triton.models.families import RandomWeights, config_of
 from wafer_triton.models.generate import How, Prompt, Stream, stream
 from wafer_triton.models.module import EMBEDDING, PlacedModule
 from wafer_triton.models.phases import Phases
-from wafer_triton.models.placement import Placement, Region, schedule
+from wafer_triton.models.placement import Region, schedule
+from wafer_triton.models.planned import Groups, place
 from wafer_triton.models.prefill import Prefill, Progress, chunks, silent
 from wafer_triton.models.text import chat_ids, tokenizer_of
 from wafer_triton.models.tiles import KINDS, PlacedWeights, Weights
@@ -36,16 +35,16 @@ from wafer_triton.models.weights import Checkpoint
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.torch_executor import TorchExecutor
 
-Groups = tuple[int, ...] | None
-
 
 class WaferForCausalLM(PlacedModule):
     """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
 
-    `max_length` tokens (prompt and new) fit the KV cache of each of `batch` sequences; prompts of up to `max_prompt`
-    go through prefill at once if a block can take them, longer ones in chunks. `prefill_mesh` is the mesh of prefill
-    where it is another, `groups` and `prefill_groups` are the K-trees'; `kv_policy` "concat" fills the last row alone
-    and overflows sooner. Raises SramError or MeshError when the model does not fit the mesh or the device.
+    `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (a WSE-2); `prefill_mesh` is the mesh of prefill where
+    it is another. Without a mesh both are those of the fastest plan that holds the model. `groups` and `prefill_groups`
+    are the K-trees', planned for the mesh where they are not given. `max_length` tokens (prompt and new) fit the KV
+    cache of each of `batch` sequences; prompts of up to `max_prompt` go through prefill at once if a block can take
+    them, longer ones in chunks; `kv_policy` "concat" fills the last row alone and overflows sooner. Raises SramError or
+    MeshError when the model does not fit the mesh or the device, ShapeError for a size below 1.
     """
 
     def __init__(
@@ -53,7 +52,8 @@ class WaferForCausalLM(PlacedModule):
         config: DecoderConfig,
         weights: Weights,
         *,
-        mesh: Mesh,
+        mesh: Any = None,
+        device: Any = None,
         dtype: str = "fp32",
         accumulate: str = "fp32",
         max_length: int = 512,
@@ -67,17 +67,14 @@ class WaferForCausalLM(PlacedModule):
         progress: Progress = silent,
     ) -> None:
         super().__init__()
-        for name, size in (("max_length", max_length), ("max_prompt", max_prompt), ("batch", batch)):
-            if type(size) is not int or size < 1:
-                raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+        self.placement = place(
+            config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
+            max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
+            prefill_groups=prefill_groups,
+        )  # fmt: skip
         self.config, self.max_length, self.batch = config, max_length, batch
         self.executor = TorchExecutor() if executor is None else executor
-        block = Block(config, mesh, dtype, accumulate, -(-max_length // mesh.rows), kv_policy, groups, batch)
-        other = mesh if prefill_mesh is None else as_mesh(prefill_mesh, mesh.device)
-        self.block = block
-        self.placement = Placement.make(
-            block, replace(block, mesh=other.square(), groups=prefill_groups, batch=1), min(max_prompt, max_length)
-        )
+        self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights)
         self.layers = Decode(block, self.executor, weights, progress, self.head)
         table = None if config.tie_word_embeddings else weights[EMBEDDING].to(torch_dtype(dtype), copy=True)
@@ -90,26 +87,23 @@ class WaferForCausalLM(PlacedModule):
         self.reset()
 
     @classmethod
-    def from_pretrained(
-        cls, folder: str | Path, *, mesh: Any, device: Any = "wse2", dtype: str = "fp32", **options: Any
-    ) -> WaferForCausalLM:
-        """A model from a folder in Hugging Face layout (config.json and safetensors)."""
+    def from_pretrained(cls, folder: str | Path, *, dtype: str = "fp32", **options: Any) -> WaferForCausalLM:
+        """A model from a folder in Hugging Face layout (config.json and safetensors); `options` as of the class."""
         config = DecoderConfig.from_folder(folder)
         name = dtype_name(dtype)
         weights = Checkpoint(folder, config, torch_dtype(name))
-        model = cls(config, weights, mesh=as_mesh(mesh, device), dtype=name, **options)
+        model = cls(config, weights, dtype=name, **options)
         model.folder = Path(folder)
         return model
 
     @classmethod
     def from_config(
-        cls, config: Any, *, mesh: Any, device: Any = "wse2", dtype: str = "fp32", random_weights: bool = True,
-        seed: int = 0, **options: Any,
-    ) -> WaferForCausalLM:  # fmt: skip
+        cls, config: Any, *, dtype: str = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
+    ) -> WaferForCausalLM:
         """A model of a shape alone, by name, folder, table of a config.json or DecoderConfig; zeros unless random."""
         found, name = config_of(config), dtype_name(dtype)
         weights = RandomWeights(found, torch_dtype(name), seed if random_weights else None)
-        return cls(found, weights, mesh=as_mesh(mesh, device), dtype=name, **options)
+        return cls(found, weights, dtype=name, **options)
 
     folder: Path | None = None
 

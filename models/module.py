@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from wafer_triton.models.tiles import PlacedWeights, Weights
 EMBEDDING = "model.embed_tokens.weight"
 
 
-class PlacedModule(nn.Module):
+class PlacedModule(nn.Module, ABC):
     """What a module promises about its parameters; each is put together from its tiles when it is asked for."""
 
     config: DecoderConfig
@@ -47,8 +48,9 @@ class PlacedModule(nn.Module):
         self._place(state_dict)
         return nn.modules.module._IncompatibleKeys([], [])
 
+    @abstractmethod
     def _place(self, weights: Weights) -> None:
-        raise NotImplementedError
+        """Place other weights and forget all caches."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> PlacedModule:
         raise DtypeError("a placed model stays where it is and as it is; give dtype= and executor= when it is placed")

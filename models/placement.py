@@ -216,17 +216,24 @@ def _regions(mesh: Mesh, kinds: dict[str, Need], layers: int, head: Block) -> tu
     return tuple(found)
 
 
+def decode_regions(block: Block) -> tuple[Region, ...]:
+    """Where the blocks of decode would lie alone, which is quick to find out; raises as `Placement.make`."""
+    needs = {kind: decode_need(block, kind) for kind in KINDS}
+    return _regions(block.mesh, needs, block.config.num_hidden_layers, head_block(block))
+
+
 def head_block(block: Block) -> Block:
-    """The block on the smallest whole multiple of its mesh that holds the LM head."""
-    mesh, times = block.mesh, 1
-    while True:
-        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
+    """The block on the smallest whole multiple of its mesh that holds the LM head; MeshError if the device does not."""
+    mesh, device = block.mesh, block.mesh.device
+    for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
+        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times, origin=(0, 0)))
         try:
             schedule(decode_blocks.head, bigger, block.batch)
-        except SramError:
-            times += 1
+        except SramError as error:
+            reason = error
             continue
         return bigger
+    raise MeshError(f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; {reason}")
 
 
 def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:

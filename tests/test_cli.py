@@ -117,6 +117,12 @@ def test_options_reach_the_run(run, args, expected):
     assert len(made["tokens"]) == 6
 
 
+def test_meshes_from_the_plan(run, folder):
+    made = outcome(run, "--mesh", "plan", "--device", "wormhole")
+    model = WaferForCausalLM.from_pretrained(folder, device="wormhole", max_length=11, max_prompt=5)
+    assert made["mesh"] == str(model.block.mesh) and len(made["tokens"]) == 6
+
+
 @pytest.mark.slow
 def test_triton_says_the_same(run, monkeypatch):
     if not torch.cuda.is_available():
@@ -146,6 +152,7 @@ def test_regions_are_listed_on_request(run):
         (["--mesh", "0"], "mesh 0 x 0: rows must be a whole number of at least 1"),
         (["--mesh", "-3"], "mesh -3 x -3: rows must be"),
         (["--mesh", "four"], "mesh 'four': give a side such as 16, or rows x columns"),
+        (["--mesh", "plan", "--max-length", "900000000"], "no mesh is given, and none on wse2 holds"),
         (["--mesh", "800"], "mesh 800 x 800 at (0, 0) leaves device wse2, which has 750 x 994 cores"),
         (["--device", "wse4"], "unknown device 'wse4'; did you mean 'wse"),
         (["--model", "nowhere"], "nowhere: neither a folder nor a known checkpoint"),

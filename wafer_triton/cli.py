@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from wafer_triton import __version__
 from wafer_triton.device import PRESETS, device
 from wafer_triton.errors import CheckpointError, ShapeError, WaferError
-from wafer_triton.mesh import as_mesh
+from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.executor import Executor
@@ -60,9 +60,10 @@ JSON = option("--json", action="store_true", help="last line of stdout is one JS
 PLACE = (
     option("--device", default="wse2", help="a preset, see `wafer-triton devices` (default: %(default)s)"),
     option(
-        "--mesh", default="16", metavar="P|RxC", help="virtual cores of a region, 16 or 16x24 (default: %(default)s)"
+        "--mesh", default="16", metavar="P|RxC|plan",
+        help="virtual cores of a region, 16 or 16x24; plan: what would be fastest (default: %(default)s)",
     ),
-)
+)  # fmt: skip
 EXECUTION = (
     option("--dtype", default="fp16", choices=("fp16", "bf16", "fp32"), help="of tiles (default: %(default)s)"),
     option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
@@ -85,7 +86,7 @@ EXECUTION = (
 )
 def generate(args: argparse.Namespace) -> int:
     """continue a text greedily, every matrix product on a mesh of virtual cores"""
-    mesh = as_mesh(args.mesh, args.device)
+    mesh = _mesh(args)
     if not args.prompt:
         raise ShapeError("the prompt is empty; give at least one character")
     from wafer_triton import report
@@ -127,7 +128,7 @@ def generate(args: argparse.Namespace) -> int:
         steps=model.count - len(text.prompt),
         settings={name: getattr(args, name) for name in ("dtype", "accumulate", "exchange")}
         | {"backend": type(model.executor).__name__.removesuffix("Executor").lower()},
-        mesh=mesh,
+        mesh=model.block.mesh,
         regions=model.regions,
         account=model.account(),
         load_seconds=loaded - begun,
@@ -192,6 +193,11 @@ class TextStream:
         tokens = self.prompt + self.tokens
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
+
+
+def _mesh(args: argparse.Namespace) -> Mesh | None:
+    """The mesh that is asked for; None leaves it to the cost model."""
+    return None if args.mesh == "plan" else as_mesh(args.mesh, args.device)
 
 
 def _executor(backend: str | None, exchange: str) -> Executor:

@@ -9,8 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli import EXECUTION, JSON, PLACE, _count, _executor, option
-from wafer_triton.mesh import as_mesh
+from wafer_triton.cli import EXECUTION, JSON, PLACE, _count, _executor, _mesh, option
 
 if TYPE_CHECKING:
     from wafer_triton.models.decoder import WaferForCausalLM
@@ -37,8 +36,7 @@ def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferF
     from wafer_triton.models.checkpoint import resolve
     from wafer_triton.models.decoder import WaferForCausalLM
 
-    mesh = as_mesh(args.mesh, args.device)
-    settings = {"mesh": mesh, "device": mesh.device, "dtype": args.dtype, "accumulate": args.accumulate} | other
+    settings = {"mesh": _mesh(args), "device": args.device, "dtype": args.dtype, "accumulate": args.accumulate} | other
     return WaferForCausalLM.from_pretrained(
         resolve(args.model), max_length=args.window, max_prompt=args.window, progress=progress,
         executor=_executor(args.backend, args.exchange), **settings,
@@ -52,10 +50,11 @@ def _ids(args: argparse.Namespace) -> list[int]:
     return file_ids(resolve(args.model), args.text, args.tokens)
 
 
-def _show(args: argparse.Namespace, made: dict[str, Any], begun: float) -> int:
+def _show(args: argparse.Namespace, model: WaferForCausalLM, made: dict[str, Any], begun: float) -> int:
     from wafer_triton import report
 
-    settings = {name: getattr(args, name) for name in ("dtype", "accumulate", "exchange", "mesh", "device", "window")}
+    settings = {name: getattr(args, name) for name in ("dtype", "accumulate", "exchange", "device", "window")}
+    settings |= {"mesh": str(model.block.mesh), "prefill_mesh": str(model.placement.prefill.mesh)}
     found = settings | made | {"emulation_seconds": perf_counter() - begun}
     table = report.table("", "")
     for name, value in found.items():
@@ -75,7 +74,9 @@ def _perplexity(args: argparse.Namespace) -> int:
     with report.Progress() as progress:
         model = _model(args, progress)
         made = precision.perplexity(model, ids, args.window, progress)
-    return _show(args, made.as_json() | {"sram_peak_bytes": max(one.sram_peak_bytes for one in model.regions)}, begun)
+    return _show(
+        args, model, made.as_json() | {"sram_peak_bytes": max(one.sram_peak_bytes for one in model.regions)}, begun
+    )
 
 
 def _precision(args: argparse.Namespace) -> int:
@@ -86,7 +87,8 @@ def _precision(args: argparse.Namespace) -> int:
     begun, ids = perf_counter(), _ids(args)
     with report.Progress() as progress:
         model = _model(args, progress)
-        wide = precision.roomy(as_mesh(args.mesh, args.device))
-        judge = _model(args, progress, mesh=wide, device=wide.device, dtype="fp32", accumulate="fp32")
+        on, apart = precision.roomy(model.block.mesh), model.placement.prefill.mesh
+        wide = {"mesh": on, "device": on.device, "prefill_mesh": apart, "dtype": "fp32", "accumulate": "fp32"}
+        judge = _model(args, progress, **wide)
         made = precision.compare(model, judge, ids, args.window, progress)
-    return _show(args, made.as_json(), begun)
+    return _show(args, model, made.as_json(), begun)

@@ -65,7 +65,7 @@ class Elision:
 
     def tree(self, rounds: tuple[Round, ...]) -> int:
         """Plan a reduce tree, or a round of one, its messages as ever; how many rounds that was."""
-        if not self.executor.has_trees:
+        if self.executor.tree is None:
             return self.messages(rounds)
         tree = reduce_tree(self.schedule, rounds)
         if tree is None:

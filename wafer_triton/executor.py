@@ -249,13 +249,10 @@ class Executor(ABC):
         """One step for all products of a run of compute-shift rounds, on tiles as they lie, where there is one."""
         return None
 
-    has_trees = False  # whether `tree` is there
-
-    def tree(
-        self, memory: Memory, found: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
-    ) -> list[Step]:
-        """The steps of a reduce tree and of the operations before it, on operands as they lie."""
-        raise NotImplementedError
+    @property
+    def tree(self) -> TreePlanner | None:
+        """What plans a reduce tree and the operations before it, on operands as they lie, where executors have it."""
+        return None
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         """The steps of one round: its moves, then its local operations."""
@@ -271,6 +268,10 @@ class Memory:
     buffers: dict[str, Buffer]
     tensors: dict[str, torch.Tensor]
     tables: Tables | None = None
+
+
+# memory, the tree, the operations before it, and where their operands lie
+TreePlanner = Callable[[Memory, Tree, tuple[Local, ...], Sequence[tuple[Place, ...]]], list[Step]]
 
 
 @dataclass(eq=False)

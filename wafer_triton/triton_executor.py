@@ -16,7 +16,7 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import BackendError
-from wafer_triton.executor import Executor, Launch, Memory, Place, Program, Step
+from wafer_triton.executor import Executor, Launch, Memory, Place, Program, Step, TreePlanner
 from wafer_triton.fusing import (
     ComputeShifts,
     Tree,
@@ -67,8 +67,6 @@ class TritonExecutor(Executor):
     GPU at once; "rounds", one by one; or "auto", as many in a launch as are safe. `shuffle` is a seed for the order of
     the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
     """
-
-    has_trees = True
 
     def __init__(
         self,
@@ -158,7 +156,7 @@ class TritonExecutor(Executor):
         if tree is None:
             return None
         found, before, number = tree
-        return number, self.tree(memory, found, before, [tuple(map(Place, op.ins)) for op in before])
+        return number, self._tree(memory, found, before, [tuple(map(Place, op.ins)) for op in before])
 
     def _shifts(self, memory: Memory, found: ComputeShifts) -> list[Step]:
         mesh, number = memory.mesh, found.number
@@ -247,7 +245,12 @@ class TritonExecutor(Executor):
         run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    def tree(
+    @property
+    def tree(self) -> TreePlanner:
+        """One launch, with those operations in it that may join, see `Executor.tree`."""
+        return self._tree
+
+    def _tree(
         self, memory: Memory, found: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
     ) -> list[Step]:
         """The last operations before the tree join its launch, as far as their bits do not depend on that."""

@@ -121,7 +121,9 @@ def test_perplexity_command(folder, options, capsys):
     assert code == 0 and out.count("\n") == 1 and "perplexity" in err
     wanted = perplexity(wafer(folder), ids()[:40], 32)
     assert (made["perplexity"], made["tokens"]) == (wanted.perplexity, 39)
-    assert made["mesh"] == "3" and made["window"] == 32 and 0 < made["sram_peak_bytes"] <= 49_152
+    assert (
+        made["mesh"] == made["prefill_mesh"] == "3x3" and made["window"] == 32 and 0 < made["sram_peak_bytes"] <= 49_152
+    )
 
 
 def test_precision_command(folder, options, capsys):
@@ -131,6 +133,13 @@ def test_precision_command(folder, options, capsys):
     assert code == 0 and out.count("\n") == 1
     assert made["largest"] == wanted.largest and made["relative_rms"] == wanted.relative_rms
     assert made["tokens"] == 59 and made["accumulate"] == "fp16"
+
+
+def test_precision_on_planned_meshes(options, capsys):
+    code, out, _ = run(capsys, "precision", *options, "--mesh", "plan", "--device", "wormhole", "--json")
+    made = json.loads(out)
+    assert code == 0 and 0 < made["relative_rms"] < 0.1
+    assert made["mesh"] != "3x3" and made["device"] == "wormhole"
 
 
 def test_without_json_people_read_stdout(options, capsys):

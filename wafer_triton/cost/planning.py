@@ -33,15 +33,16 @@ class Plan:
 
 
 def plan(
-    *, model: str | ModelSizes, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5
-) -> list[Plan]:
-    """The fastest plans for a request, best first, over square meshes whose sides are multiples of `step`.
+    *, model: str | ModelSizes, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    sides: Sequence[int] | None = None,
+) -> list[Plan]:  # fmt: skip
+    """The fastest plans for a request, best first, over square meshes of the given `sides`, or all multiples of `step`.
 
     A plan holds all layers and the whole cache in the SRAM of the device's regions. Raises the last reason (SramError,
     MeshError) when there is none.
     """
     on, sizes = find_device(device), model_sizes(model)
-    sides = range(step, min(on.rows, on.cols) + 1, step)
+    sides = range(step, min(on.rows, on.cols) + 1, step) if sides is None else sides
     prefills, reason = _seconds(sides, lambda side: estimate.prefill(device=on, model=sizes, mesh=side, tokens=input))
     ends = [input + 1, input + output]
     decodes, why = _seconds(
@@ -68,7 +69,7 @@ def plan(
             )
         )
     found.sort(key=lambda one: -one[2].tokens_per_second)
-    c = constants(on)
+    c = constants(on).in_decode()
     return [
         Plan(
             first,
@@ -84,7 +85,9 @@ def plan(
     ]
 
 
-def _seconds(sides: range, estimated: Callable[[int], estimate.Layered]) -> tuple[dict[int, float], WaferError | None]:
+def _seconds(
+    sides: Sequence[int], estimated: Callable[[int], estimate.Layered]
+) -> tuple[dict[int, float], WaferError | None]:
     """Seconds by side, and why the largest side did not do if none did."""
     seconds, reason = {}, None
     for side in sides:

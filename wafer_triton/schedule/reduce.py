@@ -7,6 +7,7 @@ a pass-through circuit. K = 1 is a chain from both ends to the middle.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import isqrt
 
@@ -94,21 +95,19 @@ def reduce(
     """
     size = b.mesh.length(axis)
     place: int | Index
+    stages: Iterable[tuple[Index, ...]]
     if root is None or np.ndim(root) == 0:
-        stages, place = tree(size, algorithm, groups, None if root is None else int(np.asarray(root)))
-        trees, lines = [stages], None
+        pairs, place = tree(size, algorithm, groups, None if root is None else int(np.asarray(root)))
+        stages, lines = [tuple(np.array(way, np.int64).reshape(-1, 2).T for way in stage) for stage in pairs], None
     else:
         place = np.asarray(root)
-        trees = [tree(size, algorithm, groups, int(one))[0] for one in place]
-        lines = np.arange(len(trees))
+        stages, lines = _stages(size, algorithm, groups, place), np.arange(len(place))
     numel = b.buffers[acc].numel
-    for step in range(max(map(len, trees))):
+    for stage in stages:
         exchanges, adds = [], []
-        for way, inbox in enumerate((f"{acc}.up", f"{acc}.down")):
-            pairs = _table([tree[step][way] if step < len(tree) else [] for tree in trees])
-            if pairs is None:
+        for (send, recv), inbox in zip(stage, (f"{acc}.up", f"{acc}.down"), strict=True):
+            if not send.size:
                 continue
-            send, recv = pairs if lines is not None else (pairs[0][0], pairs[1][0])
             b.like(inbox, acc)
             exchange = b.exchange(axis, acc, inbox, send, recv, lines)
             exchanges.append(exchange)
@@ -179,13 +178,29 @@ def all_reduce(
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
-def _table(lines: list[list[tuple[int, int]]]) -> tuple[Index, Index] | None:
-    """Pairs of each line as two arrays [lines, n], padded with -1; None if there are no pairs."""
-    width = max(map(len, lines))
-    if width == 0:
-        return None
-    table = np.full((2, len(lines), width), -1, np.int64)
-    for number, pairs in enumerate(lines):
-        if pairs:
-            table[:, number, : len(pairs)] = np.transpose(pairs)
-    return table[0], table[1]
+def _stages(size: int, algorithm: str, groups: tuple[int, ...] | None, place: Index) -> Iterator[tuple[Index, ...]]:
+    """The stages of trees whose roots are at `place`: upwards and downwards senders and receivers [2, lines, n]."""
+    for one in (place.min(), place.max()):
+        tree(size, algorithm, groups, int(one))  # raises for a root off the line
+    for stage in _all_stages(size, algorithm, groups):
+        ways = [way[:, place] for way in stage]
+        chosen = tuple(way[:, :, (way[0] >= 0).any(0)] for way in ways)
+        if any(way.size for way in chosen):
+            yield chosen
+
+
+@lru_cache(maxsize=64)
+def _all_stages(size: int, algorithm: str, groups: tuple[int, ...] | None) -> list[tuple[Index, Index]]:
+    """For every root on the line its tree's senders and receivers [2, roots, n] of each stage, padded with -1."""
+    trees = [tree(size, algorithm, groups, root)[0] for root in range(size)]
+    found = []
+    for step in range(max(map(len, trees))):
+        ways = []
+        for way in range(2):
+            pairs = [stages[step][way] if step < len(stages) else [] for stages in trees]
+            table = np.full((size, max(map(len, pairs)), 2), -1, np.int64)
+            for root, some in enumerate(pairs):
+                table[root, : len(some)] = np.array(some, np.int64).reshape(-1, 2)
+            ways.append(np.moveaxis(table, 2, 0))
+        found.append((ways[0], ways[1]))
+    return found

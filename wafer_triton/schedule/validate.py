@@ -244,10 +244,12 @@ class _Check:
             _cells(None if slot.index is None else slot.of_cores(flat, self.mesh), flat, slots)
             for slot, flat in ((one.slot, mine.flat(self.mesh)), (other.slot, others.flat(self.mesh)))
         ]
-        both = np.intersect1d(cells[0], cells[1])
+        touched = np.zeros(self.mesh.cores * slots, np.bool_)
+        touched[cells[0]] = True
+        both = cells[1][touched[cells[1]]]
         if not both.size:
             return None
-        row, col = divmod(int(both[0]) // slots, self.mesh.shape[1])
+        row, col = divmod(int(both.min()) // slots, self.mesh.shape[1])
         return row, col
 
 

@@ -1,0 +1,120 @@
+"""Models whose user gives no mesh, or no K-trees: what the cost model chooses, and that the model lies there."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from wafer_triton import estimate
+from wafer_triton.cost.model_presets import ModelSizes
+from wafer_triton.device import PRESETS
+from wafer_triton.errors import DeviceError, MeshError, SramError, WaferError
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+
+pytestmark = pytest.mark.slow
+
+CONFIG = DecoderConfig(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=10, vocab_size=31, max_position_embeddings=64, qk_norm=True, name="tiny",
+)  # fmt: skip
+SIZES = ModelSizes("tiny", 3, 24, 40, 4, 2, 10)
+SMALL = replace(PRESETS["wse2"], name="small", rows=11, cols=12, sram_bytes=7 * 1024)
+TOKENS = torch.randint(31, (20,), generator=torch.Generator().manual_seed(1)).tolist()
+LENGTHS = {"max_prompt": 14, "max_length": 40}
+
+
+def weights() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in param_shapes(CONFIG).items()}
+
+
+def made(**options) -> WaferForCausalLM:
+    return WaferForCausalLM(CONFIG, weights(), **({"device": SMALL} | LENGTHS | options))
+
+
+def sides(model: WaferForCausalLM) -> tuple[int, int]:
+    decode, prefill = model.placement.decode.mesh, model.placement.prefill.mesh
+    assert decode.rows == decode.cols and prefill.rows == prefill.cols
+    return decode.rows, prefill.rows
+
+
+def seconds(decode: int, prefill: int) -> float:
+    return estimate.request(
+        device=SMALL, model=SIZES, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26
+    ).seconds  # fmt: skip
+
+
+def test_the_fastest_meshes_that_hold_the_model():
+    found = {}
+    for decode, prefill in product(range(1, 12), repeat=2):
+        try:
+            made(mesh=decode, prefill_mesh=prefill)
+        except WaferError:
+            continue
+        found[decode, prefill] = seconds(decode, prefill)
+    fastest = min(found, key=lambda pair: found[pair])
+    everything = {pair: seconds(*pair) for pair in product(range(4, 12), repeat=2)}
+    assert min(everything, key=lambda pair: everything[pair]) not in found, "SRAM decides here, not the estimate alone"
+    assert sides(made()) == fastest
+
+
+def test_a_planned_model_is_the_model_on_those_meshes():
+    planned = made()
+    decode, prefill = sides(planned)
+    same = made(mesh=decode, prefill_mesh=prefill)
+    for model in (planned, same):
+        model.prefill(TOKENS[:14])
+    assert torch.equal(planned.step(TOKENS[14]), same.step(TOKENS[14]))
+    assert planned.account() == same.account()
+    wide = made(mesh=2, device="wormhole")
+    planned.reset()
+    assert list(planned.generate(TOKENS[:9], 8)) == list(wide.generate(TOKENS[:9], 8))
+
+
+def test_what_the_user_gives_stands():
+    assert sides(made(prefill_mesh=5))[1] == 5
+    model = made(groups=(2,), prefill_groups=(1,))
+    assert (model.placement.decode.groups, model.placement.prefill.groups) == ((2,), (1,))
+    mine = Mesh(3, 4, replace(SMALL, name="mine", sram_bytes=2**20))
+    assert made(mesh=mine, device=None).block.mesh == mine, "a Mesh keeps its device"
+
+
+@pytest.mark.parametrize("rows, cols", [(7, 7), (5, 11)])
+def test_trees_are_the_fastest_on_each_axis(rows, cols):
+    """Groups of an all-reduce of one word, by trying all."""
+    block = made(mesh=(rows, cols), device="wse2").block
+    for axis, length in (("x", cols), ("y", rows)):
+        cycles = {
+            count: estimate.gemv(mesh=(length, 1), k=length, n=1, groups=count).cycles for count in range(1, length)
+        }
+        # it is chosen for set-ups and hops alone, so it may carry a word more than the best
+        assert cycles[block.tree(axis)[0]] == pytest.approx(min(cycles.values()), abs=2)
+
+
+@pytest.mark.parametrize(
+    "device, error, message",
+    [
+        (replace(SMALL, sram_bytes=512), MeshError, "no mesh is given, and none on small holds tiny; give mesh= "),
+        (replace(SMALL, rows=1, cols=1), MeshError, r"none on small holds tiny; give mesh= \(.* over the 7,168 B"),
+        ("wsee", DeviceError, "unknown device 'wsee'; did you mean"),
+    ],
+)
+def test_nothing_to_plan(device, error, message):
+    with pytest.raises(error, match=message):
+        made(device=device)
+
+
+def test_decode_fits_but_no_prefill():
+    with pytest.raises(SramError, match="prefill attention on mesh 2x2: core .* over the 6,144 B of SRAM on small"):
+        made(device=replace(SMALL, sram_bytes=6 * 1024), prefill_mesh=2)
+
+
+def test_a_head_that_no_multiple_of_the_mesh_holds():
+    tall, on = replace(CONFIG, vocab_size=8000), replace(SMALL, sram_bytes=12 * 1024)
+    with pytest.raises(
+        MeshError, match="does not fit small: no multiple of mesh 4x4 there holds its head; .* mesh 8x8"
+    ):
+        WaferForCausalLM.from_config(tall, mesh=4, device=on, **LENGTHS)
