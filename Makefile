@@ -10,7 +10,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test bench gpu clean
+.PHONY: help demo test quick lint typecheck wheel-test bench bench-models gpu clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -44,8 +44,11 @@ wheel-test: .venv/.installed  ## build a wheel and try it outside the repository
 
 bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).json
 	@mkdir -p bench/results
-	$(BIN)/pytest bench --benchmark-json=bench/results/$(BENCH).json
+	$(BIN)/pytest bench --ignore=bench/bench_models.py --benchmark-json=bench/results/$(BENCH).json
 	$(BIN)/python bench/report.py bench/results/$(BENCH).json
+
+bench-models: .venv/.installed  ## time SmolLM2-135M beside transformers; writes bench/results/models.json
+	$(BIN)/pytest bench/bench_models.py --benchmark-json=bench/results/models.json
 
 gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, and the figures to reach
 	$(BIN)/python bench/gpu.py

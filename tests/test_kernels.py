@@ -17,13 +17,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tiles import CORES, DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import KERNELS, Operand, elementwise, exchange, find, one_round, tree
+from wafer_triton.kernels import KERNELS, Operand, elementwise, exchange, find, one_round
 
-DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-CORES = 5
 RUNNING = [3, 0, 4]  # a subset, in no order
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
@@ -107,30 +106,6 @@ ROUNDED = [
     ),
     *(Case("silu_mul", (m * n,), (2 * m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 96), (5, 7), (33, 35))),
 ]
-
-
-def memory(values: Tensor, index: Sequence[int] | None = None) -> Operand:
-    """Tiles [cores, numel] laid out in NaN with gaps between them; core i's lies in row index[i]."""
-    cores, numel = values.shape
-    stride, offset = numel + 3, 5
-    flat = torch.full((offset + cores * stride + 7,), float("nan"), dtype=values.dtype)
-    rows = torch.arange(cores) if index is None else torch.tensor(index)
-    flat[offset + rows[:, None] * stride + torch.arange(numel)] = values
-    return Operand(flat.to(DEVICE), offset, stride, None if index is None else table(index))
-
-
-def table(entries: Sequence[int]) -> Tensor:
-    return torch.tensor(entries, dtype=torch.int32, device=DEVICE)
-
-
-def tiles(operand: Operand, numel: int, cores: int = CORES) -> Tensor:
-    """The tiles [cores, numel] of an operand."""
-    rows = torch.arange(cores) if operand.index is None else operand.index.cpu().long()
-    return operand.tensor.cpu()[operand.offset + rows[:, None] * operand.stride + torch.arange(numel)]
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def run(case: Case, ins: list[Tensor], outs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -307,65 +282,3 @@ def test_compute_shift_rounds_make_a_mesh_gemm(dtype, m, k, n, accumulate):
     assert same_bits(one, other)
     whole = torch.einsum("ipmk,pjkn->ijmn", a.unflatten(-1, (m, k)).float(), b.unflatten(-1, (k, n)).float())
     assert torch.equal(one.view(side, side, m, n), whole)
-
-
-# Two groups, chains from both ends to their roots 1 and 4, then 4 to 1; core 6 alone feeds 4 a third message.
-PARENT = [1, -1, 1, 4, 1, 4, 4]
-SLOT = [0, -1, 1, 0, 2, 1, 2]
-ORDER = [6, 0, 5, 2, 3, 4, 1]
-
-
-def run_tree(acc: Operand, size: int, times: int = 1, **params) -> Tensor:
-    """Reduce over the tree above, in NaN-filled mailboxes; every core's final vector [cores, size]."""
-    children = [sum(parent == core for parent in PARENT) for core in range(7)]
-    mailbox = memory(torch.full((7, 3 * size), float("nan"), dtype=acc.tensor.dtype))
-    flags = torch.zeros(7, 3, dtype=torch.int32, device=DEVICE)
-    for _ in range(times):
-        tree(acc, mailbox, flags, *map(table, (ORDER, children, PARENT, SLOT)), size=size, **params)
-    assert not flags.any()
-    return tiles(acc, size, 7)
-
-
-def fold(values: Tensor, op: str) -> Tensor:
-    """The same reduction as a sequence of local operations, each rounded to the buffer's dtype."""
-    values = values.clone()
-    for core in ORDER:
-        children = sorted((SLOT[child], child) for child in range(7) if PARENT[child] == core)
-        for _, child in children:
-            total = values[core].float()
-            local.find(op).run(total, values[core].float(), values[child].float(), size=total.numel())
-            values[core] = total.to(values.dtype)
-    return values
-
-
-@dtypes
-@pytest.mark.parametrize("op", ["add", "maximum"])
-@pytest.mark.parametrize("size", [1, 35, 1030])
-def test_tree_is_a_sequence_of_local_operations(dtype, op, size):
-    torch.manual_seed(0)
-    values = torch.randn(7, size).to(dtype)
-    assert same_bits(run_tree(memory(values), size, op=op), fold(values, op))
-
-
-def test_tree_leaves_its_flags_ready_for_the_next_launch():
-    values = torch.randint(-3, 4, (7, 35)).float()
-    assert torch.equal(run_tree(memory(values), 35, times=2), fold(fold(values, "add"), "add"))
-
-
-def test_tree_refuses_another_operation():
-    with pytest.raises(BackendError, match="one of add, maximum, not 'mean'"):
-        run_tree(memory(torch.zeros(7, 1)), 1, op="mean")
-
-
-@dtypes
-@pytest.mark.parametrize(("m", "accumulate"), [(1, "fp32"), (6, "fp32"), (2, "fp16")])
-def test_mesh_gemv_is_one_launch(dtype, m, accumulate):
-    torch.manual_seed(0)
-    k, n = 5, 35
-    params = {"m": m, "k": k, "n": n, "accumulate": accumulate}
-    x, w = (torch.randint(-3, 4, (7, numel)).to(dtype) for numel in (m * k, k * n))
-    product = torch.zeros(7, m * n)
-    local.find("gemm").run(product, x.float(), w.float(), **params)
-    acc = memory(torch.full((7, m * n), float("nan"), dtype=dtype))
-    got = run_tree(acc, m * n, times=2, before=[find("gemm").part((acc,), (memory(x), memory(w)), **params)])
-    assert same_bits(got, fold(product.to(dtype), "add"))

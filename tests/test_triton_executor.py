@@ -8,7 +8,6 @@ import os
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,8 +17,6 @@ from wafer_triton import triton_executor
 from wafer_triton.errors import BackendError
 from wafer_triton.fusing import sends_of
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.ops import mesh_gemm, run
 from wafer_triton.recipes import recipe
 from wafer_triton.schedule.rounds import Builder, Cores, Schedule, Slot
@@ -251,60 +248,6 @@ def test_what_a_reduction_received_may_be_read_later(role, exchange):
     assert program.read("out" if role == "scratch" else "inbox").flatten().tolist() == [0, 1, 3]
 
 
-# --- the decoder ---
-
-CONFIG = DecoderConfig(
-    hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-    vocab_size=13, max_position_embeddings=64, rms_norm_eps=1e-5,
-)  # fmt: skip
-TOKENS = [3, 1, 4, 1, 5, 9, 2]
-
-
-def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, **options) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    weights = {
-        name: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for name, shape in param_shapes(CONFIG).items()
-    }
-    model = WaferForCausalLM(
-        CONFIG, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
-    )
-    found = [model.prefill(TOKENS[:prompt]), *(model.step(token) for token in TOKENS[prompt:])]
-    return torch.stack([one.cpu().clone() for one in found])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-@pytest.mark.parametrize("mesh", ["2", "2x1"])
-def test_a_decoder_layer_agrees_with_torch(mesh, dtype):
-    want = logits(TorchExecutor(), mesh, dtype)
-    got = logits(TritonExecutor(), mesh, dtype)
-    assert_close(got, want.double(), dtype, want * (1 + (1e-5 if dtype == "fp32" else 2e-3)))
-
-
-@pytest.mark.slow
-def test_a_decoder_layer_with_fp16_accumulation():
-    want = logits(TorchExecutor(), "2", "fp16", accumulate="fp16")
-    got = logits(TritonExecutor(), "2", "fp16", accumulate="fp16")
-    assert_close(got, want.double(), "fp16", want * 1.002)
-
-
-@pytest.mark.slow
-def test_a_decoder_layer_in_any_order_poisoned_and_elided_is_the_same_bits():
-    want = bits(logits(TritonExecutor(), "2", "bf16"))
-    assert bits(logits(TritonExecutor(shuffle=5, poison=True), "2", "bf16")) == want
-    assert bits(logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), "2", "bf16")) == want
-
-
-@pytest.mark.slow
-def test_the_decoder_runs_on_compute_shift_and_trees(launches):
-    logits(TritonExecutor(), "3", prompt=6)
-    # prefill: qkv, attention, output, gate and up, down on 3 x 3; GEMM-T's 3 row reductions; norms and softmax
-    assert launches["one_round"] == 5 * 3
-    assert launches["gemm_t"] == 3, "that of decode, which a tree follows, shares its launch"
-    assert launches["tree"] > 3 + 8
-    assert launches["rope"] == 1 + 1
-
-
 # --- errors ---
 
 
@@ -316,46 +259,6 @@ def test_a_cpu_needs_the_interpreter(monkeypatch):
         with pytest.raises(BackendError, match="found no GPU; use backend='torch', or set TRITON_INTERPRET=1"):
             TritonExecutor()
         assert not triton_executor.available()
-
-
-def test_a_graph_is_recorded_at_the_second_call_and_then_replayed(monkeypatch):
-    calls = []
-
-    class Graph:
-        def replay(self):
-            calls.append("replay")
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: nullcontext(calls.append("record")))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
-    step = TritonExecutor(device="cuda").capture(lambda: calls.append("run"))
-    assert calls == []
-    for now in (["run"], ["record", "run", "replay"], ["replay"]):
-        calls.clear()
-        step()
-        assert calls == now
-    assert TritonExecutor().capture(calls.clear) == calls.clear, "on a CPU it is what it was"
-
-
-def test_a_recording_that_was_interrupted_is_done_again(monkeypatch):
-    calls = []
-
-    def run():
-        calls.append("run")
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: calls.append("replay")))
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
-    step = TritonExecutor(device="cuda").capture(run)
-    step()
-    with pytest.raises(KeyboardInterrupt):
-        step()
-    step()
-    assert calls == ["run", "run", "run", "replay"]
 
 
 def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):

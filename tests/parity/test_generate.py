@@ -13,7 +13,6 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.families import SHAPES, RandomWeights, config_of
 from wafer_triton.models.generate import Sampling
-from wafer_triton.torch_executor import TorchExecutor
 
 pytestmark = pytest.mark.slow
 
@@ -314,45 +313,3 @@ def test_chat_without_a_template_or_tokenizer(checkpoint, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match="the tokenizer has no chat template"):
         WaferForCausalLM.from_pretrained(tmp_path, mesh=2, max_length=16).chat([{"role": "user", "content": "hi"}], 1)
-
-
-class Replayed(TorchExecutor):
-    """What is captured leaves its results, from its second call on, where that one left them, as a CUDA graph does."""
-
-    results: dict
-
-    def capture(self, run):
-        static, calls = {}, []
-
-        def call():
-            calls.append("call")
-            before = dict(self.results)
-            run()
-            if len(calls) == 2:
-                static.update(self.results)
-            elif len(calls) > 2:
-                for active, made in list(self.results.items()):
-                    if made is not before.get(active):
-                        static[active].copy_(made)
-                self.results.clear()
-                self.results.update(before)
-
-        return call
-
-
-def test_steps_of_changing_sequences_keep_their_results_apart():
-    """A graph is recorded for each set of sequences that are still going, and they take turns."""
-    found = []
-    for on in (TorchExecutor(), Replayed()):
-        model = WaferForCausalLM.from_config(CONFIG, mesh=4, batch=2, executor=on, max_length=24, seed=1)
-        if isinstance(on, Replayed):
-            on.results = model.layers.results
-        logits = []
-        for _ in range(2):
-            model.reset()
-            for number, prompt in enumerate(([3, 4, 5], [7, 8])):
-                model.prefill(prompt, sequence=number)
-            logits += [model.advance([step, step + 1])[0] for step in range(3)]
-            logits += [model.advance([step, None])[0] for step in range(3)]
-        found.append(torch.stack(logits))
-    assert torch.equal(*found) and len(found[0].unique(dim=0)) == 6

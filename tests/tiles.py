@@ -1,0 +1,36 @@
+"""Tiles in memory that is NaN around them, as tests of kernels lay them out."""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from wafer_triton.kernels import Operand
+
+DEVICE = "cpu" if triton.knobs.runtime.interpret else "cuda"
+CORES = 5
+
+
+def memory(values: Tensor, index: Sequence[int] | None = None) -> Operand:
+    """Tiles [cores, numel] laid out in NaN with gaps between them; core i's lies in row index[i]."""
+    cores, numel = values.shape
+    stride, offset = numel + 3, 5
+    flat = torch.full((offset + cores * stride + 7,), float("nan"), dtype=values.dtype)
+    rows = torch.arange(cores) if index is None else torch.tensor(index)
+    flat[offset + rows[:, None] * stride + torch.arange(numel)] = values
+    return Operand(flat.to(DEVICE), offset, stride, None if index is None else table(index))
+
+
+def table(entries: Sequence[int]) -> Tensor:
+    return torch.tensor(entries, dtype=torch.int32, device=DEVICE)
+
+
+def tiles(operand: Operand, numel: int, cores: int = CORES) -> Tensor:
+    """The tiles [cores, numel] of an operand."""
+    rows = torch.arange(cores) if operand.index is None else operand.index.cpu().long()
+    return operand.tensor.cpu()[operand.offset + rows[:, None] * operand.stride + torch.arange(numel)]
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
