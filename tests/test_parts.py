@@ -154,3 +154,24 @@ print(arguments([elementwise(user.clip).part((x,), (x,), size=4), gemm])["SOURCE
     assert [len(keys) for keys in found] == [3, 3, 3], "the body, the function it calls, and the product"
     assert found[1] == found[2]
     assert [one == two for one, two in zip(found[0], found[1], strict=True)] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "accumulate, dtype, joined", [("fp32", "fp32", "add, gemm"), ("fp16", "fp16", "gemm")], ids=["fp32", "fp16"]
+)
+def test_what_does_not_agree_goes_before_the_tree_by_itself(accumulate, dtype, joined):
+    """A product that rounds every step, behind a sum that does not."""
+    b = Builder(Mesh(1, 6), "product of a sum")
+    for name, role in (("a", "input"), ("w", "input"), ("h", "scratch"), ("y", "output")):
+        b.buffer(name, (2, 2), dtype, role)
+    b.round(b.local("add", "h", ("a", "a"), size=4))
+    b.round(b.local("gemm", "y", ("h", "w"), m=2, k=2, n=2, accumulate=accumulate))
+    all_reduce(b, "y", "x")
+    given = {name: torch.randn(1, 6, 2, 2) for name in "aw"}
+    judge, program = (on.bind(b.build(), given) for on in (TorchExecutor(), TritonExecutor()))
+    for one in (judge, program):
+        one.run()
+    torch.testing.assert_close(program.read("y"), judge.read("y"), rtol=1e-6, atol=1e-6)
+    whats = [step.what for step in program.steps if isinstance(step, Launch)]
+    assert [what.split(", reduce")[0] for what in whats if "tree" in what] == [joined]
+    assert ("add" in whats) == (joined == "gemm"), "in a launch of its own"

@@ -121,6 +121,12 @@ def test_every_root_gets_the_whole_line(size, groups, op, exchange):
         assert torch.equal(run(b, tiles, exchange)[:, place], wanted)
 
 
+@pytest.mark.parametrize("roots", [[0, 5, 1], [2, -1, 4]], ids=str)
+def test_no_line_has_its_root_off_the_mesh(roots):
+    with pytest.raises(MeshError, match=f"K-tree over 5 cores: root {roots[1]} is off the line"):
+        reduce(line(5, 3), "acc", "x", root=roots)
+
+
 @executors
 @pytest.mark.parametrize("roots", [[0, 0, 0], [4, 2, 0], [1, 3, 3]], ids=str)
 @pytest.mark.parametrize("axis", ["x", "y"])

@@ -78,6 +78,12 @@ def test_exchanges_of_one_round_do_not_meet():
     b = builder()
     both = b.exchange("x", "a", "b", [0], [1]), b.exchange("y", "b", "c", [0], [1])
     refused(b, *both, message="core (0, 1) receives into b[0], which it sends")
+    b = builder()  # they meet in the last core of both alone
+    both = (
+        b.exchange("x", "a", "c", [[0], [0]], [[1], [2]]),
+        b.exchange("y", "b", "c", [[0], [-1], [0]], [[1], [-1], [1]]),
+    )
+    refused(b, *both, message="core (1, 2) receives two tiles in c[0]")
 
 
 def test_one_core_may_receive_in_several_slots_lines_or_buffers():

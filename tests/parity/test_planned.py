@@ -77,7 +77,12 @@ def test_a_planned_model_is_the_model_on_those_meshes():
 def test_what_the_user_gives_stands():
     assert sides(made(prefill_mesh=5))[1] == 5
     model = made(groups=(2,), prefill_groups=(1,))
-    assert (model.placement.decode.groups, model.placement.prefill.groups) == ((2,), (1,))
+    assert (model.placement.decode.tree("x"), model.placement.prefill.tree("y")) == ((2,), (1,))
+    chains, trees = made(mesh=8, groups=()), made(mesh=8)
+    for one in (chains, trees):
+        one.prefill(TOKENS[:5])
+        one.step(3)
+    assert chains.account().rounds > trees.account().rounds, "one level takes more stages"
     mine = Mesh(3, 4, replace(SMALL, name="mine", sram_bytes=2**20))
     assert made(mesh=mine, device=None).block.mesh == mine, "a Mesh keeps its device"
 
@@ -118,3 +123,6 @@ def test_a_head_that_no_multiple_of_the_mesh_holds():
         MeshError, match="does not fit small: no multiple of mesh 4x4 there holds its head; .* mesh 8x8"
     ):
         WaferForCausalLM.from_config(tall, mesh=4, device=on, **LENGTHS)
+    less = replace(CONFIG, vocab_size=4000)
+    model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, on, origin=(6, 7)), **LENGTHS)
+    assert str(model.placement.head.mesh) == "8x8", "wherever the mesh was"
