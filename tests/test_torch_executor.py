@@ -1,4 +1,4 @@
-"""The torch executor: the round rule, what poison may reach, and elision, which must not change a bit."""
+"""The torch executor: the round rule, what poison may reach, and the messages of a tree."""
 
 import numpy as np
 import pytest
@@ -21,12 +21,6 @@ def values(made: Schedule, given: dict[str, torch.Tensor], exchange: str = "expl
     program = TorchExecutor(exchange=exchange, **options).bind(made, given)
     program.run()
     return {name: program.read(name) for name, buffer in made.buffers.items() if buffer.role != "scratch"}
-
-
-def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
-    assert one.keys() == two.keys()
-    for name, value in one.items():
-        assert torch.equal(value, two[name]), f"{name}: {value.flatten().tolist()} and {two[name].flatten().tolist()}"
 
 
 # --- poison ---

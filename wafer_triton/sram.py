@@ -24,37 +24,50 @@ class SramAccount:
     by_buffer: dict[str, int]
 
 
-def account(schedule: Schedule) -> SramAccount:
-    """The SRAM peak of a schedule; all cores of a mesh hold the same buffers.
+@dataclass(frozen=True)
+class Span:
+    """A buffer's bytes on a physical core, from round `start` to round `end`, which may be the end behind the last."""
+
+    start: int
+    end: int
+    bytes: int
+
+
+def spans(schedule: Schedule) -> dict[str, Span]:
+    """When each buffer lives; those that are never used do not, unless they are resident.
 
     A resident buffer or input lives from the start, a resident buffer or output to the end, and every buffer at least
     from its first use to its last.
     """
-    rounds = schedule.rounds
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for number, round_ in enumerate(rounds):
+    for number, round_ in enumerate(schedule.rounds):
         for name in round_.touched:
             first.setdefault(name, number)
             last[name] = number
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
-    size = {name: buffer.bytes * fold for name, buffer in schedule.buffers.items()}
-    change = [0] * (len(rounds) + 2)
-    spans = {}
+    found = {}
     for name, buffer in schedule.buffers.items():
-        if name not in first and buffer.role != "resident":
-            continue
-        start = 0 if buffer.role in ("input", "resident") else first[name]
-        end = len(rounds) if buffer.role in ("output", "resident") else last[name]
-        spans[name] = (start, end)
-        change[start] += size[name]
-        change[end + 1] -= size[name]
+        if name in first or buffer.role == "resident":
+            start = 0 if buffer.role in ("input", "resident") else first[name]
+            end = len(schedule.rounds) if buffer.role in ("output", "resident") else last[name]
+            found[name] = Span(start, end, buffer.bytes * fold)
+    return found
+
+
+def account(schedule: Schedule) -> SramAccount:
+    """The SRAM peak of a schedule; all cores of a mesh hold the same buffers."""
+    living = spans(schedule)
+    change = [0] * (len(schedule.rounds) + 2)
+    for span in living.values():
+        change[span.start] += span.bytes
+        change[span.end + 1] -= span.bytes
     peak, peak_round, now = 0, 0, 0
     for number, delta in enumerate(change):
         now += delta
         if now > peak:
             peak, peak_round = now, number
-    live = {name: size[name] for name, (start, end) in spans.items() if start <= peak_round <= end}
+    live = {name: span.bytes for name, span in living.items() if span.start <= peak_round <= span.end}
     return SramAccount(peak, peak_round, dict(sorted(live.items(), key=lambda item: -item[1])))
 
 

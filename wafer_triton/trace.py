@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from wafer_triton.account import Loads, link_loads, per_round
 from wafer_triton.errors import BackendError
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.sram import spans
 
 EACH = ("hops", "busiest_link_bytes", "flows", "macs")
 ADDED = ("messages", "link_bytes")
@@ -136,14 +137,9 @@ def _memory(figure: Any, made: Trace) -> None:
 
 
 def _held(schedule: Schedule) -> NDArray[np.int64]:
-    """Bytes of every buffer in every round, [rounds, buffers]: as `sram.account` counts them."""
-    rounds, fold = schedule.rounds, schedule.mesh.fold[0] * schedule.mesh.fold[1]
-    held = np.zeros((len(rounds), len(schedule.buffers)), np.int64)
-    for column, (name, buffer) in enumerate(schedule.buffers.items()):
-        used = [number for number, one in enumerate(rounds) if name in one.touched]
-        if not used and buffer.role != "resident":
-            continue
-        start = 0 if buffer.role in ("input", "resident") else used[0]
-        end = len(rounds) - 1 if buffer.role in ("output", "resident") else used[-1]
-        held[start : end + 1, column] = buffer.bytes * fold
+    """Bytes of every buffer in every round, [rounds, buffers]."""
+    held, living = np.zeros((len(schedule.rounds), len(schedule.buffers)), np.int64), spans(schedule)
+    for column, name in enumerate(schedule.buffers):
+        if name in living:
+            held[living[name].start : living[name].end + 1, column] = living[name].bytes
     return held
