@@ -38,7 +38,7 @@ def resolve(name_or_path: str | Path) -> Path:
     if path.exists():
         raise CheckpointError(f"{path} is a file; give the folder that holds config.json and model.safetensors")
     near = difflib.get_close_matches(str(name_or_path), CHECKPOINTS)
-    hint = f"did you mean {near[0]!r}?" if near else f"known names: {', '.join(CHECKPOINTS)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"known by name: {', '.join(CHECKPOINTS)}; download any other"
     raise CheckpointError(f"{name_or_path}: neither a folder nor a known checkpoint; {hint}")
 
 

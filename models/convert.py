@@ -28,7 +28,7 @@ def convert(
     model: Model, *, mesh: Any, device: Any = None, dtype: Any = None, accumulate: str = "fp32",
     exchange: str = "explicit", backend: str | None = None,
 ) -> Model:  # fmt: skip
-    """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms computed on the mesh from now on, for inference.
+    """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
 
     One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). A norm that is
     not x / rms(x) * weight stays as it is. Raises ShapeError if there is nothing to convert; a layer that does not fit
@@ -85,6 +85,7 @@ class MeshLinear(_OnMesh):
         self.bias, self.inputs_first = bias, inputs_first
         self.in_features, self.out_features = weight.shape if inputs_first else weight.shape[::-1]
 
+    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """y [..., out] of x [..., in]."""
         rows = x.reshape(-1, self.in_features)
@@ -107,6 +108,7 @@ class MeshRMSNorm(_OnMesh):
         super().__init__(weight, mesh, dtype, how)
         self.eps = eps
 
+    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """The normed x [..., n]."""
         rows = x.reshape(-1, x.shape[-1])

@@ -233,7 +233,10 @@ def head_block(block: Block) -> Block:
             reason = error
             continue
         return bigger
-    raise MeshError(f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; {reason}")
+    raise MeshError(
+        f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
+        f"take another mesh or a larger device ({reason})"
+    )
 
 
 def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:

@@ -48,7 +48,8 @@ def place(
     try:
         plans = _plans(config, on, block, prompt, max(1, max_length - prompt))
     except WaferError as error:
-        raise MeshError(f"no mesh is given, and none on {on.name} holds {config.name}; give mesh= ({error})") from None
+        hint = "take a larger device, or a mesh= of yours"
+        raise MeshError(f"no mesh of {on.name} holds {config.name}; {hint} ({error})") from None
     for number, (decode_side, prefill_side) in enumerate(plans):
         try:
             return placed(decode_side, prefill_side if prefill_mesh is None else prefill_mesh)

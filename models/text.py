@@ -17,6 +17,8 @@ def tokenizer_of(folder: Path | None) -> Any:
         raise CheckpointError("a model made from a configuration has no tokenizer; give token ids")
     from transformers import AutoTokenizer
 
+    if not any(folder.glob("tokenizer*")):
+        raise CheckpointError(f"{folder}: no tokenizer there (tokenizer.json); give the folder of a whole checkpoint")
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, TypeError) as error:
@@ -36,6 +38,8 @@ def file_ids(folder: Path, path: Path, limit: int | None = None) -> list[int]:
     """The first `limit` tokens (None: all) of a text file; ShapeError unless there are two at least."""
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ShapeError(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ShapeError(f"{path}: cannot be read as UTF-8 text ({error})") from None
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]

@@ -66,7 +66,8 @@ def test_resolve_refuses_a_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("smolm2-135m", "did you mean 'smollm2-135m'"), ("gpt", "known names: smollm2-135m")]
+    ("name", "hint"),
+    [("smolm2-135m", "did you mean 'smollm2-135m'"), ("gpt", "known by name: smollm2-135m; ")],
 )
 def test_resolve_lists_names(name, hint):
     with pytest.raises(CheckpointError, match=f"{name}: neither a folder nor a known checkpoint; {hint}"):

@@ -11,6 +11,7 @@ from wafer_triton import cli
 from wafer_triton.device import PRESETS
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.text import tokenizer_of
 
 CONFIG = {
     "model_type": "llama",
@@ -152,7 +153,7 @@ def test_regions_are_listed_on_request(run):
         (["--mesh", "0"], "mesh 0 x 0: rows must be a whole number of at least 1"),
         (["--mesh", "-3"], "mesh -3 x -3: rows must be"),
         (["--mesh", "four"], "mesh 'four': give a side such as 16, or rows x columns"),
-        (["--mesh", "plan", "--max-length", "900000000"], "no mesh is given, and none on wse2 holds"),
+        (["--mesh", "plan", "--max-length", "900000000"], "no mesh of wse2 holds"),
         (["--mesh", "800"], "mesh 800 x 800 at (0, 0) leaves device wse2, which has 750 x 994 cores"),
         (["--device", "wse4"], "unknown device 'wse4'; did you mean 'wse"),
         (["--model", "nowhere"], "nowhere: neither a folder nor a known checkpoint"),
@@ -207,6 +208,9 @@ def test_triton_without_a_gpu(folder):
 def test_a_folder_without_a_tokenizer(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     assert cli.main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
+    assert f"{tmp_path}: no tokenizer there (tokenizer.json); give the folder of a" in capsys.readouterr().err
+    (tmp_path / "tokenizer.json").write_text("{")
+    assert cli.main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
     assert f"{tmp_path}: no tokenizer that can be read (tokenizer.json)" in capsys.readouterr().err
 
 
@@ -215,6 +219,7 @@ def test_says_which_extra_is_missing(run, monkeypatch, package):
     monkeypatch.delitem(sys.modules, "wafer_triton.report", raising=False)
     monkeypatch.delattr("wafer_triton.report", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
+    tokenizer_of.cache_clear()
     code, _, err = run()
     assert code == 2 and f"needs {package}; run: pip install 'wafer-triton[models]'" in err
 

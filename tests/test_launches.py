@@ -114,6 +114,9 @@ def test_a_mesh_that_does_not_fit_says_how_many_programs_do(gpu_that_holds):
     words = r"holds 24 programs of this kernel at once, the mesh of 5 x 5 needs 25; use launch='auto', or a smaller"
     with pytest.raises(BackendError, match=words):
         TritonExecutor(launch="persistent").bind(schedule, tiles)
+    gpu_that_holds(0)
+    with pytest.raises(BackendError, match="launch='persistent' needs a GPU, as programs wait for each other"):
+        TritonExecutor(launch="persistent").bind(schedule, tiles)
     with pytest.raises(BackendError, match="launch 'always': choose one of auto, persistent, rounds"):
         TritonExecutor(launch="always")
 

@@ -58,6 +58,11 @@ def test_a_region_must_lie_on_its_device(rows, cols, origin):
         Mesh(rows, cols, origin=origin)
 
 
+def test_the_device_of_a_mesh_is_no_name():
+    with pytest.raises(MeshError, match="mesh 4 x 4: device 'wse2' is a name; as_mesh takes names"):
+        Mesh(4, 4, "wse2")
+
+
 def test_a_region_may_touch_the_edge():
     assert Mesh(3, 5, origin=(747, 989)).cores == 15
 

@@ -79,6 +79,28 @@ def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFi
     assert "<svg" in path.with_suffix(".svg").read_text()
 
 
+def test_the_sweep_command_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"sweep gemm --over mesh --values 8,5000 --set m=8 --set k=8 --set n=8 --out {tmp_path / 'x.csv'} --no-plot"
+    assert cli.main(line.split()) == 0
+    assert "left out, as gemm cannot be on such a mesh or device: mesh = 5000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sweep gemm --over mesh --values 8 --set m=8 --set k=8 --set n=8 --no-plot --out {}/no/x.csv",
+        "sweep gemm --over mesh --values 8 --set m=8 --set k=8 --set n=8 --out {}/no/x.csv",
+        "fit --out {}/file/x",
+        "validate --write {}/file/x/y.md",
+    ],
+)
+def test_a_path_that_cannot_be_written(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(line.format(tmp_path).split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"wafer-triton: error: {tmp_path}/") and said.endswith("; give another path")
+
+
 @pytest.mark.parametrize("line", ["--values 1:2", "--values a,b", "--values 4 --set m", "--values 4 --show nothing"])
 def test_the_sweep_command_refuses(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = f"--set mesh=8 --set k=8 --set n=8 --out {tmp_path / 'x.csv'}"

@@ -217,6 +217,8 @@ def test_a_buffer_is_declared_once():
     assert b.buffer("a", (4,), "fp32", "input") == "a"
     with pytest.raises(ScheduleError, match="demo: buffer 'a' is declared twice: .*fp32.* and .*fp16"):
         b.buffer("a", (4,), "fp16", "input")
+    with pytest.raises(ScheduleError, match="demo: buffer 'z' has role 'out'; choose one of input, resident, output"):
+        b.buffer("z", (4,), "fp16", "out")
 
 
 def test_like_copies_tile_dtype_and_slots():

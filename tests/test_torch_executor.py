@@ -205,3 +205,9 @@ def test_tensors_must_be_given_and_fit():
         text = r"fit: buffer 'x' is \[4\] x 1 on 2 x 3 cores, the tensor given is \[" + ", ".join(map(str, shape))
         with pytest.raises(ShapeError, match=text):
             TorchExecutor().bind(made, {"x": torch.zeros(shape)})
+    with pytest.raises(ShapeError, match="fit: no buffer 'y' to give a tensor to; it has x"):
+        TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4), "y": torch.zeros(2, 3, 4)})
+    program = TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4)})
+    for use in (lambda: program.read("y"), lambda: program.write("y", torch.zeros(2, 3, 4))):
+        with pytest.raises(ShapeError, match="fit: no buffer 'y'; it has x"):
+            use()

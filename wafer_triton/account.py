@@ -37,7 +37,7 @@ class Account:
     serial_bytes: int = 0  # critical path: the bytes on the busiest link of each round, which pass one by one
     flows: int = 0  # contention: the most messages on one directed link in one round
     macs: int = 0  # multiply-adds of the busiest core
-    sram_peak_bytes: int = 0  # per physical core
+    sram_peak_bytes: int = 0  # per physical core, of the schedule that needs most; a region holds several blocks
     sram_by_buffer: dict[str, int] = field(default_factory=dict)
     launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wafer_triton import __version__
 from wafer_triton.device import PRESETS, device
-from wafer_triton.errors import CheckpointError, ShapeError, WaferError
+from wafer_triton.errors import ShapeError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ PLACE = (
     option("--device", default="wse2", help="a preset, see `wafer-triton devices` (default: %(default)s)"),
     option(
         "--mesh", default="16", metavar="P|RxC|plan",
-        help="virtual cores of a region, 16 or 16x24; plan: what would be fastest (default: %(default)s)",
+        help="virtual cores of a region, 16 or 16x24; plan: fastest on the wafer, slow here (default: %(default)s)",
     ),
 )  # fmt: skip
 EXECUTION = (
@@ -129,6 +129,7 @@ def generate(args: argparse.Namespace) -> int:
         settings={name: getattr(args, name) for name in ("dtype", "accumulate", "exchange")}
         | {"backend": type(model.executor).__name__.removesuffix("Executor").lower()},
         mesh=model.block.mesh,
+        prefill_mesh=model.placement.prefill.mesh,
         regions=model.regions,
         account=model.account(),
         load_seconds=loaded - begun,
@@ -165,13 +166,9 @@ class TextStream:
     """
 
     def __init__(self, folder: Path, prompt: str) -> None:
-        from transformers import AutoTokenizer
+        from wafer_triton.models.text import tokenizer_of
 
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise CheckpointError(f"{folder}: no tokenizer that can be read (tokenizer.json): {reason}") from None
+        self._tokenizer = tokenizer_of(folder)
         self.prompt: list[int] = self._tokenizer(prompt)["input_ids"]
         self.tokens: list[int] = []
         self.shown = ""
@@ -255,6 +252,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        return _mistake(f"{error.filename}: {error.strerror}; give another path")
     except BrokenPipeError:  # whoever read our output has gone; Python would complain again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -60,6 +60,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from wafer_triton import report
+    from wafer_triton.compare import PLMR
     from wafer_triton.mesh import as_mesh
     from wafer_triton.models.blocks import Block
     from wafer_triton.models.families import config_of
@@ -72,7 +73,8 @@ def _check(args: argparse.Namespace) -> int:
     for one in found:
         counts = (one.rounds, one.stages, one.hops, one.routes, one.sram_peak_bytes)
         table.add_row(one.phase, one.name, *(f"{count:,}" for count in counts), _letters(one.verdict))
-    report.show(table, sys.stderr if args.json else sys.stdout)
+    report.show(table, people := sys.stderr if args.json else sys.stdout)
+    print(PLMR, file=people)
     if args.json:
         print(json.dumps({"model": args.model, "mesh": str(mesh), "operations": [asdict(one) for one in found]}))
     return 0
@@ -84,6 +86,7 @@ def _letters(verdict: dict[str, bool]) -> str:
 
 def _show(rows: list[Row], stream: Any) -> None:
     from wafer_triton import report
+    from wafer_triton.compare import PLMR
 
     head = ("algorithm", "rounds", "hops", "routes", "busiest link (B)", "SRAM peak (B)", "error", "PLMR")
     table = report.table(*head)
@@ -99,6 +102,9 @@ def _show(rows: list[Row], stream: Any) -> None:
             _letters(row.verdict),
         )
     report.show(table, stream)
+    print(PLMR, file=stream)
+    if any(row.error is None for row in rows):
+        print("error -: values were not computed, on so large a mesh --values does", file=stream)
 
 
 def _size(text: str) -> int:

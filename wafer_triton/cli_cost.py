@@ -224,14 +224,16 @@ def _sweep(args: argparse.Namespace) -> int:
             raise ConfigError(f"--set {text!r}: write NAME=VALUE")
         fixed[name.strip("-").replace("-", "_")] = _number(value, value)
     over = args.over.strip("-").replace("-", "_")
-    table = planning.sweep(args.kind, over, _values(args.values), device=args.device, **fixed)
-    planning.write_csv(table, args.out)
-    files = [args.out]
-    if not args.no_plot:
-        shown = args.show or list(table[0])[1]
-        title = f"{args.kind} on {args.device}"
-        files += planning.write_plots(table, shown, args.out, title)
+    wanted = _values(args.values)
+    table = planning.sweep(args.kind, over, wanted, device=args.device, **fixed)
     text = [", ".join(table[0]), *(", ".join(_text(value) for value in row.values()) for row in table)]
+    if absent := [f"{value:g}" for value in wanted if value not in [row[over] for row in table]]:
+        text.append(f"left out, as {args.kind} cannot be on such a mesh or device: {over} = {', '.join(absent)}")
+    files = []
+    if not args.no_plot:  # first, as it may fail
+        files = planning.write_plots(table, args.show or list(table[0])[1], args.out, f"{args.kind} on {args.device}")
+    planning.write_csv(table, args.out)
+    files.insert(0, args.out)
     return _tell(
         args, {"rows": table, "files": [str(one) for one in files]}, [*text, *(f"written: {one}" for one in files)]
     )

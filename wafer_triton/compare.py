@@ -24,6 +24,10 @@ from wafer_triton.schedule import gemm, reduce
 Shapes = tuple[tuple[int, int], ...]
 
 MOST_VALUES = 64 * 64  # cores up to which values are computed unless asked otherwise
+PLMR = (
+    "P: half of the cores or more take part; L: the critical path is short; M: buffers fit a core's SRAM; R: routes "
+    "fit a router; - in place of a letter that is not kept"
+)
 LATENCY_RATIO = 2.0
 BUSY_SHARE = 0.5
 

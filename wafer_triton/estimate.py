@@ -58,7 +58,7 @@ class Layered:
     seconds: float  # for the one token of decode, or the whole prompt
     layers: int
     mac_utilisation: float
-    sram_utilisation: float
+    sram_utilisation: float  # share of their SRAM bandwidth
     joules_per_token: float
     steps: dict[str, float]  # cycles of a layer's steps by name
 

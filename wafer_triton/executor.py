@@ -131,6 +131,10 @@ class Executor(ABC):
         schedule take their scratch buffers from and add to, `tables` index tables that a program which is to `follow`
         others needs. Raises ShapeError for a missing or misshapen tensor.
         """
+        if unknown := [name for name in tensors if name not in schedule.buffers]:
+            raise ShapeError(
+                f"{schedule.name}: no buffer {unknown[0]!r} to give a tensor to; it has {', '.join(schedule.buffers)}"
+            )
         memory = dict(shared or {})
         pool = {} if scratch is None else scratch
         fresh = [
@@ -309,12 +313,16 @@ class Program:
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
-        buffer = self.schedule.buffers[name]
-        target = self.memory[name]
+        buffer, target = self._buffer(name), self.memory[name]
         target.copy_(tiles.to(torch_dtype(buffer.dtype)).view(target.shape))
 
     def read(self, name: str) -> torch.Tensor:
         """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
-        buffer = self.schedule.buffers[name]
+        buffer = self._buffer(name)
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
         return self.memory[name].to(torch_dtype(buffer.dtype), copy=True).unflatten(-1, dims)
+
+    def _buffer(self, name: str) -> Buffer:
+        if name not in self.schedule.buffers:
+            raise ShapeError(f"{self.schedule.name}: no buffer {name!r}; it has {', '.join(self.schedule.buffers)}")
+        return self.schedule.buffers[name]

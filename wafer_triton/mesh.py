@@ -32,6 +32,8 @@ class Mesh:
         for name, side in (("rows", self.rows), ("cols", self.cols)):
             if not isinstance(side, int) or isinstance(side, bool) or side < 1:
                 raise MeshError(f"mesh {self.rows} x {self.cols}: {name} must be a whole number of at least 1")
+        if not isinstance(self.device, Device):
+            raise MeshError(f"mesh {self.rows} x {self.cols}: device {self.device!r} is a name; as_mesh takes names")
         row, col = self.origin
         if row < 0 or col < 0 or row + self.rows > self.device.rows or col + self.cols > self.device.cols:
             raise MeshError(

@@ -57,6 +57,7 @@ class Generation:
     steps: int  # decode steps; prefill made the first token
     settings: Mapping[str, str]  # dtype, accumulate, exchange, backend
     mesh: Mesh
+    prefill_mesh: Mesh
     regions: list[Region]
     account: Account
     load_seconds: float
@@ -90,6 +91,7 @@ class Generation:
             "decode_seconds": self.decode_seconds,
             "device": self.mesh.device.name,
             "mesh": str(self.mesh),
+            "prefill_mesh": str(self.prefill_mesh),
             **self.settings,
             "sram_bytes": self.mesh.device.sram_bytes,
             "sram_peak_bytes": self.sram_peak_bytes,
@@ -114,12 +116,13 @@ def generation_table(made: Generation) -> Table:
     """The short table under a generated text."""
     device, account, settings = made.mesh.device, made.account, made.settings
     kinds = Counter(str(region.mesh) for region in made.regions)
+    apart = "" if made.prefill_mesh.shape == made.mesh.shape else f", prefill on {made.prefill_mesh}"
     prefill = f"{made.prompt_tokens} tokens in {made.prefill_seconds:.2f} s"
     decode = f"{made.tokens_per_second:.2f} tokens/s" if made.steps else "no step"
     rows = table("", "")
     for name, value in (
         ("device", f"{device.name}, {device.rows} x {device.cols} cores"),
-        ("mesh", f"{made.mesh}, {settings['dtype']} tiles, {settings['accumulate']} sums"),
+        ("mesh", f"{made.mesh}{apart}, {settings['dtype']} tiles, {settings['accumulate']} sums"),
         ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
         ("regions", f"{len(made.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
         ("SRAM peak", f"{made.sram_peak_bytes:,} B of a core's {device.sram_bytes:,} B"),

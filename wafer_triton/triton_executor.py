@@ -177,6 +177,8 @@ class TritonExecutor(Executor):
         if self.launch != "rounds":
             fits = min(residency(c, end, *shared, **{**found.params, "add": add}) for end, add in ways)
         most = rounds_at_once((to_a, to_b), order, fits) if fits else 1
+        if self.launch == "persistent" and not fits and torch.device(self.device).type == "cpu":
+            raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
         if self.launch == "persistent" and most < number:
             raise BackendError(
                 f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "

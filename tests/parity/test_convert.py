@@ -92,3 +92,12 @@ def test_what_cannot_be_converted_says_why(roomy):
     tiny = replace(PRESETS["wse2"], name="tiny", sram_bytes=4096)
     with pytest.raises(SramError, match="the smallest mesh"):
         convert(nn.Sequential(nn.Linear(200, 200)), mesh=2, device=tiny)(torch.randn(1, 200))
+
+
+def test_a_plain_call_needs_no_context_of_its_own(roomy):
+    layer = torch.nn.Linear(5, 4)
+    x = torch.randn(3, 5)
+    model = convert(torch.nn.Sequential(layer), mesh=2, device=roomy)
+    found = model(x)
+    torch.testing.assert_close(found, layer(x).detach(), rtol=1e-5, atol=1e-5)
+    assert not found.requires_grad, "as there would be none for the mesh to compute"

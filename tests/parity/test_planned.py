@@ -102,8 +102,12 @@ def test_trees_are_the_fastest_on_each_axis(rows, cols):
 @pytest.mark.parametrize(
     "device, error, message",
     [
-        (replace(SMALL, sram_bytes=512), MeshError, "no mesh is given, and none on small holds tiny; give mesh= "),
-        (replace(SMALL, rows=1, cols=1), MeshError, r"none on small holds tiny; give mesh= \(.* over the 7,168 B"),
+        (
+            replace(SMALL, sram_bytes=512),
+            MeshError,
+            "no mesh of small holds tiny; take a larger device, or a",
+        ),
+        (replace(SMALL, rows=1, cols=1), MeshError, r"no mesh of small holds tiny; .* over the 7,168 B"),
         ("wsee", DeviceError, "unknown device 'wsee'; did you mean"),
     ],
 )

@@ -1,6 +1,7 @@
 """Precision reports and perplexity: against transformers', and what the commands print."""
 
 import json
+import sys
 from math import exp, log
 
 import pytest
@@ -150,7 +151,8 @@ def test_without_json_people_read_stdout(options, capsys):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"--text": "/nowhere.txt"}, "nowhere.txt: cannot be read as UTF-8 text"),
+        ({"--text": "/nowhere.txt"}, "nowhere.txt: there is no such file"),
+        ({"--text": sys.executable}, "cannot be read as UTF-8 text"),
         ({"--tokens": "1"}, "1 tokens; at least two are needed"),
         ({"--window": "1"}, "windows of 1 tokens judge nothing"),
         ({"--model": "/nowhere"}, "neither a folder nor a known checkpoint"),

@@ -168,7 +168,7 @@ def write_plots(table: Sequence[dict[str, Any]], shown: str, stem: Path, title: 
         matplotlib.use("Agg")
         from matplotlib import pyplot
     except ImportError:
-        raise BackendError("plots need matplotlib; run: pip install 'wafer-triton[bench]'") from None
+        raise BackendError("plots need matplotlib; run: pip install 'wafer-triton[bench]', or give --no-plot") from None
     if shown not in table[0]:
         raise DeviceError(f"no column {shown!r}; columns: {', '.join(table[0])}")
     parameter = next(iter(table[0]))

@@ -25,6 +25,7 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
 
 Index = NDArray[np.int64]
+ROLES = ("input", "resident", "output", "scratch")
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,8 @@ class Builder:
 
     def buffer(self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1) -> str:
         """Declare a buffer and return its name; declaring the same one again is harmless, another one an error."""
+        if role not in ROLES:
+            raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
         made = Buffer(name, tuple(tile), dtype, role, slots)
         if self.buffers.setdefault(name, made) != made:
             raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {made}")
