@@ -20,6 +20,7 @@ from wafer_triton.errors import CacheError, ShapeError, SramError
 from wafer_triton.executor import Executor
 from wafer_triton.models import decode_blocks, replacement
 from wafer_triton.models.blocks import Block
+from wafer_triton.models.checkpoint import resolve
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decode import Decode, Head
 from wafer_triton.models.families import RandomWeights, config_of
@@ -88,12 +89,13 @@ class WaferForCausalLM(PlacedModule):
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, dtype: str = "fp32", **options: Any) -> WaferForCausalLM:
-        """A model from a folder in Hugging Face layout (config.json and safetensors); `options` as of the class."""
+        """A model from a folder in Hugging Face layout, or known by name, see `resolve`; `options` as of the class."""
+        folder = resolve(folder)
         config = DecoderConfig.from_folder(folder)
         name = dtype_name(dtype)
         weights = Checkpoint(folder, config, torch_dtype(name))
         model = cls(config, weights, dtype=name, **options)
-        model.folder = Path(folder)
+        model.folder = folder
         return model
 
     @classmethod

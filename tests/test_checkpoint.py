@@ -150,3 +150,13 @@ def test_fetches_converts_and_matches_transformers(cache):
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokens = model.generate(**prompt, max_new_tokens=2, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert tokenizer.decode(tokens) == " Paris."
+
+
+def test_a_model_may_be_given_by_name(tmp_path, monkeypatch):
+    from wafer_triton.models import checkpoint, decoder
+
+    monkeypatch.setattr(checkpoint, "CHECKPOINTS", {"smollm2-135m": lambda: tmp_path})
+    with pytest.raises(CheckpointError, match=f"{tmp_path}: no config.json"):
+        decoder.WaferForCausalLM.from_pretrained("smollm2-135m")
+    with pytest.raises(CheckpointError, match="smollm: neither a folder nor a known checkpoint"):
+        decoder.WaferForCausalLM.from_pretrained("smollm")

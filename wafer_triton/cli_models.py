@@ -23,6 +23,17 @@ _TEXT = (
 )
 
 
+_LABELS = {
+    "tokens": "predicted tokens",
+    "largest": "largest logit error",
+    "relative_rms": "RMS logit error, relative",
+    "differ": "positions with another likeliest token",
+    "first": "the first of them",
+    "wanted": "the token that fp32 says there",
+    "got": "the token said instead",
+}
+
+
 def register(commands: Any) -> None:
     """Add `precision` and `perplexity` to the parser's commands."""
     for name, run in (("precision", _precision), ("perplexity", _perplexity)):
@@ -58,7 +69,8 @@ def _show(args: argparse.Namespace, model: WaferForCausalLM, made: dict[str, Any
     found = settings | made | {"emulation_seconds": perf_counter() - begun}
     table = report.table("", "")
     for name, value in found.items():
-        table.add_row(name.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+        said = f"{value:.6g}" if isinstance(value, float) else str(value)
+        table.add_row(_LABELS.get(name, name.replace("_", " ")), said)
     report.show(table, sys.stderr if args.json else sys.stdout)
     if args.json:
         print(json.dumps(found))
