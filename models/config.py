@@ -130,7 +130,7 @@ class DecoderConfig:
             rms_norm_eps=_required(name, values, "rms_norm_eps"),
             rope_theta=theta,
             rope_scaling=scaling,
-            tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
+            tie_word_embeddings=_flag(name, values, "tie_word_embeddings"),
             bos_token_id=values.get("bos_token_id"),
             eos_token_ids=_token_ids(name, values.get("eos_token_id")),
             model_type=model_type,
@@ -213,7 +213,10 @@ def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]
     # transformers takes an absent key in a Mistral config for 4096.
     window = values.get("sliding_window", 4096 if model_type == "mistral" else None)
     used = window is not None and values.get("use_sliding_window", not model_type.startswith("qwen")) is not False
-    kinds = set(values.get("layer_types") or ()) - {"full_attention"}
+    layers = values.get("layer_types") or []
+    if not isinstance(layers, list) or not all(isinstance(one, str) for one in layers):
+        raise ConfigError(f"{name}: layer_types = {_short(layers)} must be a list of words")
+    kinds = set(layers) - {"full_attention"}
     if used or kinds:
         what = f"sliding_window = {window}" if used else f"layer_types with {', '.join(sorted(kinds))}"
         raise ConfigError(f"{name}: {what} is not computed here; only full attention (sliding_window = null)")
@@ -256,6 +259,13 @@ def _size(where: str, key: str, value: Any) -> None:
         raise ConfigError(f"{where}: {key} = {value!r} must be a positive integer")
 
 
+def _flag(where: str, values: Mapping[str, Any], key: str) -> bool:
+    value = values.get(key)
+    if value not in (None, True, False):
+        raise ConfigError(f"{where}: {key} = {_short(value)} must be true or false")
+    return bool(value)
+
+
 def _positive(where: str, key: str, value: Any) -> None:
     if type(value) not in (int, float) or not 0 < value < math.inf:
         raise ConfigError(f"{where}: {key} = {value!r} must be a positive number")
@@ -264,7 +274,7 @@ def _positive(where: str, key: str, value: Any) -> None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: holds a {type(values).__name__}, not a table of settings")

@@ -16,15 +16,15 @@ from typing_extensions import Unpack
 
 from wafer_triton.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
-from wafer_triton.errors import CacheError, ShapeError, SramError
+from wafer_triton.errors import BackendError, CacheError, CheckpointError, ShapeError, SramError
 from wafer_triton.executor import Executor
 from wafer_triton.models import decode_blocks, replacement
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.checkpoint import resolve
-from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decode import Decode, Head
 from wafer_triton.models.families import RandomWeights, config_of
-from wafer_triton.models.generate import How, Prompt, Stream, stream
+from wafer_triton.models.generate import How, Prompt, Stream, stream, token_ids
 from wafer_triton.models.module import EMBEDDING, PlacedModule
 from wafer_triton.models.phases import Phases
 from wafer_triton.models.placement import Region, schedule
@@ -68,6 +68,11 @@ class WaferForCausalLM(PlacedModule):
         progress: Progress = silent,
     ) -> None:
         super().__init__()
+        if missing := [name for name in param_shapes(config) if name not in weights]:
+            raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
+        if not isinstance(executor, Executor | None):
+            raise BackendError(f"executor {executor!r}: give what wafer_triton.ops.executor makes, or leave it out")
+        dtype = dtype_name(dtype)
         self.placement = place(
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
@@ -108,6 +113,7 @@ class WaferForCausalLM(PlacedModule):
         return cls(found, weights, dtype=name, **options)
 
     folder: Path | None = None
+    turn = 0  # counts what changes the caches, so that a stream knows whether they are still its own
 
     # --- running ---
 
@@ -126,6 +132,7 @@ class WaferForCausalLM(PlacedModule):
         self.counts = [0] * self.batch  # tokens in each cache
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.accounts: list[Account] = []
+        self.turn += 1
         self._broken = False
 
     def account(self) -> Account:
@@ -145,7 +152,8 @@ class WaferForCausalLM(PlacedModule):
 
     def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
         """Run one token of each sequence (None: it rests); logits [batch, vocab]. CacheError when a cache is full."""
-        if len(tokens) != self.batch or all(token is None for token in tokens):
+        given = token_ids([token for token in tokens if token is not None])
+        if len(tokens) != self.batch or not given:
             raise ShapeError(
                 f"{len(tokens)} tokens for {self.batch} sequences; give one for each, or None, not all None"
             )
@@ -155,6 +163,7 @@ class WaferForCausalLM(PlacedModule):
         x = self.embed([0 if token is None else token for token in tokens])
         angles = [self.rotary(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
+        self.turn += 1
         self.accounts.append(self.phases.enter("decode"))
         with _Attempt(self):
             logits = self.layers.run(x, rotary, self.counts, self.caches, active)
@@ -166,6 +175,10 @@ class WaferForCausalLM(PlacedModule):
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
         """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
+        if not isinstance(input_ids, torch.Tensor) or input_ids.is_floating_point():
+            raise ShapeError(
+                f"input_ids of type {type(input_ids).__name__} must be a tensor of token ids [batch, length]"
+            )
         if input_ids.dim() != 2 or 0 in input_ids.shape:
             raise ShapeError(f"input_ids {list(input_ids.shape)} must be [batch, length], neither of them 0")
         found = []
@@ -173,7 +186,7 @@ class WaferForCausalLM(PlacedModule):
             self.reset()
             x = self._prompt(row, progress, 0)
             found.append(torch.cat([self._logits(part) for part in x.split(self._head_tokens)]))
-        self.counts[0] = 0
+        self.counts[0], self.caches[0] = 0, self.block.cache()
         return torch.stack(found)
 
     @overload
@@ -236,15 +249,19 @@ class WaferForCausalLM(PlacedModule):
 
     def _prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
         """All positions [count, width] of a prompt behind the last layer; its keys and values are in the cache."""
+        tokens = token_ids(tokens)
         count = len(tokens)
         if count == 0:
             raise ShapeError("the prompt is empty; give at least one token")
+        if sequence not in range(self.batch):
+            raise ShapeError(f"sequence {sequence!r}: the model is placed for {self.batch}, numbered from 0")
         self.room(count, count)
         if self._broken or self.counts[sequence]:
             held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
             raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
         x, cache = self.embed(tokens), self.block.cache(count)
+        self.turn += 1
         self.accounts.append(self.phases.enter("prefill"))
         with _Attempt(self):
             x = self._prefill.run(

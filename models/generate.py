@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from operator import index
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.models.prefill import Progress, silent
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in (("temperature", Real), ("top_k", Integral), ("top_p", Real), ("seed", Integral)):
+            value = getattr(self, name)
+            if not isinstance(value, kind) and (value is not None or name == "temperature"):
+                raise ShapeError(f"{name} = {value!r} must be {'a whole' if kind is Integral else 'a'} number")
         if not 0 <= self.temperature < float("inf"):
             raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number")
         if self.top_k is not None and self.top_k < 1:
@@ -55,7 +59,8 @@ class Sampling:
         """The next token by its logits [vocab]."""
         if self.temperature == 0:
             return int(logits.argmax())
-        scores, ids = (logits.float().cpu() / self.temperature).sort(descending=True, stable=True)
+        scores = logits.float().cpu()
+        scores, ids = ((scores - scores.max()) / self.temperature).sort(descending=True, stable=True)
         odds = scores[: self.top_k].softmax(-1)
         if self.top_p is not None:
             before = odds.cumsum(-1) - odds  # the likeliest always stays
@@ -86,11 +91,12 @@ class Stream(Iterator[T], Generic[T]):
         self.tokens: list[list[int]] = [[] for _ in prompts]
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
-        self._begun = False
+        self._turn: int | None = None  # the model's, behind this stream's last token
 
     def __next__(self) -> Any:
         if self._open:
-            logits = self._advance() if self._begun else self._prefill()
+            logits = self._prefill() if self._turn is None else self._advance()
+            self._turn = self.model.turn
             for number in sorted(self._open):
                 token = self.sampling.choose(logits[number], self._sources[number])
                 if token in self.stop:
@@ -107,14 +113,28 @@ class Stream(Iterator[T], Generic[T]):
 
     def _prefill(self) -> list[torch.Tensor]:
         self.model.reset()
-        self._begun = True
         return [self.model.prefill(prompt, self.progress, sequence=n) for n, prompt in enumerate(self.prompts)]
 
     def _advance(self) -> torch.Tensor:
+        if self.model.turn != self._turn:
+            raise CacheError(
+                "the model did something else since this stream's last token, so the cache is no longer of its text; "
+                "finish a stream before the next begins"
+            )
         last = [tokens[-1] if number in self._open else None for number, tokens in enumerate(self.tokens)]
         if self.model.batch == 1:
             return self.model.step(self.tokens[0][-1])[None]
         return self.model.advance(last + [None] * (self.model.batch - len(last)))
+
+
+def token_ids(tokens: Any) -> list[int]:
+    """Token ids as plain numbers, of a list, an array or a tensor; ShapeError for anything else."""
+    try:
+        return [index(token) for token in (tokens.tolist() if hasattr(tokens, "tolist") else tokens)]
+    except TypeError:
+        raise ShapeError(
+            f"tokens of type {type(tokens).__name__}: give a list of token ids; text goes through the tokenizer first"
+        ) from None
 
 
 class How(TypedDict, total=False):
@@ -131,8 +151,8 @@ def stream(
     model: WaferForCausalLM, prompts: Any, max_new_tokens: int, progress: Progress = silent, **how: Unpack[How]
 ) -> Stream[Any]:
     """A checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
-    if max_new_tokens < 0:
-        raise ShapeError(f"max_new_tokens = {max_new_tokens} must be 0 or more")
+    if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
+        raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
     try:
         single = len(given) > 0 and all(isinstance(token, Integral) for token in given)
@@ -153,5 +173,5 @@ def stream(
         if len(one) == 0:
             raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
         model.room(len(one) + max(0, max_new_tokens - 1), len(one))
-    stop = how.pop("stop", ())
-    return Stream(model, several, max_new_tokens, Sampling(**how), stop, progress, single)  # type: ignore[misc]
+    stop = token_ids(how.pop("stop", ()))
+    return Stream(model, several, max_new_tokens, Sampling(**how), stop, progress, single)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.config import DecoderConfig
@@ -43,8 +43,13 @@ class PlacedModule(nn.Module, ABC):
         if odd := sorted(set(shapes) ^ given):
             raise CheckpointError(f"state_dict: {len(odd)} names missing or not this model's: {', '.join(odd[:4])}")
         for name, shape in shapes.items():
+            if not isinstance(state_dict[name], Tensor):
+                raise CheckpointError(f"state_dict: {name} is of type {type(state_dict[name]).__name__}, not a tensor")
             if tuple(state_dict[name].shape) != shape:
                 raise CheckpointError(f"state_dict: {name} has shape {tuple(state_dict[name].shape)}, not {shape}")
+        head = state_dict.get("lm_head.weight") if self.config.tie_word_embeddings else None
+        if head is not None and not head.equal(state_dict[EMBEDDING]):
+            raise CheckpointError(f"state_dict: lm_head.weight differs from {EMBEDDING}, but this model ties them")
         self._place(state_dict)
         return nn.modules.module._IncompatibleKeys([], [])
 

@@ -71,10 +71,21 @@ def decode_need(block: Block, kind: str) -> Need:
     return _need(schedule(make, block, *args) for make, *args in made[kind])
 
 
-@lru_cache(maxsize=256)
 def prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need:
     """What a block needs per core for prefill on a square mesh, with so many new and past tokens on each row."""
-    return _need([schedule(PREFILL[kind], block, tokens, past if kind == "attention" else 0)])
+    found = _prefill_need(block, kind, tokens, past if kind == "attention" else 0)
+    if isinstance(found, str):
+        raise SramError(found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need | str:
+    """The need, or why it is too much: that takes as long to find out."""
+    try:
+        return _need([schedule(PREFILL[kind], block, tokens, past)])
+    except SramError as error:
+        return str(error)
 
 
 def _need(built: Iterable[Schedule]) -> Need:
@@ -184,7 +195,8 @@ def _smallest(decode: Block, prefill: Block, kind: str, mesh: Mesh) -> tuple[Nee
     """A block's needs on another mesh, for a prompt that goes token by token; a prefill mesh of its own stays."""
     shared = prefill.mesh == decode.mesh.square()
     other = replace(prefill, mesh=mesh.square()) if shared else prefill
-    return _needs(replace(decode, mesh=mesh), other, kind, 1, 0)
+    entries = -(-decode.entries * decode.mesh.rows // mesh.rows)  # of the same cache
+    return _needs(replace(decode, mesh=mesh, entries=entries), other, kind, 1, 0)
 
 
 def _first(fits: Callable[[tuple[int, int]], bool], prefill: Block, count: int) -> int | None:
@@ -226,7 +238,7 @@ def head_block(block: Block) -> Block:
     """The block on the smallest whole multiple of its mesh that holds the LM head; MeshError if the device does not."""
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
-        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times, origin=(0, 0)))
+        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
         try:
             schedule(decode_blocks.head, bigger, block.batch)
         except SramError as error:
@@ -253,7 +265,7 @@ def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:
             raise MeshError(
                 f"the model does not fit {device.name}: its {len(meshes)} regions need {wanted:,} cores, and after "
                 f"{len(origins)} regions ({placed:,} cores of {device.cores:,}) there is no room for {mesh}; "
-                f"{wanted - placed:,} cores are missing"
+                f"{wanted - placed:,} cores are left to place"
             )
         origins.append((top, device.cols - used - mesh.cols if leftwards else used))
         used, height = used + mesh.cols, max(height, mesh.rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,14 @@ from wafer_triton.cost.model_presets import ModelSizes
 from wafer_triton.cost.planning import plan
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import MeshError, ShapeError, WaferError
-from wafer_triton.mesh import as_mesh
+from wafer_triton.dtype import accumulator
+from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.placement import Placement, decode_regions
+from wafer_triton.schedule.kv_cache import POLICIES
+from wafer_triton.schedule.reduce import checked_groups
 
 Groups = tuple[int, ...] | None
 SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
@@ -31,40 +34,59 @@ def place(
     for name, size in (("max_length", max_length), ("max_prompt", max_prompt), ("batch", batch)):
         if type(size) is not int or size < 1:
             raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+    if not isinstance(kv_policy, str) or kv_policy not in POLICIES:
+        raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
+    accumulator(dtype, accumulate)
+    checked_groups(groups)
+    checked_groups(prefill_groups)
     prompt = min(max_prompt, max_length)
 
     def block(mesh: Any) -> Block:
-        on = as_mesh(mesh, device)
+        on = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
         return Block(config, on, dtype, accumulate, -(-max_length // on.rows), kv_policy, groups, batch)
 
     def placed(mesh: Any, other: Any) -> Placement:
         decode = block(mesh)
-        apart = decode.mesh if other is None else as_mesh(other, decode.mesh.device)
+        apart = decode.mesh if other is None else _beside(other, decode.mesh)
         return Placement.make(decode, replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1), prompt)
 
     if mesh is not None:
         return placed(mesh, prefill_mesh)
     on = find_device("wse2" if device is None else device)
-    try:
-        plans = _plans(config, on, block, prompt, max(1, max_length - prompt))
-    except WaferError as error:
-        hint = "take a larger device, or a mesh= of yours"
-        raise MeshError(f"no mesh of {on.name} holds {config.name}; {hint} ({error})") from None
-    for number, (decode_side, prefill_side) in enumerate(plans):
+    candidates: Iterable[tuple[int, Any]] = _plans(config, on, block, prompt, max(1, max_length - prompt))
+    if prefill_mesh is not None:
+        _beside(prefill_mesh, Mesh(1, 1, on))
+        candidates = [(side, prefill_mesh) for side in dict.fromkeys(side for side, _ in candidates)]
+    failed, reason = list[int](), None
+    for side, other in candidates:
+        if prefill_mesh is None and other in failed:
+            continue
         try:
-            return placed(decode_side, prefill_side if prefill_mesh is None else prefill_mesh)
-        except WaferError:
-            if number == len(plans) - 1:
-                raise
-    raise AssertionError("a plan is never empty")
+            return placed(side, other)
+        except WaferError as error:
+            reason = error
+            if isinstance(error, SramError) and other != side:  # too much for its cores, whatever the mesh of decode
+                failed.append(other)
+    raise MeshError(f"no mesh that was tried on {on.name} holds {config.name}; take a larger device ({reason})")
+
+
+def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
+    """The mesh of prefill on the device of decode's."""
+    if isinstance(prefill_mesh, Mesh) and prefill_mesh.device != mesh.device:
+        raise MeshError(
+            f"prefill_mesh is on {prefill_mesh.device.name}, the mesh of decode on {mesh.device.name}; give the same "
+            f"device to both"
+        )
+    return replace(as_mesh(prefill_mesh, mesh.device), origin=(0, 0), fold=(1, 1))
 
 
 def _plans(
     config: DecoderConfig, on: Device, block: Callable[[int], Block], prompt: int, answer: int
-) -> list[tuple[int, int]]:
-    """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold the model as it lies here.
+) -> Iterator[tuple[int, int]]:
+    """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
 
-    The cost model places a model without the padding of heads to whole rotary pairs, in 16 bits and without a head.
+    The cost model places a model without the padding of heads to whole rotary pairs, in 16 bits and without a head, and
+    no prompt in chunks, so sides that it has no plan for come last.
     """
     c, reason = config, None
     sides, step = [], max(1, min(on.rows, on.cols) // SIDES)
@@ -76,10 +98,14 @@ def _plans(
             continue
         sides.append(side)
     if not sides:
-        raise reason or MeshError(f"{on.name} has no cores")
+        raise MeshError(f"no mesh of {on.name} holds {config.name}; take a larger device ({reason})")
     sizes = ModelSizes(
         c.name, c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads, c.num_key_value_heads,
         c.head_dim,
     )  # fmt: skip
-    plans = plan(model=sizes, device=on, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
-    return [(one.decode_mesh, one.prefill_mesh) for one in plans]
+    try:
+        plans = plan(model=sizes, device=on, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
+    except WaferError:
+        plans = []
+    yield from ((one.decode_mesh, one.prefill_mesh) for one in plans)
+    yield from ((side, side) for side in sides)

@@ -17,6 +17,7 @@ from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.config import DecoderConfig, param_shapes
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _FILE_DTYPES = ("F64", "F32", "F16", "BF16")
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -56,6 +57,13 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         for name, shape in self.shapes.items():
             _check_tensor(where[name], files[where[name]], name, shape)
         self.where = where
+        if config.tie_word_embeddings and _HEAD in where:
+            table, head = (_open(where[name]).get_tensor(name) for name in (_TABLE, _HEAD))
+            if not torch.equal(table, head):
+                raise CheckpointError(
+                    f"{where[_HEAD]}: {_HEAD} differs from {_TABLE}, though config.json ties them; set "
+                    f"tie_word_embeddings to false there, or take {_HEAD} out"
+                )
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.shapes:
@@ -100,7 +108,8 @@ def _weight_map(folder: Path) -> dict[str, str]:
     try:
         weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = {str(name): str(shard) for name, shard in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        "".join(shards.values()).encode()  # else it is no name of a file
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{index}: no usable weight_map ({type(error).__name__}: {error})") from None
     for name, shard in shards.items():
         # A bare file name cannot leave the folder, whatever the index was made to say.
@@ -135,7 +144,7 @@ def _check_names(folder: Path, found: Iterable[str], config: DecoderConfig) -> N
         raise CheckpointError(f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}")
     # Old checkpoints store what is computed from the config, and tied ones may store the embedding twice.
     harmless = {name for name in found if name.endswith("rotary_emb.inv_freq")}
-    harmless |= {"lm_head.weight"} if config.tie_word_embeddings else set()
+    harmless |= {_HEAD} if config.tie_word_embeddings else set()
     if unexpected := found - expected - harmless:
         raise CheckpointError(
             f"{folder}: {len(unexpected)} tensors that a {config.model_type} decoder of "

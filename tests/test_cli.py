@@ -118,6 +118,12 @@ def test_options_reach_the_run(run, args, expected):
     assert len(made["tokens"]) == 6
 
 
+def test_the_mesh_of_prefill_is_named_where_it_is_another(run):
+    assert "prefill on" not in run("--mesh", "2x3")[1]
+    made = outcome(run, "--mesh", "2x3")
+    assert made["mesh"] == made["prefill_mesh"] == "2x3"
+
+
 def test_meshes_from_the_plan(run, folder):
     made = outcome(run, "--mesh", "plan", "--device", "wormhole")
     model = WaferForCausalLM.from_pretrained(folder, device="wormhole", max_length=11, max_prompt=5)

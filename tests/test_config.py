@@ -95,6 +95,9 @@ REFUSED = {
     "text": (LLAMA | {"hidden_size": "48"}, "hidden_size = '48' must be a positive integer"),
     "eps": (LLAMA | {"rms_norm_eps": 0.0}, "rms_norm_eps = 0.0 must be a positive number"),
     "theta": (LLAMA | {"rope_theta": float("inf")}, "rope_theta = inf must be a positive number"),
+    "tied": (LLAMA | {"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false' must be true or false"),
+    "layers-number": (LLAMA | {"layer_types": 5}, "layer_types = 5 must be a list of words"),
+    "layers-lists": (LLAMA | {"layer_types": [["a"]]}, "layer_types = .* must be a list of words"),
     "eos": (LLAMA | {"eos_token_id": "</s>"}, "eos_token_id = '</s>' must be a token id"),
 }
 
@@ -158,7 +161,11 @@ def test_from_folder(tmp_path):
     assert DecoderConfig.from_folder(str(tmp_path)).eos_token_ids == (2, 5)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[1]", "holds a list, not a table")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "not valid JSON"), ("[" * 100_000, "not valid JSON"), ("[1]", "holds a list, not a table")],
+    ids=["cut", "deep", "list"],
+)
 def test_from_folder_names_a_bad_file(tmp_path, text, message):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=f"config.json: {message}"):

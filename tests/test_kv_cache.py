@@ -99,7 +99,7 @@ def test_a_full_cache_says_what_it_holds(rows, entries):
         appending(cache, cache.capacity)
     assert str(caught.value) == (
         f"the KV cache (shift) is full: it holds {rows * entries} tokens, {entries} on each of {rows} rows; "
-        f"{rows * entries + 1} are wanted. Give a larger max_length or mesh"
+        f"{rows * entries + 1} are wanted. Give a larger max_length"
     )
 
 
@@ -117,7 +117,7 @@ def test_concat_fills_its_last_row(prefilled):
             share + 1 + count - prefilled,
         ]
     with pytest.raises(
-        CacheError, match=r"\(concat\) is full: .* on the last of 3 rows; .* policy 'shift', which holds 12"
+        CacheError, match=r"\(concat\) is full: .* on the last of 3 rows; .* a larger max_length, or policy 'shift'"
     ):
         appending(cache, cache.capacity)
 

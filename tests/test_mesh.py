@@ -63,6 +63,12 @@ def test_the_device_of_a_mesh_is_no_name():
         Mesh(4, 4, "wse2")
 
 
+@pytest.mark.parametrize("fold", [(0, 1), (1.5, 2)])
+def test_a_fold_is_of_whole_cores(fold):
+    with pytest.raises(MeshError, match="mesh 2 x 3: fold .* must be whole numbers of at least 1"):
+        Mesh(2, 3, fold=fold)
+
+
 def test_a_region_may_touch_the_edge():
     assert Mesh(3, 5, origin=(747, 989)).cores == 15
 

@@ -8,7 +8,7 @@ import pytest
 
 from wafer_triton import cli, estimate
 from wafer_triton.cost import planning
-from wafer_triton.errors import DeviceError, MeshError
+from wafer_triton.errors import DeviceError, MeshError, ShapeError
 
 
 def test_a_plan_is_the_best_of_its_sides() -> None:
@@ -36,6 +36,12 @@ def test_the_groups_of_a_plan_are_those_that_its_decode_estimate_prices() -> Non
 def test_a_model_that_does_not_fit_has_no_plan() -> None:
     with pytest.raises(MeshError, match="qwen2-72b with 20 tokens of cache does not fit wse2"):
         planning.plan(model="qwen2-72b", input=10, output=10, step=150)
+
+
+@pytest.mark.parametrize("name, value", [("input", "x"), ("output", 0), ("step", 0), ("step", -1), ("best", 0)])
+def test_a_plan_of_nothing(name: str, value: object) -> None:
+    with pytest.raises(ShapeError, match=f"{name} = {value!r} must be a whole number of at least 1"):
+        planning.plan(**({"model": "smollm2-135m", "input": 8, "output": 8} | {name: value}))
 
 
 def test_a_sweep_over_the_mesh_and_the_device() -> None:

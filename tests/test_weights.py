@@ -60,9 +60,17 @@ def test_reads_every_stored_float(tmp_path, weights, stored):
 
 
 def test_harmless_extra_tensors_are_left_out(tmp_path, weights):
-    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2), "lm_head.weight": torch.ones(11, 8)}
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+    extra["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
     single(tmp_path, weights | extra)
     assert list(load_weights(tmp_path, CONFIG)) == list(param_shapes(CONFIG))
+
+
+def test_a_tied_head_must_be_the_embedding(tmp_path, weights):
+    single(tmp_path, weights | {"lm_head.weight": weights["model.embed_tokens.weight"] + 1})
+    message = "lm_head.weight differs from model.embed_tokens.weight, though config.json ties them; set tie_word_emb"
+    with pytest.raises(CheckpointError, match=message):
+        load_weights(tmp_path, CONFIG)
 
 
 def test_a_missing_folder(tmp_path):

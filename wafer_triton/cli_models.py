@@ -99,7 +99,7 @@ def _precision(args: argparse.Namespace) -> int:
     begun, ids = perf_counter(), _ids(args)
     with report.Progress() as progress:
         model = _model(args, progress)
-        on, apart = precision.roomy(model.block.mesh), model.placement.prefill.mesh
+        on, apart = map(precision.roomy, (model.block.mesh, model.placement.prefill.mesh))
         wide = {"mesh": on, "device": on.device, "prefill_mesh": apart, "dtype": "fp32", "accumulate": "fp32"}
         judge = _model(args, progress, **wide)
         made = precision.compare(model, judge, ids, args.window, progress)

@@ -34,6 +34,8 @@ class Mesh:
                 raise MeshError(f"mesh {self.rows} x {self.cols}: {name} must be a whole number of at least 1")
         if not isinstance(self.device, Device):
             raise MeshError(f"mesh {self.rows} x {self.cols}: device {self.device!r} is a name; as_mesh takes names")
+        if any(type(one) is not int or one < 1 for one in self.fold):
+            raise MeshError(f"mesh {self.rows} x {self.cols}: fold {self.fold} must be whole numbers of at least 1")
         row, col = self.origin
         if row < 0 or col < 0 or row + self.rows > self.device.rows or col + self.cols > self.device.cols:
             raise MeshError(

@@ -116,7 +116,7 @@ def generation_table(made: Generation) -> Table:
     """The short table under a generated text."""
     device, account, settings = made.mesh.device, made.account, made.settings
     kinds = Counter(str(region.mesh) for region in made.regions)
-    apart = "" if made.prefill_mesh.shape == made.mesh.shape else f", prefill on {made.prefill_mesh}"
+    apart = "" if str(made.prefill_mesh) == str(made.mesh) else f", prefill on {made.prefill_mesh}"
     prefill = f"{made.prompt_tokens} tokens in {made.prefill_seconds:.2f} s"
     decode = f"{made.tokens_per_second:.2f} tokens/s" if made.steps else "no step"
     rows = table("", "")

@@ -241,7 +241,7 @@ def test_a_model_that_does_not_fit_the_device_says_by_how_much():
     text = str(caught.value)
     found = re.fullmatch(
         r"the model does not fit small: its (\d+) regions need (\d+) cores, and after (\d+) regions "
-        r"\((\d+) cores of 35\) there is no room for 2x3; (\d+) cores are missing",
+        r"\((\d+) cores of 35\) there is no room for 2x3; (\d+) cores are left to place",
         text,
     )
     count, wanted, after, placed, missing = map(int, found.groups())

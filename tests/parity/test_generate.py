@@ -123,6 +123,10 @@ def test_top_k_and_top_p_keep_the_likeliest(how, kept):
     assert set(drawn(Sampling(temperature=1.0, seed=0, **how))) == kept
 
 
+def test_the_coldest_draw_is_the_likeliest():
+    assert set(drawn(Sampling(temperature=1e-45, seed=0))) == {0}
+
+
 def test_draws_follow_the_probabilities():
     # 0.4 of 600 has a standard deviation of 12
     assert abs(drawn(Sampling(temperature=1.0, seed=0))[0] - 240) < 60
@@ -135,6 +139,10 @@ def test_draws_follow_the_probabilities():
         ({"temperature": -1.0}, "temperature = -1.0 must be 0"), ({"temperature": float("nan")}, "temperature = nan"),
         ({"top_k": 0}, "top_k = 0 must be at least 1"), ({"top_p": 0.0}, "top_p = 0.0 must be above 0"),
         ({"top_p": 1.5}, "top_p = 1.5 must be above 0 and at most 1"),
+        ({"temperature": "warm"}, "temperature = 'warm' must be a number"),
+        ({"temperature": None}, "temperature = None must be a number"),
+        ({"top_k": 1.5}, "top_k = 1.5 must be a whole number"), ({"seed": 1.5}, "seed = 1.5 must be a whole number"),
+        ({"top_p": "all"}, "top_p = 'all' must be a number"),
     ],
 )  # fmt: skip
 def test_sampling_that_makes_no_sense(single, how, message):
@@ -152,8 +160,72 @@ def test_stop_tokens_and_lengths(single):
     assert len(list(single.generate([3, 4], 23))) == 23, "the last token is not cached"
     with pytest.raises(CacheError, match="25 tokens do not fit the KV cache of max_length = 24"):
         single.generate([3, 4], 24)
-    with pytest.raises(ShapeError, match="max_new_tokens = -1 must be 0 or more"):
+    with pytest.raises(ShapeError, match="max_new_tokens = -1 must be a whole number, 0"):
         single.generate([3, 4], -1)
+    with pytest.raises(ShapeError, match="max_new_tokens = 1.5 must be a whole number, 0"):
+        single.generate([3, 4], 1.5)
+
+
+@pytest.mark.parametrize("other", ["generate", "forward", "step", "reset"])
+def test_a_stream_ends_when_the_model_does_something_else(single, other):
+    stream = single.generate([3, 4, 5], 4)
+    first = next(stream)
+    {
+        "generate": lambda: list(single.generate([6, 7], 2)),
+        "forward": lambda: single(torch.tensor([[6, 7]])),
+        "step": lambda: single.step(6),
+        "reset": single.reset,
+    }[other]()
+    with pytest.raises(CacheError, match="the model did something else since this stream's last token"):
+        next(stream)
+    assert stream.tokens == [[first]]
+
+
+def test_a_prompt_that_breaks_off_is_run_again(single, monkeypatch):
+    wanted = list(single.generate([3, 4], 3))
+    stream, head = single.generate([3, 4], 3), single.head.run
+
+    def interrupted(x):
+        monkeypatch.setattr(single.head, "run", head)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(single.head, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    assert list(stream) == wanted
+
+
+@pytest.mark.parametrize("policy", ["shift", "concat"])
+def test_steps_behind_forward_begin_with_an_empty_cache(policy):
+    model = decoder(kv_policy=policy)
+    model(torch.tensor([[5, 6, 7, 8, 9, 10, 11]]))
+    found = torch.stack([model.step(token) for token in (1, 2, 3)])
+    model.reset()
+    assert torch.equal(found, torch.stack([model.step(token) for token in (1, 2, 3)]))
+
+
+@pytest.mark.parametrize(
+    "use, message",
+    [
+        (lambda model: model.prefill("abc"), "tokens of type str: give a list of token ids"),
+        (lambda model: model.prefill([1.5]), "tokens of type list: give a list of token ids"),
+        (lambda model: model.prefill(None), "tokens of type NoneType"),
+        (lambda model: model.prefill(torch.tensor([[1, 2]])), "tokens of type Tensor"),
+        (lambda model: model.prefill([1], sequence=1), "sequence 1: the model is placed for 1, numbered from 0"),
+        (lambda model: model.prefill([1], sequence=-1), "sequence -1: the model is placed for 1"),
+        (lambda model: model.step("a"), "tokens of type list: give a list of token ids"),
+        (lambda model: model.step([1]), "tokens of type list: give a list of token ids"),
+        (lambda model: model([[1, 2]]), r"input_ids of type list must be a tensor of token ids \[batch, length\]"),
+        (lambda model: model(torch.tensor([[1.7]])), "input_ids of type Tensor must be a tensor of token ids"),
+        (lambda model: model.generate([1], 2, stop=5), "tokens of type int: give a list of token ids"),
+    ],
+)
+def test_what_are_no_tokens_says_so(single, use, message):
+    single.reset()
+    with pytest.raises(ShapeError, match=message):
+        use(single)
+    assert len(single.prefill([1, 2])) == 31, "and the model goes on"
+    single.reset()
 
 
 def test_an_interrupt_leaves_what_was_generated(monkeypatch):
@@ -250,6 +322,12 @@ def test_state_dicts_that_do_not_fit(single):
         single.load_state_dict({key: value for key, value in state.items() if key != name})
     with pytest.raises(CheckpointError, match=rf"{name} has shape \(5,\), not \(6,\)"):
         single.load_state_dict(state | {name: torch.ones(5)})
+    with pytest.raises(CheckpointError, match=f"{name} is of type NoneType, not a tensor"):
+        single.load_state_dict(state | {name: None})
+    with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight, but this model"):
+        single.load_state_dict(state | {"lm_head.weight": state["lm_head.weight"] + 1})
+    with pytest.raises(CheckpointError, match="decoder: 30 weights are missing, the first is model.emb"):
+        WaferForCausalLM(CONFIG, {}, mesh=2)
 
 
 # --- from a shape alone, and chat ---

@@ -9,7 +9,7 @@ import torch
 from wafer_triton import estimate
 from wafer_triton.cost.model_presets import ModelSizes
 from wafer_triton.device import PRESETS
-from wafer_triton.errors import DeviceError, MeshError, SramError, WaferError
+from wafer_triton.errors import BackendError, CacheError, DeviceError, DtypeError, MeshError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -105,7 +105,7 @@ def test_trees_are_the_fastest_on_each_axis(rows, cols):
         (
             replace(SMALL, sram_bytes=512),
             MeshError,
-            "no mesh of small holds tiny; take a larger device, or a",
+            "no mesh of small holds tiny; take a larger device ",
         ),
         (replace(SMALL, rows=1, cols=1), MeshError, r"no mesh of small holds tiny; .* over the 7,168 B"),
         ("wsee", DeviceError, "unknown device 'wsee'; did you mean"),
@@ -117,8 +117,51 @@ def test_nothing_to_plan(device, error, message):
 
 
 def test_decode_fits_but_no_prefill():
-    with pytest.raises(SramError, match="prefill attention on mesh 2x2: core .* over the 6,144 B of SRAM on small"):
+    message = "no mesh that was tried on small holds tiny.*prefill attention on mesh 2x2: core .* over the 6,144 B"
+    with pytest.raises(MeshError, match=message):
         made(device=replace(SMALL, sram_bytes=6 * 1024), prefill_mesh=2)
+
+
+def test_a_prompt_that_only_fits_in_chunks_has_a_place():
+    """The cost model has no plan for it."""
+    few = replace(SMALL, rows=4, cols=5, sram_bytes=16 * 1024)
+    config = DecoderConfig(48, 40, 2, 1, 1, 4, 31, 4096)
+    model = WaferForCausalLM.from_config(config, device=few, max_length=400, max_prompt=1400)
+    assert sides(model) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "options, error, message",
+    [
+        ({"accumulate": "fp64"}, DtypeError, "accumulate='fp64': partial sums are kept in"),
+        ({"accumulate": []}, DtypeError, "accumulate=.*: partial sums are kept in"),
+        ({"dtype": "fp64"}, DtypeError, "dtype fp64 is not supported"),
+        ({"kv_policy": "ring"}, CacheError, "KV policy 'ring': choose one of"),
+        ({"kv_policy": []}, CacheError, "KV policy .*: choose one of"),
+        ({"groups": [2]}, MeshError, r"groups = \[2\]: give the number of groups of each level but the last, such as"),
+        ({"prefill_groups": 2}, MeshError, "groups = 2: give the number of groups"),
+        ({"prefill_mesh": "four"}, MeshError, "mesh 'four': give a side such as 16"),
+        (
+            {"prefill_mesh": Mesh(2, 2)},
+            MeshError,
+            "prefill_mesh is on wse2, the mesh of decode on small; give",
+        ),
+        ({"executor": "torch"}, BackendError, "executor 'torch': give what wafer_triton.ops.executor makes"),
+    ],
+)
+@pytest.mark.parametrize("mesh", [None, 4])
+def test_what_has_nothing_to_do_with_meshes_says_so(mesh, options, error, message):
+    with pytest.raises(error, match=message):
+        made(mesh=mesh, **options)
+
+
+def test_where_a_mesh_was_does_not_matter():
+    """A model is placed from the corner; a folded mesh is the one that it was folded from."""
+    few = replace(SMALL, rows=4, cols=4, sram_bytes=2**20)
+    for mesh in (Mesh(2, 2, few), Mesh(2, 2, few, origin=(1, 2))):
+        model = made(mesh=mesh, prefill_mesh=Mesh(2, 2, few, origin=(2, 0)), device=None)
+        assert len(model.regions) == 1 and model.placement.prefill_regions is model.placement.regions
+    assert made(mesh=Mesh(2, 4, few).square(), device=None).block.mesh == Mesh(2, 4, few)
 
 
 def test_a_head_that_no_multiple_of_the_mesh_holds():
@@ -130,3 +173,12 @@ def test_a_head_that_no_multiple_of_the_mesh_holds():
     less = replace(CONFIG, vocab_size=4000)
     model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, on, origin=(6, 7)), **LENGTHS)
     assert str(model.placement.head.mesh) == "8x8", "wherever the mesh was"
+
+
+def test_the_smallest_mesh_that_fits_shares_the_cache_out_anew():
+    with pytest.raises(SramError, match=r"the smallest mesh of these proportions that fits is (\d+)x\1") as caught:
+        made(mesh=3, device="wse2", max_length=20_000, max_prompt=4)
+    side = int(str(caught.value).rpartition("x")[2])
+    assert made(mesh=side, device="wse2", max_length=20_000, max_prompt=4).block.mesh.rows == side
+    with pytest.raises(SramError):
+        made(mesh=side - 1, device="wse2", max_length=20_000, max_prompt=4)

@@ -15,7 +15,7 @@ from wafer_triton.cost.model_presets import ModelSizes, model_sizes
 from wafer_triton.cost.steps import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import BackendError, DeviceError, MeshError, WaferError
+from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ def plan(
     MeshError) when there is none.
     """
     on, sizes = find_device(device), model_sizes(model)
+    for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
+        if type(size) is not int or size < 1:
+            raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
     sides = range(step, min(on.rows, on.cols) + 1, step) if sides is None else sides
     prefills, reason = _seconds(sides, lambda side: estimate.prefill(device=on, model=sizes, mesh=side, tokens=input))
     ends = [input + 1, input + output]

@@ -70,10 +70,10 @@ class KvCache:
         """Raise CacheError unless `count` entries fit."""
         if count > self.capacity:
             where = f"the last of {self.rows} rows" if self.policy == "concat" else f"each of {self.rows} rows"
+            other = ", or policy 'shift'" if self.policy == "concat" else ""
             raise CacheError(
                 f"the KV cache ({self.policy}) is full: it holds {self.capacity} tokens, {self.entries} on {where}; "
-                f"{count} are wanted. Give a larger max_length or mesh"
-                + (f", or policy 'shift', which holds {self.rows * self.entries}" if self.policy == "concat" else "")
+                f"{count} are wanted. Give a larger max_length{other}"
             )
 
     def append(self, b: Builder, caches: Mapping[str, str | Slot], count: int) -> None:

@@ -61,14 +61,19 @@ def ktree(
     return tuple(stages), int(points[0])
 
 
+def checked_groups(groups: object) -> None:
+    """MeshError unless `groups` is None or a tuple of whole numbers."""
+    if groups is not None and not (isinstance(groups, tuple) and all(isinstance(one, int) for one in groups)):
+        raise MeshError(f"groups = {groups!r}: give the number of groups of each level but the last, such as (5,)")
+
+
 def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[tuple[Stage, ...], int]:
     """The tree of a reduction algorithm: "ktree", "pipeline" (one chain) or "two-phase" (chains of sqrt(size) cores).
 
     Pipeline and two-phase run one way, to the last core of each chain. Raises MeshError for another algorithm, or for
     groups where the algorithm has its own.
     """
-    if groups is not None and not (isinstance(groups, tuple) and all(isinstance(one, int) for one in groups)):
-        raise MeshError(f"groups = {groups!r}: give the number of groups of each level but the last, such as (5,)")
+    checked_groups(groups)
     if algorithm == "ktree":
         return ktree(size, default_groups(size) if groups is None else groups, root)
     own = {"pipeline": (), "two-phase": (-(-size // max(1, isqrt(size))),)}
