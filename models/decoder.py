@@ -68,7 +68,8 @@ class WaferForCausalLM(PlacedModule):
         progress: Progress = silent,
     ) -> None:
         super().__init__()
-        if missing := [name for name in param_shapes(config) if name not in weights]:
+        names = set(weights)  # of them alone: to ask a checkpoint for a tensor is to read it
+        if missing := [name for name in param_shapes(config) if name not in names]:
             raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
         if not isinstance(executor, Executor | None):
             raise BackendError(f"executor {executor!r}: give what wafer_triton.ops.executor makes, or leave it out")

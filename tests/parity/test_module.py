@@ -1,0 +1,142 @@
+"""The decoder as a module: forward, its state_dict; made from a shape alone; and chat."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from wafer_triton.errors import CheckpointError, ConfigError, DtypeError, ShapeError
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.families import SHAPES, RandomWeights, config_of
+
+pytestmark = pytest.mark.slow
+
+CONFIG = DecoderConfig(
+    hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True, qkv_bias=True, qk_norm=True,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def single():
+    return WaferForCausalLM.from_config(CONFIG, mesh="2x3", max_length=24)
+
+
+def test_every_weight_is_read_once():
+    """Reading is what loading a large checkpoint takes its time for."""
+    read = Counter()
+
+    class Counted(RandomWeights):
+        def __getitem__(self, name):
+            read[name] += 1
+            return super().__getitem__(name)
+
+    for tied in (True, False):
+        read.clear()
+        config = replace(CONFIG, tie_word_embeddings=tied)
+        WaferForCausalLM(config, Counted(config), mesh=2, max_length=24)
+        assert set(read) == set(param_shapes(config)) and set(read.values()) == {1}
+
+
+def test_forward_gives_the_logits_of_every_position(single):
+    ids = torch.tensor([[3, 4, 5, 6], [7, 8, 9, 1]])
+    logits = single(ids)
+    assert logits.shape == (2, 4, 31)
+    for row, got in zip(ids.tolist(), logits, strict=True):
+        single.reset()
+        stepped = [single.prefill(row[:1]), *(single.step(token) for token in row[1:])]
+        torch.testing.assert_close(torch.stack(stepped), got, rtol=1e-4, atol=1e-4)
+    assert single(ids).equal(logits) and single.eval() is single
+
+
+@pytest.mark.parametrize("shape", [(3,), (0, 4), (2, 0)])
+def test_forward_refuses_what_is_no_batch(single, shape):
+    with pytest.raises(ShapeError, match=r"must be \[batch, length\]"):
+        single(torch.zeros(shape, dtype=torch.long))
+
+
+def test_a_placed_model_is_not_moved(single):
+    with pytest.raises(DtypeError, match="stays where it is"):
+        single.half()
+
+
+def test_state_dicts_that_do_not_fit(single):
+    state = single.state_dict()
+    name = "model.layers.0.self_attn.q_norm.weight"
+    with pytest.raises(CheckpointError, match=f"state_dict: 1 names missing or not this model's: {name}"):
+        single.load_state_dict({key: value for key, value in state.items() if key != name})
+    with pytest.raises(CheckpointError, match=rf"{name} has shape \(5,\), not \(6,\)"):
+        single.load_state_dict(state | {name: torch.ones(5)})
+    with pytest.raises(CheckpointError, match=f"{name} is of type NoneType, not a tensor"):
+        single.load_state_dict(state | {name: None})
+    with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight, but this model"):
+        single.load_state_dict(state | {"lm_head.weight": state["lm_head.weight"] + 1})
+    with pytest.raises(CheckpointError, match="decoder: 30 weights are missing, the first is model.emb"):
+        WaferForCausalLM(CONFIG, {}, mesh=2)
+
+
+# --- from a shape alone, and chat ---
+
+
+def test_random_weights_are_those_of_their_seed():
+    one, same, other = (WaferForCausalLM.from_config(CONFIG, mesh=3, seed=seed).state_dict() for seed in (0, 0, 1))
+    key = "model.layers.1.mlp.up_proj.weight"
+    assert one[key].equal(same[key]) and not one[key].equal(other[key])
+    zeros = WaferForCausalLM.from_config(CONFIG, mesh=3, random_weights=False)
+    assert zeros.prefill([1, 2]).eq(0).all()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_known_shape_is_a_configuration(name):
+    config = config_of(name)
+    assert config.name == name and config.vocab_size > 30000
+
+
+def test_an_unknown_shape_is_named():
+    with pytest.raises(ConfigError, match="lama3-8b: neither a folder nor a known shape; did you mean 'llama3-8b'"):
+        config_of("lama3-8b")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A folder with a tokenizer of words and a chat template."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("chat")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(**sizes, vocab_size=8, eos_token_id=None, bos_token_id=None)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    vocabulary = ["<unk>", "user", "bot", "hi", "you", "are", "a", "mesh"]
+    words = Tokenizer(models.WordLevel({word: number for number, word in enumerate(vocabulary)}))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}{% if add_generation_prompt %}bot{% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_chat_goes_through_the_template(checkpoint):
+    made = WaferForCausalLM.from_pretrained(checkpoint, mesh=2, max_length=16)
+    stream = made.chat([{"role": "user", "content": "hi you"}], 3)
+    assert stream.prompts == [[1, 3, 4, 2]]
+    assert list(stream) == list(made.generate([1, 3, 4, 2], 3))
+
+
+def test_chat_without_a_template_or_tokenizer(checkpoint, tmp_path):
+    with pytest.raises(CheckpointError, match="made from a configuration has no tokenizer"):
+        WaferForCausalLM.from_config(CONFIG, mesh=2).chat([], 1)
+    for file in checkpoint.iterdir():
+        if "chat_template" not in file.name:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError, match="the tokenizer has no chat template"):
+        WaferForCausalLM.from_pretrained(tmp_path, mesh=2, max_length=16).chat([{"role": "user", "content": "hi"}], 1)
