@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wafer_triton.cost.constants import constants
-from wafer_triton.cost.steps import best_groups
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
@@ -25,7 +23,7 @@ class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
 
     `entries` is the number of KV entries that a row holds for each of `batch` sequences, `policy` the KV cache's,
-    `groups` the K-tree's (None: on each axis what the cost model finds fastest).
+    `groups` the K-tree's (None: default).
     """
 
     config: DecoderConfig
@@ -71,12 +69,6 @@ class Block:
         """Width of a core's queries, keys and values."""
         return self.all_heads * self.head
 
-    def tree(self, axis: str) -> tuple[int, ...]:
-        """The groups of K-trees along an axis."""
-        if self.groups is not None:
-            return self.groups
-        return best_groups(self.mesh.length(axis), constants(self.mesh.device).in_decode())
-
     def share(self, width: int, axis: str) -> int:
         """A core's share of `width` cut along an axis."""
         return -(-width // self.mesh.length(axis))
@@ -110,7 +102,7 @@ class Block:
         Sums of squares, one number a row, are fp32 whatever products add up in: those of real models overflow fp16.
         """
         c = self.config
-        rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.tree(axis))
+        rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
 
     def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *more: Any) -> None:
         """q, k, v = the projections qkv [tokens, all heads, head] with bias, head norms and RoPE, as the model has it.
@@ -123,7 +115,7 @@ class Block:
         if c.qk_norm:
             squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
             b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head), label="head norm")
-            all_reduce(b, squares, "x", groups=self.tree("x"), label="head norm")
+            all_reduce(b, squares, "x", groups=self.groups, label="head norm")
             sizes: dict[str, Any] = {"m": tokens, "n": self.head, "width": c.head_dim, "eps": c.rms_norm_eps}
             sizes |= {"groups": self.all_heads, "kept": c.num_key_value_heads}
             scaled = b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes)

@@ -49,7 +49,7 @@ def project(block: Block) -> Schedule:
     b.buffer("qkv", (m, block.qkv), block.sums)
     _heads(block, b, "output", "q", "k", "v")
     block.norm(b, "y")
-    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.tree("y")}
+    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
     meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv, label="qkv", **run)
     block.rotate(b, m, tuple(Slot(name, None) for name in "qkv"))
     return b.build()
@@ -78,10 +78,10 @@ def attend(block: Block, sequence: int) -> Schedule:
     keys, values = (Slot(cache_name(which, sequence), None) for which in "kv")
     query = Slot("q", sequence)
     b.round(b.local("gemm_t", "s", (query, keys), k=block.head, n=block.slots, **sizes), label="scores")
-    all_reduce(b, "s", "x", groups=block.tree("x"), label="scores")
-    z = softmax_parts(b, "s", "bias", "p", "y", scale=c.head_dim**-0.5, sums=block.sums, groups=block.tree("y"))
+    all_reduce(b, "s", "x", groups=block.groups, label="scores")
+    z = softmax_parts(b, "s", "bias", "p", "y", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
     b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
-    all_reduce(b, "o", "y", groups=block.tree("y"), label="attention")
+    all_reduce(b, "o", "y", groups=block.groups, label="attention")
     b.round(b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head), label="attention")
     return b.build()
 
@@ -92,7 +92,7 @@ def output(block: Block) -> Schedule:
     d, width = block.share(block.config.hidden_size, "y"), block.config.num_attention_heads * block.head
     _heads(block, b, "input", "att")
     b.buffer("y", (m, d), block.sums)
-    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.tree("x"), "label": "output projection"}
+    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "output projection"}
     meshgemv(b, Slot("att", None), "wo", "y", "x", m=m, k=width, n=d, **run)
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
     return b.build()
@@ -109,10 +109,10 @@ def ffn(block: Block) -> Schedule:
     b.buffer("act", (m, f), block.dtype)
     b.buffer("y", (m, d), block.sums)
     block.norm(b, "y")
-    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate}
-    meshgemv(b, "h", "wgu", "gu", "y", k=d, n=2 * f, groups=block.tree("y"), label="gate and up", **run)
+    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, "groups": block.groups}
+    meshgemv(b, "h", "wgu", "gu", "y", k=d, n=2 * f, label="gate and up", **run)
     b.round(b.local("silu_mul", "act", "gu", m=m, n=f), label="silu")
-    meshgemv(b, "act", "wdown", "y", "x", k=f, n=d, groups=block.tree("x"), label="down", **run)
+    meshgemv(b, "act", "wdown", "y", "x", k=f, n=d, label="down", **run)
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
     return b.build()
 
@@ -127,6 +127,6 @@ def head(block: Block, tokens: int) -> Schedule:
     b.buffer("h", (tokens, d), block.dtype)
     b.buffer("logits", (tokens, v), block.sums, "output")
     block.norm(b, "y")
-    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.tree("y")}
+    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
     meshgemv(b, "h", "whead", "logits", "y", m=tokens, k=d, n=v, **run)
     return b.build()

@@ -41,11 +41,12 @@ class WaferForCausalLM(PlacedModule):
     """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
 
     `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (a WSE-2); `prefill_mesh` is the mesh of prefill where
-    it is another. Without a mesh both are those of the fastest plan that holds the model. `groups` and `prefill_groups`
-    are the K-trees', planned for the mesh where they are not given. `max_length` tokens (prompt and new) fit the KV
-    cache of each of `batch` sequences; prompts of up to `max_prompt` go through prefill at once if a block can take
-    them, longer ones in chunks; `kv_policy` "concat" fills the last row alone and overflows sooner. Raises SramError or
-    MeshError when the model does not fit the mesh or the device, ShapeError for a size below 1.
+    it is another; `groups` and `prefill_groups` are those of the K-trees, about the root of a line's cores if not
+    given. Without a mesh, what is not given of all this is that of the fastest plan which holds the model. `max_length`
+    tokens (prompt and new) fit the KV cache of each of `batch` sequences; prompts of up to `max_prompt` go through
+    prefill at once if a block can take them, longer ones in chunks; `kv_policy` "concat" fills the last row alone and
+    overflows sooner. `executor` is where and how it runs, see `ops.executor` (torch on the CPU, explicit exchange).
+    Raises SramError or MeshError when the model does not fit the mesh or the device, ShapeError for a size below 1.
     """
 
     def __init__(

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from wafer_triton.cost.constants import constants
 from wafer_triton.cost.model_presets import ModelSizes
 from wafer_triton.cost.planning import plan
+from wafer_triton.cost.steps import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import accumulator
@@ -45,10 +47,11 @@ def place(
         on = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
         return Block(config, on, dtype, accumulate, -(-max_length // on.rows), kv_policy, groups, batch)
 
-    def placed(mesh: Any, other: Any) -> Placement:
+    def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
         decode = block(mesh)
         apart = decode.mesh if other is None else _beside(other, decode.mesh)
-        return Placement.make(decode, replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1), prompt)
+        prefill = replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1)
+        return Placement.make(finish(decode), finish(prefill), prompt)
 
     if mesh is not None:
         return placed(mesh, prefill_mesh)
@@ -62,7 +65,7 @@ def place(
         if prefill_mesh is None and other in failed:
             continue
         try:
-            return placed(side, other)
+            return placed(side, other, _with_trees)
         except WaferError as error:
             reason = error
             if isinstance(error, SramError) and other != side:  # too much for its cores, whatever the mesh of decode
@@ -78,6 +81,13 @@ def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
             f"device to both"
         )
     return replace(as_mesh(prefill_mesh, mesh.device), origin=(0, 0), fold=(1, 1))
+
+
+def _with_trees(block: Block) -> Block:
+    """The block with the K-tree that is fastest on its square mesh, unless one is given."""
+    if block.groups is not None:
+        return block
+    return replace(block, groups=best_groups(block.mesh.shape[0], constants(block.mesh.device).in_decode()))
 
 
 def _plans(

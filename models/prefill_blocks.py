@@ -50,7 +50,7 @@ def attention(block: Block, tokens: int, past: int) -> Schedule:
     copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
     block.rotate(b, tokens, ("q", "k", "v"), *copies)
     meshgemm_t(b, "q", "keys", "s", k=width, n=seen, label="scores", **run, **block.heads)
-    z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.tree("x"))
+    z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
     align(b, "p", "x")
     align(b, "values", "y")
     meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run, **block.heads)

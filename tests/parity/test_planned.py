@@ -1,4 +1,4 @@
-"""Models whose user gives no mesh, or no K-trees: what the cost model chooses, and that the model lies there."""
+"""Models whose user gives no mesh: what the cost model chooses, and that the model lies there."""
 
 from dataclasses import replace
 from itertools import product
@@ -64,7 +64,8 @@ def test_the_fastest_meshes_that_hold_the_model():
 def test_a_planned_model_is_the_model_on_those_meshes():
     planned = made()
     decode, prefill = sides(planned)
-    same = made(mesh=decode, prefill_mesh=prefill)
+    trees = {"groups": planned.placement.decode.groups, "prefill_groups": planned.placement.prefill.groups}
+    same = made(mesh=decode, prefill_mesh=prefill, **trees)
     for model in (planned, same):
         model.prefill(TOKENS[:14])
     assert torch.equal(planned.step(TOKENS[14]), same.step(TOKENS[14]))
@@ -77,7 +78,8 @@ def test_a_planned_model_is_the_model_on_those_meshes():
 def test_what_the_user_gives_stands():
     assert sides(made(prefill_mesh=5))[1] == 5
     model = made(groups=(2,), prefill_groups=(1,))
-    assert (model.placement.decode.tree("x"), model.placement.prefill.tree("y")) == ((2,), (1,))
+    assert (model.placement.decode.groups, model.placement.prefill.groups) == ((2,), (1,))
+    assert made(mesh=8).block.groups is None, "about the root of 8"
     chains, trees = made(mesh=8, groups=()), made(mesh=8)
     for one in (chains, trees):
         one.prefill(TOKENS[:5])
@@ -87,16 +89,18 @@ def test_what_the_user_gives_stands():
     assert made(mesh=mine, device=None).block.mesh == mine, "a Mesh keeps its device"
 
 
-@pytest.mark.parametrize("rows, cols", [(7, 7), (5, 11)])
-def test_trees_are_the_fastest_on_each_axis(rows, cols):
+def test_planned_trees_are_the_fastest_on_their_lines():
     """Groups of an all-reduce of one word, by trying all."""
-    block = made(mesh=(rows, cols), device="wse2").block
-    for axis, length in (("x", cols), ("y", rows)):
+    placement = made(prefill_mesh=5).placement
+    for block in (placement.decode, placement.prefill):
+        length = block.mesh.rows
         cycles = {
-            count: estimate.gemv(mesh=(length, 1), k=length, n=1, groups=count).cycles for count in range(1, length)
+            count: estimate.gemv(device=SMALL, mesh=(length, 1), k=length, n=1, groups=count).cycles
+            for count in range(1, length)
         }
         # it is chosen for set-ups and hops alone, so it may carry a word more than the best
-        assert cycles[block.tree(axis)[0]] == pytest.approx(min(cycles.values()), abs=2)
+        assert cycles[block.groups[0]] == pytest.approx(min(cycles.values()), abs=2)
+    assert placement.decode.groups != placement.prefill.groups
 
 
 @pytest.mark.parametrize(
