@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wafer_triton import __version__
 from wafer_triton.device import PRESETS, device
-from wafer_triton.errors import ShapeError, WaferError
+from wafer_triton.errors import CacheError, ShapeError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ def generate(args: argparse.Namespace) -> int:
     executor = _executor(args.backend, args.exchange)
     folder = resolve(args.model)
     text = TextStream(folder, args.prompt)
+    longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
+    if args.max_length and longest > args.max_length:
+        raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
     begun = perf_counter()
     with report.Progress() as progress:
         model = WaferForCausalLM.from_pretrained(

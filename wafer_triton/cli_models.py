@@ -56,9 +56,12 @@ def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferF
 
 def _ids(args: argparse.Namespace) -> list[int]:
     from wafer_triton.models.checkpoint import resolve
+    from wafer_triton.models.precision import windows
     from wafer_triton.models.text import file_ids
 
-    return file_ids(resolve(args.model), args.text, args.tokens)
+    ids = file_ids(resolve(args.model), args.text, args.tokens)
+    windows(ids, args.window)  # raises before anything is placed
+    return ids
 
 
 def _show(args: argparse.Namespace, model: WaferForCausalLM, made: dict[str, Any], begun: float) -> int:
