@@ -180,6 +180,7 @@ def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
     assert replay is run and how == "launches, not a graph: operation not permitted when stream is capturing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["explicit", cases.ROUNDS, "emulation", "blas"])
 def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     """The branch for GPUs, kernels interpreted: rotating inputs, limits by the copy kernel, facts and fractions."""

@@ -32,6 +32,7 @@ def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] 
     return out.tensor.view(SIDE, SIDE, m, n).double(), want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "k", "n", "group"),
     [(64, 32, 64, (2, 2)), (64, 80, 128, (2, 2)), (64, 16, 128, (2, 1)), (128, 16, 128, (1, 2)), (16, 48, 16, (1, 1))],
@@ -41,6 +42,7 @@ def test_cores_that_share_a_program_add_what_each_would_alone(m, k, n, group):
     assert torch.equal(got, want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("m", "k", "n"), [(2, 3, 5), (33, 20, 70), (64, 16, 64)])
 def test_tiles_of_any_size_wherever_they_lie(m, k, n, shared):
@@ -93,6 +95,7 @@ def test_cores_share_programs_only_where_rings_and_tiles_allow():
     assert groups(48, 64, 48, 64) == groups(64, 64, 64, 64, dtype=torch.float32) == [(1, 1, 64, 64)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "shapes"), [("mesh", ((8, 12), (12, 20))), ("cannon", ((66, 72), (72, 68)))])
 def test_elided_is_explicit_to_the_bit(algorithm, shapes):
     made = recipe("gemm", Mesh(4, 4), "bf16", shapes, (("algorithm", algorithm),))

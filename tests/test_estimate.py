@@ -21,6 +21,7 @@ def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kern
     return estimate.gemm(device=on, mesh=side, m=n, k=n, n=n, algorithm=algorithm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["wse2", "wse3"])
 @pytest.mark.parametrize("rival", ["summa", "cannon"])
 def test_meshgemm_beats_its_rivals_on_many_cores(on: str, rival: str) -> None:

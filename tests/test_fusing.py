@@ -117,6 +117,7 @@ def same_everywhere(schedule: Schedule) -> None:
         assert [name for name in given if not torch.equal(one[name], found[0][name])] == [], number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [3, 4])
 @pytest.mark.parametrize("into", ["a", "w"])
 def test_sums_are_not_rounded_to_where_tiles_still_pass(side, into):

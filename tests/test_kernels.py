@@ -266,6 +266,7 @@ def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: 
     return tiles(c, m * n, side * side)
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize(
     ("m", "k", "n", "accumulate"), [(1, 5, 7, "fp32"), (6, 5, 70, "fp32"), (33, 40, 3, "fp32"), (3, 4, 5, "fp16")]

@@ -129,6 +129,7 @@ def clip(x):
 """
 
 
+@pytest.mark.slow
 def test_functions_of_one_name_are_told_apart_by_their_source(tmp_path):
     """Of functions in a tuple Triton's caches know the name alone, so that an edit would go unnoticed."""
     for limit in (1, 6):

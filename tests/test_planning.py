@@ -91,6 +91,7 @@ def test_the_sweep_command_says_what_it_leaves_out(tmp_path: Path, capsys: pytes
     assert "left out, as gemm cannot be on such a mesh or device: mesh = 5000" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

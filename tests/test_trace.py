@@ -78,6 +78,7 @@ def test_a_timeline_puts_rounds_alike_in_one_row():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["png", "svg"])
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_picture_is_written(schedule, kind, tmp_path):

@@ -65,6 +65,7 @@ def test_the_page_is_current(families: dict[str, validation.Family]) -> None:
     assert all(map(close, numbers, held_numbers))
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "docs" / "page.md"
     assert cli.main(["validate", "--write", str(path), "--json"]) == 0
