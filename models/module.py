@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.tiles import PlacedWeights, Weights
+from wafer_triton.models.weights import same
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -48,7 +49,7 @@ class PlacedModule(nn.Module, ABC):
             if tuple(state_dict[name].shape) != shape:
                 raise CheckpointError(f"state_dict: {name} has shape {tuple(state_dict[name].shape)}, not {shape}")
         head = state_dict.get("lm_head.weight") if self.config.tie_word_embeddings else None
-        if head is not None and not head.equal(state_dict[EMBEDDING]):
+        if head is not None and not same(head, state_dict[EMBEDDING]):
             raise CheckpointError(f"state_dict: lm_head.weight differs from {EMBEDDING}, but this model ties them")
         self._place(state_dict)
         return nn.modules.module._IncompatibleKeys([], [])

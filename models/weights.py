@@ -59,7 +59,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self.where = where
         if config.tie_word_embeddings and _HEAD in where:
             table, head = (_open(where[name]).get_tensor(name) for name in (_TABLE, _HEAD))
-            if not torch.equal(table, head):
+            if not same(table, head):
                 raise CheckpointError(
                     f"{where[_HEAD]}: {_HEAD} differs from {_TABLE}, though config.json ties them; set "
                     f"tie_word_embeddings to false there, or take {_HEAD} out"
@@ -161,6 +161,11 @@ def _check_tensor(path: Path, file: Any, name: str, expected: tuple[int, ...]) -
             f"{path}: {name} is stored as {entry.get_dtype()}; supported: {', '.join(_FILE_DTYPES)} "
             f"(dequantize the checkpoint first)"
         )
+
+
+def same(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Whether two weights of any shape and dtype are equal, NaN where the other is NaN."""
+    return one.shape == two.shape and bool(((one == two) | ((one != one) & (two != two))).all())
 
 
 def _is_finite(weight: torch.Tensor) -> bool:

@@ -73,6 +73,17 @@ def test_a_tied_head_must_be_the_embedding(tmp_path, weights):
         load_weights(tmp_path, CONFIG)
 
 
+def test_a_tied_head_may_have_another_dtype_and_be_no_number(tmp_path, weights):
+    table = weights["model.embed_tokens.weight"].bfloat16().float()
+    table[1, 2] = float("nan")
+    single(tmp_path, weights | {"model.embed_tokens.weight": table, "lm_head.weight": table.bfloat16()})
+    with pytest.warns(RuntimeWarning, match="NaN or infinity .*model.embed_tokens.weight"):
+        load_weights(tmp_path, CONFIG)
+    single(tmp_path, weights | {"lm_head.weight": table[:-1].clone()})
+    with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight"):
+        load_weights(tmp_path, CONFIG)
+
+
 def test_a_missing_folder(tmp_path):
     with pytest.raises(CheckpointError, match="absent: no such folder; give a checkpoint folder"):
         load_weights(tmp_path / "absent", CONFIG)
