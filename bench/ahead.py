@@ -48,6 +48,7 @@ def describe(kernel: Any) -> dict[str, Any]:
         code = kernel.asm["ptx"]
         usage = resource_usage(kernel.asm["cubin"])
         registers, spills, matrix = usage["REG"], usage["STACK"] + usage["LOCAL"], r"(?:wgmma|mma)\.[\w.]+"
+    products = re.search(matrix, code)
     widths = [int(v or 1) * int(b) for v, b in re.findall(r"(?:ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", code)]
     return {
         "registers": registers,
@@ -56,6 +57,7 @@ def describe(kernel: Any) -> dict[str, Any]:
         "num_warps": kernel.metadata.num_warps,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
         "widest_access_bytes": max(widths, default=0) // 8,
+        "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),
     }
 
 

@@ -69,17 +69,16 @@ def _rounds_kernel(
         # both tiles are here, and both neighbours have room
         while tl.atomic_cas(counters_ptr + here * cores + core, ARRIVALS, 0, sem="acquire", scope="gpu") != ARRIVALS:
             pass
-        # .cg, from L2: another SM wrote it
+        # .cg, from L2: another SM wrote it. One arrival each: a tile for those who receive, a credit for those who
+        # send; all go on while this core multiplies
         total = accumulate(
             total,
             _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
             _slot_ptr(a, spare_a, 1 - here, to_a), _slot_ptr(b, spare_b, 1 - here, to_b),
+            counters_ptr + (1 - here) * cores + neighbours,
             offs_m, offs_n, K, N, 1, True, True, M, K, N, MODE, ".cg", BLOCK_M, BLOCK_K, BLOCK_N,
         )  # fmt: skip
         here = 1 - here
-        # one arrival each: a tile for those who receive, a credit for those who send
-        tl.debug_barrier()
-        tl.atomic_add(counters_ptr + here * cores + neighbours, 1, sem="release", scope="gpu")
 
     store(tile_ptr(out, core) + offs_c, total, mask_c)
 

@@ -48,6 +48,8 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
     matrix = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "gfx942": "v_mfma"}[target]
     if case.endswith(" 64x64x64-bfloat16") and matrix not in seen["matrix_instructions"]:
         yield f"{case}: no {matrix}, only {seen['matrix_instructions']!r}"
+    if case == "several_rounds 64x64x64-bfloat16" and target != "gfx942" and not seen["arrives_before_product"]:
+        yield f"{case}: neighbours wait for the product"
     if case == "exchange 4096-bfloat16" and target != "gfx942" and seen["widest_access_bytes"] != 16:
         yield f"{case}: at most {seen['widest_access_bytes']} B per access"
 

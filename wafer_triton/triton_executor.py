@@ -169,7 +169,9 @@ class TritonExecutor(Executor):
         order = self._order(mesh.cores)
         cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
-        counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
+        at_start = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
+        at_start[FIRST_SLOT] = ARRIVALS
+        counters = at_start.clone()
         shared = (a, b, neighbours, counters, cores)
         # which of these are launched depends on how many fit, so the one with the most registers decides
         ways = [(c, found.add), (out, found.add), (c, True), (out, True)]
@@ -185,11 +187,8 @@ class TritonExecutor(Executor):
                 f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
             )
 
-        def begin() -> None:
-            counters.fill_(0)
-            counters[FIRST_SLOT].fill_(ARRIVALS)
-
-        steps: list[Step] = [begin] if most > 1 else []
+        # every run sets them, for one that broke off leaves them anyhow
+        steps: list[Step] = [partial(counters.copy_, at_start)] if most > 1 else []
         for start in range(0, number, most):
             rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
             params: dict[str, Any] = {**found.params, "add": found.add or start > 0}
