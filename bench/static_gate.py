@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYT
 import torch
 
 from ahead import recorder
-from wafer_triton.kernels import Operand, exchange, find, one_round, several_rounds, tree
+from wafer_triton.kernels import Moves, Operand, exchange, find, one_round, several_rounds, tree
 from wafer_triton.kernels.elided import Labels, elided
 
 TABLE = Path(__file__).parent / "results" / "sm_90.csv"
@@ -56,7 +56,8 @@ def rows() -> list[dict[str, object]]:
     n = 64
     c, out, a, b, next_a, next_b = (tile(n * n, dtype) for dtype in (torch.float32, *[BF16] * 5))
     size = {"m": n, "k": n, "n": n}
-    add("exchange, 64 x 64 tiles", exchange, a, b, cores, cores, n * n)
+    moves = [Moves(to, of, cores, cores) for to, of in ((next_a, a), (next_b, b))]
+    add("exchange, 64 x 64 tiles", exchange, moves, [n * n] * 2)
     add("one_round, 64 x 64 tiles", one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
     add(
         "several_rounds, 64 x 64 tiles",

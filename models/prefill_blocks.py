@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.models.blocks import Block
-from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t
+from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.rounds import Builder, Schedule
 from wafer_triton.schedule.rows import softmax_parts
 
@@ -51,8 +51,7 @@ def attention(block: Block, tokens: int, past: int) -> Schedule:
     block.rotate(b, tokens, ("q", "k", "v"), *copies)
     meshgemm_t(b, "q", "keys", "s", k=width, n=seen, label="scores", **run, **block.heads)
     z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
-    align(b, "p", "x")
-    align(b, "values", "y")
+    align_both(b, "p", "values")
     meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run, **block.heads)
     b.round(b.local("normalize", "att", ("o", z), m=tokens, heads=q_heads, n=width), label="attention")
     align(b, "att", "x")

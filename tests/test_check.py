@@ -150,8 +150,15 @@ def backwards() -> Case:
 
 def unaligned() -> Case:
     schedule, intent = gemm()
-    rounds = tuple(one for one in schedule.rounds if one.label != "align b")
-    return replace(schedule, rounds=rounds, draft=True), intent
+    rounds = [without_b(one) if one.label == "align a and b" else one for one in schedule.rounds]
+    return replace(schedule, rounds=tuple(rounds), draft=True), intent
+
+
+def without_b(round_: Round) -> Round:
+    """What a round does with a alone."""
+    exchanges = (one for one in round_.exchanges if one.src.buffer.startswith("a"))
+    locals_ = (one for one in round_.locals if one.outs[0].buffer.startswith("a"))
+    return replace(round_, exchanges=tuple(exchanges), locals=tuple(locals_))
 
 
 def in_place(case: Case) -> Case:

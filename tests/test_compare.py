@@ -137,8 +137,8 @@ def test_command_line(capsys):
     out, err = capsys.readouterr()
     rows = json.loads(out.splitlines()[-1])["rows"]
     assert [row["algorithm"] for row in rows] == ["mesh", "cannon", "summa", "allgather"]
-    # 6 + 6 + 12 rounds on the 12 x 12 grid, folded: two logical hops are at most one physical
-    assert rows[0]["hops"] == 24 and rows[0]["verdict"].keys() == set("PLMR") and "allgather" in err
+    # 6 + 12 rounds on the 12 x 12 grid, folded: two logical hops are at most one physical
+    assert rows[0]["hops"] == 18 and rows[0]["verdict"].keys() == set("PLMR") and "allgather" in err
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def compile_all(compiled) -> dict[str, dict]:
     """Compile what every launcher launches on typical tiles."""
     import torch
 
-    from wafer_triton.kernels import Operand, exchange, find, one_round, several_rounds, tree
+    from wafer_triton.kernels import Moves, Operand, exchange, find, one_round, several_rounds, tree
     from wafer_triton.kernels.elided import Labels, elided
 
     figures = {}
@@ -76,7 +76,9 @@ def compile_all(compiled) -> dict[str, dict]:
         scratch = 4 * 1024  # reductions across warps
 
         for numel in (4096, 35):
-            record(f"exchange {numel}-{name}", 0, exchange, tile(numel, dtype), tile(numel, dtype), cores, cores, numel)
+            one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores)
+            record(f"exchange {numel}-{name}", 0, exchange, (one,), (numel,))
+            record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
 
         typical = ((64, 64, 64), (36, 96, 36), (1, 36, 96))
         more = ((32, 32, 32), (33, 70, 65), (7, 5, 3), (4, 96, 36))

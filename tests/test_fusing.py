@@ -8,7 +8,7 @@ import torch
 from wafer_triton.fusing import compute_shifts
 from wafer_triton.mesh import Mesh
 from wafer_triton.recipes import recipe
-from wafer_triton.schedule.gemm import align, meshgemm
+from wafer_triton.schedule.gemm import align_both, meshgemm
 from wafer_triton.schedule.rounds import Builder, Schedule, Slot
 from wafer_triton.torch_executor import TorchExecutor
 from wafer_triton.triton_executor import TritonExecutor
@@ -48,8 +48,7 @@ def two_products(read_again: bool = False, other_sizes: bool = False) -> Schedul
     b.buffer("c", (2, 2), "fp32")
     for name in ("out", "again"):
         b.buffer(name, (2, 2), "fp32", "output")
-    align(b, "a", "x")
-    align(b, "w", "y")
+    align_both(b, "a", "w")
     meshgemm(b, "a", "w", "c", m=2, k=2, n=2)
     b.round(b.local("copy", "out", "c", size=4 if not other_sizes else 3))
     if read_again:

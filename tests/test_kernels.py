@@ -20,7 +20,7 @@ from torch import Tensor
 from tiles import CORES, DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import KERNELS, Operand, elementwise, exchange, find, one_round
+from wafer_triton.kernels import KERNELS, Moves, Operand, elementwise, exchange, find, one_round
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 RUNNING = [3, 0, 4]  # a subset, in no order
@@ -239,14 +239,19 @@ def test_users_own_operation(dtype, monkeypatch):
 @dtypes
 @pytest.mark.parametrize("numel", [1, 35, 5000])
 def test_exchange_copies_bits(dtype, numel):
-    bits = torch.randint(-(2**15), 2**15, (CORES, numel * dtype.itemsize // 2), dtype=torch.int16)
-    src, dst = memory(bits.view(dtype)), memory(torch.full((CORES, numel), float("nan"), dtype=dtype))
-    expected = dst.tensor.cpu().clone()
-    for recv, send in ((2, 4), (0, 1), (3, 0)):
-        start = dst.offset + recv * dst.stride
-        expected[start : start + numel] = bits.view(dtype)[send]
-    exchange(dst, src, table([2, 0, 3]), table([4, 1, 0]), numel)
-    assert same_bits(dst.tensor.cpu(), expected)
+    bits = torch.randint(-(2**15), 2**15, (CORES, numel * dtype.itemsize // 2), dtype=torch.int16).view(dtype)
+    moves, expected = [], []
+    for size, ends in ((numel, ((2, 4), (0, 1), (3, 0))), (7, ((1, 1), (4, 0)))):
+        src, dst = memory(bits), memory(torch.full((CORES, numel), float("nan"), dtype=dtype))
+        expected.append(dst.tensor.cpu().clone())
+        for recv, send in ends:
+            start = dst.offset + recv * dst.stride
+            expected[-1][start : start + min(size, numel)] = bits[send, :size]
+        recv, send = ([*column, -1][:3] for column in zip(*ends, strict=True))
+        moves.append(Moves(dst, src, table(recv), table(send)))
+    exchange(moves, (numel, min(7, numel)))
+    for one, want in zip(moves, expected, strict=True):
+        assert same_bits(one.dst.tensor.cpu(), want)
 
 
 def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: int, n: int, **params) -> Tensor:

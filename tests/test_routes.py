@@ -173,7 +173,8 @@ def test_the_walker_finds_routes_that_share_one_colour(axis):
     found = routes(made)
     lines = getattr(found, axis)
     lines.colour[lines.colour >= 0] = 0
-    with pytest.raises(ScheduleError, match=r"round \d+ \(align .\): colour \d+ from core \(\d, \d\) (meets|reaches)"):
+    words = r"round \d+ \(align a and b\): colour \d+ from core \(\d, \d\) (meets|reaches)"
+    with pytest.raises(ScheduleError, match=words):
         validate_routes(made, found)
 
 

@@ -29,6 +29,7 @@ from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand
 from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
 from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.exchange import Moves
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
 from wafer_triton.kernels.parts import Local as LocalKernel
 from wafer_triton.kernels.parts import Part, agree
@@ -121,10 +122,11 @@ class TritonExecutor(Executor):
         program.schedule = schedule
 
     def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
-        return self._moves(memory, [exchange], src)
+        (launch,) = _launches([self._moves(memory, [exchange], src)])
+        return launch
 
-    def _moves(self, memory: Memory, exchanges: list[Exchange], src: Place) -> Step:
-        """Exchanges of a round from one slot to one slot: all their messages in one launch."""
+    def _moves(self, memory: Memory, exchanges: list[Exchange], src: Place) -> tuple[Moves, int]:
+        """The messages of exchanges of a round from one slot to one slot, and how many elements each carries."""
         ends = [(one.receivers.flat(memory.mesh), one.senders.flat(memory.mesh)) for one in exchanges]
         receivers, senders = map(np.concatenate, zip(*ends, strict=True))
         order = self._order(len(receivers))
@@ -133,8 +135,7 @@ class TritonExecutor(Executor):
             self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
         )
         target, source = self._operand(memory, Place(exchanges[0].dst)), self._operand(memory, src)
-        numel = memory.buffers[exchanges[0].src.buffer].numel
-        return Launch("exchange", partial(exchange_kernel, target, source, recv, send, numel))
+        return Moves(target, source, recv, send), memory.buffers[exchanges[0].src.buffer].numel
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         kernel, cores = table.find(op.op), self._cores(memory, op)
@@ -235,7 +236,7 @@ class TritonExecutor(Executor):
                 fixed = one.src.is_fixed and one.dst.is_fixed
                 alike.setdefault((str(one.src), str(one.dst)) if fixed else id(one), []).append(one)
             moves = [self._moves(memory, some, Place(some[0].src)) for some in alike.values()]
-            return moves + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
+            return _launches(moves) + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
         (op,) = round_.locals
         out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
         targets, tables = {0: a, 1: b}, {}
@@ -299,6 +300,14 @@ class TritonExecutor(Executor):
     def _table(self, memory: Memory, values: Index) -> torch.Tensor:
         made = torch.from_numpy(values.astype(np.int32))
         return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
+
+
+def _launches(moves: list[tuple[Moves, int]]) -> list[Step]:
+    """Moves of one round: those of equally many messages share a launch."""
+    alike: dict[int, list[tuple[Moves, int]]] = {}
+    for one in moves:
+        alike.setdefault(len(one[0].recv), []).append(one)
+    return [Launch("exchange", partial(exchange_kernel, *zip(*some, strict=True))) for some in alike.values()]
 
 
 def available() -> bool:

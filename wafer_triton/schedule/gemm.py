@@ -12,7 +12,8 @@ mesh the same: `matmul` for A B^T moves tile (j, k) of B to core (k, j) first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import Ring, ring, ring_position, ring_step, wrapped_line
-from wafer_triton.schedule.rounds import Builder, Cores, Round, Slot
+from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Local, Round, Slot
 
 
 def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
@@ -30,6 +31,18 @@ def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
     Half a ring at most, each line in its shorter direction; lines that moved an odd number of times copy back from the
     second buffer.
     """
+    for parts in _skew(b, name, axis, order):
+        b.round(*parts, label=f"align {name}")
+
+
+def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
+    """Skew a along x and w along y (see `align`) in the same rounds: they take different links."""
+    for parts in zip(_skew(b, a, "x", order), _skew(b, w, "y", order), strict=True):
+        b.round(*chain.from_iterable(parts), label=f"align {a} and {w}")
+
+
+def _skew(b: Builder, name: str, axis: str, order: Ring) -> Iterator[list[Exchange | Local]]:
+    """What each round of an alignment consists of."""
     size = _side(b)
     spare = b.like(f"{name}.next", name)
     position = ring_position(size, order)
@@ -38,18 +51,15 @@ def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
     for number in range(int(steps.max())):
         src, dst = (name, spare) if number % 2 == 0 else (spare, name)
         moving = steps > number
-        b.round(
-            *(
-                ring_step(b, axis, src, dst, step, np.flatnonzero(moving & side), order)
-                for step, side in ((-1, backwards), (1, ~backwards))
-                if (moving & side).any()
-            ),
-            label=f"align {name}",
-        )
+        yield [
+            ring_step(b, axis, src, dst, step, np.flatnonzero(moving & side), order)
+            for step, side in ((-1, backwards), (1, ~backwards))
+            if (moving & side).any()
+        ]
     odd = np.flatnonzero(steps % 2)
     if odd.size:
         where = Cores(axis, np.arange(size), odd)
-        b.round(b.local("copy", name, spare, where, size=b.buffers[name].numel), label=f"align {name}")
+        yield [b.local("copy", name, spare, where, size=b.buffers[name].numel)]
 
 
 def meshgemm(
@@ -188,8 +198,7 @@ def matmul(
 
 def _aligned(order: Ring) -> Callable[..., None]:
     def run(b: Builder, a: str, w: str, c: str, **sizes: Any) -> None:
-        align(b, a, "x", order)
-        align(b, w, "y", order)
+        align_both(b, a, w, order)
         meshgemm(b, a, w, c, order=order, **sizes)
 
     return run
