@@ -40,12 +40,20 @@ def accumulate(
         products = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
     for start_k in range(0, K, BLOCK_K):
         offs_k = start_k + tl.arange(0, BLOCK_K)
-        # [BLOCK_M, BLOCK_K]
-        offs_a = offs_m[:, None] * stride_am + offs_k[None, :]
-        mask_a = (offs_m < M)[:, None] & (offs_k < K)[None, :]
-        # [BLOCK_K, BLOCK_N]
-        offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
-        mask_b = (offs_k < K)[:, None] & (offs_n < N)[None, :]
+        if MODE == "sum":  # loaded in the layout of the products, or each block would change it in shared memory
+            # [BLOCK_M, BLOCK_K, 1]
+            offs_a = offs_m[:, None, None] * stride_am + offs_k[None, :, None]
+            mask_a = (offs_m < M)[:, None, None] & (offs_k < K)[None, :, None]
+            # [1, BLOCK_K, BLOCK_N]
+            offs_b = offs_k[None, :, None] * stride_bk + offs_n[None, None, :] * stride_bn
+            mask_b = (offs_k < K)[None, :, None] & (offs_n < N)[None, None, :]
+        else:
+            # [BLOCK_M, BLOCK_K]
+            offs_a = offs_m[:, None] * stride_am + offs_k[None, :]
+            mask_a = (offs_m < M)[:, None] & (offs_k < K)[None, :]
+            # [BLOCK_K, BLOCK_N]
+            offs_b = offs_k[:, None] * stride_bk + offs_n[None, :] * stride_bn
+            mask_b = (offs_k < K)[:, None] & (offs_n < N)[None, :]
         if EVEN_A:
             a = tl.load(a_ptr + offs_a, cache_modifier=CACHE)
         else:
@@ -77,7 +85,7 @@ def accumulate(
         if MODE == "dot":
             total = tl.dot(a, b, total, input_precision="ieee")
         elif MODE == "sum":
-            products += a[:, :, None] * b[None, :, :]
+            products += a * b
         else:
             total = (total + a * b).to(tl.float16).to(tl.float32)
     if MODE == "sum":
@@ -152,8 +160,9 @@ def plan(
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
         num_warps = min(4, blocks[0] * blocks[2] // 512)
     elif m <= 4:
-        block_n = block(n, 64)
-        mode, blocks = "sum", (block(m), block(k, 2048 // (block(m) * block_n)), block_n)
+        block_m, block_n = block(m), block(n, 256)
+        # 16 B of 16-bit weights a thread, twice where sums are few
+        mode, blocks = "sum", (block_m, block(k, min(2048, 4096 // block_m) // block_n), block_n)
         num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // 512)
     else:
         # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
