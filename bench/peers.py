@@ -4,7 +4,7 @@ The emulation is the torch executor, so a schedule's own tables say what moves. 
 step (which copy, which batched product), each step takes the one that is the fastest on this device at this size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,15 +43,20 @@ class Emulation(TorchExecutor):
             self.chosen["rounds together"] = self.chosen.get("rounds together", 0) + found[0]
         return found
 
-    def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+        exchange, *more = exchanges
         target, source = memory.tensors[exchange.dst.buffer], memory.tensors[exchange.src.buffer]
-        ways: dict[str, Step] = {"slices or index_select": super().move(memory, exchange, src)}
+        ways: dict[str, Step] = {"slices or index_select": super().move(memory, exchanges, src)}
+        if more:
+            ways["both ways at once"] = self.indexed(memory, exchanges, src)
+            sizes = tuple(len(one.receivers.flat(memory.mesh)) for one in exchanges)
+            return self._fastest(("moves", exchange.axis, sizes, source.shape, source.dtype), ways)
         fixed = exchange.src.is_fixed and exchange.dst.is_fixed and src.is_own
         numel = memory.buffers[exchange.src.buffer].numel
         alone = memory.buffers[exchange.src.buffer].slots == memory.buffers[exchange.dst.buffer].slots == 1
         every = exchange.recv.size and len(exchange.receivers.flat(memory.mesh)) == memory.mesh.cores
         if fixed and alone and every and target.data_ptr() != source.data_ptr():
-            sent, got = self._ends(memory, exchange, src)
+            sent, got = self._ends(memory, exchanges, src)
             rows = sent[got.argsort()]
             for name, word in (
                 ("rows", None),

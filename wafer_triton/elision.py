@@ -208,7 +208,7 @@ class Elision:
         ):
             self.settle(exchange.src.buffer)
         src = self.places.get(exchange.src.buffer, Place(exchange.src))
-        self.steps.append(self.executor.move(self.memory, exchange, src))
+        self.steps.append(self.executor.move(self.memory, [exchange], src))
 
     def written(self, name: str, keep: bool) -> None:
         """Before memory of `name` changes: tiles of others that lie there move out; its own come home if kept."""

@@ -215,8 +215,8 @@ class Executor(ABC):
         """The dtype that a buffer is stored in."""
 
     @abstractmethod
-    def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
-        """A step that copies the senders' tiles into the receivers' slots."""
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+        """A step that copies the senders' tiles into the receivers' slots; all exchanges are from one slot to one."""
 
     @abstractmethod
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
@@ -260,7 +260,7 @@ class Executor(ABC):
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         """The steps of one round: its moves, then its local operations."""
-        moves = [self.move(memory, exchange, Place(exchange.src)) for exchange in round_.exchanges]
+        moves = [self.move(memory, some, Place(some[0].src)) for some in together(round_)]
         return moves + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
 
 
@@ -272,6 +272,15 @@ class Memory:
     buffers: dict[str, Buffer]
     tensors: dict[str, torch.Tensor]
     tables: Tables | None = None
+
+
+def together(round_: Round) -> list[list[Exchange]]:
+    """The exchanges of a round, those from one slot to one slot together."""
+    found: dict[object, list[Exchange]] = {}
+    for one in round_.exchanges:
+        fixed = one.src.is_fixed and one.dst.is_fixed
+        found.setdefault((str(one.src), str(one.dst)) if fixed else id(one), []).append(one)
+    return list(found.values())
 
 
 # memory, the tree, the operations before it, and where their operands lie

@@ -6,7 +6,7 @@ values of a core that computes in fp32 and stores in 16 bits, at the speed of fp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -37,7 +37,8 @@ class TorchExecutor(Executor):
         super().__init__(exchange=exchange, poison=poison)
         self._device = device
         self._room = torch.empty(0, device=device)
-        self._known: WeakKeyDictionary[Exchange, tuple[torch.Tensor, torch.Tensor]] = WeakKeyDictionary()
+        # by the first of some exchanges and how many they are
+        self._known: WeakKeyDictionary[Exchange, dict[int, tuple[torch.Tensor, torch.Tensor]]] = WeakKeyDictionary()
 
     @property
     def device(self) -> str:
@@ -46,19 +47,33 @@ class TorchExecutor(Executor):
     def storage(self, buffer: Buffer) -> torch.dtype:
         return torch_dtype(buffer.dtype)
 
-    def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
-        views = self._views(memory, exchange, exchange.dst) if src.is_own else None
-        if views is not None:
-            target, source, send = views
-            if send is None:
-                return lambda: target.copy_(source)
-            axis = 1 if exchange.axis == "x" else 0
-            if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
-                return lambda: torch.index_select(source, axis, send, out=target)
-            return lambda: target.copy_(source.index_select(axis, send))
-        sent, got = self._ends(memory, exchange, src)
-        source, target = _flat(memory, src.slot), _flat(memory, exchange.dst)
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+        steps, rest = list[Step](), list[Exchange]()
+        for one in exchanges:
+            step = self.grid(memory, one, src)
+            rest += [one] if step is None else []
+            steps += [] if step is None else [step]
+        steps += [self.indexed(memory, rest, src)] if rest else []
+        return steps[0] if len(steps) == 1 else lambda: [step() for step in steps]
+
+    def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+        """The step of any exchanges from one slot to one."""
+        sent, got = self._ends(memory, exchanges, src)
+        source, target = _flat(memory, src.slot), _flat(memory, exchanges[0].dst)
         return lambda: target.index_copy_(0, got, source.index_select(0, sent))
+
+    def grid(self, memory: Memory, exchange: Exchange, src: Place) -> Step | None:
+        """The step of an exchange whose receivers are a grid of cores."""
+        views = self._views(memory, exchange, exchange.dst) if src.is_own else None
+        if views is None:
+            return None
+        target, source, send = views
+        if send is None:
+            return lambda: target.copy_(source)
+        axis = 1 if exchange.axis == "x" else 0
+        if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
+            return lambda: torch.index_select(source, axis, send, out=target)
+        return lambda: target.copy_(source.index_select(axis, send))
 
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
         sends = sends_of(rounds[0], memory.mesh) or {}
@@ -88,16 +103,14 @@ class TorchExecutor(Executor):
             moves = [(view[0], view[1]) for view in views if view is not None and view[2] is None]
             return (lambda: [target.add_(source) for target, source in moves]) if len(moves) == len(pairs) else None
         home = [replace(exchange, dst=exchange.src) for exchange, _ in pairs]
-        ends = [self._ends(memory, one, Place(one.src)) for one in home]
-        sent, got = (torch.cat(one) for one in zip(*ends, strict=True))
+        sent, got = self._ends(memory, home, Place(home[0].src))
         acc = _flat(memory, pairs[0][0].src)
         if len(got.unique()) == len(got):
             return lambda: acc.index_add_(0, got, acc.index_select(0, sent))
-        targets = [target for _, target in ends]  # a core that gets two messages adds them in the order of the round
+        sizes = [len(one.receivers.flat(memory.mesh)) for one in home]
 
-        def step() -> None:
-            messages = acc.index_select(0, sent).split([len(target) for target in targets])
-            for target, message in zip(targets, messages, strict=True):
+        def step() -> None:  # a core that gets two messages adds them in the order of the round
+            for target, message in zip(got.split(sizes), acc.index_select(0, sent).split(sizes), strict=True):
                 acc.index_add_(0, target, message)
 
         return step
@@ -199,15 +212,17 @@ class TorchExecutor(Executor):
         target, source = (one[(lines, place) if x else (place, lines)] for one, place in ((target, recv), (source, at)))
         return target, source, send if isinstance(send, torch.Tensor) else None
 
-    def _ends(self, memory: Memory, exchange: Exchange, src: Place) -> tuple[torch.Tensor, torch.Tensor]:
+    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that are sent and of where they go; found once, however often it is bound."""
-        if src.is_own and exchange in self._known:
-            return self._known[exchange]
-        senders, receivers = exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)
+        known = self._known.setdefault(exchanges[0], {})
+        if src.is_own and len(exchanges) in known:
+            return known[len(exchanges)]
+        pairs = [(one.senders.flat(memory.mesh), one.receivers.flat(memory.mesh)) for one in exchanges]
+        senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
         at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
-        ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchange.dst, receivers)[0]
+        ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
         if src.is_own:
-            self._known[exchange] = ends
+            known[len(exchanges)] = ends
         return ends
 
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import BackendError
-from wafer_triton.executor import Executor, Launch, Memory, Place, Program, Step, TreePlanner
+from wafer_triton.executor import Executor, Launch, Memory, Place, Program, Step, TreePlanner, together
 from wafer_triton.fusing import (
     ComputeShifts,
     Tree,
@@ -121,11 +121,11 @@ class TritonExecutor(Executor):
             program.tables.schedule = schedule
         program.schedule = schedule
 
-    def move(self, memory: Memory, exchange: Exchange, src: Place) -> Step:
-        (launch,) = _launches([self._moves(memory, [exchange], src)])
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+        (launch,) = _launches([self._moves(memory, exchanges, src)])
         return launch
 
-    def _moves(self, memory: Memory, exchanges: list[Exchange], src: Place) -> tuple[Moves, int]:
+    def _moves(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> tuple[Moves, int]:
         """The messages of exchanges of a round from one slot to one slot, and how many elements each carries."""
         ends = [(one.receivers.flat(memory.mesh), one.senders.flat(memory.mesh)) for one in exchanges]
         receivers, senders = map(np.concatenate, zip(*ends, strict=True))
@@ -231,11 +231,7 @@ class TritonExecutor(Executor):
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = sends_of(round_, memory.mesh)
         if sends is None:
-            alike: dict[object, list[Exchange]] = {}
-            for one in round_.exchanges:
-                fixed = one.src.is_fixed and one.dst.is_fixed
-                alike.setdefault((str(one.src), str(one.dst)) if fixed else id(one), []).append(one)
-            moves = [self._moves(memory, some, Place(some[0].src)) for some in alike.values()]
+            moves = [self._moves(memory, some, Place(some[0].src)) for some in together(round_)]
             return _launches(moves) + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
         (op,) = round_.locals
         out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
