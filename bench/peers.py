@@ -51,7 +51,7 @@ class Emulation(TorchExecutor):
             ways["both ways at once"] = self.indexed(memory, exchanges, src)
             sizes = tuple(len(one.receivers.flat(memory.mesh)) for one in exchanges)
             return self._fastest(("moves", exchange.axis, sizes, source.shape, source.dtype), ways)
-        fixed = exchange.src.is_fixed and exchange.dst.is_fixed and src.is_own
+        fixed = exchange.src.is_fixed and exchange.dst.is_fixed and src.lies_in(exchange.src)
         numel = memory.buffers[exchange.src.buffer].numel
         alone = memory.buffers[exchange.src.buffer].slots == memory.buffers[exchange.dst.buffer].slots == 1
         every = exchange.recv.size and len(exchange.receivers.flat(memory.mesh)) == memory.mesh.cores

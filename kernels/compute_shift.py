@@ -142,6 +142,7 @@ def _rounds_plan(a: Operand, b: Operand, **params: Any) -> dict[str, Any]:
     chosen = plan(a, b, **params)
     for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
         del chosen[name]
-    masked = any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")
+    # masks, or sums of their own for every row, take more than accumulators and two tiles
+    many = chosen["MODE"] == "sum" or any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")
     # a tile must not be fetched before its round: no pipelining over rounds
-    return chosen | {"num_stages": 1} | registers(128 if masked else 96)
+    return chosen | {"num_stages": 1} | registers(128 if many else 96)

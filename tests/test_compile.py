@@ -60,6 +60,7 @@ def compile_all(compiled) -> dict[str, dict]:
 
     from wafer_triton.kernels import Moves, Operand, exchange, find, one_round, several_rounds, tree
     from wafer_triton.kernels.elided import Labels, elided
+    from wafer_triton.kernels.gemm import plan
 
     figures = {}
     cores = torch.arange(4, dtype=torch.int32)
@@ -101,15 +102,19 @@ def compile_all(compiled) -> dict[str, dict]:
                 f"elided {m}x{k}x{n}-{name}",
                 3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1), **shape,
             )  # fmt: skip
-            if max(m, n) <= 64:
-                record(
-                    f"several_rounds {m}x{k}x{n}-{name}",
-                    blocks, several_rounds, c, rounded, (a, next_a), (b, next_b), cores, cores[None], cores,
-                    rounds=3, here=0, **shape, add=False,
-                )  # fmt: skip
             if dtype == torch.float16:
                 wide = tile(m * k, torch.float32)
                 record(f"gemm {m}x{k}x{n}-float32-{name}", blocks, find("gemm"), (c,), (wide, b), cores, **shape)
+
+        for m, k, n in (*typical, *more, (4, 64, 64), (2, 64, 128), (4, 64, 256)):
+            a, b, next_a, next_b = (tile(numel, dtype) for numel in (m * k, k * n) * 2)
+            shape = plan(a, b, m=m, k=k, n=n)
+            if shape["M"] <= shape["BLOCK_M"] and shape["N"] <= shape["BLOCK_N"]:
+                record(
+                    f"several_rounds {m}x{k}x{n}-{name}",
+                    blocks, several_rounds, tile(m * n, torch.float32), tile(m * n, dtype), (a, next_a), (b, next_b),
+                    cores, cores[None], cores, rounds=3, here=0, m=m, k=k, n=n, add=False,
+                )  # fmt: skip
 
         for call in ("gemm", "gemm_t"):
             for m in (1, 8):

@@ -9,7 +9,7 @@ import time
 
 import torch
 from torch import Tensor, multiprocessing
-from triton.runtime.interpreter import GridExecutor
+from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 from wafer_triton.fusing import compute_shifts
 from wafer_triton.kernels import Operand, one_round, residency, several_rounds
@@ -97,6 +97,27 @@ def test_rounds_in_two_launches_and_ragged_tiles():
     got, want, counters = run([(0, 2), (2, 1)], 5, 7, 3)
     assert torch.equal(got.view(torch.int16), want.view(torch.int16)) and not got.isnan().any()
     assert counters.tolist() == [[0] * 9, [ARRIVALS] * 9]
+
+
+def test_a_core_tells_its_neighbours_behind_its_last_copy(monkeypatch):
+    """Five blocks of k, each copied to both neighbours, before the one arrival; then the sums."""
+    events = []
+
+    def log(name: str, what: str) -> None:
+        real = getattr(InterpreterBuilder, name)
+        monkeypatch.setattr(InterpreterBuilder, name, lambda *args: [events.append(what), real(*args)][1])
+
+    for name, what in (("create_store", "copy"), ("create_masked_store", "copy"), ("create_atomic_rmw", "arrive")):
+        log(name, what)
+    m, k, n = 16, 130, 16
+    hands = [[operand(torch.randn(1, 1, size).bfloat16()) for _ in range(2)] for size in (m * k, k * n)]
+    c, out = operand(torch.zeros(1, 1, m * n)), operand(torch.zeros(1, 1, m * n))
+    counters = table([[ARRIVALS], [0]])
+    several_rounds(c, out, *hands, table([[0] * 4]), counters, table([0]), rounds=1, here=0, m=m, k=k, n=n)
+    assert events == ["copy"] * 10 + ["arrive", "copy"]
+    for here, there in hands:
+        assert torch.equal(here.tensor, there.tensor)
+    assert counters.tolist() == [[0], [ARRIVALS]]
 
 
 def test_several_rounds_need_a_gpu_that_holds_the_programs():

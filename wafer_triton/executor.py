@@ -87,6 +87,10 @@ class Place:
         """Whether every core's tile lies with the core itself."""
         return self.row is None and self.col is None and self.base is None
 
+    def lies_in(self, slot: Slot) -> bool:
+        """Whether every core's tile lies with the core itself, in the buffer of `slot`."""
+        return self.is_own and self.slot.buffer == slot.buffer
+
     def flat(self, shape: tuple[int, int]) -> Index:
         """The core that holds the tile of each core."""
         if self.base is not None and self.row is None and self.col is None:

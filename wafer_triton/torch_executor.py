@@ -25,6 +25,8 @@ from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
+Many: TypeAlias = "tuple[Exchange, ...]"
+Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of what is sent, and of where it goes
 Pairs: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"
 _Part: TypeAlias = "tuple[Tensors, Tensors]"  # outputs and inputs
 _Wide: TypeAlias = "tuple[Tensors, Pairs, Pairs]"  # fp32 operands; which are widened from what, and rounded to what
@@ -37,8 +39,8 @@ class TorchExecutor(Executor):
         super().__init__(exchange=exchange, poison=poison)
         self._device = device
         self._room = torch.empty(0, device=device)
-        # by the first of some exchanges and how many they are
-        self._known: WeakKeyDictionary[Exchange, dict[int, tuple[torch.Tensor, torch.Tensor]]] = WeakKeyDictionary()
+        # by the first of some exchanges, and by the others
+        self._known: WeakKeyDictionary[Exchange, dict[Many, Ends]] = WeakKeyDictionary()
 
     @property
     def device(self) -> str:
@@ -64,7 +66,7 @@ class TorchExecutor(Executor):
 
     def grid(self, memory: Memory, exchange: Exchange, src: Place) -> Step | None:
         """The step of an exchange whose receivers are a grid of cores."""
-        views = self._views(memory, exchange, exchange.dst) if src.is_own else None
+        views = self._views(memory, exchange, exchange.dst) if src.lies_in(exchange.src) else None
         if views is None:
             return None
         target, source, send = views
@@ -212,17 +214,18 @@ class TorchExecutor(Executor):
         target, source = (one[(lines, place) if x else (place, lines)] for one, place in ((target, recv), (source, at)))
         return target, source, send if isinstance(send, torch.Tensor) else None
 
-    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> tuple[torch.Tensor, torch.Tensor]:
+    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Ends:
         """Row numbers of the tiles that are sent and of where they go; found once, however often it is bound."""
-        known = self._known.setdefault(exchanges[0], {})
-        if src.is_own and len(exchanges) in known:
-            return known[len(exchanges)]
+        known, others = self._known.setdefault(exchanges[0], {}), tuple(exchanges[1:])
+        in_place = src.lies_in(exchanges[0].src)
+        if in_place and others in known:
+            return known[others]
         pairs = [(one.senders.flat(memory.mesh), one.receivers.flat(memory.mesh)) for one in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
         at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
         ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
-        if src.is_own:
-            known[len(exchanges)] = ends
+        if in_place:
+            known[others] = ends
         return ends
 
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:

@@ -135,7 +135,8 @@ class TritonExecutor(Executor):
             self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
         )
         target, source = self._operand(memory, Place(exchanges[0].dst)), self._operand(memory, src)
-        return Moves(target, source, recv, send), memory.buffers[exchanges[0].src.buffer].numel
+        buffer = memory.buffers[exchanges[0].src.buffer]
+        return Moves(target, source, recv, send), buffer.numel * (buffer.slots if exchanges[0].src.index is None else 1)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         kernel, cores = table.find(op.op), self._cores(memory, op)

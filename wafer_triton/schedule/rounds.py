@@ -1,6 +1,6 @@
 """A schedule: an algorithm on a mesh as immutable data, written once and read by everything else.
 
-A `Schedule` is a list of rounds. In a round tiles first move along one axis (`Exchange`), then cores compute
+A `Schedule` is a list of rounds. In a round tiles first move, in each `Exchange` along one axis, then cores compute
 (`Local`). The round rule: within the exchanges, and within one local operation, a slot of a core is either read or
 written, and no local operation writes a slot that its core sends in the same round; so the order in which cores run
 cannot change a result. A local operation that reads nothing which its round's exchanges write overlaps with them.
