@@ -37,7 +37,7 @@ def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def exchange(moves: Sequence[Moves], sizes: Sequence[int]) -> None:
-    """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]; their tables are equally long."""
+    """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]; int32 tables, all equally long."""
     count = {len(one.recv) for one in moves}
     assert len(count) == 1, "the shorter tables end with -1"
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"

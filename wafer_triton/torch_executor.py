@@ -50,21 +50,18 @@ class TorchExecutor(Executor):
         return torch_dtype(buffer.dtype)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        steps, rest = list[Step](), list[Exchange]()
-        for one in exchanges:
-            step = self.grid(memory, one, src)
-            rest += [one] if step is None else []
-            steps += [] if step is None else [step]
-        steps += [self.indexed(memory, rest, src)] if rest else []
+        grids = [self._grid(memory, one, src) for one in exchanges]
+        rest = [one for one, step in zip(exchanges, grids, strict=True) if step is None]
+        steps = [step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else [])
         return steps[0] if len(steps) == 1 else lambda: [step() for step in steps]
 
     def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        """The step of any exchanges from one slot to one."""
+        """The step of any exchanges from one slot to one: a gather of what is sent, a scatter to where it goes."""
         sent, got = self._ends(memory, exchanges, src)
         source, target = _flat(memory, src.slot), _flat(memory, exchanges[0].dst)
         return lambda: target.index_copy_(0, got, source.index_select(0, sent))
 
-    def grid(self, memory: Memory, exchange: Exchange, src: Place) -> Step | None:
+    def _grid(self, memory: Memory, exchange: Exchange, src: Place) -> Step | None:
         """The step of an exchange whose receivers are a grid of cores."""
         views = self._views(memory, exchange, exchange.dst) if src.lies_in(exchange.src) else None
         if views is None:
