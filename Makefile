@@ -44,11 +44,11 @@ wheel-test: .venv/.installed  ## build a wheel and try it outside the repository
 
 bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).json
 	@mkdir -p bench/results
-	$(BIN)/pytest bench --ignore=bench/bench_models.py --benchmark-json=bench/results/$(BENCH).json
-	$(BIN)/python bench/report.py bench/results/$(BENCH).json
+	$(BIN)/pytest bench/suites --ignore=bench/suites/bench_models.py --benchmark-json=bench/results/$(BENCH).json
+	$(BIN)/python bench/harness/report.py bench/results/$(BENCH).json
 
 bench-models: .venv/.installed  ## time SmolLM2-135M beside transformers; writes bench/results/models.json
-	$(BIN)/pytest bench/bench_models.py --benchmark-json=bench/results/models.json
+	$(BIN)/pytest bench/suites/bench_models.py --benchmark-json=bench/results/models.json
 
 gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, and the figures to reach
 	$(BIN)/python bench/gpu.py

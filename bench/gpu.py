@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))  # Python leaves it out under PYTHONSAFEPATH
+sys.path.insert(0, str(HERE / "harness"))  # Python leaves it out under PYTHONSAFEPATH
 
 import report  # noqa: E402
 
-SUITES = tuple(HERE / f"bench_{name}.py" for name in ("gemm", "gemv", "decode", "exchange"))
+SUITES = tuple(HERE / "suites" / f"bench_{name}.py" for name in ("gemm", "gemv", "decode", "exchange"))
 MINUTES = 7.5
 TESTS_AT_MOST = 150.0  # seconds
 QUIET_AT_MOST = 60.0  # seconds for a worker to begin; each case then says how long it may take

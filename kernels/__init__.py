@@ -1,27 +1,28 @@
 """Triton kernels: what one core computes, one program instance per core.
 
 `KERNELS` has a launcher for each local operation; the moves between cores are `exchange`, the compute-shift rounds
-(`one_round`, `several_rounds`) and `tree`.
+(`one_round`, `several_rounds`) and `tree`. Names load on first use, as `protocol` needs no triton.
 Kernels see pointers, index tables and constexpr sizes, never a schedule.
 """
 
-from wafer_triton.kernels._common import Launcher, Operand
-from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
-from wafer_triton.kernels.elementwise import elementwise
-from wafer_triton.kernels.exchange import Moves, exchange
-from wafer_triton.kernels.table import KERNELS, find
-from wafer_triton.kernels.tree import tree
+from importlib import import_module
+from typing import Any
 
-__all__ = [
-    "KERNELS",
-    "Launcher",
-    "Moves",
-    "Operand",
-    "elementwise",
-    "exchange",
-    "find",
-    "one_round",
-    "residency",
-    "several_rounds",
-    "tree",
-]
+_HOME = {
+    "KERNELS": "table",
+    "Launcher": "_common",
+    "Moves": "exchange",
+    "Operand": "_common",
+    "find": "table",
+    "one_round": "compute_shift",
+    "residency": "compute_shift",
+    "several_rounds": "compute_shift",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'wafer_triton.kernels' has no attribute {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(f"wafer_triton.kernels.{_HOME[name]}"), name)

@@ -2,7 +2,7 @@
 
 In a round each core multiplies the tiles in its slots and copies them, as they pass through its registers, into the
 second slots of its neighbours. `compute_shift` runs one round a launch, or several: sums then stay in registers, and
-programs hand tiles on by the flags of `wafer_triton.protocol`, whose `rounds_at_once` says how many rounds are safe.
+programs hand tiles on by the flags of `protocol`, whose `rounds_at_once` says how many rounds are safe.
 
 The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
 """
@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton import protocol
+from wafer_triton.kernels import protocol
 from wafer_triton.kernels._common import Operand, load, registers, resident, store, this_core, tile_ptr
 from wafer_triton.kernels.gemm import accumulate, plan, product
 

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton import protocol
 from wafer_triton.errors import BackendError
+from wafer_triton.kernels import protocol
 from wafer_triton.kernels._common import Operand, block, load, rounded, store, this_core, tile_ptr, warps
 from wafer_triton.kernels.elementwise import add_values, max_values
 from wafer_triton.kernels.parts import Part, arguments, run_parts

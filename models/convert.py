@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from wafer_triton.account import Account
+from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.errors import ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.replacement import account_of
+from wafer_triton.models.place.moves import account_of
 from wafer_triton.ops import executor, run
 from wafer_triton.recipes import Recipe, recipe
 

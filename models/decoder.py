@@ -14,27 +14,28 @@ from typing import Any, overload
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.account import Account
+from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, CacheError, CheckpointError, ShapeError, SramError
-from wafer_triton.executor import Executor
-from wafer_triton.models import decode_blocks, replacement
+from wafer_triton.models import decode_blocks
 from wafer_triton.models.blocks import Block
-from wafer_triton.models.checkpoint import resolve
+from wafer_triton.models.checkpoint.fetch import resolve
+from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
+from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.decode import Decode, Head
 from wafer_triton.models.families import RandomWeights, config_of
 from wafer_triton.models.generate import How, Prompt, Stream, stream, token_ids
 from wafer_triton.models.module import EMBEDDING, PlacedModule
-from wafer_triton.models.phases import Phases
-from wafer_triton.models.placement import Region, schedule
-from wafer_triton.models.planned import Groups, place
-from wafer_triton.models.prefill import Prefill, Progress, chunks, silent
-from wafer_triton.models.text import chat_ids, tokenizer_of
-from wafer_triton.models.tiles import KINDS, PlacedWeights, Weights
-from wafer_triton.models.weights import Checkpoint
+from wafer_triton.models.place import moves as replacement
+from wafer_triton.models.place.choice import Groups, place
+from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
+from wafer_triton.models.place.phases import Phases
+from wafer_triton.models.place.regions import Region, schedule
+from wafer_triton.models.run.decode import Decode, Head
+from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.torch_executor import TorchExecutor
 
 
 class WaferForCausalLM(PlacedModule):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from wafer_triton.errors import WaferError
-from wafer_triton.models.checkpoint import resolve
+from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.decoder import WaferForCausalLM
 
 PROMPTS = ("The capital of France is", "Water boils at a temperature of")

@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from wafer_triton.errors import CheckpointError, DtypeError
+from wafer_triton.models.checkpoint.weights import same
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.tiles import PlacedWeights, Weights
-from wafer_triton.models.weights import same
+from wafer_triton.models.place.cuts import PlacedWeights, Weights
 
 EMBEDDING = "model.embed_tokens.weight"
 

@@ -12,7 +12,7 @@ import torch
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.prefill import Progress, silent
+from wafer_triton.models.run.prefill import Progress, silent
 
 
 def windows(ids: Sequence[int], length: int) -> list[list[int]]:

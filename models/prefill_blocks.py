@@ -10,8 +10,8 @@ from typing import Any
 
 from wafer_triton.models.blocks import Block
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
+from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Builder, Schedule
-from wafer_triton.schedule.rows import softmax_parts
 
 
 def attention(block: Block, tokens: int, past: int) -> Schedule:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from wafer_triton.account import Account, account
+from wafer_triton.count.account import Account, account
+from wafer_triton.count.routes import routes
 from wafer_triton.mesh import Mesh
 from wafer_triton.models import decode_blocks, prefill_blocks
 from wafer_triton.models.blocks import Block
-from wafer_triton.models.placement import head_block
-from wafer_triton.routes import routes
+from wafer_triton.models.place.regions import head_block
 from wafer_triton.schedule.rounds import Schedule
 
 LATENCY_RATIO = 2.0

@@ -37,7 +37,7 @@ def roomy() -> Device:
 @pytest.fixture
 def launches(monkeypatch) -> Counter:
     """How often the Triton executor launches each kernel."""
-    from wafer_triton import triton_executor
+    from wafer_triton.emulate import triton as triton_executor
     from wafer_triton.kernels.parts import Local
 
     counted: Counter = Counter()

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from wafer_triton import ops
-from wafer_triton.account import Account
+from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.layout import MeshTensor, scatter

@@ -92,7 +92,7 @@ BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'tra
 PLAN = """
 import numpy as np
 from wafer_triton import Builder, Mesh
-from wafer_triton.account import account
+from wafer_triton.count.account import account
 from wafer_triton.device import device
 from wafer_triton.schedule.gemm import align, meshgemm
 from wafer_triton.schedule.gemv import meshgemv

@@ -5,11 +5,11 @@ import torch
 
 import bench_decode
 import cases
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.ops import run
 from wafer_triton.recipes import recipe
 from wafer_triton.testing import assert_close
-from wafer_triton.torch_executor import TorchExecutor
 
 sides = pytest.mark.parametrize("side", [660, 720])
 

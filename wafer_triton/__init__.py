@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 # Everything public, by the module that holds it. Names are loaded on first use, so that `import wafer_triton` pulls
 # in neither torch nor triton, and costing works where they are missing. No name may be that of a module.
 _PUBLIC = {
-    "account": ("Account", "link_loads"),
+    "count.account": ("Account", "link_loads"),
     "device": ("Device",),
     "errors": ("WaferError",),
     "layout": ("MeshTensor", "scatter"),
@@ -24,8 +24,8 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "estimate":  # a module of functions: wafer_triton.estimate.gemm(...)
-        return import_module("wafer_triton.estimate")
+    if name == "estimate":  # a module of functions: wafer_triton.cost.estimate.gemm(...)
+        return import_module("wafer_triton.cost.estimate")
     if name not in _HOME:
         raise AttributeError(f"module 'wafer_triton' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(import_module(f"wafer_triton.{_HOME[name]}"), name)

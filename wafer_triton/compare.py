@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from wafer_triton.account import Account, account
+from wafer_triton.count.account import Account, account
+from wafer_triton.count.routes import routes
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.recipes import Recipe, recipe
-from wafer_triton.routes import routes
 from wafer_triton.schedule import gemm, reduce
 
 Shapes = tuple[tuple[int, int], ...]

@@ -19,15 +19,15 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from wafer_triton.account import account
+from wafer_triton.count.account import account
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError
-from wafer_triton.executor import Executor
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.recipes import Recipe, Shape, recipe
-from wafer_triton.torch_executor import TorchExecutor
 
 Operand = Tensor | MeshTensor
 
@@ -59,7 +59,7 @@ def executor(backend: str | None = None, exchange: str = "explicit", device: str
         return TorchExecutor(device=device, exchange=exchange, **options)
     if chosen == "triton":
         try:
-            from wafer_triton.triton_executor import TritonExecutor
+            from wafer_triton.emulate.triton import TritonExecutor
         except ImportError as missing:
             raise BackendError(
                 f"the Triton backend needs the package triton ({missing}); use backend='torch'"

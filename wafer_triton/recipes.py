@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wafer_triton import sram
 from wafer_triton.dtype import accumulator
 from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
+from wafer_triton.schedule import sram
 from wafer_triton.schedule.gemm import matmul
 from wafer_triton.schedule.gemv import meshgemv
+from wafer_triton.schedule.norm import rms_norm as rms_norm_rounds
+from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Builder, Schedule
-from wafer_triton.schedule.rows import rms_norm as rms_norm_rounds
-from wafer_triton.schedule.rows import softmax_parts
 
 Shape = tuple[int, ...]
 Groups = tuple[int, ...] | None

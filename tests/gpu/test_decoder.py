@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from wafer_triton.executor import EXCHANGES
+from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.torch_executor import TorchExecutor
-from wafer_triton.triton_executor import TritonExecutor
 
 SHAPE = {
     "model_type": "llama", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,

@@ -8,14 +8,14 @@ import torch
 from wafer_triton import mesh_gemm
 from wafer_triton.device import PRESETS
 from wafer_triton.dtype import torch_dtype
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.ops import run
 from wafer_triton.recipes import recipe
 from wafer_triton.testing import assert_close
-from wafer_triton.torch_executor import TorchExecutor
-from wafer_triton.triton_executor import TritonExecutor
 
 ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
 CASES = {  # side of the mesh, m, k, n: on a GPU, and rehearsed

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.torch_executor import TorchExecutor
 
 pytestmark = pytest.mark.slow
 

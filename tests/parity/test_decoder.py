@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wafer_triton.account import Account
+from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh

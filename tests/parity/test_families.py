@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.testing import assert_close
-from wafer_triton.torch_executor import TorchExecutor
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafer_triton.models import demo
-from wafer_triton.models.checkpoint import resolve
+from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.decoder import WaferForCausalLM
 
 PROMPTS = {

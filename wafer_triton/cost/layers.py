@@ -15,7 +15,7 @@ from typing import Any
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.model_presets import ModelSizes
 from wafer_triton.cost.phases import Phase
-from wafer_triton.cost.pricing import Cost, price
+from wafer_triton.cost.price import Cost, price
 from wafer_triton.cost.programs import tiles
 from wafer_triton.cost.steps import (
     Groups,
@@ -30,8 +30,8 @@ from wafer_triton.cost.steps import (
     work,
 )
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.norm import rms_norm, softmax_parts
 from wafer_triton.schedule.rounds import Builder
-from wafer_triton.schedule.rows import rms_norm, softmax_parts
 
 DTYPE = "fp16"
 DECODE_REDUCES = 10

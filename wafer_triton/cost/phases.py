@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import local
+from wafer_triton.count.traffic import WORD_BYTES, Traffic
 from wafer_triton.dtype import BYTES
 from wafer_triton.schedule.rounds import Builder, Round, Schedule
-from wafer_triton.traffic import WORD_BYTES, Traffic
 
 
 @dataclass(frozen=True)

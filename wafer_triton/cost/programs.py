@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from wafer_triton import sram
 from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import gemm as gemm_schedules
+from wafer_triton.schedule import sram
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.ring import ring, wrapped_line
 from wafer_triton.schedule.rounds import Builder, Schedule

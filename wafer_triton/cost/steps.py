@@ -16,17 +16,17 @@ import numpy as np
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product, phases
-from wafer_triton.cost.pricing import Cost, price
+from wafer_triton.cost.price import Cost, price
+from wafer_triton.count.routes import routes
+from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.device import Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
-from wafer_triton.routes import routes
 from wafer_triton.schedule.gemm import align, meshgemm
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.ring import ring_step
 from wafer_triton.schedule.rounds import Builder, Index, Schedule
-from wafer_triton.traffic import WORD_BYTES
 
 Groups = tuple[int, ...] | None
 

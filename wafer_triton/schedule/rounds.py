@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from wafer_triton import sram
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import sram
 
 Index = NDArray[np.int64]
 ROLES = ("input", "resident", "output", "scratch")
@@ -166,7 +166,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Rounds on a mesh over named buffers; validated at birth, unless it is a draft for `wafer_triton.check`.
+    """Rounds on a mesh over named buffers; validated at birth, unless it is a draft for `wafer_triton.verify.faults`.
 
     Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
     """
@@ -178,7 +178,7 @@ class Schedule:
     draft: bool = False
 
     def __post_init__(self) -> None:
-        from wafer_triton.schedule.validate import validate
+        from wafer_triton.schedule.rules import validate
 
         if not self.draft:
             validate(self)

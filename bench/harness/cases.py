@@ -1,0 +1,296 @@
+"""What is timed: a product of some shape on a mesh, in rows that do the same work in different ways.
+
+A row writes operands, runs, and gives its result, so that all are checked by one test: exactly on small integers, and
+within a bound on random values. What a row must move and compute is counted from its schedule.
+"""
+
+import gc
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import limits
+from peers import Emulation
+from timing import is_cuda, measure, sets
+from wafer_triton import ops
+from wafer_triton.device import PRESETS, Device
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.mesh import Mesh
+from wafer_triton.recipes import Recipe, recipe
+from wafer_triton.schedule.rounds import Exchange, Schedule
+
+PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}
+WSE2 = PRESETS["wse2"]
+# Large tiles, and 64 x 64 with their double buffers, overflow a core of the wafer; the emulation does not mind.
+ROOMY = replace(WSE2, name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
+PLANNING = 4.0  # seconds after which no further set of inputs is bound
+EXCHANGES = ("explicit", "elided")
+ROWS = (*EXCHANGES, "emulation", "blas")
+ROUNDS = "explicit, a launch a round"  # a row for GPUs: what it takes to leave one launch for all rounds
+MOVING = ("explicit", ROUNDS, "emulation")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product [m, k] x [k, n] on side x side cores; the lower its `rank`, the earlier it is timed.
+
+    `rows` are those that are worth their time at this shape.
+    """
+
+    op: str
+    side: int
+    m: int
+    k: int
+    n: int
+    dtype: str
+    rank: int = 5
+    rows: tuple[str, ...] = ROWS
+    on: Device = ROOMY
+
+    def __str__(self) -> str:
+        return f"{self.op} [{self.m}, {self.k}] x [{self.k}, {self.n}] on {self.side} x {self.side} cores, {self.dtype}"
+
+    @property
+    def slug(self) -> str:
+        return f"{self.op}-{self.m}x{self.k}x{self.n}-on{self.side}-{self.dtype}"
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(self.side, self.side, self.on)
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """The tile of the second operand."""
+        return -(-self.k // self.side), -(-self.n // self.side)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.k * self.n
+
+    def recipe(self) -> Recipe:
+        return recipe(self.op, self.mesh, self.dtype, ((self.m, self.k), (self.k, self.n)), ())
+
+    def operands(self, device: str, integers: bool) -> tuple[Tensor, Tensor]:
+        """Both operands, made on the device; integers are so small that their products add up exactly in fp32."""
+        shapes = (self.m, self.k), (self.k, self.n)
+        if integers:
+            return tuple(torch.randint(-1, 2, one, device=device).to(torch_dtype(self.dtype)) for one in shapes)  # type: ignore[return-value]
+        return tuple(torch.randn(one, device=device).to(torch_dtype(self.dtype)) for one in shapes)  # type: ignore[return-value]
+
+
+def product(shapes: Iterable[Shape]) -> list[Any]:
+    """Parameters (shape, row) of a test, all rows of a shape together."""
+    return [
+        pytest.param(shape, row, id=f"{shape.slug}-{row}", marks=[pytest.mark.rank(shape.rank)])
+        for shape in shapes
+        for row in shape.rows
+    ]
+
+
+class OnMesh:
+    """A product as a program on a mesh."""
+
+    def __init__(self, shape: Shape, on: Executor, a: Tensor, b: Tensor) -> None:
+        self.made = shape.recipe()
+        self.program = on.bind(self.made.schedule, self.cut(a, b))
+
+    def cut(self, a: Tensor, b: Tensor) -> dict[str, Tensor]:
+        mesh = self.made.schedule.mesh
+        pairs = zip(self.made.inputs, (a, b), strict=True)
+        return {name: scatter(one, mesh, pattern).tiles for (name, pattern), one in pairs}
+
+    def write(self, a: Tensor, b: Tensor) -> None:
+        for name, tiles in self.cut(a, b).items():
+            self.program.write(name, tiles)
+
+    def run(self) -> None:
+        self.program.run()
+
+    def result(self) -> Tensor:
+        name, pattern, shape = self.made.output
+        return MeshTensor(self.made.schedule.mesh, self.program.read(name), pattern, shape, {}).gather()
+
+    @property
+    def bytes(self) -> int:
+        return held(self.program)
+
+
+class Plain:
+    """The product itself by cuBLAS, or by the CPU's BLAS."""
+
+    def __init__(self, a: Tensor, b: Tensor) -> None:
+        self.a, self.b = a.clone(), b.clone()
+        self.out = a.new_empty(a.shape[0], b.shape[1])
+
+    def write(self, a: Tensor, b: Tensor) -> None:
+        self.a.copy_(a)
+        self.b.copy_(b)
+
+    def run(self) -> None:
+        torch.matmul(self.a, self.b, out=self.out)
+
+    def result(self) -> Tensor:
+        return self.out
+
+    @property
+    def bytes(self) -> int:
+        return sum(one.nbytes for one in (self.a, self.b, self.out))
+
+
+def held(program: Program) -> int:
+    """Bytes of the memory that a program works on."""
+    return sum(one.nbytes for one in {one.data_ptr(): one for one in program.memory.values()}.values())
+
+
+def executor(row: str, device: str, **options: Any) -> Executor:
+    """The executor of a row; the project's own backend for the device unless the row is the peer."""
+    if row == "emulation":
+        return Emulation(device=device)
+    if row == ROUNDS:
+        return ops.executor(None, "explicit", device, launch="rounds", **options)
+    return ops.executor(None, row, device, **options)
+
+
+def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str) -> None:
+    """Check a row, time it over rotating inputs, and record what it moved and computed."""
+    benchmark.group = str(shape)
+    on = None if row == "blas" else executor(row, device)
+    cases: list[Any] = []
+    begun = time.time()
+    # where planning takes long, rounds are many and stream through the caches anyway
+    while not cases or (len(cases) < sets(device, cases[0].bytes) and time.time() - begun < PLANNING):
+        a, b = shape.operands(device, integers=False)
+        cases.append(Plain(a, b) if on is None else OnMesh(shape, on, a, b))
+    checked = check(cases[0], shape, device)
+
+    schedule, program = shape.recipe().schedule, getattr(cases[0], "program", None)
+    facts = {
+        "what": PAPER[shape.op] if on is not None else "plain product",
+        "mesh": f"{shape.side}x{shape.side}", "tile": "x".join(map(str, shape.tile)), "dtype": shape.dtype,
+        "exchange": row, "rounds": None if on is None else len(schedule.rounds),
+        "shape": [shape.m, shape.k, shape.n], "cores": shape.side**2, "emulated_device": shape.on.name,
+        "sets": len(cases), "rotated_bytes": len(cases) * cases[0].bytes, "checked": checked,
+        **ways(on, program),
+    }  # fmt: skip
+    note(**{name: fact for name, fact in facts.items() if fact is not None})
+    note(timed=measure(benchmark, device, [case.run for case in cases]))
+    moves = schedule if row in MOVING else None
+    record(benchmark, note, device, shape.dtype, shape.flops, work(schedule, moves), facts["rotated_bytes"])
+
+
+def ways(on: Executor | None, program: Program | None) -> dict[str, Any]:
+    """How the row runs: what one run launches, or which of PyTorch's ways the emulation takes."""
+    if isinstance(on, Emulation):
+        return {"ways": on.chosen}
+    found = getattr(program, "launches", None)
+    return {} if not found else {"launches": list(found)}
+
+
+def check(case: Any, shape: Shape, device: str) -> str:
+    """Assert that a row computes its product: exactly on integers, within a derived bound on random values.
+
+    Of BLAS only the latter: it may split K and round the parts.
+    """
+    for integers in (False,) if isinstance(case, Plain) else (True, False):
+        a, b = shape.operands(device, integers)
+        case.write(a, b)
+        case.run()
+        got = case.result()
+        if integers:
+            exact = (a.float() @ b.float()).to(got.dtype)
+            assert torch.equal(got, exact), f"{shape}: {int((got != exact).sum())} elements wrong on small integers"
+        else:
+            close(got, a.double() @ b.double(), a @ b, str(shape))
+    return f"{'' if isinstance(case, Plain) else 'exact on small integers; '}random values within bound of fp64"
+
+
+def close(got: Tensor, reference: Tensor, plain: Tensor, what: str) -> None:
+    """Assert |got - reference| <= 2 max|plain - reference| + eps max|reference|, as `wafer_triton.testing` does.
+
+    `reference` is fp64 and `plain` PyTorch's own result in the dtype of `got`; all stays on the device.
+    """
+    assert reference.dtype == torch.float64 and got.shape == reference.shape
+    bound = 2 * (plain.double() - reference).abs().max() + torch.finfo(got.dtype).eps * reference.abs().max()
+    error = (got.double() - reference).abs().max()
+    assert bool(error <= bound), f"{what}: off by {error.item():.3g}, {bound.item():.3g} allowed"  # NaN fails, too
+
+
+@dataclass(frozen=True)
+class Work:
+    """Bytes that a run must move: every exchanged tile read once and written once; other operands once."""
+
+    exchanged: int
+    footprint: int  # of the buffers that exchanges touch
+    others: int
+
+
+def work(schedule: Schedule, moves: Schedule | None) -> Work:
+    """The work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
+    cores, buffers = schedule.mesh.cores, schedule.buffers.values()
+    fixed = sum(one.bytes for one in buffers if one.role in ("input", "resident", "output")) * cores
+    if moves is None:
+        return Work(0, 0, fixed)
+    touched = {slot.buffer for round_ in schedule.rounds for one in round_.exchanges for slot in (one.src, one.dst)}
+    footprint = sum(schedule.buffers[name].bytes for name in touched) * cores
+    others = (
+        fixed
+        - sum(schedule.buffers[name].bytes for name in touched if schedule.buffers[name].role != "scratch") * cores
+    )
+    return Work(exchanged_bytes(schedule), footprint, others)
+
+
+def exchanged_bytes(schedule: Schedule) -> int:
+    """Over all rounds, bytes of the tiles that senders read and receivers write; a multicast is read once."""
+    known: dict[int, int] = {}
+    for round_ in schedule.rounds:
+        if id(round_) not in known:
+            known[id(round_)] = sum(
+                _tiles(schedule, one) * schedule.buffers[one.src.buffer].tile_bytes for one in round_.exchanges
+            )
+    return sum(known[id(round_)] for round_ in schedule.rounds)
+
+
+def _tiles(schedule: Schedule, one: Exchange) -> int:
+    lines = schedule.mesh.length("y" if one.axis == "x" else "x") if one.lines is None else len(one.lines)
+    if one.recv.ndim == 1:
+        return lines * (len(np.unique(one.send)) + len(one.recv))
+    return sum(
+        len(np.unique(send[send >= 0])) + int((send >= 0).sum()) for send in np.broadcast_to(one.send, one.recv.shape)
+    )
+
+
+def record(benchmark: Any, note: Any, device: str, dtype: str, flops: int, must: Work, rotated: int) -> None:
+    """Bytes, operations, and which fraction of the measured limits the median run reaches."""
+    seconds = benchmark.stats.stats.median
+    far = limits.bandwidth(device, rotated)
+    near = limits.bandwidth(device, must.footprint) if must.exchanged else far
+    at_bandwidth = must.exchanged / near + must.others / far
+    note(
+        exchanged_bytes=must.exchanged, other_bytes=must.others, flops=flops, footprint=must.footprint,
+        limit_copy_bytes_per_second=far, fraction_of_bandwidth=at_bandwidth / seconds,
+    )  # fmt: skip
+    if must.exchanged:
+        note(limit_exchange_bytes_per_second=near, fraction_of_exchange_limit=must.exchanged / near / seconds)
+    if flops:
+        rate = limits.matrix_rate(device, torch_dtype(dtype))
+        note(limit_flops_per_second=rate, fraction_of_matrix_rate=flops / rate / seconds)
+
+
+def squares(op: str, dtype: str, pairs: Sequence[tuple[int, int]], **options: Any) -> list[Shape]:
+    """Square products, of (side of the mesh, side of a tile) each."""
+    return [Shape(op, side, *([side * tile] * 3), dtype, **options) for side, tile in pairs]
+
+
+def free(device: str) -> None:
+    """Give back what the last case held."""
+    gc.collect()
+    if is_cuda(device):
+        torch.cuda.empty_cache()

@@ -1,0 +1,230 @@
+"""A results file as a Markdown table, its figures with their bounds, and plots.
+
+python bench/harness/report.py bench/results/cpu.json [--plots folder]
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FACTS = ("what", "mesh", "tile", "dtype", "exchange", "rounds")
+NUMBERS = ("median (ms)", "per second", "to emulation", "to BLAS", "of bandwidth")
+PLAIN = ("blas", "copy")  # rows without a mesh
+Row = dict[str, Any]
+
+
+def table(results: Row) -> str:
+    """One row a benchmark; times are emulation times of the machine that the last line names.
+
+    "to emulation" and "to BLAS" are the speed in units of that row's in the same group, "of bandwidth" is the time
+    that the bytes which must move take at the measured copy bandwidth, over the time taken.
+    """
+    head = [*FACTS, *NUMBERS]
+    lines = [head, ["---"] * len(FACTS) + ["---:"] * len(NUMBERS)]
+    for one in results["benchmarks"]:
+        seconds, facts = one["stats"]["median"], {"what": one.get("name", ""), **one["extra_info"]}
+        ratios = [_cell(ratio(results, one, to), "x") for to in ("emulation", "blas")]
+        share = _cell(facts.get("fraction_of_bandwidth"), "%")
+        numbers = [f"{seconds * 1e3:.3g}", f"{1 / seconds:,.1f}", *ratios, share]
+        lines.append([*(str(facts.get(fact, "")) for fact in FACTS), *numbers])
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{rows}\n\nEmulation time on {machine(results)}."
+
+
+def machine(results: Row) -> str:
+    """What the times were measured on."""
+    m = results["machine_info"]
+    if "gpu" in m:
+        return f"{m['gpu']}, driver {m['driver']}, CUDA {m['cuda']}, torch {m['torch']}, triton {m['triton']}"
+    return f"{m['cpu']}, {m['threads']} of {m['cores']} cores used, torch {m['torch']}"
+
+
+def ratio(results: Row, one: Row, to: str) -> float | None:
+    """How many times as fast a benchmark is as row `to` of its group; None where there is no such row, or itself."""
+    if not one.get("group") or one["extra_info"].get("exchange") == to:
+        return None
+    peers = (other for other in results["benchmarks"] if other.get("group") == one["group"])
+    found = next((other for other in peers if other["extra_info"].get("exchange") == to), None)
+    return None if found is None else found["stats"]["median"] / one["stats"]["median"]
+
+
+def _cell(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0%}" if unit == "%" else f"{value:.3g}x"
+
+
+# --- figures ---
+
+
+class Figure(NamedTuple):
+    """One measured number with its bound: the least that will do, or the most if `least` is False."""
+
+    case: str
+    number: str
+    bound: float
+    match: Row  # facts of the row that it is read from
+    read: Callable[[Row, Row], float | None]  # of the results and that row
+    least: bool = True
+
+
+def _to(row: str) -> Callable[[Row, Row], float | None]:
+    return lambda results, one: ratio(results, one, row)
+
+
+def _fact(name: str) -> Callable[[Row, Row], float | None]:
+    return lambda results, one: one["extra_info"].get(name)
+
+
+def _goals() -> Iterator[Figure]:
+    for side in (16, 32, 64):
+        match = {"what": "MeshGEMM", "exchange": "explicit", "dtype": "bf16", "mesh": f"{side}x{side}", "tile": "64x64"}
+        case = f"explicit MeshGEMM, {side} x {side} cores, 64 x 64 tiles, bf16"
+        yield Figure(case, "times the PyTorch emulation", 3, match, _to("emulation"))
+        yield Figure(case, "of the exchange limit", 0.6, match, _fact("fraction_of_exchange_limit"))
+    for size in (4096, 8192):
+        for side in (32, 64):
+            match = {"what": "MeshGEMM", "exchange": "elided", "dtype": "bf16", "mesh": f"{side}x{side}"}
+            case = f"elided MeshGEMM, {size}^3, P = {side}, bf16"
+            yield Figure(case, "of cuBLAS", 0.8, match | {"shape": [size] * 3}, _to("blas"))
+    for k, n in ((4096, 14336), (16384, 16384)):
+        for side in (64, 128):
+            match = {"what": "MeshGEMV", "exchange": "explicit", "dtype": "bf16", "mesh": f"{side}x{side}"}
+            match |= {"shape": [1, k, n]}
+            case = f"explicit MeshGEMV, [1, {k}] x [{k}, {n}], P = {side}, bf16"
+            yield Figure(case, "of cuBLAS", 0.9, match, _to("blas"))
+            if k == n:
+                yield Figure(case, "of copy bandwidth", 0.8, match, _fact("fraction_of_bandwidth"))
+    match = {"what": "decode layer, llama3-8b", "exchange": "explicit", "mesh": "660x660"}
+    seconds = lambda results, one: one["stats"]["median"] * 1e3  # noqa: E731
+    yield Figure("one Llama-3-8B decode layer, explicit, 660 x 660 cores", "ms", 100, match, seconds, least=False)
+    for exchange, bound in (("explicit", 0.5), ("elided", 0.9)):
+        match = {"what": "decode step, 32 layers, llama3-8b", "exchange": exchange, "mesh": "64x64"}
+        yield Figure(f"Llama-3-8B, 32 layers, {exchange}, 64 x 64 cores", "of plain PyTorch", bound, match, _to("blas"))
+
+
+GOALS = tuple(_goals())
+
+
+def figures(results: Row) -> list[Row]:
+    """Each goal with its value and "met", "not met" or "not measured"."""
+    return [_judged(results, goal) for goal in GOALS]
+
+
+def _judged(results: Row, goal: Figure) -> Row:
+    facts = ((one, one["extra_info"]) for one in results["benchmarks"])
+    found = [one for one, known in facts if all(known.get(name) == value for name, value in goal.match.items())]
+    value = goal.read(results, found[0]) if found else None
+    judged = {"case": goal.case, "number": goal.number, "bound": goal.bound, "least": goal.least, "value": value}
+    if value is None:
+        return judged | {"verdict": "not measured"}
+    good = value >= goal.bound if goal.least else value < goal.bound
+    return judged | {"verdict": "met" if good else "not met"}
+
+
+def figure_table(judged: list[Row]) -> str:
+    """The figures as a Markdown table."""
+    lines = ["| case | number | value | bound | verdict |", "| --- | --- | ---: | ---: | --- |"]
+    for one in judged:
+        value = "" if one["value"] is None else f"{one['value']:.3g}"
+        bound = f"{'at least' if one['least'] else 'under'} {one['bound']:g}"
+        lines.append(f"| {one['case']} | {one['number']} | {value} | {bound} | {one['verdict']} |")
+    return "\n".join(lines)
+
+
+# --- plots ---
+
+
+def plots(results: Row, folder: Path, name: str) -> list[Path]:
+    """Time, and speed in units of the emulation's, over mesh and tile size: a PNG and an SVG for each operation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    points = _points(results)
+    for what in sorted({one["what"] for one in points}):
+        figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), squeeze=False)
+        for column, (over, fixed) in enumerate((("side", "tile"), ("tile", "side"))):
+            some = _line([one for one in points if one["what"] == what], over, fixed)
+            for row, (label, key) in enumerate(
+                (("emulation time (ms)", "ms"), ("times the PyTorch emulation", "ratio"))
+            ):
+                _draw(axes[row][column], some, over, key)
+                axes[row][column].set(xlabel=f"{'mesh' if over == 'side' else 'tile'} side", ylabel=label)
+            held = f", {'tile' if fixed == 'tile' else 'mesh'} side {some[0][fixed]}" if some else ""
+            axes[0][column].set_title(f"{what}{held}")
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="lower center", ncols=max(1, len(labels)))
+        figure.suptitle(machine(results), fontsize=8)
+        figure.tight_layout(rect=(0, 0.05, 1, 1))
+        for kind in ("png", "svg"):
+            written.append(folder / f"{name}-{what.lower().replace(' ', '-')}.{kind}")
+            # no date and no random ids: the same results give the same file
+            figure.savefig(written[-1], dpi=120, metadata={"Date": None} if kind == "svg" else None)
+        pyplot.close(figure)
+    return written
+
+
+def _points(results: Row) -> list[Row]:
+    """Benchmarks on a square mesh with square tiles, and the plain rows of their groups under the same operation."""
+    meshed = {
+        one["group"]: one["extra_info"]["what"] for one in results["benchmarks"] if one.get("group") and _mesh(one)
+    }
+    found = []
+    for one in results["benchmarks"]:
+        facts = one["extra_info"]
+        if one.get("group") in meshed and "tile" in facts:
+            sides, tiles = ([int(size) for size in facts[name].split("x")] for name in ("mesh", "tile"))
+            found.append({
+                "what": meshed[one["group"]], "row": facts["exchange"], "side": sides[0], "tile": tiles[-1],
+                "dtype": facts["dtype"], "ms": one["stats"]["median"] * 1e3, "ratio": ratio(results, one, "emulation"),
+            })  # fmt: skip
+    return found
+
+
+def _mesh(one: Row) -> bool:
+    return one["extra_info"].get("exchange") not in (None, *PLAIN) and "tile" in one["extra_info"]
+
+
+def _line(points: list[Row], over: str, fixed: str) -> list[Row]:
+    """The points of the commonest dtype at that value of `fixed` which has the most different values of `over`."""
+    if not points:
+        return []
+    dtype = Counter(one["dtype"] for one in points).most_common(1)[0][0]
+    points = [one for one in points if one["dtype"] == dtype]
+    spread = {held: len({one[over] for one in points if one[fixed] == held}) for held in {one[fixed] for one in points}}
+    best = max(spread, key=lambda held: (spread[held], held))
+    return [one for one in points if one[fixed] == best]
+
+
+def _draw(axes: Any, points: list[Row], over: str, key: str) -> None:
+    for row in dict.fromkeys(one["row"] for one in points):
+        some = sorted({(one[over], one[key]) for one in points if one["row"] == row and one[key] is not None})
+        if some:
+            axes.plot(*zip(*some, strict=True), marker="o", label=row)
+    axes.set_xscale("log", base=2)
+    if points:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.3)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="a results file as a table, and as plots")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw into this folder as well")
+    given = parser.parse_args(arguments)
+    results = json.loads(given.results.read_text())
+    print(table(results))
+    if given.plots:
+        for path in plots(results, given.plots, given.results.stem):
+            print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""What sm_90 makes of the benchmarked kernels, without a GPU: python bench/harness/static_gate.py [--write]
+
+The table in results/sm_90.csv is the bound: a kernel may not come to need more registers or shared memory, nor spill,
+nor lose its matrix instructions or the width of its accesses.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYTHONSAFEPATH
+
+import torch
+
+from ahead import recorder
+from wafer_triton.kernels import Moves, Operand, find, one_round, several_rounds
+from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.exchange import exchange
+from wafer_triton.kernels.tree import tree
+
+TABLE = Path(__file__).parents[1] / "results" / "sm_90.csv"
+COLUMNS = ("case", "registers", "spills", "shared_bytes", "wgmma", "widest_access_bytes", "warps")
+BF16 = torch.bfloat16
+
+# group: cores that share a program, see kernels/elided.py
+ELIDED = (
+    ("4096^3, P = 64", 64, (2, 4)), ("4096^3, P = 64", 64, (2, 2)), ("4096^3, P = 32", 128, (1, 2)),
+    ("8192^3, P = 64", 128, (1, 2)), ("8192^3, P = 32", 256, (1, 1)),
+)  # fmt: skip
+GEMV = (
+    ("[1, 4096] x [4096, 14336], P = 64", 1, 64, 224), ("[1, 4096] x [4096, 14336], P = 128", 1, 32, 112),
+    ("[1, 16384] x [16384, 16384], P = 64", 1, 256, 256), ("[1, 16384] x [16384, 16384], P = 128", 1, 128, 128),
+    ("[16, 4096] x [4096, 14336], P = 64", 16, 64, 224), ("[1, 4096] x [4096, 14336], P = 660", 1, 7, 22),
+)  # fmt: skip
+
+
+def tile(numel: int, dtype: torch.dtype = BF16) -> Operand:
+    """An operand of four cores."""
+    return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel)
+
+
+def rows() -> list[dict[str, object]]:
+    """One row a case, of `COLUMNS`."""
+    compiled = recorder("cuda", "90", "32")
+    cores, side = torch.arange(4, dtype=torch.int32), torch.arange(64, dtype=torch.int32)
+    found: list[dict[str, object]] = []
+
+    def add(case: str, *call: object, **params: object) -> None:
+        seen = compiled(*call, **params)
+        facts = (
+            case, seen["registers"], seen["spills"], seen["shared"],
+            int("wgmma.mma_async" in seen["matrix_instructions"]), seen["widest_access_bytes"], seen["num_warps"],
+        )  # fmt: skip
+        found.append(dict(zip(COLUMNS, facts, strict=True)))
+
+    n = 64
+    c, out, a, b, next_a, next_b = (tile(n * n, dtype) for dtype in (torch.float32, *[BF16] * 5))
+    size = {"m": n, "k": n, "n": n}
+    moves = [Moves(to, of, cores, cores) for to, of in ((next_a, a), (next_b, b))]
+    add("exchange, 64 x 64 tiles", exchange, moves, [n * n] * 2)
+    add("one_round, 64 x 64 tiles", one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
+    add(
+        "several_rounds, 64 x 64 tiles",
+        several_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, rounds=3, here=0, **size, add=True,
+    )  # fmt: skip
+    labels = Labels(side, side, 0)
+    for shape, n, group in ELIDED:
+        c, out, a, b = tile(n * n, torch.float32), tile(n * n), tile(n * n), tile(n * n)
+        add(
+            f"elided {shape}, {group[0]} x {group[1]} cores a program",
+            elided, c, out, a, b, side, side, labels, labels, group=group, m=n, k=n, n=n,
+        )  # fmt: skip
+    tables = (torch.zeros(4, 2, dtype=torch.int32), cores, cores, cores, cores)
+    for shape, m, k, n in GEMV:
+        y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
+        product = find("gemm").part((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)
+        add(f"mesh_gemv {shape}", tree, y, box, *tables, size=m * n, before=[product])
+    # a Llama-3-8B layer on 660 x 660: heads of the wafer's decode step
+    scores = {"heads": 32, "m": 1, "n": 7}
+    add("row_max, 32 heads", find("row_max"), (tile(32),), (tile(32 * 7), tile(7)), cores, **scores, scale=0.1)
+    add("silu_mul, 22 wide", find("silu_mul"), (tile(22),), (tile(44),), cores, m=1, n=22)
+    return found
+
+
+if __name__ == "__main__":
+    made = rows()
+    with TABLE.open("w") if sys.argv[1:] == ["--write"] else open(sys.stdout.fileno(), "w", closefd=False) as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(made)

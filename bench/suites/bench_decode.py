@@ -1,0 +1,254 @@
+"""Decode: the layers of a Llama on one token, beside plain PyTorch; and SmolLM2-135M beside transformers."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from cases import EXCHANGES, ROOMY, WSE2, Work, close, exchanged_bytes, executor, record, ways
+from peers import layer
+from timing import elapsed, measure, sets
+from wafer_triton.device import Device
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.emulate.executor import Program
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.checkpoint.fetch import resolve
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.families import config_of
+from wafer_triton.models.place.regions import head_block
+from wafer_triton.models.run.decode import Decode, Head
+
+STEPS = 24
+SMALL = DecoderConfig(
+    hidden_size=96, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+    head_dim=24, vocab_size=16, max_position_embeddings=512, rms_norm_eps=1e-5, name="small llama",
+)  # fmt: skip
+LLAMA = replace(config_of("llama3-8b"), num_hidden_layers=1)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One token through all layers on side x side cores, `held` tokens in the cache before it.
+
+    Where they are several, the LM head is behind them.
+    """
+
+    config: DecoderConfig
+    side: int
+    held: int
+    dtype: str
+    rank: int = 5
+    rows: tuple[str, ...] = (*EXCHANGES, "emulation", "blas")
+    on: Device = ROOMY
+
+    def __str__(self) -> str:
+        what = f"{self.name} behind {self.held} tokens"
+        return f"{what} on {self.side} x {self.side} cores, {self.dtype}"
+
+    @property
+    def name(self) -> str:
+        """A layer, or how many."""
+        layers = self.config.num_hidden_layers
+        return f"decode {'layer' if layers == 1 else f'step, {layers} layers'}, {self.config.name}"
+
+    @property
+    def slug(self) -> str:
+        what = f"layers{self.config.num_hidden_layers}-{self.config.name.replace(' ', '-')}"
+        return f"{what}-held{self.held}-on{self.side}-{self.dtype}"
+
+    @property
+    def head(self) -> bool:
+        return self.config.num_hidden_layers > 1
+
+    @property
+    def block(self) -> Block:
+        entries = -(-(self.held + 1) // self.side)
+        return Block(self.config, Mesh(self.side, self.side, self.on), self.dtype, entries=entries)
+
+
+SHAPES = {
+    "cpu": [
+        Step(SMALL, 8, 20, "fp32"), Step(SMALL, 16, 20, "fp32", rows=EXCHANGES),
+        Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32", rows=(*EXCHANGES, "blas")),
+    ],
+    "cuda": [
+        Step(LLAMA, 660, 2000, "bf16", rank=2, rows=("explicit", "blas"), on=WSE2),
+        Step(LLAMA, 660, 2000, "bf16", rank=3, rows=("elided",), on=WSE2),
+        Step(LLAMA, 660, 2000, "bf16", rank=8, rows=("emulation",), on=WSE2),
+        Step(LLAMA, 128, 2000, "bf16", rank=6),
+        Step(config_of("llama3-8b"), 64, 4095, "bf16", rank=4, rows=(*EXCHANGES, "blas")),
+    ],
+}  # fmt: skip
+
+
+class Inputs:
+    """Weights, context and the token of a step, made on the device."""
+
+    def __init__(self, step: Step, device: str) -> None:
+        c, dtype = step.config, torch_dtype(step.dtype)
+        self.step, self.device, self.dtype = step, device, dtype
+        draw = lambda *shape: torch.randn(shape, device=device).to(dtype)  # noqa: E731
+        self.weights = {
+            name: draw(*shape) * (1 if "norm" in name else 0.02)
+            for name, shape in param_shapes(c).items()
+            if ".layers." in name or (step.head and "embed" not in name)
+        }
+        # of every layer, with room for the token of the step
+        self.caches = [
+            tuple(draw(step.held + 1, c.num_key_value_heads, c.head_dim) for _ in "kv")
+            for _ in range(c.num_hidden_layers)
+        ]
+        self.x = draw(1, c.hidden_size)
+        angle = torch.tensor([[float(step.held)]]) * c.inv_freq()[0]
+        self.rotary = tuple(one.to(device, dtype) for one in (angle.cos(), angle.sin()))
+
+    def plain(self, dtype: torch.dtype) -> torch.Tensor:
+        x, *rotary = (one.to(dtype) for one in (self.x, *self.rotary))
+        for number, cache in enumerate(self.caches):
+            own = {name: one.to(dtype) for name, one in self.weights.items() if f".layers.{number}." in name}
+            x = layer(x, own, self.step.config, *(one.to(dtype) for one in cache), (rotary[0], rotary[1]))
+        if not self.step.head:
+            return x
+        norm, head = (self.weights[name].to(dtype) for name in ("model.norm.weight", "lm_head.weight"))
+        return F.rms_norm(x, x.shape[-1:], norm, self.step.config.rms_norm_eps) @ head.mT
+
+
+class OnMesh:
+    """The layers on a mesh, their caches filled."""
+
+    def __init__(self, given: Inputs, on) -> None:
+        self.given, self.block = given, given.step.block
+        self.head = Head(head_block(self.block), on, given.weights) if given.step.head else None
+        self.decode = Decode(self.block, on, given.weights, head=self.head)
+        self.cache = self.block.cache(given.step.held)
+        self.fill()
+
+    def fill(self) -> None:
+        held = self.given.step.held
+        for number, (keys, values) in enumerate(self.given.caches):
+            self.decode.fill(number, 0, self.cache, keys[:held], values[:held])
+
+    def whole(self) -> torch.Tensor:
+        """The step as the decoder does it: what the host plans and writes, and what is replayed."""
+        held = self.given.step.held
+        return self.decode.run(self.given.x, self.given.rotary, [held], [self.cache], [0])
+
+    def run(self) -> None:
+        """What is replayed alone."""
+        self.decode.step((0,))
+
+    @cached_property
+    def programs(self) -> list[Program]:
+        found = [
+            program
+            for one in self.decode.layers
+            for program in (one.project, one.append[0], one.attend[0], one.output, one.ffn)
+        ]
+        return found if self.head is None else [*found, *self.head.programs.values()]
+
+    @cached_property
+    def work(self) -> Work:
+        moved = sum(exchanged_bytes(program.schedule) for program in self.programs)
+        stays = {}
+        for program in self.programs:
+            stays |= {
+                program.memory[one.name].data_ptr(): program.memory[one.name].nbytes
+                for one in program.schedule.buffers.values()
+                if one.role == "resident"
+            }
+        return Work(moved, sum(stays.values()), sum(stays.values()))
+
+
+def test_row(benchmark, note, device, shape, row):
+    benchmark.group = str(shape)
+    given = Inputs(shape, device)
+    reference, plain = given.plain(torch.float64), given.plain(given.dtype)
+    weights = sum(one.nbytes for one in given.weights.values())
+    flops = 2 * sum(one.numel() for one in given.weights.values())
+    facts = {
+        "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
+        "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.on.name,
+    }  # fmt: skip
+    if row == "blas":
+        work, rotated = Work(0, 0, weights), weights * sets(device, weights)
+        others = [Inputs(shape, device) for _ in range(rotated // weights - 1)]
+        runs = [lambda one=one: one.plain(one.dtype) for one in (given, *others)]
+        close(runs[0](), reference, plain, str(shape))
+        facts |= {"what": f"{shape.name}, plain PyTorch", "checked": "sets the bound"}
+    else:
+        on = executor(row, device)
+        layers = [OnMesh(given, on)]
+        close(layers[0].whole(), reference, plain, str(shape))
+        layers[0].whole()  # a GPU records it, and replays it from now on
+        host = median(elapsed(device, layers[0].whole) for _ in range(5))
+        layers[0].fill()
+        work = layers[0].work
+        while len(layers) < sets(device, work.others):
+            layers.append(OnMesh(given, on))
+            layers[-1].whole()
+        runs, rotated = [one.run for one in layers], len(layers) * work.others
+        launched = [one for program in layers[0].programs for one in ways(on, program).get("launches", ())]
+        facts |= {"launches": launched} if launched else ways(on, None)
+        facts |= {"rounds": sum(len(one.schedule.rounds) for one in layers[0].programs)}
+        facts |= {"checked": "within bound of fp64", "whole_step_seconds": host}
+    note(**facts, sets=len(runs), rotated_bytes=rotated)
+    note(timed=measure(benchmark, device, runs))
+    if row == "elided":
+        work = replace(work, exchanged=0)
+    record(benchmark, note, device, shape.dtype, flops, work, rotated)
+
+
+# --- a whole small model on the CPU ---
+
+
+@pytest.fixture(scope="module")
+def judge():
+    from transformers import AutoModelForCausalLM
+
+    folder = resolve("smollm2-135m")
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+
+@pytest.fixture(scope="module")
+def prompt():
+    from transformers import AutoTokenizer
+
+    from wafer_triton.models import demo
+
+    return AutoTokenizer.from_pretrained(resolve("smollm2-135m"))(demo.PROMPTS[0])["input_ids"]
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize(("side", "dtype"), [(24, "fp32"), (16, "fp16")])
+def test_decode_step(benchmark, note, judge, prompt, side, dtype, exchange):
+    from wafer_triton.models import demo
+
+    model = WaferForCausalLM.from_pretrained(
+        resolve("smollm2-135m"), mesh=side, dtype=dtype, max_length=64, executor=TorchExecutor(exchange=exchange)
+    )
+    made = demo.compare(model, judge, prompt, 4)
+    assert made.tokens == made.expected
+
+    model.reset()
+    token = int(model.step(int(model.prefill(prompt).argmax())).argmax())  # the first step also re-places the weights
+    before = model.account().rounds
+    model.step(token)
+    facts = {"mesh": f"{side}x{side}", "dtype": dtype, "exchange": exchange}
+    note(what="SmolLM2-135M decode step", rounds=model.account().rounds - before, **facts)
+    benchmark.pedantic(model.step, args=(token,), rounds=STEPS, warmup_rounds=2)
+
+
+def test_transformers_step(benchmark, note, judge, prompt):
+    note(what="the same in transformers, eager", dtype="fp32")
+    ids = torch.tensor([prompt])
+    with torch.no_grad():
+        state = judge(ids, use_cache=True)
+        token = state.logits[:, -1:].argmax(-1)
+        step = lambda: judge(token, past_key_values=state.past_key_values, use_cache=True)  # noqa: E731
+        benchmark.pedantic(step, rounds=STEPS, warmup_rounds=2)

@@ -1,0 +1,1 @@
+"""Checkpoints: fetched, read, and their text."""

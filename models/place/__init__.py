@@ -1,0 +1,1 @@
+"""Where a model lies on a device."""

@@ -1,0 +1,121 @@
+"""Where a model lies by what its user says, and by the cost model where they do not say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.model_presets import ModelSizes
+from wafer_triton.cost.search import plan
+from wafer_triton.cost.steps import best_groups
+from wafer_triton.device import Device
+from wafer_triton.device import device as find_device
+from wafer_triton.dtype import accumulator
+from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.place.regions import Placement, decode_regions
+from wafer_triton.schedule.kv_cache import POLICIES
+from wafer_triton.schedule.reduce import checked_groups
+
+Groups = tuple[int, ...] | None
+SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
+
+
+def place(
+    config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
+    kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups,
+) -> Placement:  # fmt: skip
+    """A model on a device, as `WaferForCausalLM` describes the arguments.
+
+    Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
+    """
+    for name, size in (("max_length", max_length), ("max_prompt", max_prompt), ("batch", batch)):
+        if type(size) is not int or size < 1:
+            raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+    if not isinstance(kv_policy, str) or kv_policy not in POLICIES:
+        raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
+    accumulator(dtype, accumulate)
+    checked_groups(groups)
+    checked_groups(prefill_groups)
+    prompt = min(max_prompt, max_length)
+
+    def block(mesh: Any) -> Block:
+        on = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
+        return Block(config, on, dtype, accumulate, -(-max_length // on.rows), kv_policy, groups, batch)
+
+    def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
+        decode = block(mesh)
+        apart = decode.mesh if other is None else _beside(other, decode.mesh)
+        prefill = replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1)
+        return Placement.make(finish(decode), finish(prefill), prompt)
+
+    if mesh is not None:
+        return placed(mesh, prefill_mesh)
+    on = find_device("wse2" if device is None else device)
+    candidates: Iterable[tuple[int, Any]] = _plans(config, on, block, prompt, max(1, max_length - prompt))
+    if prefill_mesh is not None:
+        _beside(prefill_mesh, Mesh(1, 1, on))
+        candidates = [(side, prefill_mesh) for side in dict.fromkeys(side for side, _ in candidates)]
+    failed, reason = list[int](), None
+    for side, other in candidates:
+        if prefill_mesh is None and other in failed:
+            continue
+        try:
+            return placed(side, other, _with_trees)
+        except WaferError as error:
+            reason = error
+            if isinstance(error, SramError) and other != side:  # too much for its cores, whatever the mesh of decode
+                failed.append(other)
+    raise MeshError(f"no mesh that was tried on {on.name} holds {config.name}; take a larger device ({reason})")
+
+
+def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
+    """The mesh of prefill on the device of decode's."""
+    if isinstance(prefill_mesh, Mesh) and prefill_mesh.device != mesh.device:
+        raise MeshError(
+            f"prefill_mesh is on {prefill_mesh.device.name}, the mesh of decode on {mesh.device.name}; give the same "
+            f"device to both"
+        )
+    return replace(as_mesh(prefill_mesh, mesh.device), origin=(0, 0), fold=(1, 1))
+
+
+def _with_trees(block: Block) -> Block:
+    """The block with the K-tree that is fastest on its square mesh, unless one is given."""
+    if block.groups is not None:
+        return block
+    return replace(block, groups=best_groups(block.mesh.shape[0], constants(block.mesh.device).in_decode()))
+
+
+def _plans(
+    config: DecoderConfig, on: Device, block: Callable[[int], Block], prompt: int, answer: int
+) -> Iterator[tuple[int, int]]:
+    """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
+
+    The cost model places a model without the padding of heads to whole rotary pairs, in 16 bits and without a head, and
+    no prompt in chunks, so sides that it has no plan for come last.
+    """
+    c, reason = config, None
+    sides, step = [], max(1, min(on.rows, on.cols) // SIDES)
+    for side in range(step, min(on.rows, on.cols) + 1, step):
+        try:
+            decode_regions(block(side))
+        except WaferError as error:
+            reason = error
+            continue
+        sides.append(side)
+    if not sides:
+        raise MeshError(f"no mesh of {on.name} holds {config.name}; take a larger device ({reason})")
+    sizes = ModelSizes(
+        c.name, c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads, c.num_key_value_heads,
+        c.head_dim,
+    )  # fmt: skip
+    try:
+        plans = plan(model=sizes, device=on, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
+    except WaferError:
+        plans = []
+    yield from ((one.decode_mesh, one.prefill_mesh) for one in plans)
+    yield from ((side, side) for side in sides)

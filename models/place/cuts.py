@@ -1,0 +1,180 @@
+"""How a decoder's parameters are cut into the tiles that cores hold, and back.
+
+Parameters are known by their Hugging Face names, [out, in]. Decode places the output and down projections the other way
+round than the rest, so that consecutive MeshGEMVs alternate axes; prefill places all alike and skews them along y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import torch
+
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.config import param_shapes
+from wafer_triton.schedule.gemm import align
+from wafer_triton.schedule.rounds import Builder
+
+Tiles = dict[str, torch.Tensor]
+Weights = Mapping[str, torch.Tensor]
+KINDS = ("attention", "ffn")
+PHASES = ("decode", "prefill")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A parameter's place in a buffer: its name within a layer, its pattern, and `times` equal copies in front."""
+
+    name: str
+    pattern: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    times: int = 0
+
+    def tiles(self, weight: torch.Tensor, mesh: Mesh) -> torch.Tensor:
+        """[rows, cols, ..., last] of a weight."""
+        whole = weight.expand(self.times, *weight.shape) if self.times else weight
+        return scatter(whole, mesh, self.pattern, **self.sizes).tiles
+
+    def gather(self, tiles: torch.Tensor, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
+        """The weight of the given shape from its tiles."""
+        whole = (self.times, *shape) if self.times else shape
+        found = MeshTensor(mesh, tiles, self.pattern, whole, self.sizes).gather()
+        return found[0] if self.times else found
+
+
+def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
+    """The buffers of an attention or feed-forward block, each with its parts, side by side in the last dimension."""
+    into, out_of = ("y", "x") if phase == "decode" else ("x", "y")
+    if kind == "ffn":
+        up_gate = "(x f) (y d) -> d f"
+        return {
+            "norm": (Cut("post_attention_layernorm.weight", f"({into} d)"),),
+            "wgu": (Cut("mlp.gate_proj.weight", up_gate), Cut("mlp.up_proj.weight", up_gate)),
+            "wdown": (Cut("mlp.down_proj.weight", f"({into} d) ({out_of} f) -> f d"),),
+        }
+    c = block.config
+    heads = {"q": c.num_attention_heads, "k": c.num_key_value_heads, "v": c.num_key_value_heads}
+    sizes = {part: {"h": h, "two": 2} for part, h in heads.items()}
+    found = {
+        "norm": (Cut("input_layernorm.weight", f"({into} d)"),),
+        "wqkv": tuple(
+            Cut(f"self_attn.{part}_proj.weight", "(h two x p) (y d) -> d (h two p)", sizes[part]) for part in heads
+        ),
+        "wo": (Cut("self_attn.o_proj.weight", f"({into} d) (h two {out_of} p) -> (h two p) d", sizes["q"]),),
+    }
+    if c.qkv_bias:
+        found["bqkv"] = tuple(
+            Cut(f"self_attn.{part}_proj.bias", "(h two x p) -> (h two p)", sizes[part]) for part in heads
+        )
+    if c.qk_norm:
+        found["qk_norm"] = tuple(
+            Cut(f"self_attn.{part}_norm.weight", "h (two x p) -> (h two p)", {"two": 2}, heads[part]) for part in "qk"
+        )
+    return found
+
+
+def layer_tiles(weights: Weights, layer: int, block: Block, kind: str, phase: str) -> Tiles:
+    """All tiles [rows, cols, *tile] of a block for "decode" or "prefill"; a bias is given once, for one row."""
+    made = {}
+    for name, parts in cuts(block, kind, phase).items():
+        pieces = [part.tiles(weights[f"model.layers.{layer}.{part.name}"], block.mesh) for part in parts]
+        made[name] = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
+    return made if phase == "decode" else {name: skewed(name, tile, block.mesh) for name, tile in made.items()}
+
+
+def head_tiles(weights: Weights, block: Block) -> Tiles:
+    """The tiles of the final norm and the LM head (the embedding where they are tied)."""
+    made = {name: cut.tiles(weights[cut.name], block.mesh) for name, cut in head_cuts(block).items()}
+    return made
+
+
+def head_cuts(block: Block) -> dict[str, Cut]:
+    """The buffers of the head."""
+    table = "model.embed_tokens.weight" if block.config.tie_word_embeddings else "lm_head.weight"
+    return {"norm": Cut("model.norm.weight", "(y d)"), "whead": Cut(table, "(x v) (y d) -> d v")}
+
+
+def skewed(name: str, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
+    """A tile as MeshGEMM's alignment would move it, if it is one of a matrix."""
+    return tile.flatten(0, 1)[skew(mesh)].view_as(tile) if name in MATRICES else tile
+
+
+MATRICES = ("wqkv", "wo", "wgu", "wdown")
+TURNED = ("norm", "wo", "wdown")  # decode and prefill cut them along different axes
+
+
+@lru_cache(maxsize=8)
+def skew(mesh: Mesh) -> torch.Tensor:
+    """From which core each tile comes: the alignment schedule, run on core numbers."""
+    b = Builder(mesh, "skew")
+    align(b, b.buffer("w", (1,), "fp32", "resident"), "y")
+    cores = torch.arange(mesh.cores, dtype=torch.float32).view(*mesh.shape, 1)
+    program = TorchExecutor().bind(b.build(), {"w": cores})
+    program.run()
+    return program.read("w").flatten().long()
+
+
+@lru_cache(maxsize=8)
+def sources(mesh: Mesh) -> dict[str, torch.Tensor]:
+    """On a square mesh, which core's decode tile each core holds in prefill, by buffer."""
+    cores = torch.arange(mesh.cores)
+    turned = cores.view(mesh.shape).mT.reshape(-1)
+    found = {name: turned if name in TURNED else cores for name in ("norm", "bqkv", "qk_norm", *MATRICES)}
+    return {name: source[skew(mesh)] if name in MATRICES else source for name, source in found.items()}
+
+
+class PlacedWeights(Mapping[str, torch.Tensor]):
+    """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
+
+    `layers[i][kind]` has the tiles of a block's buffers for decode, `head` those of the head on its own mesh,
+    `embedding` the table where it is not the head's. All of them are views: what changes there, changes here.
+    """
+
+    def __init__(
+        self, block: Block, layers: list[dict[str, Tiles]], head_block: Block, head: Tiles,
+        embedding: torch.Tensor | None,
+    ) -> None:  # fmt: skip
+        self.block, self.layers, self.head_block, self.head, self.embedding = block, layers, head_block, head, embedding
+        self.shapes = param_shapes(block.config)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        tiles, cut, mesh = self.find(name)
+        return cut.gather(tiles, mesh, self.shapes[name]) if cut else tiles
+
+    def find(self, name: str) -> tuple[torch.Tensor, Cut | None, Mesh]:
+        """The tiles of a parameter (a view of its buffer's), its cut and mesh; a table on the host has no cut."""
+        if name not in self.shapes:
+            raise KeyError(name)
+        if name == "model.embed_tokens.weight" and self.embedding is not None:
+            return self.embedding, None, self.block.mesh
+        for buffer, cut in head_cuts(self.head_block).items():
+            if cut.name == name:
+                return self.head[buffer], cut, self.head_block.mesh
+        layer, part = name.removeprefix("model.layers.").split(".", 1)
+        for kind in KINDS:
+            for buffer, parts in cuts(self.block, kind, "decode").items():
+                names = [cut.name for cut in parts]
+                if part in names:
+                    number, tiles = names.index(part), self.layers[int(layer)][kind][buffer]
+                    widths = _widths(self.block, buffer, tiles.shape[-1])
+                    start = sum(widths[:number])
+                    return tiles[..., start : start + widths[number]], parts[number], self.block.mesh
+        raise AssertionError(f"{name} has a shape but no place")
+
+
+def _widths(block: Block, buffer: str, whole: int) -> list[int]:
+    """How a buffer's last dimension is divided among its parts."""
+    c = block.config
+    q, kv = c.num_attention_heads * block.head, c.num_key_value_heads * block.head
+    return {"wqkv": [q, kv, kv], "bqkv": [q, kv, kv], "qk_norm": [q, kv], "wgu": [whole // 2] * 2}.get(buffer, [whole])

@@ -1,0 +1,272 @@
+"""Where a decoder lies on a device: which blocks share a region, and how much of a prompt fits beside them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any
+
+from wafer_triton.errors import MeshError, SramError
+from wafer_triton.mesh import Mesh
+from wafer_triton.models import decode_blocks, prefill_blocks
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.place.cuts import KINDS
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.rounds import Schedule
+
+PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
+_PASSING = ("x", "keys", "values")  # resident in a schedule, but the region's or the prompt's, not the block's
+
+
+@lru_cache(maxsize=1024)
+def schedule(make: Callable[..., Schedule], block: Block, *args: int) -> Schedule:
+    """The schedule of one step of a block, built once."""
+    return make(block, *args)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the device that holds some consecutive blocks, with its SRAM peak per core in bytes."""
+
+    mesh: Mesh
+    blocks: tuple[str, ...]
+    sram_peak_bytes: int
+    sram_by_buffer: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on a core, by buffer: what stays (weights, caches), and the most that comes and goes."""
+
+    stays: dict[str, int]
+    passes: dict[str, int]
+
+    def beside(self, other: Need) -> Need:
+        """Both phases of a block in the same memory: the larger of everything."""
+        stays = {name: max(self.stays.get(name, 0), other.stays.get(name, 0)) for name in self.stays | other.stays}
+        return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
+
+
+def total(needs: Iterable[Need]) -> dict[str, int]:
+    """What a core holds at the most, by buffer: all blocks' weights and caches, the largest working set of any."""
+    held: dict[str, int] = {}
+    passing: dict[str, int] = {}
+    for one in needs:
+        for name, size in one.stays.items():
+            held[name] = held.get(name, 0) + size
+        passing = max(passing, one.passes, key=lambda live: sum(live.values()))
+    return held | passing
+
+
+@lru_cache(maxsize=256)
+def decode_need(block: Block, kind: str) -> Need:
+    """What a block of this kind needs per core for decode."""
+    d = decode_blocks
+    made: dict[str, tuple[tuple[Any, ...], ...]] = {
+        "attention": ((d.project,), (d.attend, 0), (d.output,)),
+        "ffn": ((d.ffn,),),
+        "head": ((d.head, block.batch),),
+    }
+    return _need(schedule(make, block, *args) for make, *args in made[kind])
+
+
+def prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need:
+    """What a block needs per core for prefill on a square mesh, with so many new and past tokens on each row."""
+    found = _prefill_need(block, kind, tokens, past if kind == "attention" else 0)
+    if isinstance(found, str):
+        raise SramError(found)
+    return found
+
+
+@lru_cache(maxsize=256)
+def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need | str:
+    """The need, or why it is too much: that takes as long to find out."""
+    try:
+        return _need([schedule(PREFILL[kind], block, tokens, past)])
+    except SramError as error:
+        return str(error)
+
+
+def _need(built: Iterable[Schedule]) -> Need:
+    stays: dict[str, int] = {}
+    passes: dict[str, int] = {}
+    made = list(built)
+    for one in made:
+        kept = (buffer for buffer in one.buffers.values() if buffer.role == "resident" and buffer.name not in _PASSING)
+        stays |= {buffer.name: buffer.bytes for buffer in kept}
+    for one in made:
+        live = {name: size for name, size in sram.account(one).by_buffer.items() if name not in stays}
+        passes = max(passes, live, key=lambda some: sum(some.values()))
+    return Need(stays, passes)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A model on a device: `decode` and `prefill` are its blocks, on one mesh or two, `regions` where they lie.
+
+    `prefill.mesh` is square: a rectangular one is folded to its lcm grid.
+    """
+
+    decode: Block
+    prefill: Block
+    head: Block
+    regions: tuple[Region, ...]
+    prefill_regions: tuple[Region, ...]
+
+    @classmethod
+    def make(cls, decode: Block, prefill: Block, max_prompt: int) -> Placement:
+        """Lay the blocks on the device: as many consecutive ones to a region as its SRAM holds.
+
+        Decode and prefill of up to `max_prompt` tokens must fit, a prompt in chunks if one block cannot take it whole.
+        A head that does not fit one region gets a larger one, a whole multiple of it. Regions fill the device in rows,
+        to and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it
+        names the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
+        """
+        head, shared = head_block(decode), prefill.mesh == decode.mesh.square()
+        tokens = _first(lambda one: all(_alone(decode, prefill, kind, *one) for kind in KINDS), prefill, max_prompt)
+        if tokens is None:
+            for kind in KINDS:  # the one that fails says so
+                sram.fitting(partial(_smallest, decode, prefill, kind), decode.mesh)
+            rows = -(-max_prompt // prefill.mesh.shape[0])
+            raise SramError(
+                f"prefill of {max_prompt} tokens on mesh {prefill.mesh}: even one token a row at a time does not fit "
+                f"beside the {rows - 1} before it; give a smaller max_prompt, or a larger mesh"
+            )
+        sizes = (tokens, -(-max_prompt // prefill.mesh.shape[0]) - tokens)
+        both = {kind: _needs(decode, prefill, kind, *sizes) for kind in KINDS}
+        kinds = {kind: both[kind][0].beside(both[kind][1]) if shared else both[kind][0] for kind in KINDS}
+        regions = _regions(decode.mesh, kinds, decode.config.num_hidden_layers, head)
+        alone = {kind: both[kind][1] for kind in KINDS}
+        apart = regions if shared else _regions(prefill.mesh, alone, decode.config.num_hidden_layers, head)
+        return cls(decode, prefill, head, regions, apart)
+
+    def chunk(self, count: int) -> int:
+        """How many tokens a row takes at once of a prompt of `count`; SramError names the longest prompt that fits."""
+        tokens = _first(lambda one: self._overflow(*one) is None, self.prefill, count)
+        if tokens is not None:
+            return tokens
+        side, limit = self.prefill.mesh.shape[0], self.prefill.mesh.device.sram_bytes
+        rows = -(-count // side)
+        longest = next(fewer for fewer in range(rows - 1, -1, -1) if fewer == 0 or not self._overflow(1, fewer - 1))
+        raise SramError(
+            f"prefill of {count} tokens on mesh {self.prefill.mesh} overflows the {limit:,} B of SRAM of each core on "
+            f"{self.prefill.mesh.device.name}, where at most {longest * side} tokens fit as the model lies, in chunks; "
+            f"give max_prompt={count} when it is placed, or a larger mesh ({self._overflow(1, rows - 1)})"
+        )
+
+    def _overflow(self, tokens: int, past: int) -> str | None:
+        """Why so many new and past tokens a row do not fit; None if they do."""
+        shared = self.prefill_regions is self.regions
+        mixes = {tuple(name.split()[-1] for name in one.blocks if name != "head") for one in self.prefill_regions}
+        try:
+            both = {kind: _needs(self.decode, self.prefill, kind, tokens, past) for kind in KINDS}
+        except SramError as too_much:
+            return str(too_much)
+        needs = {kind: one.beside(two) if shared else two for kind, (one, two) in both.items()}
+        held = max((total(needs[kind] for kind in mix) for mix in mixes), key=lambda one: sum(one.values()))
+        peak = sum(held.values())
+        buffers = ", ".join(f"{name} {size:,} B" for name, size in held.items())
+        return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"
+
+
+def _needs(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> tuple[Need, Need]:
+    """A block's needs in both phases; SramError if a schedule does not fit, or the block beside its prefill."""
+    found = decode_need(decode, kind), prefill_need(prefill, kind, tokens, past)
+    if prefill.mesh == decode.mesh.square():
+        peak, limit = sum(total([found[0].beside(found[1])]).values()), decode.mesh.device.sram_bytes
+        if peak > limit:
+            raise SramError(
+                f"{kind} on mesh {decode.mesh}: core {decode.mesh.origin} (and every other) needs {peak:,} B for "
+                f"decode and prefill, {peak - limit:,} B over the {limit:,} B of SRAM on {decode.mesh.device.name}"
+            )
+    return found
+
+
+def _alone(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> bool:
+    try:
+        _needs(decode, prefill, kind, tokens, past)
+    except SramError:
+        return False
+    return True
+
+
+def _smallest(decode: Block, prefill: Block, kind: str, mesh: Mesh) -> tuple[Need, Need]:
+    """A block's needs on another mesh, for a prompt that goes token by token; a prefill mesh of its own stays."""
+    shared = prefill.mesh == decode.mesh.square()
+    other = replace(prefill, mesh=mesh.square()) if shared else prefill
+    entries = -(-decode.entries * decode.mesh.rows // mesh.rows)  # of the same cache
+    return _needs(replace(decode, mesh=mesh, entries=entries), other, kind, 1, 0)
+
+
+def _first(fits: Callable[[tuple[int, int]], bool], prefill: Block, count: int) -> int | None:
+    """The most tokens a row, halving from all of them, that fit beside those before them."""
+    rows = -(-count // prefill.mesh.shape[0])
+    tokens = rows
+    while tokens:
+        if fits((tokens, rows - tokens)):
+            return tokens
+        tokens //= 2
+    return None
+
+
+def _regions(mesh: Mesh, kinds: dict[str, Need], layers: int, head: Block) -> tuple[Region, ...]:
+    limit, needs = mesh.device.sram_bytes, kinds | {"head": decode_need(head, "head")}
+    packed: list[tuple[Mesh, list[str]]] = []
+    for name in [f"layer {layer} {kind}" for layer in range(layers) for kind in KINDS] + ["head"]:
+        on = head.mesh if name == "head" else mesh
+        last = [*packed[-1][1], name] if packed and packed[-1][0] == on else []
+        if last and sum(total(needs[one.split()[-1]] for one in last).values()) <= limit:
+            packed[-1][1].append(name)
+        else:
+            packed.append((on, [name]))
+    origins = _place([mesh for mesh, _ in packed])
+    found = []
+    for (on, names), origin in zip(packed, origins, strict=True):
+        held = total(needs[one.split()[-1]] for one in names)
+        found.append(Region(replace(on, origin=origin), tuple(names), sum(held.values()), held))
+    return tuple(found)
+
+
+def decode_regions(block: Block) -> tuple[Region, ...]:
+    """Where the blocks of decode would lie alone, which is quick to find out; raises as `Placement.make`."""
+    needs = {kind: decode_need(block, kind) for kind in KINDS}
+    return _regions(block.mesh, needs, block.config.num_hidden_layers, head_block(block))
+
+
+def head_block(block: Block) -> Block:
+    """The block on the smallest whole multiple of its mesh that holds the LM head; MeshError if the device does not."""
+    mesh, device = block.mesh, block.mesh.device
+    for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
+        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
+        try:
+            schedule(decode_blocks.head, bigger, block.batch)
+        except SramError as error:
+            reason = error
+            continue
+        return bigger
+    raise MeshError(
+        f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
+        f"take another mesh or a larger device ({reason})"
+    )
+
+
+def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:
+    """Origins of regions in rows from the top, every second row from right to left."""
+    device = meshes[0].device
+    origins: list[tuple[int, int]] = []
+    top, height, used, leftwards = 0, 0, 0, False
+    for mesh in meshes:
+        if used + mesh.cols > device.cols:
+            top, height, used, leftwards = top + height, 0, 0, not leftwards
+        if top + mesh.rows > device.rows or mesh.cols > device.cols:
+            wanted = sum(one.rows * one.cols for one in meshes)
+            placed = sum(one.rows * one.cols for one in meshes[: len(origins)])
+            raise MeshError(
+                f"the model does not fit {device.name}: its {len(meshes)} regions need {wanted:,} cores, and after "
+                f"{len(origins)} regions ({placed:,} cores of {device.cores:,}) there is no room for {mesh}; "
+                f"{wanted - placed:,} cores are left to place"
+            )
+        origins.append((top, device.cols - used - mesh.cols if leftwards else used))
+        used, height = used + mesh.cols, max(height, mesh.rows)
+    return origins

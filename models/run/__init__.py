@@ -1,0 +1,1 @@
+"""How a placed model runs: prefill, decode, head."""

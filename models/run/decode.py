@@ -1,0 +1,205 @@
+"""Decode (WaferLLM, OSDI'25, section 4): one token of each sequence by MeshGEMV, layer after layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from einops import rearrange
+
+from wafer_triton.count.account import Account
+from wafer_triton.emulate.executor import Executor, Program, Step, Tables
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.models import decode_blocks as blocks
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.place.cuts import Tiles, Weights, head_tiles, layer_tiles
+from wafer_triton.models.place.moves import account_of
+from wafer_triton.models.place.regions import schedule
+from wafer_triton.models.run.prefill import Progress, silent
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.rounds import Buffer
+
+_SHARED = ("x", "cos", "sin", "q", "k", "v", "att")  # by all layers
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's programs; `append` and `attend` have one for each sequence."""
+
+    project: Program
+    append: tuple[Program, ...]
+    attend: tuple[Program, ...]
+    output: Program
+    ffn: Program
+
+    def tiles(self, kind: str) -> Tiles:
+        """Its weights where they lie, as `layer_tiles` cuts them."""
+        program = self.project if kind == "attention" else self.ffn
+        found = {}
+        for one in program.schedule.buffers.values():
+            if one.role == "resident" and one.slots == 1 and one.name != "x":
+                tiles = program.memory[one.name].unflatten(-1, one.tile)
+                # the bias is repeated for each sequence, the norms of heads are cut as one vector
+                tiles = tiles[:, :, 0] if one.name == "bqkv" else tiles
+                found[one.name] = tiles.flatten(2) if one.name == "qk_norm" else tiles
+        return found
+
+
+class Decode:
+    """All layers of a model placed for decode, with their KV caches, and the head behind them if there is one."""
+
+    def __init__(
+        self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent, head: Head | None = None
+    ) -> None:
+        self.block, self.executor, self.head = block, executor, head
+        sequences, total = range(block.batch), block.config.num_hidden_layers
+        self.fixed = [schedule(make, block) for make in (blocks.project, blocks.output, blocks.ffn)]
+        self.attend = [schedule(blocks.attend, block, sequence) for sequence in sequences]
+        project, output, ffn = self.fixed
+        buffers = {**project.buffers, **output.buffers}
+        shared = {name: executor.allocate(project, buffers[name]) for name in _SHARED}
+        biases = [executor.allocate(one, one.buffers["bias"]) for one in self.attend]
+        scratch: dict[Buffer, torch.Tensor] = {}
+        # where an append puts its token changes with every step, and is the same in all layers
+        first_appends = [schedule(blocks.append, block, sequence, 0, 0) for sequence in sequences]
+        tables = [Tables() for _ in sequences]
+        self.steps: dict[tuple[int, ...], Step] = {}
+        self.results: dict[tuple[int, ...], torch.Tensor] = {}  # where each of them leaves its own
+        self.layers: list[Layer] = []
+        for number in range(total):
+            caches = {
+                blocks.cache_name(which, sequence): executor.allocate(project, buffers[f"{which}_cache"]).zero_()
+                for which in "kv"
+                for sequence in sequences  # zeros, as an empty slot is masked, which NaN would pass through
+            }
+            first = executor.bind(project, self._tiles(weights, number, "attention"), shared | caches, scratch)
+            append = tuple(
+                executor.bind(one, {}, first.memory, scratch, kept)
+                for one, kept in zip(first_appends, tables, strict=True)
+            )
+            attend = tuple(
+                executor.bind(one, {}, first.memory | {"bias": bias}, scratch)
+                for one, bias in zip(self.attend, biases, strict=True)
+            )
+            last = executor.bind(ffn, self._tiles(weights, number, "ffn"), shared, scratch)
+            self.layers.append(Layer(first, append, attend, executor.bind(output, {}, first.memory, scratch), last))
+            progress("placing weights", number + 1, total)
+
+    def place(self, weights: Weights) -> None:
+        """Put other weights in the place of those that are there."""
+        for number, layer in enumerate(self.layers):
+            for kind, program in (("attention", layer.project), ("ffn", layer.ffn)):
+                for name, tiles in self._tiles(weights, number, kind).items():
+                    program.write(name, tiles)
+
+    def run(
+        self,
+        x: torch.Tensor,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+        counts: Sequence[int],
+        caches: Sequence[KvCache],
+        active: Sequence[int],
+    ) -> torch.Tensor:
+        """x [batch, width] of one token each through all layers, and the head: logits [batch, vocab], or x without one.
+
+        `counts` tokens are held in `caches`, of each sequence; of sequences not `active` nothing is kept.
+        """
+        mesh, first = self.block.mesh, self.layers[0]
+        cut = {"x": (x, "m (y d)"), "cos": (rotary[0], "m (x p)"), "sin": (rotary[1], "m (x p)")}
+        for name, (values, pattern) in cut.items():
+            first.project.write(name, scatter(values, mesh, pattern).tiles)
+        appends = {one: schedule(blocks.append, self.block, one, counts[one], caches[one].prefilled) for one in active}
+        for one, made in appends.items():
+            held = torch.from_numpy(caches[one].positions(counts[one] + 1) >= 0).to(self.executor.device)
+            bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
+            first.attend[one].write("bias", bias.contiguous())
+            for layer in self.layers:
+                layer.append[one].follow(made)
+        if tuple(active) not in self.steps:  # on a GPU one graph
+            self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
+        self.steps[tuple(active)]()
+        attends = [self.attend[one] for one in active]
+        self.account = sum(map(account_of, (*self.fixed, *attends, *appends.values())), Account())
+        return self.results[tuple(active)].clone()  # the next step overwrites it
+
+    def step(self, active: tuple[int, ...]) -> None:
+        """Everything from the first projection to the result, on inputs and index tables as they are."""
+        for layer in self.layers:
+            layer.project.run()
+            for one in active:
+                layer.append[one].run()
+                layer.attend[one].run()
+            layer.output.run()
+            layer.ffn.run()
+        tiles = self.layers[-1].ffn.read("x")
+        shape = (self.block.batch, self.block.config.hidden_size)
+        x = MeshTensor(self.block.mesh, tiles, "m (y d)", shape, {}).gather()
+        self.results[active] = x if self.head is None else self.head.run(x)
+
+    def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""
+        block, half, count = self.block, self.block.config.head_dim // 2, len(k)
+        cols = block.mesh.shape[1]
+        row, slot = torch.from_numpy(cache.row_of(count)), torch.arange(count) % cache.slots
+        for which, values in (("k", k), ("v", v)):
+            whole = values.unflatten(-1, (2, half))
+            padded = whole.new_zeros(*whole.shape[:-1], cols * block.pairs)
+            padded[..., :half] = whole
+            cut = rearrange(padded, "n g two (x p) -> n x (g two p)", x=cols)
+            memory = self.layers[layer].project.memory[blocks.cache_name(which, sequence)]
+            memory.unflatten(-1, (block.slots, -1))[row, :, slot] = cut.to(memory.dtype)
+
+    def _tiles(self, weights: Weights, layer: int, kind: str) -> Tiles:
+        made = layer_tiles(weights, layer, self.block, kind, "decode")
+        if "bqkv" in made:
+            made["bqkv"] = made["bqkv"].unsqueeze(2).expand(-1, -1, self.block.batch, -1).contiguous()
+        return made
+
+
+class Head:
+    """The LM head on its own mesh, for as many tokens at once as fit; its tiles are the embedding, too, if tied."""
+
+    def __init__(self, block: Block, executor: Executor, weights: Weights) -> None:
+        self.block, self.executor = block, executor
+        made = schedule(blocks.head, block, block.batch)
+        self.memory = {
+            name: executor.store(made, made.buffers[name], tiles) for name, tiles in head_tiles(weights, block).items()
+        }
+        self.programs: dict[int, Program] = {}
+
+    @property
+    def tiles(self) -> Tiles:
+        """The final norm and the table, [rows, cols, *tile]."""
+        buffers = schedule(blocks.head, self.block, self.block.batch).buffers
+        return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
+
+    def place(self, weights: Weights) -> None:
+        """Put other weights in the place of those that are there."""
+        for name, tiles in head_tiles(weights, self.block).items():
+            self.memory[name].copy_(tiles.reshape(self.memory[name].shape))
+
+    def account(self, tokens: int) -> Account:
+        """Rounds, hops and bytes of so many tokens at once."""
+        return account_of(schedule(blocks.head, self.block, tokens))
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [tokens, vocab] of x [tokens, width]."""
+        mesh, tokens = self.block.mesh, len(x)
+        made = schedule(blocks.head, self.block, tokens)
+        if tokens not in self.programs:
+            space = {"x": self.executor.allocate(made, made.buffers["x"])}
+            self.programs[tokens] = self.executor.bind(made, {}, self.memory | space)
+        program = self.programs[tokens]
+        program.write("x", scatter(x, mesh, "m (y d)").tiles)
+        program.run()
+        shape = (tokens, self.block.config.vocab_size)
+        return MeshTensor(mesh, program.read("logits"), "m (x v)", shape, {}).gather()
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows [tokens, width] of the table, from where they lie."""
+        table = self.tiles["whead"]  # [y, x, d, v]
+        ids = ids.to(table.device)
+        column, place = ids // table.shape[3], ids % table.shape[3]
+        return table[:, column, :, place].flatten(1)[:, : self.block.config.hidden_size]

@@ -1,0 +1,184 @@
+"""Prefill (WaferLLM, OSDI'25, section 4.1): a prompt by MeshGEMM and GEMM-T, in as many chunks as its SRAM asks for.
+
+Chunks follow one another through the regions; here layer after layer takes all of them, which computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from einops import rearrange
+
+from wafer_triton.count.account import Account
+from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.models import prefill_blocks
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.place.cuts import KINDS, Tiles
+from wafer_triton.models.place.moves import account_of
+from wafer_triton.models.place.regions import schedule
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.rounds import Buffer
+
+Progress = Callable[[str, int, int], None]
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """No progress report."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some consecutive tokens of a prompt, from `start` on, spread over the rows of the mesh; `past` entries a row.
+
+    `position` [rows, tokens] is which token lies where, -1 where none does.
+    """
+
+    start: int
+    count: int
+    tokens: int
+    past: int
+    position: torch.Tensor
+
+    @property
+    def index(self) -> torch.Tensor:
+        """The place of each token among the padded rows."""
+        return (self.position.flatten() >= 0).nonzero().flatten()
+
+
+def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
+    """A prompt in chunks of `tokens` on each of `side` rows; the last may have fewer."""
+    made: list[Chunk] = []
+    for start in range(0, count, side * tokens):
+        here = min(count - start, side * tokens)
+        spread, rows = KvCache(side, here), -(-here // side)
+        row, edges = spread.row_of(here), spread.windows(here)
+        position = np.full((side, rows), -1)
+        position[row, np.arange(here) - edges[row]] = start + np.arange(here)
+        past = sum(chunk.tokens for chunk in made)
+        made.append(Chunk(start, here, rows, past, torch.from_numpy(position)))
+    return made
+
+
+class Prefill:
+    """Runs prompts on the square mesh of `block`.
+
+    `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory and returns its bias, if any.
+    """
+
+    def __init__(
+        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], torch.Tensor | None]
+    ) -> None:
+        self.block, self.executor, self.load = block, executor, load
+        self.side = block.mesh.shape[0]
+        self.weights: dict[str, Tiles] = {kind: {} for kind in KINDS}  # the memory that all layers pass through
+        self.programs: dict[tuple[str, int, int], Program] = {}
+        self.scratch: dict[Buffer, torch.Tensor] = {}
+
+    def account(self, parts: Sequence[Chunk]) -> Account:
+        """Rounds, hops and bytes of a prompt through all layers."""
+        total = Account()
+        for part in parts:
+            total += account_of(schedule(prefill_blocks.attention, self.block, part.tokens, part.past))
+            total += account_of(schedule(prefill_blocks.ffn, self.block, part.tokens, 0))
+        return total * self.block.config.num_hidden_layers
+
+    def run(
+        self,
+        x: torch.Tensor,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+        parts: Sequence[Chunk],
+        fill: Callable[[int, torch.Tensor, torch.Tensor], None],
+        progress: Progress = silent,
+    ) -> torch.Tensor:
+        """x [count, width] through all layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim]."""
+        layers = self.block.config.num_hidden_layers
+        if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
+            self.programs, self.scratch = {}, {}
+        attention = [self._program("attention", part.tokens, part.past) for part in parts]
+        ffn = [self._program("ffn", part.tokens, 0) for part in parts]
+        xs = [self._spread(x, part, "(y m) (x d)") for part in parts]
+        angles = [[self._spread(one, part, "(y m) (x p)") for one in rotary] for part in parts]
+        masks = list(self._masks(parts))
+        for layer in range(layers):
+            bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in KINDS)
+            keys: list[torch.Tensor] = []
+            values: list[torch.Tensor] = []
+            for number, part in enumerate(parts):
+                first, second = attention[number], ffn[number]
+                if len(parts) > 1 or layer == 0:
+                    first.write("x", xs[number])
+                    for name, tiles in zip(("cos", "sin"), angles[number], strict=True):
+                        first.write(name, tiles)
+                    first.write("bias", masks[number])
+                if bias is not None:
+                    first.write("bqkv", bias.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
+                for name, past in (("keys", keys), ("values", values)):
+                    self._past(first, name, part, past)
+                first.run()
+                second.run()
+                keys.append(first.read("k"))
+                values.append(first.read("v"))
+                if len(parts) > 1:
+                    xs[number] = second.read("x")
+            fill(layer, self._gather(keys, parts), self._gather(values, parts))
+            progress("prefill", layer + 1, layers)
+        if len(parts) == 1:
+            xs = [ffn[0].read("x")]
+        return torch.cat([self._whole(tiles, part) for tiles, part in zip(xs, parts, strict=True)])
+
+    def _program(self, kind: str, tokens: int, past: int) -> Program:
+        key = (kind, tokens, past)
+        if key not in self.programs:
+            make = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}[kind]
+            made = schedule(make, self.block, tokens, past)
+            shared: Tiles = {}
+            for name, buffer in made.buffers.items():
+                if buffer.role not in ("input", "resident"):
+                    continue
+                # weights are shared by chunks of all sizes, x by the two blocks of a layer
+                pool = self.weights[kind] if name in ("norm", "wqkv", "wo", "wgu", "wdown", "qk_norm") else None
+                if pool is not None:
+                    shared[name] = pool.setdefault(name, self.executor.allocate(made, buffer))
+                else:
+                    shared[name] = self.scratch.setdefault(buffer, self.executor.allocate(made, buffer))
+            self.programs[key] = self.executor.bind(made, {}, shared, self.scratch)
+        return self.programs[key]
+
+    def _past(self, program: Program, name: str, part: Chunk, past: list[torch.Tensor]) -> None:
+        if part.past:
+            memory = program.memory[name].unflatten(-1, (part.tokens + part.past, -1))
+            memory[..., part.tokens :, :].copy_(torch.cat(past, 2).flatten(3))
+
+    def _spread(self, values: torch.Tensor, part: Chunk, pattern: str) -> torch.Tensor:
+        padded = values.new_zeros(self.side * part.tokens, values.shape[1])
+        padded[part.index] = values[part.start : part.start + part.count]
+        return scatter(padded, self.block.mesh, pattern).tiles
+
+    def _whole(self, tiles: torch.Tensor, part: Chunk) -> torch.Tensor:
+        shape = (self.side * part.tokens, self.block.config.hidden_size)
+        return MeshTensor(self.block.mesh, tiles, "(y m) (x d)", shape, {}).gather()[part.index]
+
+    def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
+        """Of each chunk [rows, cols, tokens, seen]: 0 where a query of the row may see a key of the column, else -inf.
+
+        A padded query sees every real key, so that its row stays finite; a padded key is seen by none.
+        """
+        for number, part in enumerate(parts):
+            keys = torch.cat([one.position for one in (part, *parts[:number])], 1).flatten()
+            query = torch.where(part.position < 0, part.start + part.count, part.position).flatten()
+            seen = (keys[None, :] >= 0) & (keys[None, :] <= query[:, None])
+            yield scatter(torch.where(seen, 0.0, float("-inf")), self.block.mesh, "(y m) (x n)").tiles
+
+    def _gather(self, found: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
+        """Keys or values [count, key heads, head_dim] from the tiles of all chunks."""
+        half = self.block.config.head_dim // 2
+        rows = []
+        for tiles, part in zip(found, parts, strict=True):
+            split = tiles.unflatten(-1, (2, self.block.pairs))
+            whole = rearrange(split, "y x m g two p -> (y m) g two (x p)")[part.index]
+            rows.append(whole[..., :half].flatten(2))
+        return torch.cat(rows)

@@ -1,0 +1,317 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from wafer_triton.cli import main as cli
+from wafer_triton.device import PRESETS
+from wafer_triton.models.checkpoint.text import tokenizer_of
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny random decoder whose tokens are bytes."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    path = tmp_path_factory.mktemp("tiny")
+    random = torch.Generator().manual_seed(0)
+    shapes = param_shapes(DecoderConfig.from_dict(CONFIG))
+    save_file(
+        {name: torch.randn(*shape, generator=random) for name, shape in shapes.items()}, path / "model.safetensors"
+    )
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return path
+
+
+@pytest.fixture
+def run(folder, capsys):
+    """Run `generate` on the tiny model: (exit code, stdout, stderr)."""
+
+    def generate(*args, prompt="hello"):
+        threads = torch.get_num_threads()
+        defaults = ["--model", str(folder), "--prompt", prompt, "--mesh", "2", "--max-new-tokens", "6"]
+        code = cli.main(["generate", *defaults, *args])
+        torch.set_num_threads(threads)
+        return code, *capsys.readouterr()
+
+    return generate
+
+
+def outcome(run, *args, **options):
+    code, out, _ = run("--json", *args, **options)
+    assert code == 0
+    return json.loads(out.splitlines()[-1])
+
+
+def test_generate_prints_text_then_a_table(run):
+    code, out, err = run()
+    assert code == 0
+    assert out.startswith(outcome(run)["text"])
+    for word in ("wse2, 750 x 994 cores", "2x2, fp16 tiles, fp32 sums", "of a core's 49,152 B", "bytes over links"):
+        assert word in out
+    assert "emulated decode" in out and "tokens/s" in out
+    assert "placing weights" in err and "prefill" in err
+
+
+def test_json_is_one_line_and_the_rest_goes_to_stderr(run):
+    code, out, err = run("--json")
+    assert (code, out.count("\n")) == (0, 1)
+    made = json.loads(out)
+    assert made["text"] in err and "bytes over links" in err
+    assert len(made["tokens"]) == 6 and made["prompt_tokens"] == 5
+    for key in ("tokens_per_second", "sram_peak_bytes", "rounds", "hops", "link_bytes"):
+        assert made[key] > 0, key
+    assert made["sram_peak_bytes"] == max(region["sram_peak_bytes"] for region in made["regions"])
+    assert made["regions"][0] == made["regions"][0] | {"origin": [0, 0], "mesh": "2x2"}
+    assert made["regions"][-1]["blocks"][-1] == "head"
+
+
+def test_generate_says_what_the_model_says(run, folder):
+    made = outcome(run, "--dtype", "fp32")
+    model = WaferForCausalLM.from_pretrained(folder, mesh=2, dtype="fp32", max_length=11)
+    prompt = cli.TextStream(folder, "hello").prompt
+    assert made["tokens"] == list(model.generate(prompt, 6))
+    assert (made["rounds"], made["link_bytes"]) == (model.account().rounds, model.account().link_bytes)
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--dtype", "bf16"], {"dtype": "bf16"}),
+        (["--accumulate", "fp16"], {"accumulate": "fp16"}),
+        (["--exchange", "elided"], {"exchange": "elided"}),
+        (["--backend", "torch"], {"backend": "torch"}),
+        (["--device", "wormhole"], {"device": "wormhole", "sram_bytes": 1464 * 1024}),
+        (["--mesh", "2x3"], {"mesh": "2x3"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_options_reach_the_run(run, args, expected):
+    made = outcome(run, *args)
+    assert made | expected == made
+    assert len(made["tokens"]) == 6
+
+
+def test_the_mesh_of_prefill_is_named_where_it_is_another(run):
+    assert "prefill on" not in run("--mesh", "2x3")[1]
+    made = outcome(run, "--mesh", "2x3")
+    assert made["mesh"] == made["prefill_mesh"] == "2x3"
+
+
+def test_meshes_from_the_plan(run, folder):
+    made = outcome(run, "--mesh", "plan", "--device", "wormhole")
+    model = WaferForCausalLM.from_pretrained(folder, device="wormhole", max_length=11, max_prompt=5)
+    assert made["mesh"] == str(model.block.mesh) and len(made["tokens"]) == 6
+
+
+@pytest.mark.slow
+def test_triton_says_the_same(run, monkeypatch):
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    made = outcome(run, "--backend", "triton", "--dtype", "fp32", "--max-new-tokens", "2")
+    assert made["backend"] == "triton"
+    assert made["tokens"] == outcome(run, "--backend", "torch", "--dtype", "fp32", "--max-new-tokens", "2")["tokens"]
+
+
+def test_one_token_has_a_rate_too(run):
+    made = outcome(run, "--max-new-tokens", "1")
+    assert len(made["tokens"]) == 1 and made["tokens_per_second"] > 0
+
+
+def test_a_larger_cache_takes_more_sram(run):
+    assert outcome(run, "--max-length", "64")["sram_peak_bytes"] > outcome(run)["sram_peak_bytes"]
+
+
+def test_regions_are_listed_on_request(run):
+    assert "layer 0 attention to head" not in run()[1]
+    assert "layer 0 attention to head" in run("--regions")[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--mesh", "0"], "mesh 0 x 0: rows must be a whole number of at least 1"),
+        (["--mesh", "-3"], "mesh -3 x -3: rows must be"),
+        (["--mesh", "four"], "mesh 'four': give a side such as 16, or rows x columns"),
+        (["--mesh", "plan", "--max-length", "900000000"], "no mesh of wse2 holds"),
+        (["--mesh", "800"], "mesh 800 x 800 at (0, 0) leaves device wse2, which has 750 x 994 cores"),
+        (["--device", "wse4"], "unknown device 'wse4'; did you mean 'wse"),
+        (["--model", "nowhere"], "nowhere: neither a folder nor a known checkpoint"),
+        (["--prompt", ""], "the prompt is empty"),
+        (["--dtype", "fp8"], "argument --dtype: invalid choice: 'fp8'"),
+        (["--dtype", "bf16", "--accumulate", "fp16"], "accumulate='fp16' needs fp16 tiles, not bf16"),
+        (["--exchange", "none"], "argument --exchange: invalid choice: 'none'"),
+        (["--backend", "cuda"], "argument --backend: invalid choice: 'cuda'"),
+        (["--max-new-tokens", "0"], "argument --max-new-tokens: '0' is not a whole number of at least 1"),
+        (["--max-length", "x"], "argument --max-length: 'x' is not a whole number of at least 1"),
+        (["--max-length", "7"], "tokens do not fit the KV cache"),
+        (["--max-length", "50000"], "B of SRAM"),
+        (["--what"], "unrecognized arguments: --what"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line_and_exit_code_2(run, args, message):
+    code, out, err = run("--json", *args)
+    assert (code, out) == (2, "")
+    (line,) = [line for line in err.splitlines() if line.startswith("wafer-triton: error: ")]
+    assert message in line and err.endswith(line + "\n")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "arguments are required: COMMAND; see `wafer-triton --help`"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["generate"], "arguments are required: --model, --prompt; see `wafer-triton generate --help`"),
+    ],
+)
+def test_a_line_that_is_no_command(capsys, args, message):
+    assert cli.main(args) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_triton_without_a_gpu(folder):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "wafer_triton.cli.main", "generate", "--model", folder, "--prompt", "a"]
+    done = subprocess.run(
+        [*command, "--backend", "triton"],
+        env=environment | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "TRITON_INTERPRET=1" in done.stderr
+
+
+def test_a_folder_without_a_tokenizer(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    assert cli.main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
+    assert f"{tmp_path}: no tokenizer there (tokenizer.json); give the folder of a" in capsys.readouterr().err
+    (tmp_path / "tokenizer.json").write_text("{")
+    assert cli.main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
+    assert f"{tmp_path}: no tokenizer that can be read (tokenizer.json)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["rich", "transformers"])
+def test_says_which_extra_is_missing(run, monkeypatch, package):
+    monkeypatch.delitem(sys.modules, "wafer_triton.draw.tables", raising=False)
+    monkeypatch.delattr("wafer_triton.draw.tables", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    tokenizer_of.cache_clear()
+    code, _, err = run()
+    assert code == 2 and f"needs {package}; run: pip install 'wafer-triton[models]'" in err
+
+
+def test_ctrl_c_keeps_the_text_so_far(run, monkeypatch):
+    step, whole = WaferForCausalLM.step, outcome(run)
+
+    def stops_at_the_third(model, token):
+        if model.count == 7:
+            raise KeyboardInterrupt
+        return step(model, token)
+
+    monkeypatch.setattr(WaferForCausalLM, "step", stops_at_the_third)
+    code, out, err = run("--json")
+    made = json.loads(out)
+    assert code == 130 and made["interrupted"]
+    assert made["tokens"] == whole["tokens"][:3]
+    assert err.endswith("interrupted after 3 tokens\n")
+    code, out, _ = run()
+    assert code == 130 and out.startswith(made["text"]) and "bytes over links" in out
+
+
+def test_ctrl_c_while_loading(run, monkeypatch):
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WaferForCausalLM, "from_pretrained", stop)
+    assert run() == (130, "", "interrupted\n")
+
+
+def test_our_own_faults_are_not_hidden(run, monkeypatch):
+    def fail(*args, **options):
+        raise AssertionError("ours")
+
+    monkeypatch.setattr(WaferForCausalLM, "prefill", fail)
+    with pytest.raises(AssertionError, match="ours"):
+        run()
+
+
+def test_characters_wait_for_their_last_byte(folder):
+    stream = cli.TextStream(folder, "é")
+    assert len(stream.prompt) == 2
+    tokens = cli.TextStream(folder, "aé🦊\n").prompt
+    assert [stream.push(token) for token in tokens] == ["a", "", "é", "", "", "", "🦊", "\n"]
+    assert (stream.shown, stream.tokens, stream.rest()) == ("aé🦊\n", tokens, "")
+
+
+def test_half_a_character_at_the_end_is_shown(folder):
+    stream = cli.TextStream(folder, "a")
+    assert stream.push(cli.TextStream(folder, "é").prompt[0]) == ""
+    assert stream.rest() == stream.shown == "\ufffd"
+
+
+def test_devices(capsys):
+    assert cli.main(["devices"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in PRESETS) and "750 x 994" in out
+    assert cli.main(["devices", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in listed] == list(PRESETS)
+    assert listed[0]["sram_bytes"] == 48 * 1024
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_end_well(capsys, flag):
+    assert cli.main([flag]) == 0
+    assert "wafer-triton" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("args", [["--help"], ["generate", "--help"], ["devices"], ["devices", "--json"]])
+def test_light_commands_import_nothing_heavy(args):
+    code = f"""
+import sys
+from wafer_triton.cli.main import main
+assert main({args!r}) == 0
+heavy = {{"torch", "transformers", "triton", "safetensors"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_reader_that_left_is_no_fault_of_ours():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "wafer_triton.cli.main", "devices"], stdout=writer, stderr=subprocess.PIPE
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,257 @@
+"""Estimates: the paper's shapes, the command line, and messages for bad input."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.cli import main as cli
+from wafer_triton.cost import cost, layers, steps
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.model_presets import MODELS, ModelSizes, model_sizes
+from wafer_triton.device import device
+from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.mesh import Mesh
+
+
+def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kernel:
+    return estimate.gemm(device=on, mesh=side, m=n, k=n, n=n, algorithm=algorithm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["wse2", "wse3"])
+@pytest.mark.parametrize("rival", ["summa", "cannon"])
+def test_meshgemm_beats_its_rivals_on_many_cores(on: str, rival: str) -> None:
+    mesh = {side: square(on, side, 2048).cycles for side in (360, 720)}
+    other = {side: square(on, side, 2048, rival).cycles for side in (360, 720)}
+    assert other[720] >= 2 * mesh[720]
+    assert other[720] / other[360] > mesh[720] / mesh[360]
+
+
+@pytest.mark.parametrize("on", ["wse2", "wse3"])
+def test_more_cores_put_less_on_each_link(on: str) -> None:
+    """For an 8K product the links' cycles fall with more cores; their share of the time does not, see the docs."""
+    few, many = square(on, 360, 8192), square(on, 720, 8192)
+    assert many.link_cycles < few.link_cycles
+    assert many.cycles < few.cycles
+
+
+@pytest.mark.parametrize("on", ["wse2", "wse3"])
+@pytest.mark.parametrize("n", [720, 16384])
+def test_meshgemv_is_four_to_eight_times_faster_than_the_pipeline(on: str, n: int) -> None:
+    ktree, pipeline = (
+        estimate.gemv(device=on, mesh=720, k=n, n=n, algorithm=one).cycles for one in ("ktree", "pipeline")
+    )
+    assert 4 <= pipeline / ktree <= 8
+
+
+def test_decode_slows_with_more_cores() -> None:
+    speeds = [estimate.decode(model="llama3-8b", mesh=side, context=4096).tokens_per_second for side in (420, 540, 660)]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_prefill_gains_from_more_cores() -> None:
+    speeds = [estimate.prefill(model="llama3-8b", mesh=side, tokens=4096).tokens_per_second for side in (480, 600, 720)]
+    assert speeds == sorted(speeds)
+
+
+@pytest.mark.parametrize("rival", ["t10", "ladder"])
+def test_rivals_say_what_was_assumed(rival: str) -> None:
+    for found in (square("wse2", 360, 2048, rival), estimate.gemv(mesh=360, k=720, n=720, algorithm=rival)):
+        assert found.assumed
+        assert found.cycles > 0
+    assert square("wse2", 360, 2048, rival).cycles > square("wse2", 360, 2048).cycles
+    assert square("wse2", 360, 2048).assumed is None
+
+
+def test_kv_capacity_of_the_paper() -> None:
+    held = estimate.kv(device="wse2", model="llama3-8b", mesh=360)
+    assert held.concat_tokens == pytest.approx(382, rel=0.02)
+    assert held.shift_tokens == pytest.approx(137_548, rel=0.02)
+    assert held.shift_tokens == 360 * held.concat_tokens
+
+
+@pytest.mark.parametrize("mesh, rows", [("300x400", 300), ("400x300", 400)])
+def test_kv_ratio_is_the_number_of_rows(mesh: str, rows: int) -> None:
+    held = estimate.kv(model="qwen2.5-7b", mesh=mesh)
+    assert held.shift_tokens == rows * held.concat_tokens
+
+
+def test_energy_of_the_papers_gemv() -> None:
+    found = estimate.energy(device="wse2", seconds=1.2e-6, against="a100", against_seconds=0.336e-3)
+    assert found.energy_ratio == pytest.approx(7.47, rel=0.02)
+    eight = estimate.energy(seconds=1.2e-6, against="a100", against_seconds=0.336e-3, gpus=8)
+    assert eight.energy_ratio == pytest.approx(8 * found.energy_ratio)
+
+
+def test_a_request_is_the_sum_of_its_tokens() -> None:
+    made = estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=355, output=12)
+    each = sum(estimate.decode(model="llama3-8b", mesh=360, context=355 + number).seconds for number in range(12))
+    assert made.decode_seconds == pytest.approx(each, rel=0.01)  # regions hand the activation on as well
+    assert made.decode_seconds >= each
+    assert made.seconds == pytest.approx(made.prefill_seconds + made.replacement_seconds + made.decode_seconds)
+    assert made.tokens_per_second == pytest.approx(12 / made.seconds)
+    assert made.prefill_seconds == estimate.prefill(model="llama3-8b", mesh=660, tokens=355).seconds
+
+
+def test_one_layer_has_ten_all_reduces() -> None:
+    on, c = Mesh(60, 60), constants(device("wse2"))
+    made = layers.decode_layer(MODELS["smollm2-135m"], on, 128, c)
+    assert sum(step.reduce.stages > 0 for step in made) == 10
+
+
+def test_a_decode_step_is_the_gemv_that_runs() -> None:
+    from wafer_triton.cost import programs
+
+    on, c = Mesh(48, 48), constants(device("wse2")).in_decode()
+    made = {step.name: step for step in layers.decode_layer(MODELS["smollm2-135m"], on, 128, constants(on.device))}
+    whole = cost(programs.gemv(on, 576, 2 * 1536, groups=steps.best_groups(48, c)), c)
+    assert made["gate and up"].cost.cycles == pytest.approx(whole.cycles, rel=1e-12)
+    down = cost(programs.gemv(on, 1536, 576, groups=steps.best_groups(48, c), axis="x"), c)
+    assert made["down"].cost.cycles == pytest.approx(down.cycles, rel=1e-12)
+
+
+def test_presets_cover_the_models() -> None:
+    assert {"llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b", "smollm2-135m"} <= set(MODELS)
+    assert MODELS["qwen3-0.6b"].width == 2048
+    assert MODELS["llama3-8b"].kv_width == 1024
+
+
+def write_config(folder: Path, **more: object) -> str:
+    values = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "rope_theta": 1e4,
+    }
+    path = folder / "config.json"
+    path.write_text(json.dumps(values | more))
+    return str(path)
+
+
+def test_a_config_file_is_a_model(tmp_path: Path) -> None:
+    path = write_config(tmp_path, num_key_value_heads=2)
+    assert model_sizes(path) == ModelSizes(tmp_path.name, 2, 64, 128, 4, 2)
+    assert model_sizes(str(tmp_path)) == model_sizes(path)
+    assert estimate.decode(model=path, mesh=8, context=32).layers == 2
+
+
+def test_a_device_made_from_a_preset_keeps_its_constants() -> None:
+    mine = replace(device("wse2"), name="mine", hop_cycles=3.0)
+    assert constants(mine).k_step_cycles == constants(device("wse2")).k_step_cycles
+    assert constants(mine).hop_cycles == 3
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: estimate.decode(model="llama3-9b", mesh=540, context=1), ConfigError, "nearest: llama3-8b"),
+        (lambda: square("wse4", 8, 8), DeviceError, "did you mean 'wse"),
+        (lambda: estimate.gemm(mesh=8, m=-1, k=8, n=8), ShapeError, "size -1 must be a whole number of at least 1"),
+        (
+            lambda: square("wse2", 8, 8, "strassen"),
+            MeshError,
+            "choose one of mesh, cannon, summa, allgather, t10, ladder",
+        ),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, algorithm="tree"), MeshError, "choose one of ktree"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=0), MeshError, "groups = 0 must be at least 1"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=9), MeshError, "8 cores for 9 groups"),
+        (lambda: estimate.decode(model="llama3-8b", mesh=40, context=1), SramError, "the largest buffer is wgu"),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096),
+            SramError,
+            "smallest square mesh that can hold it is 99",
+        ),
+        (
+            lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=200_000),
+            SramError,
+            "no mesh on wse2 can hold it",
+        ),
+        (lambda: estimate.kv(model="llama2-13b", mesh=100), SramError, "smallest square mesh that can hold it is 114"),
+        (lambda: estimate.energy(seconds=0, against_seconds=1), ShapeError, "seconds = 0 must be positive"),
+        (lambda: estimate.energy(seconds=1, against="a10", against_seconds=1), DeviceError, "known: a100"),
+    ],
+)
+def test_bad_input(call, error: type[WaferError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        ({"num_experts": 8}, "num_experts = 8: only dense decoders"),
+        ({"attention_chunks": 4}, "unknown key 'attention_chunks'"),
+        ({"hidden_size": None}, "hidden_size missing"),
+        ({"hidden_size": -64}, "dim = -64 must be a whole number"),
+        ({"num_key_value_heads": 3}, "4 heads are no multiple of 3 kv_heads"),
+    ],
+)
+def test_a_bad_config_file(tmp_path: Path, more: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_sizes(write_config(tmp_path, **more))
+
+
+GEMM_KEYS = "cycles compute_cycles communication_cycles rounds hops routes sram_peak_bytes seconds"
+DECODE_KEYS = "cycles_per_layer tokens_per_second communication_cycles_per_layer"
+LAYER = "--dim 2160 --ffn 7200 --heads 1 --kv-heads 1 --layers 1 --mesh 240 --context 2160 --groups 10"
+
+
+@pytest.mark.parametrize(
+    "line, keys",
+    [
+        ("gemm --device wse3 --mesh 72 --m 5760 --k 720 --n 5760 --algorithm mesh --dtype fp16", GEMM_KEYS),
+        ("gemv --device wse3 --mesh 72x36 --k 720 --n 720 --algorithm ktree --groups 4", GEMM_KEYS),
+        ("decode --device wse2 --model llama2-13b --mesh 540 --context 4096 --groups 20", DECODE_KEYS),
+        (f"decode --device wse3 {LAYER}", DECODE_KEYS),
+        ("prefill --device wse2 --model codellama-34b --mesh 600 --tokens 4096", "tokens_per_second cycles_per_layer"),
+        (
+            "request --device wse2 --model llama3-8b --prefill-mesh 660 --decode-mesh 360 --input 2048 --output 128",
+            "tokens_per_second prefill_seconds decode_seconds",
+        ),
+        ("kv --device wse2 --model llama3-8b --mesh 360", "concat_tokens shift_tokens"),
+        ("energy --device wse2 --seconds 1.2e-6 --against a100 --against-seconds 0.336e-3 --gpus 1", "energy_ratio"),
+    ],
+)
+def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", *line.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(keys.split()) <= set(found)
+    assert cli.main(["estimate", *line.split()]) == 0
+    shown = capsys.readouterr().out
+    assert all(key in shown for key in keys.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "gemm --mesh 8 --m 0 --k 8 --n 8",
+        "gemm --mesh 8x --m 8 --k 8 --n 8",
+        "gemm --mesh 8 --m eight --k 8 --n 8",
+        "decode --model nosuch --mesh 8 --context 8",
+        "decode --mesh 8 --context 8",
+        "decode --model llama3-8b --dim 64 --mesh 8 --context 8",
+        "kv --model qwen2-72b --mesh 360",
+    ],
+)
+def test_command_line_mistakes(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["estimate", *line.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1
+
+
+def test_estimating_needs_no_torch() -> None:
+    code = (
+        "import sys; from wafer_triton.cli import main as cli\n"
+        "for one in ('torch', 'triton', 'transformers'): sys.modules[one] = None\n"
+        "sys.exit(cli.main('estimate request --model llama3-8b --prefill-mesh 660 --decode-mesh 360 --input 64'\n"
+        "                  ' --output 8'.split()))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

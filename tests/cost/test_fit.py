@@ -1,0 +1,74 @@
+"""Fitting: the committed constants are what the command finds, and say where they come from."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wafer_triton.cli import main as cli
+from wafer_triton.cost.calibrate import FAMILIES, fit, rows
+from wafer_triton.cost.constants import FOLDER, Constants, constants, described
+from wafer_triton.device import device
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[dict[str, Constants], list[fit.Fitted]]:
+    return fit.fit()
+
+
+def test_the_committed_constants_are_the_fitted_ones(fitted: tuple[dict[str, Constants], list[fit.Fitted]]) -> None:
+    found, results = fitted
+    for name, c in found.items():
+        made = fit.entries(name, c, results)
+        held = described(name)
+        assert list(made) == list(held)
+        for key, entry in made.items():
+            assert held[key]["value"] == pytest.approx(entry["value"], rel=1e-6), (name, key)
+            errors = held[key]["standard_error"], entry["standard_error"]
+            assert errors == (None, None) or errors[0] == pytest.approx(errors[1], rel=1e-4), (name, key)
+            assert {**held[key], "value": 0, "standard_error": 0} == {**entry, "value": 0, "standard_error": 0}
+
+
+@pytest.mark.parametrize("name", ["wse2", "wse3"])
+def test_every_constant_has_a_source(name: str) -> None:
+    for key, entry in described(name).items():
+        assert entry["unit"] and entry["meaning"], key
+        assert entry["provenance"].startswith(("prior: ", "fitted on ", "carried over from ")), key
+        assert entry["value"] == getattr(constants(device(name)), key)
+
+
+def test_generations_do_not_share_hops_and_links() -> None:
+    two, three = constants(device("wse2")), constants(device("wse3"))
+    assert (two.hop_cycles, two.word_cycles) == (1, 1)
+    assert (three.hop_cycles, three.word_cycles) == (2, 1.125)
+
+
+def test_few_constants_are_fitted() -> None:
+    assert sum(len(stage.names) for stage in fit.STAGES) == 12
+    assert sum(len(rows(family)) for family in FAMILIES) == 104
+
+
+def test_solve_recovers_constants_from_what_they_predict() -> None:
+    truth = replace(constants(device("wse3")), kernel_cycles=200.0, round_cycles=50.0, k_step_cycles=20.0)
+    made = [replace(row, measured=row.predict(truth)) for row in rows("MeshGEMM")]
+    found, errors = fit.solve(("kernel_cycles", "round_cycles", "k_step_cycles"), made, constants(device("wse3")))
+    assert found.kernel_cycles == pytest.approx(200)
+    assert found.round_cycles == pytest.approx(50)
+    assert found.k_step_cycles == pytest.approx(20)
+    assert max(error for error in errors if error is not None) < 1e-6
+
+
+def test_rows_that_cannot_tell_are_refused() -> None:
+    with pytest.raises(fit.UndeterminedError, match="1 rows do not determine"):
+        fit.solve(("collective_cycles", "stage_cycles"), rows("MeshGEMV")[:1], constants(device("wse3")))
+
+
+def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fit", "--out", str(tmp_path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "k_step_cycles" in err and "+-" in err and "worst" in err
+    assert json.loads(out.splitlines()[-1])["constants"]["wse3"]["hop_cycles"]["value"] == 2
+    for name in ("wse2", "wse3"):
+        made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, FOLDER))
+        assert made["round_cycles"]["value"] == pytest.approx(held["round_cycles"]["value"], rel=1e-6)

@@ -1,0 +1,263 @@
+"""The cost model: HPDC'24's closed forms, bounds, monotonicity, and that it prices the schedules that run."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wafer_triton import estimate
+from wafer_triton.cost import Cost, cost, programs, steps
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.phases import phases
+from wafer_triton.device import device
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.collectives import broadcast, multicast
+from wafer_triton.schedule.reduce import all_reduce, reduce
+from wafer_triton.schedule.ring import ring_position
+from wafer_triton.schedule.rounds import Builder, Cores, Slot
+
+T_R = 2  # cycles of a ramp between router and core
+HPDC = Constants(hop_cycles=1, word_cycles=1, stage_cycles=2 * T_R + 1, round_cycles=2 * T_R + 1)
+ROOMY = replace(device("wse2"), sram_bytes=2**30, routes=None)
+SIZES = [(4, 3), (8, 4), (16, 64), (64, 5), (512, 256)]  # cores, words
+
+
+def builder(rows: int, cols: int, words: int = 1) -> Builder:
+    b = Builder(Mesh(rows, cols, ROOMY), "test")
+    b.buffer("x", (words,), "fp32", "output")
+    return b
+
+
+@pytest.mark.parametrize("cores, words", SIZES)
+def test_chain_reduce_is_the_closed_form(cores: int, words: int) -> None:
+    b = builder(1, cores, words)
+    reduce(b, "x", "x", algorithm="pipeline")
+    assert cost(b.build(), HPDC).cycles == words + (2 * T_R + 2) * (cores - 1)
+
+
+@pytest.mark.parametrize("cores, words", SIZES)
+def test_star_reduce_is_the_closed_form(cores: int, words: int) -> None:
+    b = builder(1, cores, words)
+    b.buffer("all", (words,), "fp32", slots=cores - 1)
+    moves = [b.exchange("x", "x", Slot("all", one - 1), [one], [0]) for one in range(1, cores)]
+    at = Cores("x", np.array([0]))
+    b.round(*moves, *(b.local("add", "x", ("x", Slot("all", one)), at, size=words) for one in range(cores - 1)))
+    assert cost(b.build(), HPDC).cycles == words * (cores - 1) + 2 * T_R + 1
+
+
+@pytest.mark.parametrize("cores, words", [(4, 8), (8, 8), (16, 64), (64, 128)])
+def test_ring_all_reduce_is_the_closed_form(cores: int, words: int) -> None:
+    b = builder(1, cores, words)
+    all_reduce(b, "x", "x", algorithm="ring")
+    expected = 2 * (cores - 1) * words / cores + 4 * cores - 6 + 2 * (cores - 1) * (2 * T_R + 1)
+    assert cost(b.build(), HPDC).cycles == expected
+
+
+@pytest.mark.parametrize("cores, words", SIZES)
+def test_broadcast_is_the_closed_form(cores: int, words: int) -> None:
+    b = builder(1, cores, words)
+    broadcast(b, "x", "x", 0)
+    assert cost(b.build(), HPDC).cycles == words + cores + 2 * T_R
+
+
+@pytest.mark.parametrize("rows, cols, words", [(2, 2, 1), (8, 5, 3), (32, 64, 16)])
+def test_broadcast_in_two_dimensions_is_the_closed_form(rows: int, cols: int, words: int) -> None:
+    b = builder(rows, cols, words)
+    b.round(b.exchange("x", "x", "x", 0, np.arange(1, cols), [0]))
+    b.round(*multicast(b, "x", "x", "y", 0))
+    assert cost(b.build(), HPDC).cycles == words + rows + cols - 2 + 2 * T_R + 1
+
+
+def test_two_phase_pays_two_words_a_word() -> None:
+    b = builder(1, 64, 16)
+    reduce(b, "x", "x", algorithm="two-phase")
+    (stream,) = phases(b.build())
+    assert (stream.stages, stream.busiest_words) == (2 * 8 - 2, 2 * 16)
+
+
+@pytest.mark.parametrize("algorithm", ["mesh", "cannon", "summa", "allgather"])
+def test_what_is_priced_is_what_runs(algorithm: str) -> None:
+    on, n = Mesh(6, 6), 12
+    schedule = programs.gemm(on, n, n, n, "fp32", algorithm)
+    a, b = torch.randint(-4, 5, (2, n, n)).float()
+    cut = {name: one.view(6, 2, 6, 2).transpose(1, 2).reshape(6, 6, 4) for name, one in (("a", a), ("b", b))}
+    if algorithm in ("mesh", "cannon"):  # the host skews B along the ring
+        order = programs._SHIFTED[algorithm]
+        position = ring_position(6, order)
+        rows = np.argsort(position)[(position[:, None] + position) % 6]
+        cut["b"] = cut["b"][torch.from_numpy(rows), torch.arange(6)]
+    program = TorchExecutor().bind(schedule, cut)
+    program.run()
+    c = program.read("c").view(6, 6, 2, 2).transpose(1, 2).reshape(n, n)
+    torch.testing.assert_close(c, a @ b, rtol=0, atol=0)
+    found = estimate.gemm(mesh=on, m=n, k=n, n=n, dtype="fp32", algorithm=algorithm)
+    c0 = constants(on.device)
+    assert found.cycles == cost(schedule).cycles + c0.kernel_cycles
+
+
+def test_what_is_priced_is_what_runs_gemv() -> None:
+    on = Mesh(8, 6)
+    schedule = programs.gemv(on, 16, 12, "fp32", groups=(3,))
+    x, w = torch.randint(-4, 5, (16,)).float(), torch.randint(-4, 5, (16, 12)).float()
+    given_ = {
+        "x": x.view(8, 1, 2).expand(8, 6, 2),
+        "w": w.view(8, 2, 6, 2).transpose(1, 2).reshape(8, 6, 4),
+    }
+    program = TorchExecutor().bind(schedule, given_)
+    program.run()
+    torch.testing.assert_close(program.read("y")[0].flatten(), x @ w, rtol=0, atol=0)
+    found = estimate.gemv(mesh=on, k=16, n=12, dtype="fp32", groups=3)
+    assert found.cycles == cost(schedule).cycles + constants(on.device).kernel_cycles
+
+
+FIELDS = ("cycles", "compute_cycles", "link_cycles", "rounds", "stages", "hops", "link_bytes", "macs", "sram_bytes")
+
+
+def same(one: Cost, two: Cost) -> None:
+    for name in FIELDS:
+        assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-12), name
+
+
+@pytest.mark.parametrize("mesh", [Mesh(p, q) for p, q in ((1, 1), (2, 2), (3, 3), (7, 7), (16, 16), (31, 31), (4, 6))])
+@pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 2, 1), (1, 5, 8)])
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_steps_of_a_gemm_are_its_schedule(mesh: Mesh, m: int, k: int, n: int, dtype: str) -> None:
+    on = mesh.square()
+    side, c = on.shape[0], constants(on.device)
+    whole = cost(programs.gemm(mesh, m * side, k * side, n * side, dtype))
+    same(steps.total((*steps.aligned(on, m * k, dtype), *steps.multiplied(on, m, k, n, dtype)), c), whole)
+
+
+@pytest.mark.parametrize("side", [2, 5, 6, 17, 40])
+@pytest.mark.parametrize("groups", [None, (2,), (4, 2)])
+@pytest.mark.parametrize("elements, dtype", [(1, "fp16"), (7, "fp16"), (8, "fp32")])
+def test_steps_of_a_reduction_are_its_schedule(side: int, groups: tuple, elements: int, dtype: str) -> None:
+    if groups and groups[0] > side:
+        groups = (2,)
+    b = Builder(Mesh(side, 3), "test")
+    b.buffer("x", (elements,), dtype, "output")
+    all_reduce(b, "x", "y", groups=groups)
+    whole = cost(b.build())
+    same(steps.total(steps.reduced(Mesh(side, 3), "y", elements, groups, dtype), constants(device("wse2"))), whole)
+
+
+def test_steps_of_a_gemv_are_its_schedule() -> None:
+    on, c = Mesh(20, 12), constants(device("wse2"))
+    whole = cost(programs.gemv(on, 60, 48, groups=(5,)))
+    same(steps.total((*steps.product(on, 3, 4), *steps.reduced(on, "y", 4, (5,))), c), whole)
+
+
+@pytest.mark.parametrize("length", [5, 12, 37, 100])
+def test_best_groups_are_the_best(length: int) -> None:
+    c = constants(device("wse3"))
+    cycles = {
+        g: estimate.gemv(device="wse3", mesh=(length, 1), k=length, n=1, groups=g).cycles for g in range(1, length)
+    }
+    best = estimate.gemv(device="wse3", mesh=(length, 1), k=length, n=1).cycles
+    assert best == pytest.approx(min(cycles.values()), abs=2 * c.word_cycles)  # it is chosen for set-ups and hops alone
+
+
+def test_steps_need_the_routes_of_their_schedules() -> None:
+    assert steps.gemm_routes() == cost(programs.gemm(Mesh(40, 40), 40, 40, 40)).routes
+    on = Mesh(60, 45)
+    ways = [cost(programs.gemv(on, 180, 180, groups=(5,), axis=axis)).routes for axis in "xy"]
+    assert steps.reduce_routes(on, {"x": (5,), "y": (5,)}) == sum(ways)
+
+
+def test_too_many_routes_are_relayed_core_by_core() -> None:
+    few = replace(device("wse2"), name="few routes", routes=3)
+    many = replace(few, routes=None)
+    slow, fast = (cost(programs.gemm(Mesh(16, 16, on), 16, 16, 16)) for on in (few, many))
+    assert slow.cycles > fast.cycles
+    assert slow.hops == fast.hops
+
+
+def test_costs_add_up() -> None:
+    one, two = Cost(cycles=3, compute_cycles=1, hops=2, routes=4), Cost(cycles=5, hops=1, routes=2)
+    assert one + two == Cost(cycles=8, compute_cycles=1, hops=3, routes=4)
+    assert (one * 3).hops == 6 and (one * 3).routes == 4
+    assert (one + two).communication_cycles == 7
+
+
+sides = st.integers(1, 12)
+tile = st.integers(1, 40)
+devices = st.sampled_from(["wse2", "wse3", "wormhole"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(devices, st.integers(1, 8), tile, tile, tile, st.sampled_from(["mesh", "cannon", "summa", "t10", "ladder"]))
+def test_a_gemm_keeps_within_its_bounds(on: str, side: int, m: int, k: int, n: int, algorithm: str) -> None:
+    found = estimate.gemm(device=on, mesh=side, m=m, k=k, n=n, algorithm=algorithm)
+    check_bounds(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    devices, st.integers(1, 8), sides.filter(lambda one: one <= 8), tile, tile,
+    st.sampled_from(["ktree", "pipeline", "ring", "star", "two-phase", "t10", "ladder"]),
+)  # fmt: skip
+def test_a_gemv_keeps_within_its_bounds(on: str, rows: int, cols: int, k: int, n: int, algorithm: str) -> None:
+    check_bounds(estimate.gemv(device=on, mesh=(rows, cols), k=k, n=n, algorithm=algorithm))
+
+
+def check_bounds(found: estimate.Kernel) -> None:
+    assert 0 <= found.mac_utilisation <= 1
+    assert 0 <= found.sram_utilisation <= 1
+    assert found.link_cycles <= found.cycles
+    assert 0 <= found.compute_cycles <= found.cycles
+    assert found.communication_cycles == pytest.approx(found.cycles - found.compute_cycles)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["wse2", "wse3"]), sides, tile, tile, tile, st.sampled_from("mkn"), st.integers(1, 60))
+def test_more_work_never_costs_less(on: str, side: int, m: int, k: int, n: int, which: str, by: int) -> None:
+    sizes = {"m": m, "k": k, "n": n}
+    less = estimate.gemm(device=on, mesh=side, **sizes)
+    more = estimate.gemm(device=on, mesh=side, **(sizes | {which: sizes[which] + by}))
+    assert more.cycles >= less.cycles
+    assert more.link_bytes >= less.link_bytes
+
+
+@settings(max_examples=40, deadline=None)
+@given(sides, st.integers(1, 40), tile, tile, st.sampled_from("kn"), st.integers(1, 60), st.integers(1, 12))
+def test_more_work_never_costs_less_gemv(
+    rows: int, cols: int, k: int, n: int, which: str, by: int, groups: int
+) -> None:
+    sizes, groups = {"k": k, "n": n}, min(groups, rows)
+    less = estimate.gemv(mesh=(rows, cols), groups=groups, **sizes)
+    more = estimate.gemv(mesh=(rows, cols), groups=groups, **(sizes | {which: sizes[which] + by}))
+    assert more.cycles >= less.cycles
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["hop_cycles", "stage_cycles", "link_bytes_per_cycle", "macs_per_cycle_fp16"]),
+    st.floats(1.01, 8), sides, tile,
+    st.sampled_from(["gemm", "gemv", "decode", "prefill"]),
+)  # fmt: skip
+def test_a_slower_device_is_never_faster(number: str, by: float, side: int, size: int, kind: str) -> None:
+    on = device("wse2")
+    changed = getattr(on, number) * (by if number in ("hop_cycles", "stage_cycles") else 1 / by)
+    slower = replace(on, **{number: changed})
+    more: dict = {"gemm": {"m": size, "k": size, "n": size}, "gemv": {"k": size, "n": size}}.get(
+        kind, {"model": "smollm2-135m"} | ({"context": size} if kind == "decode" else {"tokens": size})
+    )
+    mesh = side if kind in ("gemm", "gemv") else side + 40
+    before, after = (getattr(estimate, kind)(device=one, mesh=mesh, **more) for one in (on, slower))
+    cycles = "cycles" if kind in ("gemm", "gemv") else "cycles_per_layer"
+    assert getattr(after, cycles) >= getattr(before, cycles) * (1 - 1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 60), st.integers(1, 200), st.integers(1, 50))
+def test_a_longer_way_never_costs_less(cores: int, words: int, further: int) -> None:
+    def way(hops: int) -> float:
+        b = builder(1, cores + further, words)
+        b.round(b.exchange("x", "x", "x", [0], [hops]))
+        return cost(b.build(), HPDC).cycles
+
+    assert way(cores - 1 + further) > way(cores - 1)

@@ -1,0 +1,125 @@
+"""Plans and sweeps."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.cli import main as cli
+from wafer_triton.cost import search
+from wafer_triton.errors import DeviceError, MeshError, ShapeError
+
+
+def test_a_plan_is_the_best_of_its_sides() -> None:
+    plans = search.plan(model="llama3-8b", input=512, output=64, step=150)
+    speeds = [one.tokens_per_second for one in plans]
+    assert speeds == sorted(speeds, reverse=True)
+    every = [
+        estimate.request(model="llama3-8b", prefill_mesh=first, decode_mesh=second, input=512, output=64)
+        for first in range(150, 751, 150)
+        for second in range(150, 751, 150)
+    ]
+    assert speeds[0] == max(one.tokens_per_second for one in every if one.fits)
+    best = plans[0]
+    assert best.kv_tokens >= 512 + 64
+    assert best.groups >= 1 and best.regions >= 1
+
+
+def test_the_groups_of_a_plan_are_those_that_its_decode_estimate_prices() -> None:
+    (one,) = search.plan(model="llama3-8b", device="wse3", input=64, output=64, sides=[660])
+    wanted = estimate.decode(device="wse3", model="llama3-8b", mesh=660, context=100)
+    assert estimate.decode(device="wse3", model="llama3-8b", mesh=660, context=100, groups=one.groups) == wanted
+    assert estimate.decode(device="wse3", model="llama3-8b", mesh=660, context=100, groups=33) != wanted
+
+
+def test_a_model_that_does_not_fit_has_no_plan() -> None:
+    with pytest.raises(MeshError, match="qwen2-72b with 20 tokens of cache does not fit wse2"):
+        search.plan(model="qwen2-72b", input=10, output=10, step=150)
+
+
+@pytest.mark.parametrize("name, value", [("input", "x"), ("output", 0), ("step", 0), ("step", -1), ("best", 0)])
+def test_a_plan_of_nothing(name: str, value: object) -> None:
+    with pytest.raises(ShapeError, match=f"{name} = {value!r} must be a whole number of at least 1"):
+        search.plan(**({"model": "smollm2-135m", "input": 8, "output": 8} | {name: value}))
+
+
+def test_a_sweep_over_the_mesh_and_the_device() -> None:
+    table = search.sweep("gemm", "mesh", [60, 120, 240], m=480, k=480, n=480)
+    assert [row["mesh"] for row in table] == [60, 120, 240]
+    assert table[1]["cycles"] == estimate.gemm(mesh=120, m=480, k=480, n=480).cycles
+    hops = search.sweep("decode", "hop_cycles", [1, 2, 4], model="llama3-8b", mesh=420, context=64)
+    speeds = [row["tokens_per_second"] for row in hops]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_a_sweep_leaves_out_what_cannot_be() -> None:
+    assert [row["mesh"] for row in search.sweep("gemm", "mesh", [8, 5000], m=8, k=8, n=8)] == [8]
+    with pytest.raises(MeshError, match="leaves device"):
+        search.sweep("gemm", "mesh", [5000], m=8, k=8, n=8)
+
+
+@pytest.mark.parametrize(
+    "kind, over, fixed, message",
+    [
+        ("gemm", "colour", {}, "cannot sweep 'colour'; parameters: mesh, m, k, n"),
+        ("gemm", "mesh", {"m": 8}, "k, n missing"),
+        ("gemm", "mesh", {"m": 8, "k": 8, "n": 8, "x": 1}, "unknown option x"),
+        ("conv", "mesh", {}, "choose one of gemm"),
+    ],
+)
+def test_a_bad_sweep(kind: str, over: str, fixed: dict[str, int], message: str) -> None:
+    with pytest.raises(DeviceError, match=message):
+        search.sweep(kind, over, [8], **fixed)
+
+
+def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "made.csv"
+    line = f"sweep gemv --over groups --values 2:8:2 --set mesh=48 --set k=48 --set n=48 --out {path} --json"
+    assert cli.main(line.split()) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["groups"] for row in found["rows"]] == [2, 4, 6, 8]
+    with path.open() as lines:
+        assert [row["groups"] for row in csv.DictReader(lines)] == ["2", "4", "6", "8"]
+    assert path.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in path.with_suffix(".svg").read_text()
+
+
+def test_the_sweep_command_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = f"sweep gemm --over mesh --values 8,5000 --set m=8 --set k=8 --set n=8 --out {tmp_path / 'x.csv'} --no-plot"
+    assert cli.main(line.split()) == 0
+    assert "left out, as gemm cannot be on such a mesh or device: mesh = 5000" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sweep gemm --over mesh --values 8 --set m=8 --set k=8 --set n=8 --no-plot --out {}/no/x.csv",
+        "sweep gemm --over mesh --values 8 --set m=8 --set k=8 --set n=8 --out {}/no/x.csv",
+        "fit --out {}/file/x",
+        "validate --write {}/file/x/y.md",
+    ],
+)
+def test_a_path_that_cannot_be_written(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert cli.main(line.format(tmp_path).split()) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"wafer-triton: error: {tmp_path}/") and said.endswith("; give another path")
+
+
+@pytest.mark.parametrize("line", ["--values 1:2", "--values a,b", "--values 4 --set m", "--values 4 --show nothing"])
+def test_the_sweep_command_refuses(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = f"--set mesh=8 --set k=8 --set n=8 --out {tmp_path / 'x.csv'}"
+    assert cli.main(f"sweep gemv --over groups {line} {more}".split()) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_plan_command(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "plan --model smollm2-135m --device wse2 --input 64 --output 8 --step 150"
+    assert cli.main([*line.split(), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["best"] == found["plans"][0]
+    assert cli.main(line.split()) == 0
+    assert "tokens_per_second" in capsys.readouterr().out

@@ -1,0 +1,273 @@
+"""Hand-counted accounts of small schedules."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from wafer_triton import ops
+from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Builder, Schedule
+
+
+def schedule(mesh: Mesh, *moves, work: int = 0) -> Schedule:
+    """One round of exchanges of 12-byte tiles a -> b, (axis, send, recv[, lines]) each, and `work` multiply-adds."""
+    b = Builder(mesh, "counted")
+    b.buffer("a", (3,), "fp32", "input")
+    steps = []
+    for number, (axis, *rest) in enumerate(moves):
+        b.like(f"b{number}", "a")
+        steps.append(b.exchange(axis, "a", f"b{number}", *rest))
+    if work:
+        b.buffer("c", (work,), "fp32")
+        b.buffer("d", (work,), "fp32")
+        b.buffer("e", (1,), "fp32")
+        steps.append(b.local("gemm", "e", ("c", "d"), m=1, k=work, n=1))
+    b.round(*steps)
+    return b.build()
+
+
+def counts(found: Account) -> dict[str, int]:
+    return {
+        name: getattr(found, name)
+        for name in ("rounds", "stages", "hops", "messages", "link_bytes", "busiest_link_bytes")
+    }
+
+
+@pytest.mark.parametrize(
+    ("mesh", "move", "hops", "messages", "tiles", "busiest"),
+    [
+        (Mesh(1, 4), ("x", [0], [1]), 1, 1, 1, 1),
+        (Mesh(1, 4), ("x", [0], [3]), 3, 1, 3, 1),
+        (Mesh(2, 4), ("x", [3], [0]), 3, 2, 6, 1),
+        (Mesh(2, 4), ("x", [0], [3], [1]), 3, 1, 3, 1),
+        (Mesh(4, 2), ("y", [0, 1], [2, 3]), 2, 4, 8, 2),  # both cross the link from row 1 to row 2
+        (Mesh(1, 5), ("x", [2, 2], [3, 4]), 2, 1, 2, 1),  # a multicast crosses each link once
+        (Mesh(1, 5), ("x", 2, [0, 1, 3, 4]), 2, 1, 4, 1),
+        (Mesh(3, 3), ("x", [[0], [-1], [2]], [[2], [-1], [1]]), 2, 2, 3, 1),
+        (Mesh(1, 3), ("x", [0, 1, 2], [1, 2, 0]), 2, 3, 4, 1),  # two steps east, the way back west
+    ],
+    ids=["step", "far", "two-lines", "one-line", "shared-link", "multicast", "both-ways", "per-line", "wrap"],
+)
+def test_one_exchange(mesh, move, hops, messages, tiles, busiest):
+    found = account(schedule(mesh, move))
+    assert counts(found) == {
+        "rounds": 1, "stages": 1, "hops": hops, "messages": messages,
+        "link_bytes": 12 * tiles, "busiest_link_bytes": 12 * busiest,
+    }  # fmt: skip
+
+
+def test_links_are_named_by_direction_and_sending_core():
+    loads = link_loads(schedule(Mesh(2, 3), ("x", [0], [2]), ("y", [1], [0], [2])))
+    assert loads.keys() == {"east", "north"}
+    assert loads["east"].tolist() == [[12, 12, 0], [12, 12, 0]]
+    assert loads["north"].tolist() == [[0, 0, 0], [0, 0, 12]]
+    loads = link_loads(schedule(Mesh(2, 3), ("x", [2], [1], [0]), ("y", [0], [1])))
+    assert loads["west"].tolist() == [[0, 0, 12], [0, 0, 0]]
+    assert loads["south"].tolist() == [[12, 12, 12], [0, 0, 0]]
+
+
+def test_exchanges_of_a_round_share_links_and_take_the_longest():
+    found = account(schedule(Mesh(1, 4), ("x", [0], [2]), ("x", [1], [2]), work=7))
+    assert counts(found) == {
+        "rounds": 1, "stages": 1, "hops": 2, "messages": 2, "link_bytes": 36, "busiest_link_bytes": 24,
+    }  # fmt: skip
+    assert found.macs == 7
+
+
+def test_a_round_of_work_alone_is_no_stage():
+    found = account(schedule(Mesh(2, 2), work=5))
+    assert (found.rounds, found.stages, found.hops, found.link_bytes, found.macs) == (1, 0, 0, 0, 5)
+
+
+def test_moves_inside_a_folded_core_cost_no_hop():
+    mesh = Mesh(1, 2).square()  # a 2 x 2 grid on two cores
+    inside = account(schedule(mesh, ("y", [0, 1], [1, 0])))
+    assert (inside.hops, inside.link_bytes) == (0, 0)
+    across = account(schedule(mesh, ("x", [0], [1])))
+    assert (across.hops, across.link_bytes) == (1, 24)  # two logical rows share the link
+    assert link_loads(schedule(mesh, ("x", [0], [1])))["east"].tolist() == [[24, 0]]
+    mesh = Mesh(2, 4).square()  # rows of two logical ones each
+    far = account(schedule(mesh, ("y", [0, 1], [2, 1]), work=3))
+    assert (far.hops, far.link_bytes) == (1, 4 * 12)
+    assert far.macs == 2 * 3, "a core works for all of its fold"
+
+
+@pytest.mark.parametrize("mesh", [Mesh(2, 3), Mesh(4, 2), Mesh(3, 3)], ids=str)
+def test_totals_are_the_sums_of_loads_and_rounds(mesh):
+    made = ops.recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), ()).schedule
+    found, loads = account(made), link_loads(made)
+    each = [round_account(made, round_) for round_ in made.rounds]
+    assert found.link_bytes == sum(int(load.sum()) for load in loads.values()) == sum(one.link_bytes for one in each)
+    assert found.busiest_link_bytes == max(int(load.max()) for load in loads.values())
+    assert found.messages == sum(one.messages for one in each)
+    assert found.hops == sum(one.hops for one in each)
+    assert found.macs == sum(one.macs for one in each) == 12**3 // mesh.cores
+    assert found.rounds == len(made.rounds)
+    for way, load in loads.items():
+        assert load.shape == (mesh.rows, mesh.cols), way
+
+
+def test_a_brute_force_count_agrees():
+    made = ops.recipe("gemm", Mesh(2, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
+    (fold_rows, fold_cols), loads = made.mesh.fold, {}
+    for round_ in made.rounds:
+        for exchange in round_.exchanges:
+            size = made.buffers[exchange.src.buffer].tile_bytes
+            froms = zip(*(part.ravel() for part in exchange.senders.grid(made.mesh)), strict=True)
+            tos = zip(*(part.ravel() for part in exchange.receivers.grid(made.mesh)), strict=True)
+            crossed = set()
+            for source, (r, c) in zip(froms, tos, strict=True):
+                (row, col), (end_row, end_col) = (
+                    (source[0] // fold_rows, source[1] // fold_cols), (r // fold_rows, c // fold_cols)
+                )  # fmt: skip
+                while (row, col) != (end_row, end_col):
+                    step = (np.sign(end_row - row), np.sign(end_col - col))
+                    way = {(0, 1): "east", (0, -1): "west", (1, 0): "south", (-1, 0): "north"}[step]
+                    crossed.add((source, way, row, col))
+                    row, col = row + step[0], col + step[1]
+            for _, way, row, col in crossed:
+                loads.setdefault(way, np.zeros((2, 3), np.int64))[row, col] += size
+    found = link_loads(made)
+    assert found.keys() == loads.keys()
+    for way, load in loads.items():
+        assert found[way].tolist() == load.tolist(), way
+
+
+def test_accounts_add_up_and_repeat():
+    one = account(schedule(Mesh(1, 4), ("x", [0], [2]), work=7))
+    two = account(schedule(Mesh(1, 4), ("x", [3], [0])))
+    both = one + two
+    for name in ("rounds", "stages", "hops", "messages", "link_bytes", "busiest_link_bytes", "macs"):
+        assert getattr(both, name) == getattr(one, name) + getattr(two, name)
+        assert getattr(one * 3, name) == 3 * getattr(one, name)
+    assert both.sram_peak_bytes == max(one.sram_peak_bytes, two.sram_peak_bytes)
+    assert both.sram_by_buffer == max((one, two), key=lambda each: each.sram_peak_bytes).sram_by_buffer
+    assert one + Account() == one == Account() + one
+    assert one * 3 == one + one + one
+    assert (one * 3).sram_peak_bytes == one.sram_peak_bytes
+
+
+def test_rounds_that_are_one_object_count_each_time():
+    made = schedule(Mesh(1, 4), ("x", [0], [2]))
+    twice = replace(made, rounds=made.rounds * 2)
+    assert counts(account(twice)) == {name: 2 * value for name, value in counts(account(made)).items()}
+    assert link_loads(twice)["east"].tolist() == [[24, 24, 0, 0]]
+
+
+def test_a_record_does_not_depend_on_exchange_or_values():
+    a = torch.randn(6, 6)
+    records = [
+        ops.mesh_gemm(x, x, mesh=3, exchange=how, record=True)[1] for x, how in ((a, "explicit"), (0 * a, "elided"))
+    ]
+    assert records[0] == records[1]
+    assert records[0].sram_peak_bytes == sum(records[0].sram_by_buffer.values())
+
+
+@pytest.mark.parametrize(
+    ("moves", "flows", "serial"),
+    [
+        ([("x", [0], [2]), ("x", [1], [2])], 2, 24),
+        ([("x", [0], [2]), ("x", [2], [0])], 1, 12),
+        ([("x", [0], [1], [0]), ("x", [0], [1], [1])], 1, 12),
+        ([("x", [0], [1], [0, 1]), ("x", [0], [2], [1])], 2, 24),
+        ([("x", [0], [1]), ("x", [0], [2]), ("x", [[0], [1]], [[3], [3]])], 3, 36),
+        ([("x", 0, [1, 2, 3])], 1, 12),
+        ([("x", [0], [1]), ("y", [0], [1])], 1, 12),
+    ],
+    ids=["shared", "opposite", "other-lines", "some-lines-shared", "per-line", "multicast", "other-axis"],
+)
+def test_flows_on_one_link_pass_one_by_one(moves, flows, serial):
+    found = account(schedule(Mesh(2, 4), *moves))
+    assert (found.flows, found.serial_bytes) == (flows, serial)
+
+
+def test_serial_bytes_add_up_over_rounds_and_flows_do_not():
+    crowded = account(schedule(Mesh(1, 4), ("x", [0], [2]), ("x", [1], [2])))
+    free = account(schedule(Mesh(1, 4), ("x", [0], [1])))
+    both = crowded + free
+    assert (both.serial_bytes, both.flows) == (24 + 12, 2)
+    assert ((both * 3).serial_bytes, (both * 3).flows) == (3 * 36, 2)
+
+
+def test_every_round_has_its_account():
+    made = ops.recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
+    assert per_round(made) == tuple(round_account(made, round_) for round_ in made.rounds)
+    found = account(made)
+    assert found.serial_bytes == sum(one.busiest_link_bytes for one in per_round(made))
+    assert found.flows == max(one.flows for one in per_round(made))
+
+
+def test_the_distribution_counts_links_that_are_there():
+    found = link_distribution(
+        schedule(Mesh(2, 4), ("x", [0], [2], [1]), ("y", [1], [0])), percentiles=(0, 50, 100), bins=2
+    )
+    assert found.keys() == {"east", "north"}
+    east = found["east"]
+    assert (east.links, east.idle, east.mean) == (6, 4, 4.0)
+    assert east.percentiles == {0.0: 0.0, 50.0: 0.0, 100.0: 12.0}
+    assert (east.histogram[0].tolist(), east.histogram[1].tolist()) == ([4, 2], [0.0, 6.0, 12.0])
+    assert (found["north"].links, found["north"].idle) == (4, 0)
+
+
+def crossings(made: Schedule) -> list[dict[tuple[str, int, int], list[int]]]:
+    """Round by round, by link (way, row, col): the bytes of every message on it, found by walking each message."""
+    found = []
+    for round_ in made.rounds:
+        links: dict[tuple[str, int, int], dict[tuple, int]] = {}
+        for number, exchange in enumerate(round_.exchanges):
+            froms = zip(*(part.ravel() for part in exchange.senders.grid(made.mesh)), strict=True)
+            tos = zip(*(part.ravel() for part in exchange.receivers.grid(made.mesh)), strict=True)
+            for source, target in zip(froms, tos, strict=True):
+                at, end = (np.array(core) // made.mesh.fold for core in (source, target))
+                while source[0] >= 0 and (at != end).any():
+                    step = np.sign(end - at)
+                    way = {(0, 1): "east", (0, -1): "west", (1, 0): "south", (-1, 0): "north"}[tuple(step.tolist())]
+                    message = (number, *source)  # a multicast is one
+                    links.setdefault((way, *at.tolist()), {})[message] = made.buffers[exchange.src.buffer].tile_bytes
+                    at = at + step
+        found.append({link: list(messages.values()) for link, messages in links.items()})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_exchanges_agree_with_walking_every_message(seed):
+    random = np.random.default_rng(seed)
+    mesh = [Mesh(3, 4), Mesh(2, 3).square(), Mesh(1, 5), Mesh(4, 2).square()][seed % 4]
+    b = Builder(mesh, "random")
+    for size in (1, 2, 3):
+        b.buffer(f"a{size}", (size,), "fp32", "input")
+    for number in range(4):
+        moves = []
+        for one in range(random.integers(1, 5)):
+            axis, size = random.choice(["x", "y"]), random.integers(1, 4)
+            length, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
+            recv = random.permutation(length)[: random.integers(1, length + 1)]
+            send = random.integers(0, length, recv.size)
+            lines = (
+                None if random.random() < 0.4 else np.sort(random.permutation(across)[: random.integers(1, across + 1)])
+            )
+            if random.random() < 0.3:
+                count = across if lines is None else len(lines)
+                keep = random.random((count, recv.size)) < 0.7
+                send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
+            moves.append(
+                b.exchange(axis, f"a{size}", b.buffer(f"b{number}.{one}", (int(size),), "fp32"), send, recv, lines)
+            )
+        b.round(*moves)
+    made = b.build()
+    walked, found = crossings(made), account(made)
+    total: dict[tuple[str, int, int], int] = {}
+    for links, counted in zip(walked, per_round(made), strict=True):
+        loads = {link: sum(sizes) for link, sizes in links.items()}
+        assert counted.link_bytes == sum(loads.values())
+        assert counted.busiest_link_bytes == max(loads.values(), default=0)
+        assert counted.flows == max(map(len, links.values()), default=0)
+        for link, load in loads.items():
+            total[link] = total.get(link, 0) + load
+    assert found.busiest_link_bytes == max(total.values(), default=0)
+    loads = link_loads(made)
+    held = {(way, int(r), int(c)): int(load[r, c]) for way, load in loads.items() for r, c in np.argwhere(load)}
+    assert held == total

@@ -1,0 +1,240 @@
+"""Routes: counted by hand on small lines, judged by walking every message, and grown with the mesh."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wafer_triton.count.routes import limit, routes
+from wafer_triton.device import device
+from wafer_triton.errors import ScheduleError
+from wafer_triton.mesh import Mesh
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.verify.route_walk import validate_routes
+
+GEMMS = ("mesh", "cannon", "summa", "allgather")
+REDUCES = ("ktree", "pipeline", "two-phase", "star", "ring")
+
+
+def gemm(mesh: Mesh, algorithm: str = "mesh", transposed: bool = False) -> Schedule:
+    side = mesh.square().shape[0]
+    options = (("algorithm", algorithm), ("transposed", transposed))
+    return recipe("gemm", mesh, "fp16", ((side, side), (side, side)), options).schedule
+
+
+def gemv(side: int, algorithm: str = "ktree", axis: str = "y", groups: tuple[int, ...] | None = None) -> Schedule:
+    options = (("algorithm", algorithm), ("axis", axis)) + ((("groups", groups),) if groups is not None else ())
+    return recipe("gemv", Mesh(side, side), "fp16", ((1, side), (side, side)), options).schedule
+
+
+def moves(mesh: Mesh, *rounds) -> Schedule:
+    """Each round a list of (axis, send, recv[, lines])."""
+    b = Builder(mesh, "moves")
+    b.buffer("a", (1,), "fp32", "input")
+    for steps in rounds:
+        exchanges = []
+        for number, (axis, *rest) in enumerate(steps):
+            b.like(f"b{number}", "a")
+            exchanges.append(b.exchange(axis, "a", f"b{number}", *rest))
+        b.round(*exchanges)
+    return b.build()
+
+
+LINES = {
+    "one-hop": ([[("x", [0], [1])]], [[1, 1, 0, 0]]),
+    "pass-through": ([[("x", [0], [3])]], [[1, 1, 1, 1]]),
+    "apart": ([[("x", [0, 2], [1, 3])]], [[1, 1, 1, 1]]),
+    "end-to-end": ([[("x", [0, 1], [1, 2])]], [[1, 2, 1, 0]]),
+    "there-and-back": ([[("x", [0, 1], [1, 0])]], [[2, 2, 0, 0]]),
+    "the-same-again": ([[("x", [0], [2])], [("x", [0], [2])]], [[1, 1, 1, 0]]),
+    "two-buffers": ([[("x", [0], [2]), ("x", [0], [2])]], [[1, 1, 1, 0]]),
+    "multicast": ([[("x", 0, [1, 2, 3])]], [[1, 1, 1, 1]]),
+    "both-ways": ([[("x", 1, [0, 2])]], [[1, 1, 1, 0]]),
+    "two-multicasts": ([[("x", 0, [1, 2, 3])], [("x", 0, [1, 2])]], [[2, 2, 2, 1]]),
+    "ring": ([[("x", [0, 1, 2, 3], [1, 2, 3, 0])]], [[2, 3, 3, 2]]),
+}
+
+
+@pytest.mark.parametrize(("rounds", "per_core"), LINES.values(), ids=LINES)
+def test_routes_of_a_line_counted_by_hand(rounds, per_core):
+    made = moves(Mesh(1, 4), *rounds)
+    found = routes(made)
+    assert found.per_core.tolist() == per_core
+    assert found.colours == found.maximum == max(per_core[0])
+    validate_routes(made, found)
+
+
+def test_axes_and_lines_add_up_where_they_cross():
+    made = moves(Mesh(3, 3), [("x", [0], [2], [1]), ("y", [0], [2], [1])])
+    found = routes(made)
+    assert found.per_core.tolist() == [[0, 1, 0], [1, 2, 1], [0, 1, 0]]
+    assert found.colours == 2
+    validate_routes(made, found)
+
+
+def test_moves_inside_a_folded_core_need_no_route():
+    made = moves(Mesh(1, 2).square(), [("y", [0, 1], [1, 0])], [("x", [0], [1])])
+    found = routes(made)
+    assert found.per_core.tolist() == [[1, 1]], "both logical rows use one route, one after the other"
+    assert found.of(made.rounds[0].exchanges[0]).tolist() == [[-1, -1], [-1, -1]]
+    validate_routes(made, found)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("algorithm", GEMMS)
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+def test_every_message_of_a_gemm_arrives_by_the_tables(side, algorithm, transposed):
+    made = gemm(Mesh(side, side), algorithm, transposed)
+    found = routes(made)
+    validate_routes(made, found)
+    assert found.colours >= found.maximum == found.per_core.max()
+
+
+@pytest.mark.parametrize("mesh", [Mesh(2, 3), Mesh(4, 6), Mesh(1, 5), Mesh(5, 1)], ids=str)
+def test_every_message_of_a_folded_gemm_arrives(mesh):
+    made = gemm(mesh)
+    found = routes(made)
+    validate_routes(made, found)
+    assert found.per_core.shape == (mesh.rows, mesh.cols)
+
+
+@pytest.mark.parametrize("side", [1, 2, 5, 9])
+@pytest.mark.parametrize("algorithm", REDUCES)
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_every_message_of_a_gemv_arrives_by_the_tables(side, algorithm, axis):
+    made = gemv(side, algorithm, axis)
+    validate_routes(made, routes(made))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_message_of_random_exchanges_arrives_and_no_router_holds_more_than_meet_there(seed):
+    random = np.random.default_rng(seed)
+    mesh = [Mesh(3, 5), Mesh(2, 3).square(), Mesh(1, 6), Mesh(4, 4)][seed % 4]
+    rounds = []
+    for _ in range(3):
+        steps = []
+        for _ in range(random.integers(1, 4)):
+            axis = str(random.choice(["x", "y"]))
+            length, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
+            recv = random.permutation(length)[: random.integers(1, length + 1)]
+            send = random.integers(0, length, recv.size)
+            if random.random() < 0.3:
+                keep = random.random((across, recv.size)) < 0.6
+                send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
+            steps.append((axis, send, recv))
+        rounds.append(steps)
+    made = moves(mesh, *rounds)
+    found = routes(made)
+    validate_routes(made, found)
+    used = np.zeros_like(found.per_core)
+    for colour in range(found.colours):
+        used += found.table(colour)[0] > 0
+    assert (used == found.per_core).all()
+
+
+@pytest.mark.parametrize("algorithm", ["mesh", "cannon"])
+def test_compute_shift_needs_the_same_routes_at_every_size(algorithm):
+    assert {routes(gemm(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)} == {12}
+
+
+@pytest.mark.parametrize("algorithm", ["summa", "allgather"])
+def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
+    # on each axis a core meets a multicast of every other core, and the one that is its own goes both ways
+    assert [routes(gemm(Mesh(side, side), algorithm)).colours for side in (4, 8, 16, 32, 64, 128)] == [
+        2 * side + 2 for side in (4, 8, 16, 32, 64, 128)
+    ]
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
+def test_a_k_tree_needs_routes_in_proportion_to_its_levels(levels):
+    found = []
+    for side in (16, 81, 128):
+        groups = tuple(round(side ** ((levels - one) / levels)) for one in range(1, levels))
+        found.append(routes(gemv(side, groups=groups)).colours)
+    # two chains end in the root on every level, and the broadcast leaves it both ways
+    assert all(levels + 1 <= one <= 2 * levels + 2 for one in found)
+
+
+def test_star_needs_a_route_for_every_core_and_a_chain_three():
+    assert [routes(gemv(side, "star")).colours for side in (4, 9, 16)] == [5, 10, 17]
+    assert {routes(gemv(side, "pipeline")).colours for side in (4, 9, 16)} == {3}
+
+
+@pytest.mark.slow
+def test_a_wafer_sized_mesh_is_coloured():
+    assert routes(gemm(Mesh(720, 720))).colours == 12
+    assert routes(gemv(720, groups=(24,))).colours == 6
+
+
+@pytest.mark.parametrize("axis", ["x", "y"])
+def test_the_walker_finds_routes_that_share_one_colour(axis):
+    made = gemm(Mesh(4, 4))
+    found = routes(made)
+    lines = getattr(found, axis)
+    lines.colour[lines.colour >= 0] = 0
+    words = r"round \d+ \(align a and b\): colour \d+ from core \(\d, \d\) (meets|reaches)"
+    with pytest.raises(ScheduleError, match=words):
+        validate_routes(made, found)
+
+
+def test_the_walker_finds_a_single_swapped_circuit():
+    made = moves(Mesh(1, 5), [("x", [0, 1, 2, 3], [1, 2, 3, 4])])
+    found = routes(made)
+    validate_routes(made, found)
+    second = list(found.x.circuits).index((1, (2,)))
+    found.x.colour[second] = found.x.colour[second - 1]
+    with pytest.raises(ScheduleError, match=r"moves, round 0: colour 0 from core \(0, 0\).*core \(0, 1\)"):
+        validate_routes(made, found)
+
+
+def test_the_walker_finds_a_router_that_hands_on_to_no_one(monkeypatch):
+    made = moves(Mesh(1, 4), [("x", 0, [2, 3])])
+    found = routes(made)
+    come, go = found.table(0)
+    go[0, 2] = 0
+    monkeypatch.setattr(type(found), "table", lambda self, colour: (come, go))
+    with pytest.raises(ScheduleError, match=r"from core \(0, 0\) reaches \[\], not \[\(0, 2\), \(0, 3\)\]"):
+        validate_routes(made, found)
+
+
+def on(made: Schedule, most: int | None) -> Schedule:
+    return replace(made, mesh=replace(made.mesh, device=replace(device("wse2"), name="mine", routes=most)))
+
+
+def test_within_the_limit_nothing_changes():
+    for most in (12, None):
+        found = limit(on(gemm(Mesh(4, 4)), most))
+        assert (found.relayed, found.extra_stages) == (False, 0)
+
+
+def test_one_route_too_many_is_refused_with_core_count_and_limit():
+    with pytest.raises(ScheduleError) as caught:
+        limit(on(gemm(Mesh(5, 5)), 11))
+    assert str(caught.value).startswith("mesh gemm [5, 5] x [5, 5], round ")
+    assert "core (2, 2) needs 12 routes, the mesh 12 colours in all; mine has 11; relay it" in str(caught.value)
+
+
+def test_a_relayed_schedule_pays_a_stage_for_every_hop():
+    made = on(gemm(Mesh(8, 8), "cannon"), 11)
+    found = limit(made, "relay")
+    assert found.relayed
+    assert found.routes.colours == 8, "in and out, to each of four neighbours"
+    shifts = sum(bool(one.exchanges) for one in made.rounds)
+    assert found.extra_stages == shifts * (7 - 1), "the wrap-around crosses all eight cores"
+    with pytest.raises(ScheduleError, match="mine has 7, with every message relayed core by core already"):
+        limit(on(made, 7), "relay")
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ScheduleError, match="policy 'hope' is neither 'relay' nor 'refuse'"):
+        limit(gemm(Mesh(2, 2)), "hope")
+
+
+def test_colours_by_exchange():
+    made = moves(Mesh(2, 4), [("x", [0, 1], [1, 2])], [("x", 0, [2, 3])])
+    found = routes(made)
+    assert found.of(made.rounds[0].exchanges[0]).shape == (2, 2)
+    first, second = (found.of(round_.exchanges[0]) for round_ in made.rounds)
+    assert len(np.unique(first[0])) == 2 and len(np.unique(second)) == 1
+    assert not set(first[0].tolist()) & set(second[0].tolist())

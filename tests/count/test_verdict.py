@@ -1,0 +1,52 @@
+"""The PLMR verdict of every operation of a decoder layer."""
+
+import json
+
+import pytest
+
+from wafer_triton.cli.main import main
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.blocks import Block
+from wafer_triton.models.families import config_of
+from wafer_triton.models.verdict import layer
+
+
+def operations(side, entries=32, tokens=0, device="wse2", dtype="fp16"):
+    block = Block(config_of("smollm2-135m"), as_mesh(side, device), dtype, entries=entries)
+    return {(one.phase, one.name): one for one in layer(block, tokens)}
+
+
+def test_a_layer_of_smollm2_keeps_all_letters_on_16_x_16_cores():
+    found = operations(16)
+    names = {name for phase, name in found if phase == "decode"}
+    assert names >= {"rms norm", "qkv", "rope", "scores", "softmax", "attention", "output projection", "silu", "down"}
+    assert all(one.ok for one in found.values())
+
+
+def test_each_letter_can_be_lost():
+    assert not operations(96)["decode", "scores"].verdict["P"]  # 32 rotary pairs on 96 columns
+    assert not operations(32, tokens=1)["prefill", "scores"].verdict["L"]  # GEMM-T reduces in every round
+    assert not operations(16, entries=2000)["decode", "scores"].verdict["M"]
+    assert not operations(64, tokens=1)["prefill", "scores"].verdict["R"]
+    assert operations(8, tokens=1, device="blackhole")["prefill", "scores"].verdict["R"]  # packets need no routes
+
+
+def test_command_line(capsys):
+    assert main(["check", "--model", "smollm2-135m", "--mesh", "16", "--prompt", "16", "--json"]) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out.splitlines()[-1])["operations"]
+    assert {one["phase"] for one in found} == {"decode", "head", "prefill"} and "gate and up" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--model", "smollm3-135m"], "did you mean 'smollm2-135m'"),
+        (["--model", "smollm2-135m", "--mesh", "751"], "leaves device wse2"),
+        (["--model", "smollm2-135m", "--context", "0"], "'0' is not a whole number"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(argv, message, capsys):
+    assert main(["check", *argv]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

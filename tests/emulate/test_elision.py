@@ -1,0 +1,201 @@
+"""Elision: a renamed tile settles whenever memory is written that others lie in, so it must not change a bit."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.mesh import Mesh
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule.rounds import Builder, Cores, Schedule, Slot
+
+pytestmark = pytest.mark.slow
+
+EXCHANGES = ("explicit", "elided")
+
+
+def values(made: Schedule, given: dict[str, torch.Tensor], exchange: str = "explicit", **options) -> dict:
+    program = TorchExecutor(exchange=exchange, **options).bind(made, given)
+    program.run()
+    return {name: program.read(name) for name, buffer in made.buffers.items() if buffer.role != "scratch"}
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), f"{name}: {value.flatten().tolist()} and {two[name].flatten().tolist()}"
+
+
+def elision(name: str) -> Schedule:
+    b = Builder(Mesh(3, 3), name)
+    for one in ("a", "b", "c", "out"):
+        b.buffer(one, (4,), "fp32", "resident")
+    ring, here = [2, 0, 1], [0, 1, 2]
+
+    def move(src, dst, axis="x", send=ring, recv=here, lines=None):
+        return b.exchange(axis, src, dst, send, recv, lines)
+
+    def copy(out, src, where=None):
+        return b.local("copy", out, src, where, size=4)
+
+    some = Cores("x", np.array([1]))
+    if name == "chain":
+        b.round(move("a", "b"))
+        b.round(move("b", "c", "y"))
+        b.round(move("c", "a"))
+    elif name == "source-overwritten":
+        b.round(move("a", "b"))
+        b.round(copy("a", "c"))
+    elif name == "source-partly-overwritten":
+        b.round(move("a", "b"))
+        b.round(copy("a", "c", some))
+    elif name == "source-accumulated":
+        b.round(move("a", "b"))
+        b.round(b.local("add", "a", ("a", "b"), size=4))
+    elif name == "target-partly-overwritten":
+        b.round(move("a", "b"))
+        b.round(copy("b", "c", some))
+    elif name == "target-overwritten":
+        b.round(move("a", "b"))
+        b.round(copy("b", "c"))
+    elif name == "swap":
+        b.round(move("a", "c"))
+        b.round(move("b", "a"))
+        b.round(move("c", "b"))
+    elif name == "swap-along-both-axes":
+        b.round(move("a", "c"), move("b", "out", "y"))
+        b.round(move("out", "a", "y"))
+        b.round(move("c", "b", "x", here, ring))
+        b.round(copy("out", "a", some))
+    elif name == "cycle-of-three":
+        b.round(move("a", "out"))
+        b.round(move("b", "a", "y"))
+        b.round(move("c", "b"))
+        b.round(move("out", "c"))
+        b.round(b.local("add", "out", ("b", "c"), size=4))
+        b.round(b.local("add", "a", ("a", "out"), size=4))
+    elif name == "one-buffer-twice":
+        b.round(move("a", "b"), move("a", "c", "y"))
+        b.round(copy("a", "b"))
+    elif name == "back-and-forth":
+        b.round(move("a", "b"))
+        b.round(move("b", "a", "x", here, ring))
+        b.round(move("a", "b"))
+    elif name == "partial-move-into-the-source":
+        b.round(move("a", "b"))
+        b.round(move("c", "a", "x", [0], [1]))
+    elif name == "partial-move-out-of-a-renamed":
+        b.round(move("a", "b"))
+        b.round(move("b", "c", "y", [0], [2]))
+    elif name == "lines-of-a-renamed":
+        b.round(move("a", "b"))
+        b.round(move("b", "c", "y", lines=[0, 2]))
+    elif name == "multicast":
+        b.round(move("a", "b", "x", 1, here))
+        b.round(move("b", "c", "y", 2, here))
+        b.round(copy("a", "out"))
+    elif name == "stale":
+        b.round(move("a", "b"))
+        b.round(move("b", "c"), move("out", "a", "x", [0], [1]))
+    elif name == "read-by-some":
+        b.round(move("a", "b"))
+        b.round(copy("out", "b", Cores("x", np.array([[0], [2], [1]]))))
+        b.round(copy("a", "c"))
+    elif name == "product":
+        b.round(move("a", "b"))
+        b.round(b.local("gemm", "out", ("a", "b"), m=2, k=2, n=2), move("b", "c"))
+        b.round(b.local("gemm", "out", ("b", "c"), m=2, k=2, n=2, add=True))
+        b.round(b.local("gemm", "b", ("a", "c"), m=2, k=2, n=2))
+    return b.build()
+
+
+NAMES = (
+    "chain", "source-overwritten", "source-partly-overwritten", "source-accumulated", "target-partly-overwritten",
+    "target-overwritten", "swap", "swap-along-both-axes", "cycle-of-three", "one-buffer-twice", "back-and-forth",
+    "partial-move-into-the-source", "partial-move-out-of-a-renamed", "lines-of-a-renamed", "multicast", "stale",
+    "read-by-some", "product",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_renamed_tiles_settle(name):
+    made = elision(name)
+    tiles = (1 + torch.arange(36.0)).view(3, 3, 4)
+    given = {one: 100.0**number * tiles for number, one in enumerate(("a", "b", "c", "out"))}
+    explicit = values(made, given)
+    program = TorchExecutor(exchange="elided").bind(made, given)
+    for _ in range(2):
+        program.run()
+        same(explicit, {one: program.read(one) for one in explicit})
+        for one in given:
+            program.write(one, given[one])
+
+
+@st.composite
+def programs(draw):
+    """Random valid rounds of full and partial moves, copies and sums over four buffers."""
+    rows, cols = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    b = Builder(Mesh(rows, cols), "random")
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        b.buffer(name, (1,), "fp32", "resident")
+    for _ in range(draw(st.integers(1, 7))):
+        steps, order = [], draw(st.permutations(names))
+        for src, dst in ((order[0], order[1]), (order[0], order[2]))[: draw(st.integers(0, 2))]:
+            axis = draw(st.sampled_from("xy"))
+            size = b.mesh.length(axis)
+            kind = draw(st.sampled_from(["permute", "gather", "some"]))
+            recv = list(range(size)) if kind != "some" else sorted(draw(st.sets(st.integers(0, size - 1), min_size=1)))
+            send = draw(st.permutations(range(size))) if kind == "permute" else [
+                draw(st.integers(0, size - 1)) for _ in recv
+            ]  # fmt: skip
+            steps.append(b.exchange(axis, src, dst, send, recv))
+        if draw(st.booleans()):
+            where = None if draw(st.booleans()) else Cores("x", np.array([draw(st.integers(0, cols - 1))]))
+            out = draw(st.sampled_from(order[1:] if steps else order))
+            ins = [draw(st.sampled_from(names)) for _ in range(2)]
+            steps.append(b.local("add", out, ins, where, size=1))
+        b.round(*steps)
+    return b.build()
+
+
+@settings(max_examples=300)
+@given(programs())
+def test_elision_changes_nothing_in_random_schedules(made):
+    rows, cols = made.mesh.shape
+    given = {
+        name: 100.0**number * (1 + torch.arange(rows * cols)).view(rows, cols, 1) for number, name in enumerate("abcd")
+    }
+    same(values(made, given), values(made, given, "elided"))
+
+
+def test_a_copy_of_part_of_a_tile_leaves_the_rest():
+    b = Builder(Mesh(1, 2), "part")
+    for name in ("a", "b", "c"):
+        b.buffer(name, (4,), "fp32", "resident")
+    b.round(b.exchange("x", "a", "b", [1, 0], [0, 1]))
+    b.round(b.local("copy", "b", "c", size=2))
+    given = {name: 10.0**number * (1 + torch.arange(8.0)).view(1, 2, 4) for number, name in enumerate("abc")}
+    same(values(b.build(), given), values(b.build(), given, "elided"))
+
+
+def test_slots_of_rows_are_moved_and_not_renamed():
+    b = Builder(Mesh(3, 2), "slots")
+    b.buffer("cache", (1,), "fp32", "resident", 3)
+    b.buffer("v", (1,), "fp32", "output")
+    b.round(b.exchange("y", Slot("cache", np.array([0, 1, 2]), "y"), "v", [1, 2, 0], [0, 1, 2]))
+    cache = torch.arange(18.0).view(3, 2, 3)
+    for exchange in EXCHANGES:
+        assert values(b.build(), {"cache": cache}, exchange)["v"].flatten().tolist() == [7, 10, 14, 17, 0, 3], exchange
+
+
+def test_elision_really_saves_the_moves():
+    made = recipe("gemm", Mesh(4, 4), "fp32", ((8, 8), (8, 8)), ()).schedule
+    given = {name: torch.zeros(4, 4, 2, 2) for name in "ab"}
+    explicit, elided = (TorchExecutor(exchange=exchange).bind(made, given) for exchange in EXCHANGES)
+    products = sum(op.op == "gemm" for round_ in made.rounds for op in round_.locals)
+    moves = sum(len(round_.exchanges) for round_ in made.rounds)
+    assert len(explicit.steps) >= products + moves
+    assert len(elided.steps) < len(explicit.steps) - products

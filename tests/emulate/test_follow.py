@@ -1,0 +1,90 @@
+"""A bound program that follows other schedules: appends to a KV cache, each with its place and its rows that shift."""
+
+import pytest
+import torch
+
+from wafer_triton.emulate.executor import EXCHANGES, Tables
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.errors import ScheduleError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.rounds import Builder, Schedule
+
+MESH = Mesh(3, 2)
+
+
+def append(cache: KvCache, count: int, mesh: Mesh = MESH) -> Schedule:
+    b = Builder(mesh, "append")
+    b.buffer("cache", (5,), "fp32", "resident", cache.slots)
+    b.buffer("new", (5,), "fp32", "resident", 2)
+    cache.append(b, {"cache": "new"}, count)
+    return b.build()
+
+
+def filled(cache: KvCache) -> dict[str, torch.Tensor]:
+    return {"cache": torch.zeros(3, 2, 5 * cache.slots), "new": torch.zeros(3, 2, 10)}
+
+
+@pytest.mark.parametrize("shuffle", [None, 3])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("policy", ["shift", "concat"])
+def test_what_was_recorded_of_programs_that_share_tables_follows(policy, exchange, shuffle):
+    cache = KvCache(3, 4, policy, prefilled=2)
+    on, tables = TritonExecutor(exchange=exchange, shuffle=shuffle), Tables()
+    programs = [on.bind(append(cache, 2), filled(cache), tables=tables) for _ in range(2)]
+    recorded = [list(program.steps) for program in programs]
+    judge = TorchExecutor().bind(append(cache, 2), filled(cache))
+    for count in range(2, cache.capacity):
+        judge.follow(append(cache, count))
+        made = append(cache, count)
+        new = torch.randn(3, 2, 10)
+        for program in (*programs, judge):
+            program.write("new", new)
+        for program in programs:
+            program.follow(made)
+            assert program.schedule is made
+        for steps in recorded:
+            for step in steps:
+                step()
+        judge.run()
+        for program in programs:
+            assert torch.equal(program.memory["cache"], judge.memory["cache"])
+    assert judge.memory["cache"].any()
+
+
+def test_a_program_without_tables_is_planned_anew():
+    cache = KvCache(3, 4)
+    program, judge = (on.bind(append(cache, 2), filled(cache)) for on in (TritonExecutor(), TorchExecutor()))
+    for count in (2, 3, 4):
+        for one in (program, judge):
+            one.write("new", torch.full((3, 2, 10), count + 0.5))
+            one.follow(append(cache, count))
+            one.run()
+    assert torch.equal(program.memory["cache"], judge.memory["cache"])
+
+
+def test_a_schedule_that_differs_in_more_than_indices_is_refused():
+    cache = KvCache(3, 4, "concat")
+    program = TritonExecutor().bind(append(cache, 2), filled(cache), tables=Tables())
+    b = Builder(MESH, "every row")
+    b.buffer("new", (5,), "fp32", "resident", 2)
+    b.buffer("cache", (5,), "fp32", "resident", cache.slots)
+    b.round(b.local("copy", "cache", "new", size=5))
+    words = r"every row: table \d has 6 entries, and 2 in the schedule that was bound; bind this one anew"
+    with pytest.raises(ScheduleError, match=words):
+        program.follow(b.build())
+
+
+def test_planning_that_was_interrupted_is_done_again(monkeypatch):
+    cache = KvCache(3, 4)
+    program = TritonExecutor().bind(append(cache, 0), filled(cache), tables=Tables())
+    judge, made = TorchExecutor().bind(append(cache, 0), filled(cache)), append(cache, 1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(TritonExecutor, "compute", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        program.follow(made)
+    for one in (program, judge):
+        one.write("new", torch.arange(60.0).view(3, 2, 10))
+        one.follow(made)
+        one.run()
+    assert torch.equal(program.memory["cache"], judge.memory["cache"])

@@ -1,0 +1,140 @@
+"""What the Triton executor launches: rounds that go together as far as a GPU has room, and a record that tells it."""
+
+import pytest
+import torch
+
+from wafer_triton.emulate import triton as triton_executor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.errors import BackendError
+from wafer_triton.kernels import one_round
+from wafer_triton.kernels.protocol import ARRIVALS
+from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.ops import mesh_gemm, run
+from wafer_triton.recipes import Recipe, recipe
+
+pytestmark = pytest.mark.slow
+
+
+def of(op: str, mesh: str) -> tuple[Recipe, tuple[torch.Tensor, ...]]:
+    """A product on a mesh, and its operands."""
+    shapes = ((5, 7), (7, 4)) if op == "gemm" else ((1, 7), (7, 5))
+    return recipe(op, as_mesh(mesh), "fp32", shapes, ()), tuple(map(torch.randn, shapes))
+
+
+def test_meshgemm_is_one_launch_a_round(launches):
+    run(*of("gemm", "4"), TritonExecutor())
+    assert launches["one_round"] == 4 and launches["gemm"] == 0
+    assert launches["copy"] == 2, "lines that were aligned in an odd number of steps; the sums round themselves"
+    assert launches["exchange_kernel"] == 2, "alignment: two rounds, both operands and directions at once"
+
+
+@pytest.fixture
+def gpu_that_holds(monkeypatch):
+    """Stands in for a GPU that holds so many programs: several rounds in a launch are run one by one here."""
+
+    def several(c, out, a, b, neighbours, counters, cores, *, rounds, here, **params):
+        assert counters[here].eq(ARRIVALS).all() and counters[1 - here].eq(0).all()
+        to_a, to_b, from_a, from_b = neighbours.t().contiguous()
+        assert to_a[from_a].equal(to_b[from_b]) and to_a[from_a].equal(torch.arange(len(to_a), dtype=torch.int32))
+        for number in range(rounds):
+            now, then = (here + number) % 2, (here + number + 1) % 2
+            target = out if number == rounds - 1 else c
+            one_round(c, target, a[now], b[now], a[then], b[then], to_a, to_b, cores, **params)
+            params["add"] = True
+        counters[here], counters[1 - here] = (ARRIVALS, 0) if rounds % 2 == 0 else (0, ARRIVALS)
+
+    def holds(programs: int) -> None:
+        monkeypatch.setattr(triton_executor, "residency", lambda *_, **__: programs)
+        monkeypatch.setattr(triton_executor, "several_rounds", several)
+
+    return holds
+
+
+@pytest.mark.parametrize(
+    ("holds", "launch", "launches"),
+    [
+        (25, "auto", ("compute-shift, 5 rounds in a launch",)),
+        (25, "persistent", ("compute-shift, 5 rounds in a launch",)),
+        (11, "auto", ("compute-shift, 2 rounds in a launch", "compute-shift, 1 round in a launch")),
+        (10, "auto", ("compute-shift, 1 round in a launch",)),
+        (25, "rounds", ("compute-shift, 1 round in a launch",)),
+    ],
+)
+def test_as_many_rounds_in_a_launch_as_the_gpu_has_room_for(gpu_that_holds, holds, launch, launches):
+    """5 x 5: a neighbour is 10 programs away at most, so 11 are a window for two rounds."""
+    gpu_that_holds(holds)
+    on = TritonExecutor(launch=launch, poison=True)
+    a, b = torch.randint(-3, 4, (10, 15)).float(), torch.randint(-3, 4, (15, 20)).float()
+    schedule = recipe("gemm", Mesh(5, 5), "bf16", ((10, 15), (15, 20)), ()).schedule
+    tiles = {"a": scatter(a, schedule.mesh, "(y m) (x k)").tiles, "b": scatter(b, schedule.mesh, "(y k) (x n)").tiles}
+    program = on.bind(schedule, tiles)
+    for _ in range(2):  # the counters begin anew
+        for name, tile in tiles.items():
+            program.write(name, tile)
+        program.run()
+        found = MeshTensor(schedule.mesh, program.read("out"), "(y m) (x n)", (10, 20), {}).gather()
+        assert torch.equal(found, (a @ b).bfloat16())
+    said = [what.split(" x ")[-1] for what in program.launches if "compute-shift" in what]
+    assert tuple(said) == launches
+
+
+def test_the_launch_that_needs_most_of_the_gpu_says_how_many_rounds_go_together(gpu_that_holds, monkeypatch):
+    """A kernel that rounds its sums, or goes on from others, may take more registers than one that does neither."""
+    gpu_that_holds(25)
+    schedule = recipe("gemm", Mesh(4, 4), "bf16", ((4, 4), (4, 4)), ()).schedule
+    tiles = {name: torch.ones(4, 4, 1, 1) for name in "ab"}
+
+    def holds(c, out, *_, add, **__):
+        assert c.tensor.dtype == torch.float32
+        return 16 - 7 * (out.tensor.dtype == torch.bfloat16) - add
+
+    monkeypatch.setattr(triton_executor, "residency", holds)
+    with pytest.raises(BackendError, match="holds 8 programs of this kernel at once, the mesh of 4 x 4 needs 16"):
+        TritonExecutor(launch="persistent").bind(schedule, tiles)
+
+
+def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):
+    gpu_that_holds(9)
+    a, b = torch.ones(3, 3), torch.ones(3, 3)
+    for launch, said in (("auto", "3 rounds in a launch"), ("rounds", "3 x compute-shift, 1 round in a launch")):
+        c, record = mesh_gemm(a, b, mesh=3, backend="triton", launch=launch, record=True)
+        assert torch.equal(c, a @ b)
+        assert any(said in what for what in record.launches), record.launches
+        assert len((record + record).launches) == 2 * len(record.launches)
+    assert mesh_gemm(a, b, mesh=3, record=True)[1].launches == ()
+    with pytest.raises(BackendError, match="launch: backend 'torch' launches no kernels; leave it out, or use"):
+        mesh_gemm(a, b, mesh=3, launch="rounds")
+
+
+def test_a_mesh_that_does_not_fit_says_how_many_programs_do(gpu_that_holds):
+    gpu_that_holds(24)
+    schedule = recipe("gemm", Mesh(5, 5), "fp32", ((5, 5), (5, 5)), ()).schedule
+    tiles = {name: torch.zeros(5, 5, 1, 1) for name in "ab"}
+    words = r"holds 24 programs of this kernel at once, the mesh of 5 x 5 needs 25; use launch='auto', or a smaller"
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(launch="persistent").bind(schedule, tiles)
+    gpu_that_holds(0)
+    with pytest.raises(BackendError, match="launch='persistent' needs a GPU, as programs wait for each other"):
+        TritonExecutor(launch="persistent").bind(schedule, tiles)
+    with pytest.raises(BackendError, match="launch 'always': choose one of auto, persistent, rounds"):
+        TritonExecutor(launch="always")
+
+
+@pytest.mark.parametrize("side", [3, 4])
+def test_elided_meshgemm_is_one_launch_and_moves_nothing(launches, side):
+    run(*of("gemm", str(side)), TritonExecutor(exchange="elided"))
+    found = {name: number for name, number in launches.items() if number}
+    assert found == {"elided": 1} | ({"copy": 1} if side % 2 else {}), "an odd side's B goes home first"
+
+
+def test_meshgemv_is_one_launch_and_a_broadcast(launches):
+    run(*of("gemv", "9x1"), TritonExecutor())
+    assert launches["tree"] == 1 and launches["gemm"] == 0
+    assert launches["exchange_kernel"] == 1, "both ways from the root"
+    assert launches["add"] == 0
+
+
+def test_elided_meshgemv_is_one_launch(launches):
+    run(*of("gemv", "9x1"), TritonExecutor(exchange="elided"))
+    assert launches["tree"] == 1 and launches["exchange_kernel"] == 0, "the rounding reads the sum at the root"

@@ -1,0 +1,213 @@
+"""The torch executor: the round rule, what poison may reach, and the messages of a tree."""
+
+import numpy as np
+import pytest
+import torch
+
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.ops import run
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule.rounds import Builder, Cores, Schedule
+
+pytestmark = pytest.mark.slow
+
+EXCHANGES = ("explicit", "elided")
+exchanges = pytest.mark.parametrize("exchange", EXCHANGES)
+
+
+def values(made: Schedule, given: dict[str, torch.Tensor], exchange: str = "explicit", **options) -> dict:
+    program = TorchExecutor(exchange=exchange, **options).bind(made, given)
+    program.run()
+    return {name: program.read(name) for name, buffer in made.buffers.items() if buffer.role != "scratch"}
+
+
+# --- poison ---
+
+CASES = {
+    "gemm": ((7, 5), (5, 9)),
+    "gemm-transposed": ((7, 5), (9, 5)),
+    "gemv": ((2, 7), (7, 5)),
+    "rms_norm": ((7, 5), (5,)),
+    "softmax": ((7, 5),),
+}
+OPTIONS = {
+    "gemm": [{"algorithm": one} for one in ("mesh", "cannon", "summa", "allgather")],
+    "gemv": [{"algorithm": one} for one in ("ktree", "pipeline", "two-phase", "star", "ring")],
+}
+
+
+def named() -> list:
+    found = []
+    for case, shapes in CASES.items():
+        name = case.split("-")[0]
+        for options in OPTIONS.get(name, [{}]):
+            more = options | ({"transposed": True} if case.endswith("transposed") else {})
+            found.append(pytest.param(name, shapes, tuple(more.items()), id="-".join([case, *options.values()])))
+    return found
+
+
+@exchanges
+@pytest.mark.parametrize("mesh", ["1", "2", "5", "2x3", "4x1"])
+@pytest.mark.parametrize(("name", "shapes", "options"), named())
+def test_poison_reaches_no_result(name, shapes, options, mesh, exchange):
+    made = recipe(name, as_mesh(mesh), "fp32", shapes, options)
+    operands = tuple(torch.randn(shape) for shape in shapes)
+    clean = run(made, operands, TorchExecutor(exchange=exchange)).gather()
+    poisoned = run(made, operands, TorchExecutor(exchange=exchange, poison=True)).gather()
+    assert not poisoned.isnan().any()
+    assert torch.equal(clean, poisoned)
+
+
+@exchanges
+@pytest.mark.parametrize("algorithm", ["ktree", "pipeline", "two-phase", "star", "ring"])
+def test_poison_reaches_no_all_reduce(algorithm, exchange):
+    x = torch.randn(3, 5, 7)
+    made = recipe("all_reduce", Mesh(3, 5), "fp32", ((3, 5, 7),), (("axis", "x"), ("algorithm", algorithm)))
+    got = run(made, (x,), TorchExecutor(exchange=exchange, poison=True)).tiles
+    torch.testing.assert_close(got, x.sum(1, keepdim=True).expand_as(x))
+
+
+def test_poison_is_seen_where_it_is_read():
+    b = Builder(Mesh(1, 2), "poisoned")
+    b.buffer("s", (1,), "fp32")
+    b.buffer("out", (1,), "fp32", "output")
+    b.round(b.local("copy", "out", "s", size=1))
+    assert values(b.build(), {}, poison=True)["out"].isnan().all()
+    assert values(b.build(), {})["out"].eq(0).all()
+
+
+# --- rounds ---
+
+
+def test_all_messages_of_a_round_leave_before_any_arrives_elsewhere():
+    b = Builder(Mesh(1, 4), "round")
+    for name in ("a", "b"):
+        b.buffer(name, (1,), "fp32", "resident")
+    b.round(b.exchange("x", "a", "b", [3, 0, 1, 2], [0, 1, 2, 3]), b.local("add", "b", ("b", "a"), size=1))
+    a = torch.tensor([1.0, 2, 4, 8]).view(1, 4, 1)
+    for exchange in EXCHANGES:
+        got = values(b.build(), {"a": a, "b": torch.zeros(1, 4, 1)}, exchange)
+        assert got["b"].flatten().tolist() == [9, 3, 6, 12] and torch.equal(got["a"], a)
+
+
+def test_what_a_buffer_stores_is_rounded_to_its_dtype():
+    b = Builder(Mesh(1, 2), "rounding")
+    b.buffer("x", (2,), "fp32", "input")
+    for name in ("fp16", "bf16", "fp32"):
+        b.buffer(name, (2,), name, "output")
+        b.round(b.local("copy", name, "x", size=2))
+    x = torch.tensor([[[1 + 2**-12, 70000.0], [1 / 3, -1e-9]]])
+    for exchange in EXCHANGES:
+        got = values(b.build(), {"x": x}, exchange)
+        for name, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp32", torch.float32)):
+            assert torch.equal(got[name], x.to(dtype))
+
+
+def test_inputs_are_rounded_and_copied():
+    b = Builder(Mesh(1, 1), "given")
+    b.buffer("x", (1,), "fp16", "resident")
+    b.round(b.local("add", "x", ("x", "x"), size=1))
+    given = torch.full((1, 1, 1), 1 / 3)
+    program = TorchExecutor().bind(b.build(), {"x": given})
+    program.run()
+    assert given.item() == torch.tensor(1 / 3).item()
+    assert program.read("x").item() == (torch.tensor(1 / 3).half() * 2).item()
+
+
+@exchanges
+def test_a_program_runs_again_on_new_inputs(exchange):
+    made = recipe("gemm", Mesh(2, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
+    executor = TorchExecutor(exchange=exchange, poison=True)
+    first, second = ({name: torch.randn(6, 6, 1, 1) for name in "ab"} for _ in range(2))
+    program = executor.bind(made, first)
+    for tensors in (first, second, first):
+        for name, tiles in tensors.items():
+            program.write(name, tiles)
+        program.run()
+        fresh = executor.bind(made, tensors)
+        fresh.run()
+        assert torch.equal(program.read("out"), fresh.read("out"))
+        assert program.read("out").isfinite().all()
+
+
+@exchanges
+def test_programs_share_memory(exchange):
+    b = Builder(Mesh(1, 3), "shared")
+    b.buffer("x", (2,), "fp32", "resident")
+    b.like("x.next", "x")
+    b.round(b.exchange("x", "x", "x.next", [2, 0, 1], [0, 1, 2]))
+    b.round(b.local("copy", "x", "x.next", size=2))
+    made, executor = b.build(), TorchExecutor(exchange=exchange)
+    x = torch.arange(6.0).view(1, 3, 2)
+    scratch: dict = {}
+    first = executor.bind(made, {"x": x}, None, scratch)
+    second = executor.bind(made, {}, first.memory, scratch)
+    assert first.memory["x"] is second.memory["x"] and first.memory["x.next"] is second.memory["x.next"]
+    first.run()
+    second.run()
+    assert torch.equal(first.read("x"), x.roll(2, 1))
+    other = executor.bind(made, {"x": x}, None, scratch)
+    assert other.memory["x"] is not first.memory["x"]
+
+
+# --- messages of a tree ---
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("alike", [False, True])
+def test_messages_are_added_where_they_arrive(alike, slots, exchange):
+    b = Builder(Mesh(3, 4), "messages")
+    b.buffer("acc", (4,), "fp32", "output")
+    b.buffer("inbox", (4,), "fp32", "scratch", slots)
+    ends = ([0], [1], None) if alike else ([[0], [1], [2]], [[1], [2], [3]], np.arange(3))
+    move = b.exchange("x", "acc", "inbox", *ends)
+    b.round(move, b.local("add", "acc", ("acc", "inbox"), move.receivers, size=4))
+    x = torch.randn(3, 4, 4)
+    wanted = x.clone()
+    for row in range(3):
+        at = 0 if alike else row
+        wanted[row, at + 1] += x[row, at]
+    assert torch.equal(values(b.build(), {"acc": x}, exchange)["acc"], wanted)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_a_message_is_added_only_on_the_lines_that_say_so(exchange):
+    b = Builder(Mesh(3, 4), "one line")
+    b.buffer("acc", (4,), "fp32", "output")
+    b.buffer("inbox", (4,), "fp32")
+    move = b.exchange("x", "acc", "inbox", [0], [1])
+    b.round(move, b.local("add", "acc", ("acc", "inbox"), Cores("x", move.recv, np.array([0])), size=4))
+    x = torch.randn(3, 4, 4)
+    wanted = x.clone()
+    wanted[0, 1] += x[0, 0]
+    assert torch.equal(values(b.build(), {"acc": x}, exchange)["acc"], wanted)
+
+
+# --- errors ---
+
+
+def test_an_unknown_exchange_lists_the_known():
+    with pytest.raises(BackendError, match="exchange 'lazy': choose one of explicit, elided"):
+        TorchExecutor(exchange="lazy")
+
+
+def test_tensors_must_be_given_and_fit():
+    b = Builder(Mesh(2, 3), "fit")
+    b.buffer("x", (4,), "fp32", "input")
+    b.round(b.local("copy", "x", "x", size=4))
+    made = b.build()
+    with pytest.raises(ShapeError, match="fit: no tensor given for input buffer 'x'"):
+        TorchExecutor().bind(made, {})
+    for shape in ((2, 3, 5), (3, 2, 4), (2, 3), (24,)):
+        text = r"fit: buffer 'x' is \[4\] x 1 on 2 x 3 cores, the tensor given is \[" + ", ".join(map(str, shape))
+        with pytest.raises(ShapeError, match=text):
+            TorchExecutor().bind(made, {"x": torch.zeros(shape)})
+    with pytest.raises(ShapeError, match="fit: no buffer 'y' to give a tensor to; it has x"):
+        TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4), "y": torch.zeros(2, 3, 4)})
+    program = TorchExecutor().bind(made, {"x": torch.zeros(2, 3, 4)})
+    for use in (lambda: program.read("y"), lambda: program.write("y", torch.zeros(2, 3, 4))):
+        with pytest.raises(ShapeError, match="fit: no buffer 'y'; it has x"):
+            use()

@@ -1,0 +1,75 @@
+"""The kernel of reduce trees against local operations in order, under the interpreter as tests/test_kernels.py."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tiles import DEVICE, memory, same_bits, table, tiles
+from wafer_triton import local
+from wafer_triton.errors import BackendError
+from wafer_triton.kernels import Operand, find
+from wafer_triton.kernels.tree import tree
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+# Two groups, chains from both ends to their roots 1 and 4, then 4 to 1; core 6 alone feeds 4 a third message.
+PARENT = [1, -1, 1, 4, 1, 4, 4]
+SLOT = [0, -1, 1, 0, 2, 1, 2]
+ORDER = [6, 0, 5, 2, 3, 4, 1]
+
+
+def run_tree(acc: Operand, size: int, times: int = 1, **params) -> Tensor:
+    """Reduce over the tree above, in NaN-filled mailboxes; every core's final vector [cores, size]."""
+    children = [sum(parent == core for parent in PARENT) for core in range(7)]
+    mailbox = memory(torch.full((7, 3 * size), float("nan"), dtype=acc.tensor.dtype))
+    flags = torch.zeros(7, 3, dtype=torch.int32, device=DEVICE)
+    for _ in range(times):
+        tree(acc, mailbox, flags, *map(table, (ORDER, children, PARENT, SLOT)), size=size, **params)
+    assert not flags.any()
+    return tiles(acc, size, 7)
+
+
+def fold(values: Tensor, op: str) -> Tensor:
+    """The same reduction as a sequence of local operations, each rounded to the buffer's dtype."""
+    values = values.clone()
+    for core in ORDER:
+        children = sorted((SLOT[child], child) for child in range(7) if PARENT[child] == core)
+        for _, child in children:
+            total = values[core].float()
+            local.find(op).run(total, values[core].float(), values[child].float(), size=total.numel())
+            values[core] = total.to(values.dtype)
+    return values
+
+
+@dtypes
+@pytest.mark.parametrize("op", ["add", "maximum"])
+@pytest.mark.parametrize("size", [1, 35, 1030])
+def test_tree_is_a_sequence_of_local_operations(dtype, op, size):
+    torch.manual_seed(0)
+    values = torch.randn(7, size).to(dtype)
+    assert same_bits(run_tree(memory(values), size, op=op), fold(values, op))
+
+
+def test_tree_leaves_its_flags_ready_for_the_next_launch():
+    values = torch.randint(-3, 4, (7, 35)).float()
+    assert torch.equal(run_tree(memory(values), 35, times=2), fold(fold(values, "add"), "add"))
+
+
+def test_tree_refuses_another_operation():
+    with pytest.raises(BackendError, match="one of add, maximum, not 'mean'"):
+        run_tree(memory(torch.zeros(7, 1)), 1, op="mean")
+
+
+@dtypes
+@pytest.mark.parametrize(("m", "accumulate"), [(1, "fp32"), (6, "fp32"), (2, "fp16")])
+def test_mesh_gemv_is_one_launch(dtype, m, accumulate):
+    torch.manual_seed(0)
+    k, n = 5, 35
+    params = {"m": m, "k": k, "n": n, "accumulate": accumulate}
+    x, w = (torch.randint(-3, 4, (7, numel)).to(dtype) for numel in (m * k, k * n))
+    product = torch.zeros(7, m * n)
+    local.find("gemm").run(product, x.float(), w.float(), **params)
+    acc = memory(torch.full((7, m * n), float("nan"), dtype=dtype))
+    got = run_tree(acc, m * n, times=2, before=[find("gemm").part((acc,), (memory(x), memory(w)), **params)])
+    assert same_bits(got, fold(product.to(dtype), "add"))

@@ -1,0 +1,311 @@
+"""The Triton executor against the torch executor: operations, a decoder layer, order of cores, poison, launches.
+
+Run by Triton's interpreter on the CPU; with TRITON_INTERPRET=0 on a machine with CUDA the compiled kernels are judged.
+"""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+
+from wafer_triton.emulate import triton as triton_executor
+from wafer_triton.emulate.launches import sends_of
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.errors import BackendError
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.ops import mesh_gemm, run
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule.rounds import Builder, Cores, Schedule, Slot
+from wafer_triton.testing import assert_close
+
+pytestmark = pytest.mark.slow
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+dtypes = pytest.mark.parametrize("dtype", DTYPES)
+exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
+SHAPES = {
+    "gemm": ((5, 7), (7, 4)),
+    "gemm-transposed": ((5, 7), (4, 7)),
+    "gemm-cannon": ((5, 7), (7, 4)),
+    "gemm-summa": ((5, 7), (7, 4)),
+    "gemm-allgather": ((5, 7), (7, 4)),
+    "gemv": ((1, 7), (7, 5)),
+    "gemv-batch": ((2, 7), (7, 5)),
+    "gemv-ring": ((1, 7), (7, 5)),
+    "gemv-star": ((1, 7), (7, 5)),
+    "gemv-pipeline": ((1, 7), (7, 5)),
+    "gemv-two-phase": ((1, 7), (7, 5)),
+    "rms_norm": ((5, 7), (7,)),
+    "softmax": ((5, 7),),
+}
+FEW = ("gemm", "gemm-transposed", "gemm-summa", "gemv", "gemv-ring", "rms_norm", "softmax")
+cases = pytest.mark.parametrize("case", SHAPES)
+few_cases = pytest.mark.parametrize("case", FEW)
+
+
+def made(case: str, mesh: str, dtype: str = "fp32", **more):
+    name, _, what = case.partition("-")
+    options = dict(more)
+    if what == "transposed":
+        options["transposed"] = True
+    elif what not in ("", "batch"):
+        options["algorithm"] = what
+    return recipe(name, as_mesh(mesh), dtype, SHAPES[case], tuple(options.items()))
+
+
+def operands(case: str, dtype: str = "fp32", integers: bool = False) -> tuple[torch.Tensor, ...]:
+    draw = (lambda *shape: torch.randint(-3, 4, shape).float()) if integers else torch.randn
+    return tuple(draw(*shape).to(DTYPES[dtype]) for shape in SHAPES[case])
+
+
+def bits(one: torch.Tensor) -> bytes:
+    return one.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+
+
+def agree(one: torch.Tensor, two: torch.Tensor, dtype: str) -> None:
+    """Equal but for the order of fp32 sums, which may tip one rounding."""
+    assert_close(one, two.double(), dtype, two * (1 + 1e-6))
+
+
+# --- operations ---
+
+
+@dtypes
+@cases
+@pytest.mark.parametrize("mesh", ["3", "2x1"])
+def test_operations_agree_with_torch(case, mesh, dtype):
+    given, recipe_ = operands(case, dtype), made(case, mesh, dtype)
+    want = run(recipe_, given, TorchExecutor()).gather()
+    got = run(recipe_, given, TritonExecutor()).gather().cpu()
+    agree(got, want, dtype)
+
+
+@pytest.mark.parametrize("case", [case for case in SHAPES if case.startswith("gem")])
+def test_products_of_integers_are_exact(case):
+    given = operands(case, integers=True)
+    got = run(made(case, "3"), given, TritonExecutor()).gather().cpu()
+    assert torch.equal(got, given[0] @ (given[1].T if case.endswith("transposed") else given[1]))
+
+
+@pytest.mark.parametrize("case", ["gemm", "gemm-transposed", "gemv"])
+@pytest.mark.parametrize("mesh", ["1", "3"])
+def test_fp16_accumulation_is_the_same_bits_as_torch(case, mesh):
+    given, recipe_ = operands(case, "fp16"), made(case, mesh, "fp16", accumulate="fp16")
+    want = run(recipe_, given, TorchExecutor()).gather()
+    assert bits(run(recipe_, given, TritonExecutor()).gather()) == bits(want)
+
+
+@exchanges
+@few_cases
+@pytest.mark.parametrize("mesh", ["3", "1x2"])
+def test_the_order_of_cores_changes_nothing(case, mesh, exchange):
+    given, recipe_ = operands(case), made(case, mesh)
+    want = bits(run(recipe_, given, TritonExecutor(exchange=exchange)).gather())
+    for seed in (1, 2):
+        assert bits(run(recipe_, given, TritonExecutor(exchange=exchange, shuffle=seed)).gather()) == want, seed
+
+
+@dtypes
+@few_cases
+@pytest.mark.parametrize("mesh", ["3"])
+def test_explicit_and_elided_are_the_same_bits(case, mesh, dtype):
+    given, recipe_ = operands(case, dtype), made(case, mesh, dtype)
+    explicit, elided = (run(recipe_, given, TritonExecutor(exchange=how)).gather() for how in ("explicit", "elided"))
+    assert bits(explicit) == bits(elided)
+
+
+@exchanges
+@cases
+def test_poison_reaches_no_result(case, exchange):
+    given, recipe_ = operands(case), made(case, "2x3" if case.startswith("gemv") else "3")
+    clean = run(recipe_, given, TritonExecutor(exchange=exchange)).gather()
+    poisoned = run(recipe_, given, TritonExecutor(exchange=exchange, poison=True, shuffle=1)).gather()
+    assert bits(clean) == bits(poisoned) and poisoned.isfinite().all()
+
+
+@pytest.mark.parametrize("groups", [(), (2,), (3, 2)], ids=str)
+@pytest.mark.parametrize("op", ["add", "maximum"])
+def test_all_reduce(op, groups):
+    x = torch.randint(-9, 10, (2, 7, 3)).float()
+    options = (("axis", "x"), ("op", op), ("groups", groups))
+    got = run(recipe("all_reduce", Mesh(2, 7), "fp32", ((2, 7, 3),), options), (x,), TritonExecutor(shuffle=2)).tiles
+    want = x.sum(1, keepdim=True) if op == "add" else x.amax(1, keepdim=True)
+    assert torch.equal(got.cpu(), want.expand_as(x))
+
+
+def test_the_public_operations_take_the_backend():
+    a, b = torch.randint(-3, 4, (5, 7)).float(), torch.randint(-3, 4, (7, 4)).float()
+    device = TritonExecutor().device
+    got = mesh_gemm(a.to(device), b.to(device), mesh=2, backend="triton")
+    assert got.device.type == torch.device(device).type and torch.equal(got.cpu(), a @ b)
+
+
+@exchanges
+def test_a_program_runs_again_on_new_inputs(exchange):
+    schedule = recipe("gemm", Mesh(3, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
+    given = [{name: torch.randn(3, 3, 2, 2) for name in "ab"} for _ in range(2)]
+    program = TritonExecutor(exchange=exchange, poison=True).bind(schedule, given[0])
+    for tiles in (given[0], given[1], given[0]):
+        for name, tile in tiles.items():
+            program.write(name, tile.to(program.memory[name].device))
+        program.run()
+        fresh = TorchExecutor().bind(schedule, tiles)
+        fresh.run()
+        agree(program.read("out").cpu(), fresh.read("out"), "fp32")
+
+
+# --- rounds that only look like a compute-shift ---
+
+
+def beside_a_product(kind: str) -> Schedule:
+    b = Builder(Mesh(1, 3), kind)
+    for name in ("a", "w"):
+        b.buffer(name, (2, 2), "fp32", "resident", 2 if kind == "another-slot" else 1)
+    b.buffer("next", (2, 2), "fp32", "output")
+    b.buffer("c", (2, 2), "fp32", "output")
+    ring, here = [2, 0, 1], [0, 1, 2]
+    product = b.local("gemm", "c", ("a", "w"), m=2, k=2, n=2)
+    moves = {
+        "ring": b.exchange("x", "a", "next", ring, here),
+        "multicast": b.exchange("x", "a", "next", 0, here),
+        "another-slot": b.exchange("x", Slot("a", 1), "next", ring, here),
+        "into-an-input": b.exchange("x", "a", "w", ring, here),
+        "some": b.exchange("x", "a", "next", [0], [1]),
+        "output": b.exchange("x", "next", "a", ring, here),
+    }
+    if kind == "output":
+        b.buffer("other", (2, 2), "fp32", "output")
+        moves[kind] = b.exchange("x", "next", "other", ring, here)
+    b.round(moves[kind], product)
+    return b.build()
+
+
+@exchanges
+@pytest.mark.parametrize("kind", ["ring", "multicast", "another-slot", "into-an-input", "some", "output"])
+def test_rounds_beside_a_product(kind, exchange):
+    schedule = beside_a_product(kind)
+    (round_,) = schedule.rounds
+    assert (sends_of(round_, schedule.mesh) is not None) == (kind == "ring")
+    given = {name: torch.randint(-3, 4, (1, 3, schedule.buffers[name].slots * 4)).float() for name in ("a", "w")}
+    found = []
+    for executor in (TorchExecutor(), TritonExecutor(exchange=exchange)):
+        program = executor.bind(schedule, given)
+        program.run()
+        found.append({name: program.read(name).cpu() for name in schedule.buffers})
+    for name, value in found[0].items():
+        assert torch.equal(value, found[1][name]), name
+
+
+def test_reductions_that_one_launch_cannot_do_take_several():
+    """A core that receives again after it has sent, and a second reduction of another buffer."""
+    b = Builder(Mesh(1, 4), "several")
+    for name in ("s", "t"):
+        b.buffer(name, (2,), "fp32", "resident")
+        b.like(f"{name}.up", name)
+
+    def add(name, send, recv):
+        exchange = b.exchange("x", name, f"{name}.up", send, recv)
+        b.round(exchange, b.local("add", name, (name, f"{name}.up"), Cores("x", exchange.recv), size=2))
+
+    add("s", [0, 2], [1, 3])
+    add("s", [1], [3])
+    add("s", [3], [0])  # 0 has sent already
+    add("t", [3], [2])
+    add("s", [0], [2])
+    schedule = b.build()
+    given = {name: torch.randint(-9, 10, (1, 4, 2)).float() for name in "st"}
+    found = []
+    for executor in (TorchExecutor(), TritonExecutor(shuffle=3), TritonExecutor(exchange="elided")):
+        program = executor.bind(schedule, given)
+        program.run()
+        found.append({name: program.read(name).cpu() for name in "st"})
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in "st")
+
+
+@exchanges
+@pytest.mark.parametrize("role", ["scratch", "output"])
+def test_what_a_reduction_received_may_be_read_later(role, exchange):
+    """An exclusive prefix sum: every core keeps what arrives from its left."""
+    b = Builder(Mesh(1, 3), "scan")
+    b.buffer("s", (1,), "fp32", "resident")
+    b.buffer("inbox", (1,), "fp32", role)
+    b.buffer("out", (1,), "fp32", "output")
+    for core in (0, 1):
+        arrival = b.exchange("x", "s", "inbox", [core], [core + 1])
+        b.round(arrival, b.local("add", "s", ("s", "inbox"), Cores("x", arrival.recv), size=1))
+    if role == "scratch":
+        b.round(b.local("copy", "out", "inbox", Cores("x", np.array([1, 2])), size=1))
+    program = TritonExecutor(exchange=exchange).bind(b.build(), {"s": torch.tensor([1.0, 2, 4]).view(1, 3, 1)})
+    program.run()
+    assert program.read("s").flatten().tolist() == [1, 3, 7]
+    assert program.read("out" if role == "scratch" else "inbox").flatten().tolist() == [0, 1, 3]
+
+
+# --- errors ---
+
+
+def test_a_cpu_needs_the_interpreter(monkeypatch):
+    monkeypatch.setattr(triton_executor, "INTERPRET", type("Off", (), {"value": False}))
+    with pytest.raises(BackendError, match="runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch"):
+        TritonExecutor(device="cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises(BackendError, match="found no GPU; use backend='torch', or set TRITON_INTERPRET=1"):
+            TritonExecutor()
+        assert not triton_executor.available()
+
+
+def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):
+    entered = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext(entered.append(device)))
+    with TritonExecutor(device="cuda:1").on_device(), TritonExecutor(device="cuda").on_device():
+        assert entered == ["cuda:1"]
+    on = TritonExecutor()
+    monkeypatch.setattr(on, "on_device", lambda: nullcontext(entered.append("here")))
+    run(made("gemm", "2"), operands("gemm"), on)
+    assert entered[1:] == ["here"] * 2, "to plan, and to run"
+
+
+@pytest.fixture
+def small_old_gpu(monkeypatch):
+    """A GPU of 2,000 B, half of them free, 200 B more in torch's cache, without bf16."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 700)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 500)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+
+
+def test_a_mesh_beyond_the_gpus_memory_says_what_it_needs_and_what_is_free(small_old_gpu):
+    # a, b and their second slots 4 B each, fp32 sums and rounded ones, 4 B each: 24 B on 64 cores
+    schedule = recipe("gemm", Mesh(8, 8), "fp32", ((8, 8), (8, 8)), ()).schedule
+    words = (
+        r"the tiles of 8 x 8 cores take 1,536 B of memory, cuda has 1,200 B free; use a smaller mesh or smaller tiles"
+    )
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(device="cuda").bind(schedule, {name: torch.zeros(8, 8, 1, 1) for name in "ab"})
+
+
+def test_a_gpu_without_bf16_is_named(small_old_gpu):
+    schedule = recipe("gemm", Mesh(2, 2), "bf16", ((2, 2), (2, 2)), ()).schedule
+    words = "Tesla V100 has no bf16 arithmetic; use fp16 or fp32, or backend='torch'"
+    with pytest.raises(BackendError, match=words):
+        TritonExecutor(device="cuda").bind(schedule, {name: torch.zeros(2, 2, 1, 1) for name in "ab"})
+
+
+def test_an_operation_without_a_kernel_is_named_before_anything_runs(monkeypatch):
+    monkeypatch.delitem(triton_executor.table.KERNELS, "copy")
+    b = Builder(Mesh(1, 1), "lacking")
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("b", (1,), "fp32", "output")
+    b.round(b.local("copy", "b", "a", size=1))
+    with pytest.raises(BackendError, match="local operation 'copy' has no Triton kernel; known: add, "):
+        TritonExecutor().bind(b.build(), {"a": torch.zeros(1, 1, 1)})

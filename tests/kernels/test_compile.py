@@ -1,0 +1,167 @@
+"""Every kernel compiled ahead of time for three GPUs, none of which need be present: no spills, bounded shared memory.
+
+Run as a script, `python test_compile.py cuda 90 32`, it lets the launchers launch, compiles what they would have
+launched for that target, and prints what the compiler made of each. The tests read that: the compiler has a process
+to itself, because a process that interprets kernels cannot compile them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_kernel_compiles_well(target):
+    from wafer_triton.kernels import KERNELS
+
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    child = subprocess.run(
+        [sys.executable, "-P", __file__, *map(str, TARGETS[target])], env=env, capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr
+    built = json.loads(child.stdout)
+
+    between_cores = {"exchange", "one_round", "several_rounds", "elided", "tree", "mesh_gemv"}
+    assert {case.split()[0] for case in built} >= {*KERNELS, *between_cores}
+    assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
+
+
+def faults(target: str, case: str, seen: dict) -> Iterator[str]:
+    """What is wrong with one compiled kernel."""
+    if seen["spills"]:
+        yield f"{case}: {seen['spills']} B of registers spill"
+    if seen["shared"] > seen["shared_bound"]:
+        yield f"{case}: {seen['shared']} B of shared memory, bound {seen['shared_bound']} B"
+    # An SM has 64 Ki registers, a CU 128 Ki: with 16-bit operands at least three programs share them.
+    file = 128 * 1024 if target == "gfx942" else 64 * 1024
+    used = seen["registers"] * seen["num_warps"] * TARGETS[target][2]
+    if "float32" not in case and 3 * used > file:
+        yield f"{case}: {used} registers, three such programs do not fit in {file}"
+    matrix = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "gfx942": "v_mfma"}[target]
+    if case.endswith(" 64x64x64-bfloat16") and matrix not in seen["matrix_instructions"]:
+        yield f"{case}: no {matrix}, only {seen['matrix_instructions']!r}"
+    if case == "several_rounds 64x64x64-bfloat16" and target != "gfx942" and not seen["arrives_before_product"]:
+        yield f"{case}: neighbours wait for the product"
+    if case == "exchange 4096-bfloat16" and target != "gfx942" and seen["widest_access_bytes"] != 16:
+        yield f"{case}: at most {seen['widest_access_bytes']} B per access"
+
+
+def compile_all(compiled) -> dict[str, dict]:
+    """Compile what every launcher launches on typical tiles."""
+    import torch
+
+    from wafer_triton.kernels import Moves, Operand, find, one_round, several_rounds
+    from wafer_triton.kernels.elided import Labels, elided
+    from wafer_triton.kernels.exchange import exchange
+    from wafer_triton.kernels.gemm import plan
+    from wafer_triton.kernels.tree import tree
+
+    figures = {}
+    cores = torch.arange(4, dtype=torch.int32)
+
+    def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
+        return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
+
+    def record(case: str, bound: int, call, *args, **params) -> None:
+        figures[case] = compiled(call, *args, **params) | {"shared_bound": bound}
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        blocks = 32 * 1024  # two stages of 64 x 64 blocks of A and B in 16 bits; fp32 ones are less deep
+        scratch = 4 * 1024  # reductions across warps
+
+        for numel in (4096, 35):
+            one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores)
+            record(f"exchange {numel}-{name}", 0, exchange, (one,), (numel,))
+            record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
+
+        typical = ((64, 64, 64), (36, 96, 36), (1, 36, 96))
+        more = ((32, 32, 32), (33, 70, 65), (7, 5, 3), (4, 96, 36))
+        for m, k, n in typical if dtype == torch.float16 else typical + more:
+            c, a, b = tile(m * n, torch.float32), tile(m * k, dtype), tile(k * n, dtype)
+            shape = {"m": m, "k": k, "n": n}
+            for call, add in (("gemm", False), ("gemm_t", True)):
+                record(f"{call} {m}x{k}x{n}-{name}", blocks, find(call), (c,), (a, b), cores, **shape, add=add)
+            record(
+                f"gemm {m}x{k}x{n}-{name}-fp16acc",
+                scratch, find("gemm"), (c,), (a, b), cores, **shape, add=True, accumulate="fp16",
+            )  # fmt: skip
+            next_a, next_b, rounded = tile(m * k, dtype), tile(k * n, dtype), tile(m * n, dtype)
+            record(
+                f"one_round {m}x{k}x{n}-{name}",
+                blocks, one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **shape, add=True,
+            )  # fmt: skip
+            labels = Labels(cores, cores, 0)
+            record(
+                f"elided {m}x{k}x{n}-{name}",
+                3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1), **shape,
+            )  # fmt: skip
+            if dtype == torch.float16:
+                wide = tile(m * k, torch.float32)
+                record(f"gemm {m}x{k}x{n}-float32-{name}", blocks, find("gemm"), (c,), (wide, b), cores, **shape)
+
+        for m, k, n in (*typical, *more, (4, 64, 64), (2, 64, 128), (4, 64, 256)):
+            a, b, next_a, next_b = (tile(numel, dtype) for numel in (m * k, k * n) * 2)
+            shape = plan(a, b, m=m, k=k, n=n)
+            if shape["M"] <= shape["BLOCK_M"] and shape["N"] <= shape["BLOCK_N"]:
+                record(
+                    f"several_rounds {m}x{k}x{n}-{name}",
+                    blocks, several_rounds, tile(m * n, torch.float32), tile(m * n, dtype), (a, next_a), (b, next_b),
+                    cores, cores[None], cores, rounds=3, here=0, m=m, k=k, n=n, add=False,
+                )  # fmt: skip
+
+        for call in ("gemm", "gemm_t"):
+            for m in (1, 8):
+                shape = {"m": m, "k": 16, "n": 12, "heads": 9, "kv_heads": 3}
+                outs, ins = (tile(9 * m * 12, dtype),), (tile(9 * m * 16, dtype), tile(3 * 16 * 12, dtype))
+                record(f"{call} heads-{m}-{name}", blocks, find(call), outs, ins, cores, **shape)
+
+        flat = tile(3456, dtype)
+        for call, arity in (("add", 2), ("maximum", 2), ("copy", 1)):
+            record(f"{call} 3456-{name}", scratch, find(call), (flat,), (flat,) * arity, cores, size=3456)
+        m, n, heads, kv_heads = 36, 96, 9, 3
+        rows, scores = tile(heads * m, torch.float32), tile(heads * m * n, dtype)
+        record(f"sum_squares {name}", scratch, find("sum_squares"), (rows,), (flat,), cores, m=m, n=n)
+        record(
+            f"rms_scale {name}",
+            scratch, find("rms_scale"), (flat,), (flat, rows, flat), cores, m=m, n=n, width=576, eps=1e-5,
+        )  # fmt: skip
+        record(
+            f"rope {name}",
+            scratch, find("rope"), (scores,) * 3, (scores, flat, flat), cores, m=m, heads=heads, kv_heads=kv_heads, n=n,
+        )  # fmt: skip
+        softmax = {"heads": heads, "m": m, "n": n, "scale": 0.125}
+        record(f"row_max {name}", scratch, find("row_max"), (rows,), (scores, flat), cores, **softmax)
+        record(f"exp_sum {name}", scratch, find("exp_sum"), (scores, rows), (scores, flat, rows), cores, **softmax)
+        record(f"normalize {name}", scratch, find("normalize"), (scores,), (scores, rows), cores, m=m, heads=heads, n=n)
+        record(f"silu_mul {name}", scratch, find("silu_mul"), (flat,), (scores,), cores, m=m, n=n)
+
+        box, flags = tile(2 * 288, dtype), torch.zeros(4, 2, dtype=torch.int32)
+        tables = (flags, cores, cores, cores, cores)
+        for op in ("add", "maximum"):
+            record(f"tree {op}-{name}", scratch, tree, tile(288, dtype), box, *tables, size=288, op=op)
+        for m, k, n in ((1, 36, 288), (8, 64, 64)):
+            y, x, w = (tile(numel, dtype) for numel in (m * n, m * k, k * n))
+            product = find("gemm").part((y,), (x, w), m=m, k=k, n=n)
+            record(f"mesh_gemv {m}x{k}x{n}-{name}", blocks, tree, y, box, *tables, size=m * n, before=[product])
+            squares = tile(m, torch.float32)
+            norm = find("rms_scale").part((x,), (x, squares, tile(k, dtype)), m=m, n=k, width=576, eps=1e-5)
+            record(
+                f"norm, mesh_gemv {m}x{k}x{n}-{name}", blocks, tree, y, box, *tables, size=m * n, before=[norm, product]
+            )
+    return figures
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "harness"))
+    from ahead import recorder
+
+    json.dump(compile_all(recorder(*sys.argv[1:])), sys.stdout)

@@ -1,0 +1,292 @@
+"""Kernels against the torch definitions of local operations: on the CPU by Triton's interpreter.
+
+With `TRITON_INTERPRET=0` on a machine with CUDA the same tests judge the compiled kernels. Memory that a kernel is
+not told of is NaN throughout: read, it would show in a result; written, it would no longer be what it was.
+"""
+
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tiles import CORES, DEVICE, memory, same_bits, table, tiles
+from wafer_triton import local
+from wafer_triton.errors import BackendError
+from wafer_triton.kernels import KERNELS, Moves, Operand, find, one_round
+from wafer_triton.kernels.elementwise import elementwise
+from wafer_triton.kernels.exchange import exchange
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+RUNNING = [3, 0, 4]  # a subset, in no order
+dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One local operation: its parameters, and the elements of each output and input."""
+
+    op: str
+    outs: tuple[int, ...]
+    ins: tuple[int, ...]
+    params: dict = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return "-".join([self.op, *(f"{key}{value}" for key, value in self.params.items())])
+
+
+def matmul(op: str, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **more) -> Case:
+    sizes = {"m": m, "k": k, "n": n} | ({"heads": heads, "kv_heads": kv_heads} if heads > 1 else {})
+    return Case(op, (heads * m * n,), (heads * m * k, kv_heads * k * n), sizes | more)
+
+
+GEMMS = [
+    matmul(op, *shape, **more)
+    for op in ("gemm", "gemm_t")
+    for *shape, more in (
+        (1, 1, 1, {}),
+        (1, 36, 33, {}),
+        (1, 130, 7, {"add": True}),
+        (3, 5, 65, {"add": True}),
+        (5, 3, 2, {}),
+        (7, 70, 9, {"add": True}),
+        (36, 48, 36, {}),
+        (70, 17, 66, {"add": True}),
+        (1, 4, 6, 6, 2, {}),
+        (5, 4, 3, 4, 1, {"add": True}),
+        (3, 4, 5, {"accumulate": "fp16"}),
+        (2, 3, 4, 4, 2, {"accumulate": "fp16", "add": True}),
+        (33, 2, 65, {"accumulate": "fp16", "add": True}),
+    )
+]
+EXACT = [
+    *(Case(op, (n,), (n, n), {"size": n}) for op in ("add", "maximum") for n in (1, 35, 4100)),
+    *(Case("copy", (n,), (n,), {"size": n}) for n in (1, 35, 4100)),
+    *(Case("sum_squares", (m,), (m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))),
+]
+ROUNDED = [
+    *(
+        Case("rms_scale", (m * n,), (m * n, m, n), {"m": m, "n": n, "width": 3 * n, "eps": 1e-5})
+        for m, n in ((1, 1), (1, 36), (5, 7), (33, 35))
+    ),
+    *(
+        Case(
+            "rms_scale",
+            (m * groups * n,),
+            (m * groups * n, m * groups, (groups - kept) * n),
+            {"m": m, "n": n, "width": 3 * n, "eps": 1e-5, "groups": groups, "kept": kept},
+        )
+        for m, n, groups, kept in ((1, 4, 8, 2), (5, 6, 3, 1), (3, 2, 4, 0))
+    ),
+    *(
+        Case(
+            "rope",
+            (m * heads * n, m * kv_heads * n, m * kv_heads * n),
+            (m * (heads + 2 * kv_heads) * n, m * n // 2, m * n // 2),
+            {"m": m, "heads": heads, "kv_heads": kv_heads, "n": n},
+        )
+        for m, heads, kv_heads, n in ((1, 1, 1, 2), (3, 9, 3, 4), (5, 4, 1, 18))
+    ),
+    *(
+        Case(op, outs, ins, {"heads": heads, "m": m, "n": n, "scale": 0.375})
+        for heads, m, n in ((1, 1, 1), (3, 5, 7), (2, 3, 35), (1, 1, 1030))
+        for op, outs, ins in (
+            ("row_max", (heads * m,), (heads * m * n, m * n)),
+            ("exp_sum", (heads * m * n, heads * m), (heads * m * n, m * n, heads * m)),
+        )
+    ),
+    *(
+        Case("normalize", (m * heads * n,), (m * heads * n, heads * m), {"m": m, "heads": heads, "n": n})
+        for m, heads, n in ((1, 1, 1), (5, 3, 7), (1, 9, 130))
+    ),
+    *(Case("silu_mul", (m * n,), (2 * m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 96), (5, 7), (33, 35))),
+]
+
+
+def run(case: Case, ins: list[Tensor], outs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs of the kernel and of the definition on the running cores; asserts that nothing else is written."""
+    want = [out[RUNNING].float() for out in outs]
+    local.find(case.op).run(*want, *(x[RUNNING].float() for x in ins), **case.params)
+    want = [value.to(out.dtype) for value, out in zip(want, outs, strict=True)]
+
+    out_operands = tuple(memory(out) for out in outs)
+    in_operands = tuple(memory(x, [(i + shift) % CORES for i in range(CORES)]) for shift, x in enumerate(ins))
+    expected = [operand.tensor.cpu().clone() for operand in out_operands]
+    find(case.op)(out_operands, in_operands, table(RUNNING), **case.params)
+
+    got = [tiles(operand, out.shape[1])[RUNNING] for operand, out in zip(out_operands, outs, strict=True)]
+    for whole, operand, value in zip(expected, out_operands, got, strict=True):
+        rows = torch.tensor(RUNNING)[:, None] * operand.stride
+        whole[operand.offset + rows + torch.arange(value.shape[1])] = value
+        assert same_bits(whole, operand.tensor.cpu()), "written outside the running cores' tiles"
+    return got, want
+
+
+def draw(case: Case, dtype: torch.dtype, *, integers: bool) -> tuple[list[Tensor], list[Tensor]]:
+    torch.manual_seed(0)
+
+    def values(numel: int, positive: bool = False) -> Tensor:
+        x = torch.randint(-4, 5, (CORES, numel)).float() if integers else torch.randn(CORES, numel)
+        return (x.abs() + 1 if positive else x).to(dtype)
+
+    sums = {"rms_scale": 1, "normalize": 1}.get(case.op)  # this input is a sum of positive numbers
+    ins = [values(numel, place == sums) for place, numel in enumerate(case.ins)]
+    filled = local.find(case.op).updates(case.params)
+    outs = [values(n) if filled else torch.full((CORES, n), float("nan"), dtype=dtype) for n in case.outs]
+    return ins, outs
+
+
+def assert_rounds_alike(got: list[Tensor], want: list[Tensor]) -> None:
+    """Equal up to one rounding of the output dtype, and to the order of fp32 sums."""
+    for g, w in zip(got, want, strict=True):
+        slack = 2e-6 * w.float().abs().max().item()
+        torch.testing.assert_close(g.float(), w.float(), rtol=torch.finfo(w.dtype).eps, atol=slack)
+
+
+def test_every_local_operation_has_a_kernel():
+    assert local.LOCAL_OPS.keys() <= KERNELS.keys()
+
+
+def test_unknown_kernel_is_refused_with_the_way_out():
+    with pytest.raises(BackendError, match=r"'conv' has no Triton kernel; known: add, .*KERNELS\['conv'\] = element"):
+        find("conv")
+
+
+@dtypes
+@pytest.mark.parametrize("case", [*GEMMS, *EXACT], ids=str)
+def test_integers_are_exact(case, dtype):
+    got, want = run(case, *draw(case, dtype, integers=True))
+    for g, w in zip(got, want, strict=True):
+        assert torch.equal(g, w)
+
+
+@dtypes
+@pytest.mark.parametrize("case", [*ROUNDED, GEMMS[1], GEMMS[5], GEMMS[10], GEMMS[18], GEMMS[24]], ids=str)
+def test_agrees_with_definition(case, dtype):
+    assert_rounds_alike(*run(case, *draw(case, dtype, integers=False)))
+
+
+@pytest.mark.parametrize("case", [matmul("gemm", 1, 36, 20, add=True), matmul("gemm_t", 6, 20, 7, add=True)], ids=str)
+def test_operands_may_differ_in_dtype(case):
+    (a, b), (c,) = draw(case, torch.float32, integers=False)
+    assert_rounds_alike(*run(case, [a.half(), b.bfloat16()], [c]))
+    assert_rounds_alike(*run(case, [a, b.bfloat16()], [c.half()]))
+
+
+@dtypes
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")
+def test_rounds_to_nearest_even(dtype):
+    ties = 1 + torch.arange(40) * torch.finfo(dtype).eps / 4
+    odd = torch.tensor([0.0, -0.0, 1e-30, -3e38, float("inf"), float("-inf"), float("nan"), -float("nan")])
+    x = torch.cat([ties, -ties, odd]).expand(CORES, -1).contiguous()
+    got, want = run(Case("copy", (88,), (88,), {"size": 88}), [x], [torch.zeros(CORES, 88, dtype=dtype)])
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_addresses_are_64_bit():
+    stride = 2**30 + 1024  # core 4's tile is past 2**32, the negative offset brings it back into the memory
+    far, near = torch.arange(35.0, device=DEVICE), memory(torch.zeros(CORES, 35))
+    find("copy")((near,), (Operand(far, -4 * stride, stride),), table([4]), size=35)
+    assert torch.equal(tiles(near, 35)[4], far.cpu())
+
+
+@pytest.mark.parametrize("op", ["maximum", "row_max"])
+def test_nan_is_kept(op):
+    x = torch.zeros(CORES, 35)
+    x[:, 7] = float("nan")
+    params = {"size": 35} if op == "maximum" else {"heads": 1, "m": 1, "n": 35, "scale": 1.0}
+    numel = 35 if op == "maximum" else 1
+    got, want = run(Case(op, (numel,), (35, 35), params), [x, torch.zeros(CORES, 35)], [torch.zeros(CORES, numel)])
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_masked_rows_give_zeros():
+    case = Case("exp_sum", (4 * 35, 4), (4 * 35, 2 * 35, 4), {"heads": 2, "m": 2, "n": 35, "scale": 0.5})
+    (s, bias, top), outs = draw(case, torch.float32, integers=False)
+    bias[:, 3:35] = float("-inf")
+    bias[:, 35:] = float("-inf")
+    top[:, [1, 3]] = float("-inf")
+    got, want = run(case, [s, bias, top], outs)
+    assert_rounds_alike(got, want)
+    assert got[1][:, [1, 3]].eq(0).all()
+    maxima = Case("row_max", (4,), (4 * 35, 2 * 35), case.params)
+    got, want = run(maxima, [s, bias], [torch.zeros(CORES, 4)])
+    assert torch.equal(got[0], want[0])
+
+
+@triton.jit
+def _clip(x, low, high):
+    return tl.minimum(tl.maximum(x, low), high)
+
+
+@dtypes
+def test_users_own_operation(dtype, monkeypatch):
+    def clip_torch(out, x, low, high, *, size):
+        out.copy_(torch.minimum(torch.maximum(x, low), high))
+
+    monkeypatch.setitem(local.LOCAL_OPS, "clip", local.LocalOp("clip", clip_torch, lambda *, size: (0, size)))
+    monkeypatch.setitem(KERNELS, "clip", elementwise(_clip))
+    case = Case("clip", (35,), (35, 35, 35), {"size": 35})
+    got, want = run(case, *draw(case, dtype, integers=False))
+    assert torch.equal(got[0], want[0])
+
+
+@dtypes
+@pytest.mark.parametrize("numel", [1, 35, 5000])
+def test_exchange_copies_bits(dtype, numel):
+    bits = torch.randint(-(2**15), 2**15, (CORES, numel * dtype.itemsize // 2), dtype=torch.int16).view(dtype)
+    moves, expected = [], []
+    for size, ends in ((numel, ((2, 4), (0, 1), (3, 0))), (7, ((1, 1), (4, 0)))):
+        src, dst = memory(bits), memory(torch.full((CORES, numel), float("nan"), dtype=dtype))
+        expected.append(dst.tensor.cpu().clone())
+        for recv, send in ends:
+            start = dst.offset + recv * dst.stride
+            expected[-1][start : start + min(size, numel)] = bits[send, :size]
+        recv, send = ([*column, -1][:3] for column in zip(*ends, strict=True))
+        moves.append(Moves(dst, src, table(recv), table(send)))
+    exchange(moves, (numel, min(7, numel)))
+    for one, want in zip(moves, expected, strict=True):
+        assert same_bits(one.dst.tensor.cpu(), want)
+
+
+def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: int, n: int, **params) -> Tensor:
+    """Compute-shift on side x side cores, tiles a, b [cores, numel] aligned: c [cores, m * n]."""
+    left = table([core // side * side + (core - 1) % side for core in range(side * side)])
+    up = table([(core - side) % (side * side) for core in range(side * side)])
+    nan = float("nan")
+    slots = [[memory(x), memory(torch.full_like(x, nan))] for x in (a, b)]
+    c = memory(torch.full((side * side, m * n), nan))
+    for round_ in range(side):
+        now, free = round_ % 2, 1 - round_ % 2
+        sends = (left, up) if round_ < side - 1 else (None, None)
+        one_round(
+            c, c, slots[0][now], slots[1][now], slots[0][free], slots[1][free], *sends, table(order),
+            m=m, k=k, n=n, add=round_ > 0, **params,
+        )  # fmt: skip
+    return tiles(c, m * n, side * side)
+
+
+@pytest.mark.slow
+@dtypes
+@pytest.mark.parametrize(
+    ("m", "k", "n", "accumulate"), [(1, 5, 7, "fp32"), (6, 5, 70, "fp32"), (33, 40, 3, "fp32"), (3, 4, 5, "fp16")]
+)
+def test_compute_shift_rounds_make_a_mesh_gemm(dtype, m, k, n, accumulate):
+    torch.manual_seed(0)
+    side = 3
+    a, b = (torch.randint(-3, 4, (side, side, x)).to(dtype) for x in (m * k, k * n))
+    # Cannon's skew: core (i, j) starts with a[i, i + j] and b[i + j, j]
+    i, j = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
+    skewed = a[i, (i + j) % side].flatten(0, 1), b[(i + j) % side, j].flatten(0, 1)
+    orders = ([0, 1, 2, 3, 4, 5, 6, 7, 8], [5, 2, 8, 0, 7, 1, 4, 6, 3])
+    one, other = (mesh_gemm(order, *skewed, side, m, k, n, accumulate=accumulate) for order in orders)
+    assert same_bits(one, other)
+    whole = torch.einsum("ipmk,pjkn->ijmn", a.unflatten(-1, (m, k)).float(), b.unflatten(-1, (k, n)).float())
+    assert torch.equal(one.view(side, side, m, n), whole)

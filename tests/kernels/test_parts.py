@@ -1,0 +1,179 @@
+"""Local operations that share a launch: with each other, and with the reduce tree that follows them."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from wafer_triton.emulate.executor import EXCHANGES, Launch
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.kernels import Operand, find
+from wafer_triton.kernels.parts import agree, arguments, launch
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.collectives import broadcast
+from wafer_triton.schedule.reduce import all_reduce, reduce
+from wafer_triton.schedule.rounds import Builder, Schedule
+
+
+def tiles(numel: int, value: float = 0.0) -> Operand:
+    """Three cores' tiles."""
+    return Operand(torch.full((3 * numel,), value), 0, numel)
+
+
+def test_a_part_reads_what_those_before_it_wrote():
+    x, y, z = tiles(5, 1.0), tiles(5), tiles(5)
+    parts = [
+        find("add").part((y,), (x, x), size=5), find("add").part((z,), (y, x), size=5),
+        find("add").part((y,), (z, z), size=5),
+    ]  # fmt: skip
+    launch(parts, torch.tensor([2, 0], dtype=torch.int32))
+    assert [one.tensor[::5].tolist() for one in (y, z)] == [[6, 0, 6], [3, 0, 3]], "core 1 did not run"
+
+
+def test_the_warps_are_those_of_what_adds():
+    wide = find("add").part((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
+    few = find("sum_squares").part((tiles(1),), (tiles(8),), m=1, n=8)
+    many = find("sum_squares").part((tiles(1),), (tiles(1024),), m=1, n=1024)
+    assert [one.num_warps for one in (wide, few, many)] == [4, 1, 4]
+    assert arguments([wide, few], 2)["num_warps"] == 1 and agree([wide, few]), "order matters only where sums are"
+    assert arguments([wide])["num_warps"] == 4 and arguments([], 2)["num_warps"] == 2
+    assert not agree([few, many])
+
+
+def test_what_rounds_every_product_shares_no_launch_with_what_does_not():
+    c, a, b = tiles(4), tiles(4), tiles(4)
+    rounding = find("gemm").part((c,), (a, b), m=2, k=2, n=2, accumulate="fp16")
+    assert not agree([find("add").part((a,), (b, b), size=4), rounding]) and agree([rounding])
+    assert not arguments([rounding])["enable_fp_fusion"]
+
+
+def sums(mesh: Mesh, overwritten: bool) -> Schedule:
+    """y = h + x, added up along the rows, h the neighbour's x; if `overwritten`, x changes before that is read."""
+    b = Builder(mesh, "sums")
+    for name, role in (("x", "resident"), ("h", "scratch"), ("y", "output"), ("z", "output")):
+        b.buffer(name, (6,), "fp32", role)
+    cols = mesh.cols
+    b.round(b.exchange("x", "x", "h", [*range(1, cols), cols - 1], range(cols)))
+    if overwritten:
+        b.round(b.local("add", "x", ("x", "x"), size=6))
+    else:
+        b.round(b.local("add", "z", ("x", "x"), size=6))
+    b.round(b.local("add", "y", ("h", "x"), size=6))
+    all_reduce(b, "y", "x", groups=())
+    return b.build()
+
+
+@pytest.mark.parametrize("overwritten", [False, True])
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exchange, overwritten):
+    made = sums(Mesh(2, 4), overwritten)
+    given = {"x": torch.arange(48.0).view(2, 4, 6)}
+    judge, program = (on.bind(made, given) for on in (TorchExecutor(), TritonExecutor(exchange=exchange, poison=True)))
+    for one in (judge, program):
+        one.run()
+    for name in ("x", "y"):
+        assert torch.equal(program.read(name), judge.read(name)), name
+    (tree,) = (step.what for step in program.steps if isinstance(step, Launch) and "tree" in step.what)
+    alone = exchange == "elided" and overwritten  # h lies in x, and moves out before x changes
+    assert tree.split(", reduce")[0] == ("add" if alone else "add, add")
+
+
+def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
+    """t reads a tile that elided exchange leaves in memory of others, which changes in the same launch."""
+    b = Builder(mesh, kind)
+    for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "resident"), ("h", "scratch")):
+        b.buffer(name, (8,), "fp32", role)
+    every = np.arange(mesh.cols)
+    if kind == "what a broadcast left is reduced":
+        broadcast(b, "s", "x", 0)
+        b.round(b.local("add", "t", ("s", "u"), size=8))
+    elif kind == "what was shifted is reduced":
+        b.round(b.exchange("x", "s", "h", every, (every + 1) % mesh.cols))
+        b.round(b.local("add", "t", ("h", "u"), size=8))
+    else:
+        b.round(b.exchange("x", "v", "h", every, (every + 1) % mesh.cols))
+        b.round(b.exchange("x", "u", "v", [0], [1]))
+        b.round(b.local("add", "t", ("h", "u"), size=8))
+        b.round(b.local("add", "s", ("v", "u"), size=8))
+    reduce(b, "s", "y")
+    return b.build()
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 3), (4, 6)])
+@pytest.mark.parametrize(
+    "kind", ["what a broadcast left is reduced", "what was shifted is reduced", "what was shifted makes room"]
+)
+def test_tiles_that_a_launch_overwrites_are_read_before(kind, shape):
+    made = read_elsewhere_and_reduced(Mesh(*shape), kind)
+    given = {name: torch.randn(*shape, 8) for name, one in made.buffers.items() if one.role != "scratch"}
+    judge = TorchExecutor().bind(made, given)
+    judge.run()
+    for shuffle in (None, 3):
+        program = TritonExecutor(exchange="elided", shuffle=shuffle).bind(made, given)
+        program.run()
+        for name in ("s", "t"):
+            assert torch.equal(program.read(name), judge.read(name)), name
+
+
+CLIP = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def clip(x):
+    return tl.minimum(x, {limit})
+"""
+
+
+@pytest.mark.slow
+def test_functions_of_one_name_are_told_apart_by_their_source(tmp_path):
+    """Of functions in a tuple Triton's caches know the name alone, so that an edit would go unnoticed."""
+    for limit in (1, 6):
+        (tmp_path / str(limit)).mkdir()
+        (tmp_path / str(limit) / "user.py").write_text(CLIP.format(limit=float(limit)))
+    script = """
+import sys, torch
+from wafer_triton.kernels import Operand, find
+from wafer_triton.kernels.elementwise import elementwise
+from wafer_triton.kernels.parts import arguments
+import user
+x = Operand(torch.zeros(4), 0, 4)
+gemm = find("gemm").part((x,), (x, x), m=2, k=2, n=2)
+print(arguments([elementwise(user.clip).part((x,), (x,), size=4), gemm])["SOURCE"])
+"""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    found = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", script], env=env | {"PYTHONPATH": str(tmp_path / limit)}, check=True,
+            capture_output=True, text=True,
+        ).stdout.split()
+        for limit in ("1", "6", "6")
+    ]  # fmt: skip
+    assert [len(keys) for keys in found] == [3, 3, 3], "the body, the function it calls, and the product"
+    assert found[1] == found[2]
+    assert [one == two for one, two in zip(found[0], found[1], strict=True)] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "accumulate, dtype, joined", [("fp32", "fp32", "add, gemm"), ("fp16", "fp16", "gemm")], ids=["fp32", "fp16"]
+)
+def test_what_does_not_agree_goes_before_the_tree_by_itself(accumulate, dtype, joined):
+    """A product that rounds every step, behind a sum that does not."""
+    b = Builder(Mesh(1, 6), "product of a sum")
+    for name, role in (("a", "input"), ("w", "input"), ("h", "scratch"), ("y", "output")):
+        b.buffer(name, (2, 2), dtype, role)
+    b.round(b.local("add", "h", ("a", "a"), size=4))
+    b.round(b.local("gemm", "y", ("h", "w"), m=2, k=2, n=2, accumulate=accumulate))
+    all_reduce(b, "y", "x")
+    given = {name: torch.randn(1, 6, 2, 2) for name in "aw"}
+    judge, program = (on.bind(b.build(), given) for on in (TorchExecutor(), TritonExecutor()))
+    for one in (judge, program):
+        one.run()
+    torch.testing.assert_close(program.read("y"), judge.read("y"), rtol=1e-6, atol=1e-6)
+    whats = [step.what for step in program.steps if isinstance(step, Launch)]
+    assert [what.split(", reduce")[0] for what in whats if "tree" in what] == [joined]
+    assert ("add" in whats) == (joined == "gemm"), "in a launch of its own"

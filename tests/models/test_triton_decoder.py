@@ -1,0 +1,65 @@
+"""A decoder by the Triton executor against the torch executor, as tests/test_triton_executor.py by the interpreter."""
+
+import pytest
+import torch
+
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.testing import assert_close
+
+pytestmark = pytest.mark.slow
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CONFIG = DecoderConfig(
+    hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    vocab_size=13, max_position_embeddings=64, rms_norm_eps=1e-5,
+)  # fmt: skip
+TOKENS = [3, 1, 4, 1, 5, 9, 2]
+
+
+def bits(one: torch.Tensor) -> bytes:
+    return one.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+
+
+def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, **options) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    weights = {
+        name: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for name, shape in param_shapes(CONFIG).items()
+    }
+    model = WaferForCausalLM(
+        CONFIG, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
+    )
+    found = [model.prefill(TOKENS[:prompt]), *(model.step(token) for token in TOKENS[prompt:])]
+    return torch.stack([one.cpu().clone() for one in found])
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("mesh", ["2", "2x1"])
+def test_a_decoder_layer_agrees_with_torch(mesh, dtype):
+    want = logits(TorchExecutor(), mesh, dtype)
+    got = logits(TritonExecutor(), mesh, dtype)
+    assert_close(got, want.double(), dtype, want * (1 + (1e-5 if dtype == "fp32" else 2e-3)))
+
+
+def test_a_decoder_layer_with_fp16_accumulation():
+    want = logits(TorchExecutor(), "2", "fp16", accumulate="fp16")
+    got = logits(TritonExecutor(), "2", "fp16", accumulate="fp16")
+    assert_close(got, want.double(), "fp16", want * 1.002)
+
+
+def test_a_decoder_layer_in_any_order_poisoned_and_elided_is_the_same_bits():
+    want = bits(logits(TritonExecutor(), "2", "bf16"))
+    assert bits(logits(TritonExecutor(shuffle=5, poison=True), "2", "bf16")) == want
+    assert bits(logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), "2", "bf16")) == want
+
+
+def test_the_decoder_runs_on_compute_shift_and_trees(launches):
+    logits(TritonExecutor(), "3", prompt=6)
+    # prefill: qkv, attention, output, gate and up, down on 3 x 3; GEMM-T's 3 row reductions; norms and softmax
+    assert launches["one_round"] == 5 * 3
+    assert launches["gemm_t"] == 3, "that of decode, which a tree follows, shares its launch"
+    assert launches["tree"] > 3 + 8
+    assert launches["rope"] == 1 + 1

@@ -1,0 +1,192 @@
+import json
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from wafer_triton.errors import CheckpointError, DtypeError
+from wafer_triton.models.checkpoint.weights import load_weights
+from wafer_triton.models.config import DecoderConfig, param_shapes
+
+CONFIG = DecoderConfig(
+    hidden_size=8,
+    intermediate_size=12,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    vocab_size=11,
+    max_position_embeddings=16,
+    tie_word_embeddings=True,
+)
+Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture
+def weights():
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator) for name, shape in param_shapes(CONFIG).items()}
+
+
+def single(folder, weights):
+    save_file(weights, folder / "model.safetensors")
+
+
+def sharded(folder, weights, **moved):
+    """Two shards by turns; `moved` overrides where the index says that a shard lies."""
+    weight_map = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(weights)}
+    for shard in set(weight_map.values()):
+        save_file({name: weights[name] for name in weights if weight_map[name] == shard}, folder / shard)
+    index = {"weight_map": {name: moved.get("to", shard) if moved else shard for name, shard in weight_map.items()}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("save", [single, sharded])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_loads_every_parameter(tmp_path, weights, save, dtype):
+    save(tmp_path, weights)
+    loaded = load_weights(tmp_path, CONFIG, dtype)
+    assert list(loaded) == list(param_shapes(CONFIG))
+    for name, weight in weights.items():
+        assert loaded[name].dtype == dtype
+        assert torch.equal(loaded[name], weight.to(dtype))
+
+
+@pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_reads_every_stored_float(tmp_path, weights, stored):
+    single(tmp_path, {name: weight.to(stored) for name, weight in weights.items()})
+    assert torch.equal(load_weights(str(tmp_path), CONFIG)[Q_PROJ], weights[Q_PROJ].to(stored).float())
+
+
+def test_harmless_extra_tensors_are_left_out(tmp_path, weights):
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+    extra["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    single(tmp_path, weights | extra)
+    assert list(load_weights(tmp_path, CONFIG)) == list(param_shapes(CONFIG))
+
+
+def test_a_tied_head_must_be_the_embedding(tmp_path, weights):
+    single(tmp_path, weights | {"lm_head.weight": weights["model.embed_tokens.weight"] + 1})
+    message = "lm_head.weight differs from model.embed_tokens.weight, though config.json ties them; set tie_word_emb"
+    with pytest.raises(CheckpointError, match=message):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_a_tied_head_may_have_another_dtype_and_be_no_number(tmp_path, weights):
+    table = weights["model.embed_tokens.weight"].bfloat16().float()
+    table[1, 2] = float("nan")
+    single(tmp_path, weights | {"model.embed_tokens.weight": table, "lm_head.weight": table.bfloat16()})
+    with pytest.warns(RuntimeWarning, match="NaN or infinity .*model.embed_tokens.weight"):
+        load_weights(tmp_path, CONFIG)
+    single(tmp_path, weights | {"lm_head.weight": table[:-1].clone()})
+    with pytest.raises(CheckpointError, match="lm_head.weight differs from model.embed_tokens.weight"):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_a_missing_folder(tmp_path):
+    with pytest.raises(CheckpointError, match="absent: no such folder; give a checkpoint folder"):
+        load_weights(tmp_path / "absent", CONFIG)
+
+
+def test_an_empty_folder(tmp_path):
+    with pytest.raises(CheckpointError, match="no model.safetensors and no .*; is it a checkpoint folder"):
+        load_weights(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth"])
+def test_pickle_files_are_never_opened(tmp_path, name):
+    (tmp_path / name).write_bytes(b"not even a pickle")
+    with pytest.raises(CheckpointError, match=f"{name} is a pickle file, and those are never unpickled: convert"):
+        load_weights(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 200, -1], ids=["empty", "no-header", "half-header", "last-byte-gone"])
+def test_a_truncated_file(tmp_path, weights, kept):
+    single(tmp_path, weights)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=r"model.safetensors \([\d,]+ bytes\): truncated, damaged or not"):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_a_file_of_something_else(tmp_path):
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(CheckpointError, match="truncated, damaged or not safetensors .* fetch it again"):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_a_missing_shard(tmp_path, weights):
+    sharded(tmp_path, weights)
+    (tmp_path / "model-1.safetensors").unlink()
+    with pytest.raises(
+        CheckpointError, match=r"model-1.safetensors: missing, though model.safetensors.index.json lists"
+    ):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_an_index_that_disagrees_with_its_shards(tmp_path, weights):
+    sharded(tmp_path, weights, to="model-0.safetensors")
+    with pytest.raises(CheckpointError, match=r"model-0.safetensors: has no model\..* though .* places it there"):
+        load_weights(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("shard", ["../model-0.safetensors", "/etc/model.safetensors", "..", "", "a\\b.safetensors"])
+def test_an_index_cannot_leave_the_folder(tmp_path, weights, shard):
+    sharded(tmp_path, weights, to=shard)
+    with pytest.raises(CheckpointError, match="points outside the folder, at .*; refused"):
+        load_weights(tmp_path, CONFIG)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"weight_map": 3}'])
+def test_a_broken_index(tmp_path, text):
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(CheckpointError, match="index.json: no usable weight_map"):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_a_wrong_shape(tmp_path, weights):
+    single(tmp_path, weights | {Q_PROJ: torch.ones(8, 7)})
+    with pytest.raises(CheckpointError, match=rf"{Q_PROJ} has shape \(8, 7\), config.json asks for \(8, 8\)"):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_missing_parameters(tmp_path, weights):
+    single(tmp_path, {name: weight for name, weight in weights.items() if "layers.1." not in name})
+    with pytest.raises(CheckpointError, match=r"9 of 20 parameters missing: model.layers.1.input.* and 5 more"):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_unexpected_tensors(tmp_path, weights):
+    single(tmp_path, weights | {"model.layers.0.self_attn.q_proj.bias": torch.ones(8)})
+    with pytest.raises(
+        CheckpointError, match=r"1 tensors that a llama decoder of 2 layers does not have: .*bias; does"
+    ):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_an_integer_tensor(tmp_path, weights):
+    single(tmp_path, weights | {Q_PROJ: torch.ones(8, 8, dtype=torch.int8)})
+    with pytest.raises(CheckpointError, match=rf"{Q_PROJ} is stored as I8; supported: F64, F32, F16, BF16"):
+        load_weights(tmp_path, CONFIG)
+
+
+def test_an_unsupported_target(tmp_path):
+    with pytest.raises(DtypeError, match="cannot be loaded as torch.int8; choose one of torch.float64"):
+        load_weights(tmp_path, CONFIG, torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(float("nan"), torch.float32), (1e6, torch.float16)], ids=["nan", "overflow"]
+)
+def test_warns_of_values_that_are_not_finite(tmp_path, weights, value, dtype):
+    weights[Q_PROJ][3, 1] = value
+    single(tmp_path, weights)
+    with pytest.warns(RuntimeWarning, match=rf"NaN or infinity as {dtype} in {Q_PROJ}$") as caught:
+        load_weights(tmp_path, CONFIG, dtype)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        weights[Q_PROJ][3, 1] = 1.0
+        single(tmp_path, weights)
+        load_weights(tmp_path, CONFIG, dtype)

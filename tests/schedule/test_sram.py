@@ -1,0 +1,135 @@
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from wafer_triton import ops
+from wafer_triton.device import PRESETS
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.errors import SramError, WaferError
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.rounds import Builder
+
+
+def small(sram_bytes: int):
+    return replace(PRESETS["wse2"], name="small", sram_bytes=sram_bytes)
+
+
+def three_rounds(mesh: Mesh) -> Builder:
+    """in -> a -> b -> out beside a weight: bytes per core in powers of two, so that every sum names its buffers."""
+    b = Builder(mesh, "three")
+    b.buffer("w", (256,), "fp16", "resident")  # 512 B
+    b.buffer("in", (16,), "fp32", "input")  # 64 B
+    b.buffer("a", (8,), "fp16", slots=2)  # 32 B
+    b.buffer("b", (32,), "fp32")  # 128 B
+    b.buffer("out", (64,), "fp32", "output")  # 256 B
+    b.buffer("unused", (4096,), "fp32")
+    b.round(b.local("sum_squares", "a", "in", m=1, n=16))
+    b.round(b.local("sum_squares", "b", "a", m=1, n=8))
+    b.round(b.local("sum_squares", "out", "b", m=1, n=32))
+    return b
+
+
+def test_buffers_live_from_first_use_to_last():
+    found = sram.account(three_rounds(Mesh(2, 3)).build())
+    assert (found.peak_bytes, found.peak_round) == (512 + 128 + 256, 2)
+    assert list(found.by_buffer.items()) == [("w", 512), ("out", 256), ("b", 128)]
+
+
+def test_inputs_live_from_the_start_outputs_to_the_end():
+    b = Builder(Mesh(2, 2), "late")
+    b.buffer("x", (8,), "fp32", "input")  # 32 B: used last
+    b.buffer("y", (16,), "fp32", "output")  # 64 B: used first
+    b.buffer("s", (32,), "fp32")  # 128 B
+    b.round(b.local("copy", "y", "y", size=16))
+    b.round(b.local("copy", "s", "s", size=32))
+    b.round(b.local("copy", "x", "x", size=8))
+    found = sram.account(b.build())
+    assert (found.peak_bytes, found.peak_round) == (32 + 64 + 128, 1)
+
+
+def test_a_folded_core_holds_its_whole_block():
+    one = sram.account(three_rounds(Mesh(2, 3)).build())
+    folded = sram.account(three_rounds(Mesh(2, 3).square()).build())
+    assert folded.peak_bytes == 6 * one.peak_bytes
+    assert folded.by_buffer == {name: 6 * size for name, size in one.by_buffer.items()}
+
+
+def test_the_limit_is_met_exactly():
+    assert three_rounds(Mesh(2, 3, small(896))).build()
+    with pytest.raises(SramError) as caught:
+        three_rounds(Mesh(2, 3, small(895), origin=(4, 5))).build()
+    assert str(caught.value) == (
+        "three on mesh 2x3: core (4, 5) (and every other) needs 896 B in round 2, 1 B over the 895 B of SRAM on small: "
+        "w 512 B, out 256 B, b 128 B"
+    )
+    assert isinstance(caught.value, WaferError)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation whose operands overflow a mesh."""
+
+    name: str
+    mesh: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: torch.dtype = torch.float32
+
+    def __str__(self) -> str:
+        return f"{self.name}-mesh{self.mesh}-{str(self.dtype).removeprefix('torch.')}"
+
+    def run(self, mesh: Mesh) -> None:
+        getattr(ops, self.name)(*(torch.zeros(shape, dtype=self.dtype) for shape in self.shapes), mesh=mesh)
+
+    def overflow(self, mesh: Mesh) -> str:
+        with pytest.raises(SramError) as caught:
+            self.run(mesh)
+        return str(caught.value)
+
+
+CASES = [
+    Case("mesh_gemm", "1", ((200, 200), (200, 200))),
+    Case("mesh_gemm", "3", ((500, 300), (300, 411)), torch.float16),
+    Case("mesh_gemm", "5", ((997, 997), (997, 997)), torch.bfloat16),
+    Case("mesh_gemm", "2x3", ((150, 150), (150, 150))),
+    Case("mesh_gemm", "2x4", ((300, 300), (300, 300))),
+    Case("mesh_gemm", "4x1", ((300, 200), (200, 300))),
+    Case("mesh_gemm_t", "2", ((200, 300), (100, 300))),
+    Case("mesh_gemv", "4", ((500,), (500, 900))),
+    Case("mesh_gemv", "2x4", ((3, 500), (500, 900)), torch.float16),
+    Case("rms_norm", "2x3", ((300, 300), (300,))),
+    Case("softmax", "3x2", ((300, 300),)),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_mesh_that_is_named_fits_and_one_row_less_does_not(case):
+    asked = as_mesh(case.mesh)
+    text = case.overflow(asked)
+    found = as_mesh(re.search(r"over the 49,152 B of SRAM on wse2: .*; the smallest mesh .* fits is (\S+)$", text)[1])
+    assert found.cols == found.rows * asked.cols // asked.rows, "not of these proportions"
+    case.run(found)
+    assert found.rows > asked.rows
+    case.overflow(Mesh(found.rows - 1, (found.rows - 1) * asked.cols // asked.rows))
+
+
+def test_every_buffer_is_named_with_its_bytes():
+    text = CASES[0].overflow(as_mesh(1))
+    assert (
+        "core (0, 0) (and every other) needs 480,000 B in round 0, 430,848 B over the 49,152 B of SRAM on wse2" in text
+    )
+    assert ": a 160,000 B, b 160,000 B, c 160,000 B;" in text
+
+
+def test_no_mesh_may_be_large_enough():
+    tiny = Mesh(2, 2, replace(PRESETS["wse2"], name="tiny", rows=6, cols=6))
+    text = Case("mesh_gemm", "2", ((2000, 2000), (2000, 2000))).overflow(tiny)
+    assert text.endswith("; no mesh on the device fits")
+
+
+def test_overflow_stops_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(Executor, "bind", lambda *_: pytest.fail("bound"))
+    with pytest.raises(SramError, match="needs 480,000 B"):
+        ops.mesh_gemm(torch.zeros(200, 200), torch.zeros(200, 200), mesh=1)

@@ -1,0 +1,346 @@
+"""Planted faults: each is found, by name, at its core and in its round; the healthy schedules raise nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wafer_triton.device import device
+from wafer_triton.errors import ScheduleError
+from wafer_triton.kernels.protocol import compute_shift
+from wafer_triton.mesh import Mesh
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule import collectives, reduce, sram
+from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Round, Schedule, Slot
+from wafer_triton.verify.faults import Finding, Intent, check
+from wafer_triton.verify.interleavings import explore
+
+Case = tuple[Schedule, Intent]
+ROOMY = replace(device("wse2"), name="roomy", routes=None)
+
+
+def gemm(algorithm: str = "mesh", side: int = 4, **options: bool) -> Case:
+    shapes = ((side, side), (side, side))
+    made = recipe("gemm", Mesh(side, side, ROOMY), "fp16", shapes, (("algorithm", algorithm), *options.items()))
+    return made.schedule, Intent.of(made)
+
+
+def gemv(algorithm: str = "ktree", axis: str = "y", side: int = 5) -> Case:
+    options = (("algorithm", algorithm), ("axis", axis))
+    made = recipe("gemv", Mesh(side, side, ROOMY), "fp16", ((2, side), (side, side)), options)
+    return made.schedule, Intent.of(made)
+
+
+def built(add: Callable[[Builder], object], intent: Intent, mesh: Mesh | None = None, slots: int = 1) -> Case:
+    """Rounds over the buffers x (given, and left as a result) and out, which has the tile of x or all of a line's."""
+    b = Builder(mesh or Mesh(2, 8, ROOMY), "planted")
+    b.buffer("x", (3,), "fp32", "output", slots)
+    b.buffer("out", (3,), "fp32")
+    b.buffer("line", (3,), "fp32", "scratch", b.mesh.shape[1])
+    add(b)
+    return b.build(), intent
+
+
+TILES = {"i": "y", "j": "x"}
+SUM = Intent({"x": TILES}, {"x": {"i": "y"}})
+
+
+def all_reduce(algorithm: str = "ktree", groups=None) -> Case:
+    return built(lambda b: reduce.all_reduce(b, "x", "x", algorithm=algorithm, groups=groups), SUM)
+
+
+def reduced(root: int | None = None) -> Case:
+    place = reduce.ktree(8, reduce.default_groups(8), root)[1]
+    intent = replace(SUM, on={"x": Cores("x", np.array([place]))})
+    return built(lambda b: reduce.reduce(b, "x", "x", root=root), intent)
+
+
+def moved(add: Callable[[Builder], object], result: dict, mesh: Mesh | None = None) -> Case:
+    return built(add, Intent({"x": TILES}, result), mesh)
+
+
+def scattered() -> Case:
+    position = np.argsort([0, 2, 4, 6, 7, 5, 3, 1])
+    whole = (position + 1) % 8  # the slot that ends whole on each core
+
+    def add(b: Builder) -> None:
+        collectives.reduce_scatter(b, "x", "x")
+        b.round(b.local("copy", "out", Slot("x", whole, "x"), size=3))
+
+    intent = Intent({"x": TILES | {"s": "slot"}}, {"out": {"i": "y", "s": np.tile(whole, (2, 1))}})
+    return built(add, intent, slots=8)
+
+
+SQUARE = Mesh(4, 4, ROOMY)
+HEALTHY = {
+    **{f"{name}-{side}{'-transposed' * turned}": gemm(name, side, transposed=turned)
+       for name in ("mesh", "cannon", "summa", "allgather") for side in (1, 2, 5) for turned in (False, True)},
+    **{f"gemv-{name}-{axis}-{side}": gemv(name, axis, side)
+       for name in reduce.ALGORITHMS for axis in "xy" for side in (1, 2, 6)},
+    **{f"all-reduce-{name}": all_reduce(name) for name in reduce.ALGORITHMS},
+    "reduce": reduced(), "reduce-to-3": reduced(3),
+    "three-levels": all_reduce(groups=(4, 2)),
+    "maximum": built(lambda b: reduce.all_reduce(b, "x", "x", op="maximum"), SUM),
+    "both-axes": built(
+        lambda b: [reduce.all_reduce(b, "x", axis) for axis in "xy"], Intent({"x": TILES}, {"x": {}})),
+    "broadcast": moved(lambda b: collectives.broadcast(b, "x", "x", 2), {"x": {"i": "y", "j": 2}}),
+    "all-gather": moved(lambda b: collectives.all_gather(b, "x", "line", "x"), {"line": {"i": "y", "j": "slot"}}),
+    "reduce-scatter": scattered(),
+    "shift": moved(
+        lambda b: collectives.shift(b, "x", "out", "x", 3, wrap=True),
+        {"out": {"i": "y", "j": np.tile((np.arange(8) - 3) % 8, (2, 1))}}),
+    "transpose": moved(
+        lambda b: collectives.transpose(b, "x", "out"), {"out": {"i": "x", "j": "y"}}, SQUARE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", HEALTHY.values(), ids=HEALTHY)
+def test_a_healthy_schedule_raises_nothing(case):
+    schedule, intent = case
+    found = check(schedule, intent)
+    assert found.ok, str(found)
+    assert check(schedule).ok
+
+
+def with_round(
+    schedule: Schedule, number: int, change: Callable[[Round], Round | None], every: bool = False
+) -> Schedule:
+    """A draft in which one round (`every`: each that is the same object) is changed or left out."""
+    here = schedule.rounds[number]
+    picked = [one is here if every else at == number for at, one in enumerate(schedule.rounds)]
+    rounds = [change(one) if pick else one for one, pick in zip(schedule.rounds, picked, strict=True)]
+    return replace(schedule, rounds=tuple(one for one in rounds if one is not None), draft=True)
+
+
+def with_exchange(case: Case, number: int, change: Callable[[Exchange], Exchange | None], which: int = 0) -> Case:
+    """A draft in which one exchange of one round is changed or left out."""
+
+    def other(round_: Round) -> Round:
+        made = list(round_.exchanges)
+        changed = change(made[which])
+        made[which : which + 1] = [] if changed is None else [changed]
+        return replace(round_, exchanges=tuple(made))
+
+    return with_round(case[0], number, other), case[1]
+
+
+def on(case: Case, **numbers: int) -> Case:
+    """A draft on another device."""
+    schedule, intent = case
+    mesh = replace(schedule.mesh, device=replace(schedule.mesh.device, **numbers))
+    return replace(schedule, mesh=mesh, draft=True), intent
+
+
+def first(schedule: Schedule, label: str) -> int:
+    return next(number for number, round_ in enumerate(schedule.rounds) if round_.label == label)
+
+
+def backwards() -> Case:
+    """A circles the wrong way."""
+    schedule, intent = gemm()
+    turn = lambda one: replace(one, send=one.recv, recv=one.send) if one.axis == "x" else one  # noqa: E731
+    rounds = [
+        replace(round_, exchanges=tuple(map(turn, round_.exchanges))) if round_.label == "gemm" else round_
+        for round_ in schedule.rounds
+    ]
+    return replace(schedule, rounds=tuple(rounds), draft=True), intent
+
+
+def unaligned() -> Case:
+    schedule, intent = gemm()
+    rounds = [without_b(one) if one.label == "align a and b" else one for one in schedule.rounds]
+    return replace(schedule, rounds=tuple(rounds), draft=True), intent
+
+
+def without_b(round_: Round) -> Round:
+    """What a round does with a alone."""
+    exchanges = (one for one in round_.exchanges if one.src.buffer.startswith("a"))
+    locals_ = (one for one in round_.locals if one.outs[0].buffer.startswith("a"))
+    return replace(round_, exchanges=tuple(exchanges), locals=tuple(locals_))
+
+
+def in_place(case: Case) -> Case:
+    return with_exchange(case, first(case[0], "gemm"), lambda one: replace(one, dst=one.src))
+
+
+def wrong_root() -> Case:
+    def add(b: Builder) -> None:
+        root = reduce.reduce(b, "x", "x")
+        collectives.broadcast(b, "x", "x", root - 1)
+
+    return built(add, SUM)
+
+
+def wrong_groups() -> Case:
+    """The second level joins the roots of four groups where the first made two."""
+
+    def add(b: Builder) -> None:
+        first_level, levels = reduce.ktree(8, (2,))[0][:2], reduce.ktree(8, (4,))[0]
+        for up, down in first_level + levels[1:]:
+            steps = []
+            for pairs, inbox in ((up, "up"), (down, "down")):
+                if pairs:
+                    exchange = b.exchange("x", "x", b.like(inbox, "x"), *np.transpose(pairs))
+                    steps += [exchange, b.local("add", "x", ("x", inbox), Cores("x", exchange.recv), size=3)]
+            b.round(*steps)
+        collectives.broadcast(b, "x", "x", reduce.ktree(8, (4,))[1])
+
+    return built(add, SUM)
+
+
+def without_add(case: Case, number: int) -> Case:
+    """A round whose arrivals are not combined."""
+    return with_round(case[0], number, lambda one: replace(one, locals=())), case[1]
+
+
+def twice(case: Case, number: int) -> Case:
+    schedule, intent = case
+    rounds = (*schedule.rounds[: number + 1], *schedule.rounds[number:])
+    return replace(schedule, rounds=rounds, draft=True), intent
+
+
+def shifted_transpose() -> Case:
+    """A transpose that ends one column too far."""
+
+    def add(b: Builder) -> None:
+        collectives.transpose(b, "x", b.like("turned", "x"))
+        collectives.shift(b, "turned", "out", "x", wrap=True)
+
+    return moved(add, {"out": {"i": "x", "j": "y"}}, SQUARE)
+
+
+def unread_norm() -> Case:
+    """RMSNorm that scales by its row's sum before the broadcast."""
+    made = recipe("rms_norm", Mesh(1, 4, ROOMY), "fp32", ((2, 8), (8,)), ())
+    return with_exchange((made.schedule, Intent.of(made)), len(made.schedule.rounds) - 2, lambda one: None)
+
+
+def chunk_astray() -> Case:
+    """A ring all-reduce whose last chunk goes into the wrong slot."""
+    move = lambda one: replace(one, dst=replace(one.dst, index=(one.dst.index - 1) % 8))  # noqa: E731
+    case = all_reduce("ring")
+    return with_exchange(case, len(case[0].rounds) - 2, move)
+
+
+def relabelled(case: Case, number: int, old: int, new: int) -> Case:
+    """A shift along x whose receiver `old` becomes `new`."""
+    return with_exchange(case, number, lambda one: replace(one, recv=np.where(one.recv == old, new, one.recv)))
+
+
+def short(case: Case, number: int, end: str) -> Case:
+    return with_exchange(case, number, lambda one: replace(one, **{end: getattr(one, end)[:-1]}))
+
+
+def half_a_message(case: Case, number: int, line: int) -> Case:
+    return with_exchange(
+        case, number, lambda one: replace(one, recv=np.where(one.lines[:, None] == line, -1, one.recv))
+    )
+
+
+def without_exchange(case: Case, number: int) -> Case:
+    return with_exchange(case, number, lambda one: None)
+
+
+MESH, CANNON, SUM_OF_8 = gemm(), gemm("cannon"), all_reduce()  # the last: root 6, in rounds 0 to 2, then a broadcast
+SHIFT = first(MESH[0], "gemm")
+HELD = sram.account(MESH[0])
+UNDECLARED = with_exchange(MESH, 1, lambda one: replace(one, src=Slot("z")))
+
+# name: the schedule, the verdict, the core and the round
+FAULTS = {
+    "short-receive": (short(MESH, 0, "recv"), "deadlock", (2, 1), 0),
+    "short-send": (short(CANNON, SHIFT, "send"), "deadlock", (0, 3), SHIFT),
+    "half-a-message": (half_a_message(HEALTHY["transpose"], 1, 1), "deadlock", (0, 1), 1),
+    "shifted-transpose": (shifted_transpose(), "misplaced", (0, 0), 7),
+    "off-by-one-wrap": (relabelled(CANNON, SHIFT, 0, 4), "off-mesh", (0, 3), SHIFT),
+    "wrap-to-one": (relabelled(CANNON, SHIFT, 0, 1), "two-writers", (0, 1), SHIFT),
+    "swapped-ring-direction": (backwards(), "misaligned", (0, 0), SHIFT + 1),
+    "in-place-exchange": (in_place(MESH), "overwritten", (0, 0), SHIFT),
+    "in-place-exchange-waits-in-a-circle": (in_place(MESH), "deadlock", (0, 0), SHIFT),
+    "wrong-root": (wrong_root(), "incomplete", (0, 0), 3),
+    "missing-broadcast-leg": (without_exchange(SUM_OF_8, 3), "incomplete", (0, 0), 3),
+    "double-send": (twice(SUM_OF_8, 0), "double-count", (0, 1), 1),
+    "one-byte-over": (on(MESH, sram_bytes=HELD.peak_bytes - 1), "sram", (0, 0), HELD.peak_round),
+    "one-route-too-many": (on(MESH, routes=11), "routes", (2, 2), SHIFT),
+    "unaligned-operand": (unaligned(), "misaligned", (0, 1), 3),
+    "wrong-group-size": (wrong_groups(), "incomplete", (0, 0), 4),
+    "stale-slot": (without_exchange(SUM_OF_8, 2), "double-count", (0, 6), 2),
+    "never-arrived": (without_exchange(SUM_OF_8, 0), "unwritten-read", (0, 1), 0),
+    "overwritten-unread": (without_add(SUM_OF_8, 1), "overwritten", (0, 6), 2),
+    "used-before-whole": (unread_norm(), "incomplete", (0, 1), 4),
+    "chunk-in-the-wrong-slot": (chunk_astray(), "misplaced", (0, 0), 15),
+    "undeclared": (UNDECLARED, "malformed", None, 1),
+}
+
+
+@pytest.mark.parametrize(("case", "verdict", "core", "number"), FAULTS.values(), ids=FAULTS)
+def test_a_planted_fault_is_found_at_its_core_and_round(case, verdict, core, number):
+    found = check(*case)
+    assert verdict in found.names, str(found)
+    (finding,) = [one for one in found.findings if one.verdict == verdict][:1]
+    assert (finding.core, finding.round) == (core, number), str(found)
+    assert f"round {number}" in str(found) and (core is None or f"core {core}" in str(found))
+    with pytest.raises(ScheduleError) as caught:
+        found.demand()
+    assert str(caught.value) == str(found)
+
+
+def test_a_missing_credit_is_found_in_the_protocol():
+    ring = [[1, 2, 0]]
+    assert explore(compute_shift(ring, 3)).finding is None
+    sound = compute_shift(ring, 3)
+    unpaid = tuple(tuple(step._replace(also=()) for step in steps) for steps in sound.programs)
+    found = explore(replace(sound, programs=unpaid))
+    assert isinstance(found.finding, Finding)
+    assert str(found.finding) == (
+        "overwritten (core 0, round 1): core 0 in round 1 writes tile[operand 0, slot 0] of core 1 before what it held "
+        "was read"
+    )
+
+
+def test_a_result_that_is_only_asked_of_some_cores():
+    schedule, intent = reduced(3)
+    assert check(schedule, intent).ok
+    everywhere = check(schedule, replace(intent, on={}))
+    assert "incomplete" in everywhere.names and not everywhere.ok
+
+
+def test_an_intent_must_fit_its_schedule():
+    schedule, _ = all_reduce()
+    with pytest.raises(ScheduleError, match="planted: the intent names undeclared buffers: y"):
+        check(schedule, Intent({"x": TILES}, {"y": {}}))
+    with pytest.raises(ScheduleError, match="planted: no buffer is given with k"):
+        check(schedule, Intent({"x": TILES}, {"x": {"k": "y"}}))
+
+
+def test_tiles_are_followed_on_small_meshes_only():
+    made = recipe("gemm", Mesh(256, 256, ROOMY), "fp16", ((256, 256), (256, 256)), ())
+    with pytest.raises(ScheduleError, match="256x256 is too large to follow every tile; check a smaller mesh"):
+        check(made.schedule, Intent.of(made))
+    assert check(made.schedule).ok
+
+
+def test_a_verdict_is_sorted_and_says_whether_it_knew_the_intent():
+    case = in_place(with_exchange(gemm(), 0, lambda one: replace(one, recv=one.recv[:-1])))
+    found = check(*case)
+    assert [one.round for one in found.findings] == sorted(one.round for one in found.findings)
+    assert found.intended and not check(case[0]).intended
+    assert str(check(*gemm())) == "mesh gemm [4, 4] x [4, 4]: nothing found"
+
+
+def test_a_draft_is_not_validated_and_a_schedule_is():
+    b = Builder(Mesh(1, 3), "draft")
+    b.buffer("a", (1,), "fp32", "input")
+    b.buffer("b", (1,), "fp32")
+    b.round(b.exchange("x", "a", "b", [0], [3]))
+    assert check(b.build(draft=True)).names == {"off-mesh"}
+    with pytest.raises(ScheduleError, match="off the mesh"):
+        b.build()
+    with pytest.raises(ScheduleError, match="off the mesh"):
+        replace(b.build(draft=True), draft=False)
+
+
+@pytest.mark.slow
+def test_a_wafer_sized_schedule_is_checked():
+    assert check(recipe("gemm", Mesh(720, 720), "fp16", ((720, 720), (720, 720)), ()).schedule).ok

@@ -1,0 +1,285 @@
+"""The waiting protocol: no fault in any interleaving, and every part of it is needed."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wafer_triton.kernels.protocol import (
+    ARRIVALS,
+    SLOTS,
+    UP,
+    Place,
+    Protocol,
+    Step,
+    compute_shift,
+    neighbours,
+    reduce_tree,
+    rounds_at_once,
+)
+from wafer_triton.mesh import Mesh
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule.reduce import ktree
+from wafer_triton.schedule.ring import ring
+from wafer_triton.verify.interleavings import adversaries, at_random, explore, run
+
+
+def line(size: int) -> list[list[int]]:
+    return [[(core + 1) % size for core in range(size)]]
+
+
+def torus(rows: int, cols: int) -> list[list[int]]:
+    cores = [divmod(core, cols) for core in range(rows * cols)]
+    return [[r * cols + (c + 1) % cols for r, c in cores], [(r + 1) % rows * cols + c for r, c in cores]]
+
+
+def tree(size: int, groups: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Parents and a topological order of a K-tree."""
+    stages, _ = ktree(size, groups)
+    parent, order = [-1] * size, []
+    for up, down in stages:
+        for sender, receiver in up + down:
+            parent[sender] = receiver
+            order.append(sender)
+    return parent, order + [core for core in range(size) if core not in order]
+
+
+SMALL = {
+    "one-core": compute_shift(line(1), 3),
+    "pair": compute_shift(line(2), 4),
+    "ring-of-3": compute_shift(line(3), 4),
+    "ring-of-3-two-blocks": compute_shift(line(3), 3, blocks=2),
+    "ring-of-4": compute_shift(line(4), 2),
+    "ring-of-3-three-slots": compute_shift(line(3), 4, slots=3),
+    "2x1-two-operands": compute_shift(torus(2, 1), 3),
+    "chain": reduce_tree(*tree(5, ())),
+    "tree": reduce_tree(*tree(7, (3,)), blocks=2),
+}
+
+
+@pytest.mark.parametrize("protocol", SMALL.values(), ids=SMALL)
+def test_no_interleaving_of_a_small_mesh_has_a_fault(protocol):
+    found = explore(protocol)
+    assert found.finding is None, found.finding
+    assert found.complete
+
+
+@pytest.mark.slow
+def test_no_interleaving_of_a_2x2_torus_has_a_fault():
+    found = explore(compute_shift(torus(2, 2), 3, blocks=2))
+    assert found.finding is None and found.complete and found.states > 100_000
+
+
+LARGE = {
+    "ring-of-9": compute_shift(line(9), 9),
+    "torus-4x4": compute_shift(torus(4, 4), 4, blocks=2),
+    "tree-of-30": reduce_tree(*tree(30, (5,)), blocks=3),
+}
+
+
+@pytest.mark.parametrize("protocol", LARGE.values(), ids=LARGE)
+def test_random_and_unfair_orders_of_larger_meshes_have_no_fault(protocol):
+    orders = [(f"seed {seed}", at_random(seed)) for seed in range(20)] + list(adversaries(len(protocol.programs)))
+    for name, order in orders:
+        found = run(protocol, order)
+        assert found.finding is None, (name, found.finding)
+        assert len(found.trace) == sum(map(len, protocol.programs)), "every program ran to its end"
+
+
+def test_meshgemms_own_shifts_have_no_fault():
+    made = recipe("gemm", Mesh(3, 3), "fp32", ((3, 3), (3, 3)), ()).schedule
+    shift = next(round_ for round_ in made.rounds if any(op.op == "gemm" for op in round_.locals))
+    to = neighbours(shift, made.mesh)
+    assert to == [[2, 0, 1, 5, 3, 4, 8, 6, 7], [6, 7, 8, 0, 1, 2, 3, 4, 5]], "0 to 2 to 1 and back to 0, along x and y"
+    for seed in range(30):
+        assert run(compute_shift(to, 3), at_random(seed)).finding is None
+
+
+def swapped(protocol: Protocol, wrong) -> Protocol:
+    """Neighbouring steps that `wrong(first, second)` picks change places."""
+    programs = []
+    for steps in protocol.programs:
+        made = list(steps)
+        for at, (first, second) in enumerate(itertools.pairwise(steps)):
+            if wrong(first, second):
+                made[at : at + 2] = [second, first]
+        programs.append(tuple(made))
+    return replace(protocol, programs=tuple(programs))
+
+
+def awaiting(protocol: Protocol, change) -> Protocol:
+    """Waits are for what `change` makes of each flag, None: not for it."""
+
+    def changed(step: Step) -> Step:
+        if step.action != "wait":
+            return step
+        place, *also = [one for one in map(change, step.flags) if one is not None]
+        return step._replace(place=place, also=tuple(also))
+
+    return replace(protocol, programs=tuple(tuple(map(changed, steps)) for steps in protocol.programs))
+
+
+def not_for(kind: str):
+    return lambda flag: None if flag.kind == kind else flag
+
+
+def is_wait(kind: str):
+    return lambda step: step.action == "wait" and step.place.kind == kind
+
+
+def is_raise(kind: str):
+    return lambda step: step.action == "raise" and step.place.kind == kind
+
+
+def is_read(step):
+    return step.action == "read"
+
+
+def moved_up(protocol: Protocol, which, past) -> Protocol:
+    """Each step that `which` picks goes before the last earlier one that `past` picks."""
+    programs = []
+    for steps in protocol.programs:
+        made: list[Step] = []
+        for step in steps:
+            at = max((n for n, one in enumerate(made) if past(one)), default=len(made)) if which(step) else len(made)
+            made.insert(at, step)
+        programs.append(tuple(made))
+    return replace(protocol, programs=tuple(programs))
+
+
+SHIFT, TREE = compute_shift(line(3), 3, blocks=2), reduce_tree(*tree(5, (2,)), blocks=2)
+FLAG_FIRST = lambda first, second: first.action == "write" and second.action == "raise"  # noqa: E731
+
+FAULTS = {
+    "writer-takes-no-credit": (awaiting(SHIFT, not_for("credit")), "overwritten"),
+    "reader-returns-no-credit": (SHIFT.without(is_raise("credit")), "deadlock"),
+    "credit-before-the-tile-is-read": (moved_up(SHIFT, is_raise("credit"), past=is_read), "overwritten"),
+    "reader-does-not-wait": (awaiting(SHIFT, not_for("full")), "unwritten-read"),
+    "flag-before-payload": (swapped(SHIFT, FLAG_FIRST), "unwritten-read"),
+    "no-flag": (SHIFT.without(is_raise("full")), "deadlock"),
+    "one-slot": (compute_shift(line(3), 3, slots=1), "deadlock"),
+    "waits-for-the-other-slot": (
+        awaiting(SHIFT, lambda flag: flag._replace(slot=1 - flag.slot) if flag.kind == "full" else flag), "deadlock"),
+    "waits-for-its-own-credit": (
+        awaiting(SHIFT, lambda flag: flag._replace(core=(flag.core - 1) % 3) if flag.kind == "credit" else flag),
+        "overwritten"),
+    "credit-up-at-the-start": (
+        replace(SHIFT, up=SHIFT.up | {Place("credit", core, 0, 0) for core in range(3)}), "lost-flag"),
+    "tree-does-not-wait": (TREE.without(is_wait("full")), "unwritten-read"),
+    "tree-flag-before-payload": (swapped(TREE, FLAG_FIRST), "unwritten-read"),
+    "tree-no-flag": (TREE.without(is_raise("full")), "deadlock"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "verdict"), FAULTS.values(), ids=FAULTS)
+def test_each_part_of_the_protocol_is_needed(protocol, verdict):
+    found = explore(protocol)
+    assert found.finding is not None
+    assert found.finding.verdict == verdict
+    assert f"core {found.finding.core} " in found.finding.message
+    assert f"in round {found.finding.round} " in found.finding.message
+
+
+def test_a_deadlock_says_who_waits_for_whom():
+    found = explore(compute_shift(line(2), 2, slots=1)).finding
+    assert str(found) == (
+        "deadlock (core 0, round 0): "
+        "core 0 waits in round 0 for credit[operand 0, slot 0] of core 1, which core 1 raises; "
+        "core 1 waits in round 0 for credit[operand 0, slot 0] of core 0, which core 0 raises"
+    )
+
+
+def test_a_trace_leads_to_its_fault():
+    faulty = awaiting(SHIFT, not_for("credit"))
+    found = explore(faulty)
+    at = [0] * len(faulty.programs)
+    for step in found.trace:
+        assert faulty.programs[step.core][at[step.core]] == step
+        at[step.core] += 1
+    assert found.trace[-1].action == "write" and found.trace[-1].core == found.finding.core
+
+
+def test_a_tile_of_an_earlier_round_is_told_from_the_one_awaited():
+    early = awaiting(SHIFT, not_for("full")).programs
+    late = replace(SHIFT, programs=tuple(
+        tuple(no if one.round == 2 else one for one, no in zip(*both, strict=True))
+        for both in zip(SHIFT.programs, early, strict=True)
+    ))  # fmt: skip
+    orders = [at_random(seed) for seed in range(200)]
+    assert "stale-read" in {found.verdict for found in (run(late, order).finding for order in orders) if found}
+
+
+def test_random_orders_find_faults_too():
+    faulty = awaiting(SHIFT, not_for("credit"))
+    assert any(run(faulty, at_random(seed)).finding for seed in range(20))
+    assert any(run(faulty, order).finding for _, order in adversaries(3))
+
+
+def test_compute_shift_needs_all_cores_on_the_gpu_at_once():
+    assert explore(compute_shift(line(3), 3), resident=3).finding is None
+    found = explore(compute_shift(line(3), 3), resident=2).finding
+    assert found is not None and found.verdict == "deadlock"
+
+
+@pytest.mark.parametrize("size", (5, 6, 8))
+def test_on_a_two_hop_ring_a_window_of_programs_is_enough_for_some_rounds(size):
+    """As many as `rounds_at_once` says are free of faults in every interleaving, and one more can deadlock."""
+    to = np.empty(size, np.int64)
+    to[ring(size)] = np.roll(ring(size), -1)
+    for resident in range(1, min(size, 6)):
+        rounds = rounds_at_once([to], np.arange(size), resident)
+        found = explore(compute_shift([to.tolist()], rounds), resident=resident)
+        assert found.finding is None and found.complete
+        found = explore(compute_shift([to.tolist()], rounds + 1), resident=resident)
+        assert found.finding is not None and found.finding.verdict == "deadlock"
+
+
+def test_rounds_at_once_of_meshgemm_and_cannon():
+    shifts = {}
+    for algorithm in ("mesh", "cannon"):
+        made = recipe("gemm", Mesh(32, 32), "fp32", ((32, 32), (32, 32)), (("algorithm", algorithm),)).schedule
+        shift = next(one for one in made.rounds if any(op.op == "gemm" for op in one.locals))
+        shifts[algorithm] = [np.array(one) for one in neighbours(shift, made.mesh)]
+    order = np.arange(32 * 32)
+    assert rounds_at_once(shifts["mesh"], order, 528) == 9, "two rows of 32 away at most: 528 programs are 8 such steps"
+    assert rounds_at_once(shifts["cannon"], order, 528) == 1, "the wrap-around crosses the mesh"
+    assert rounds_at_once(shifts["mesh"], order[::-1], 528) == 9
+    assert all(rounds_at_once(one, order, 1024) > 10**6 for one in shifts.values()), "all there at once"
+
+
+def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
+    parent, order = tree(7, (3,))
+    for resident in (1, 2, 7):
+        assert explore(reduce_tree(parent, order), resident=resident).finding is None
+    found = explore(reduce_tree(parent, order[::-1]), resident=1).finding
+    assert found is not None and found.verdict == "deadlock" and found.core == order[-1]
+
+
+def test_flags_are_as_the_next_launch_needs_them():
+    assert compute_shift(line(3), 4).up_at_end == compute_shift(line(3), 4).up
+    odd = compute_shift(line(3), 3)
+    assert odd.up_at_end == {place._replace(slot=1 - place.slot) for place in odd.up}
+    left = replace(SHIFT, up_at_end=SHIFT.up_at_end | {Place("full", 1, 0, 0)})
+    found = explore(left).finding
+    assert (found.verdict, found.core) == ("flags-left", 1)
+
+
+def test_a_flag_that_is_raised_twice_is_lost():
+    twice = tuple(
+        tuple(one for step in steps for one in ([step, step] if is_raise("full")(step) else [step]))
+        for steps in SHIFT.programs
+    )
+    assert explore(replace(SHIFT, programs=twice)).finding.verdict == "lost-flag"
+
+
+def test_the_search_says_when_it_stopped_early():
+    found = explore(compute_shift(line(4), 4), most=100)
+    assert not found.complete and found.finding is None
+
+
+def test_the_constants_are_those_of_the_model():
+    assert {step.place.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
+    assert UP == 1
+    waits = [one for steps in compute_shift(torus(2, 2), 1).programs for one in steps if one.action == "wait"]
+    assert {len(one.flags) for one in waits} == {ARRIVALS}

@@ -1,0 +1,116 @@
+"""Measurements on silicon that the constants are fitted on and the validation table compares with (see README.md)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from wafer_triton.cost import Cost, layers, steps
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.model_presets import MODELS, ModelSizes
+from wafer_triton.device import device
+from wafer_triton.mesh import Mesh
+
+FOLDER = Path(__file__).parents[1] / "data"
+CLOCK_HZ = 1.1e9  # of the WSE-2 tables, which give tokens per second
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured number, and how the model predicts it; `groups` says what it shares with which other rows."""
+
+    family: str
+    name: str
+    measured: float
+    unit: str
+    predict: Callable[[Constants], float]
+    groups: dict[str, str]
+
+
+def rows(family: str) -> list[Row]:
+    """The rows of a family of measurements, see FAMILIES."""
+    return [row for record in _records(FAMILIES[family][0]) for row in FAMILIES[family][1](record)]
+
+
+def _records(file: str) -> list[dict[str, str]]:
+    with (FOLDER / file).open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _meshgemm(record: dict[str, str]) -> list[Row]:
+    side, m, k, n = (int(record[key]) for key in ("mesh", "tile_m", "tile_k", "tile_n"))
+    on = Mesh(side, side, device("wse3"))
+
+    def predict(c: Constants) -> float:
+        return c.kernel_cycles + steps.total((*steps.aligned(on, m * k), *steps.multiplied(on, m, k, n)), c).cycles
+
+    name = f"{side}, {m} x {k} x {n}"
+    groups = {"mesh": str(side), "tile": f"{m} x {k} x {n}"}
+    return [Row("MeshGEMM", name, float(record["cycles"]), "cycles", predict, groups)]
+
+
+def _meshgemv(record: dict[str, str]) -> list[Row]:
+    side, k, n, count = (int(record[key]) for key in ("mesh", "tile_k", "tile_n", "group_num"))
+    on = Mesh(side, side, device("wse3"))
+
+    def predict(c: Constants) -> float:
+        return c.kernel_cycles + steps.total((*steps.product(on, k, n), *steps.reduced(on, "y", n, (count,))), c).cycles
+
+    name = f"{side}, {k} x {n}, {count} groups"
+    groups = {"mesh": str(side), "tile": f"{k} x {n}", "group_num": str(count)}
+    return [Row("MeshGEMV", name, float(record["cycles"]), "cycles", predict, groups)]
+
+
+def _wse3_decode(record: dict[str, str]) -> list[Row]:
+    side, dim, ffn, context = (int(record[key]) for key in ("mesh", "dim", "ffn_dim", "sequence"))
+    model, on = ModelSizes("one layer", 1, dim, ffn, 1, 1), Mesh(side, side, device("wse3"))
+
+    def layer(c: Constants) -> Cost:
+        return layers.layer_cost(layers.decode_layer(model, on, context, c, (int(record["group_num"]),)))
+
+    def total(c: Constants) -> float:
+        return layer(c).cycles
+
+    def communication(c: Constants) -> float:
+        return layer(c).communication_cycles
+
+    measured = {
+        "total": (total, record["total_cycles"]),
+        "communication": (communication, record["communication_cycles"]),
+    }
+    return [
+        Row("WSE-3 decode layer", f"{side}, {name}", float(value), "cycles", predict, {"quantity": name})
+        for name, (predict, value) in measured.items()
+    ]
+
+
+def _wse2_llm(phase: str) -> Callable[[dict[str, str]], list[Row]]:
+    def read(record: dict[str, str]) -> list[Row]:
+        if record["phase"] != phase:
+            return []
+        model, side, tokens = MODELS[record["model"]], int(record["mesh"]), int(record["tokens"])
+        on = Mesh(side, side, device("wse2"))
+
+        def predict(c: Constants) -> float:
+            if phase == "decode":
+                return CLOCK_HZ / model.layers / layers.layer_cost(layers.decode_layer(model, on, tokens, c)).cycles
+            return (
+                CLOCK_HZ * tokens / model.layers / layers.layer_cost(layers.prefill_layer(model, on, tokens, c)).cycles
+            )
+
+        groups = {"row": f"{model.name} {side}", "mesh": str(side), "model": model.name}
+        name = f"{model.name}, {side}"
+        return [Row(f"WSE-2 {phase}", name, float(record["tokens_per_second"]), "tokens/s", predict, groups)]
+
+    return read
+
+
+FAMILIES: dict[str, tuple[str, Callable[[dict[str, str]], list[Row]]]] = {
+    "MeshGEMM": ("wse3_meshgemm.csv", _meshgemm),
+    "MeshGEMV": ("wse3_meshgemv.csv", _meshgemv),
+    "WSE-3 decode layer": ("wse3_decode_layer.csv", _wse3_decode),
+    "WSE-2 decode": ("wse2_llm.csv", _wse2_llm("decode")),
+    "WSE-2 prefill": ("wse2_llm.csv", _wse2_llm("prefill")),
+}

@@ -1,0 +1,119 @@
+"""What a schedule costs on a wafer, in cycles that the PLMR model predicts. Emulation time is never here.
+
+Each phase (see `wafer_triton.cost.phases`) costs its set-ups and the larger of contention and path, after Luczynski et
+al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24): `max(C, E / N + L)` with C words over the busiest link, E / N words
+over the mean link in use and L the hops of the longest path. Products hide that, or it hides them, where a round lets
+them. A schedule that needs more routes than a router holds is relayed core by core: each of its hops then costs a
+routing stage (WaferLLM, OSDI'25, section 3).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from math import ceil
+
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.phases import Phase, Product, phases
+from wafer_triton.count.routes import routes
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.rounds import Schedule
+
+_LARGER = ("routes", "sram_peak_bytes")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Predicted cost; `+` runs one after another, `*` repeats (of routes and SRAM the larger counts)."""
+
+    cycles: float = 0.0
+    compute_cycles: float = 0.0  # of them in local operations
+    link_cycles: float = 0.0  # the busiest link is busy, hidden behind compute or not
+    rounds: int = 0
+    stages: int = 0  # set-ups of an exchange on the critical path
+    hops: int = 0  # on the critical path
+    link_bytes: int = 0  # bytes times links crossed, on the whole mesh
+    macs: int = 0  # multiply-adds of a core
+    sram_bytes: int = 0  # that a core's local operations read and write, every operand once
+    routes: int = 0  # colours in all
+    sram_peak_bytes: int = 0  # per core
+
+    @property
+    def communication_cycles(self) -> float:
+        """Cycles in which cores wait for data or set exchanges up, not hidden by compute."""
+        return self.cycles - self.compute_cycles
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            *(
+                max(getattr(self, one.name), getattr(other, one.name))
+                if one.name in _LARGER
+                else getattr(self, one.name) + getattr(other, one.name)
+                for one in fields(self)
+            )
+        )
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost(
+            *(getattr(self, one.name) * (1 if one.name in _LARGER else times) for one in fields(self)),
+        )
+
+
+def cost(schedule: Schedule, using: Constants | None = None) -> Cost:
+    """The cost of a schedule on its mesh's device, without the start of the program that it is part of."""
+    chosen = constants(schedule.mesh.device) if using is None else using
+    needed, held = routes(schedule).colours, schedule.mesh.device.routes
+    total = Cost(routes=needed, sram_peak_bytes=sram.account(schedule).peak_bytes)
+    relayed = held is not None and needed > held
+    for phase in phases(schedule):
+        total += price(phase, chosen, relayed)
+    return total
+
+
+def price(phase: Phase, c: Constants, relayed: bool = False) -> Cost:
+    """The cost of one phase, all its repetitions."""
+    hop = c.hop_cycles + (c.stage_cycles if relayed else 0.0)
+    contention = phase.busiest_words * c.word_cycles
+    transfer = max(contention, phase.mean_words * c.word_cycles + phase.hops * hop)
+    compute = _compute(phase, c)
+    if phase.kind == "local":
+        cycles = compute
+    elif phase.kind in ("stream", "circuit"):
+        begin = c.collective_cycles if phase.kind == "stream" else 0.0
+        compute = max(0.0, compute - transfer)  # the rest is done while the data flows
+        cycles = begin + phase.stages * c.stage_cycles + transfer + compute
+    else:
+        set_up = phase.stages * phase.fold * (c.round_cycles + phase.packed * c.packed_cycles)
+        cycles = set_up + (max(compute, transfer) if phase.overlaps else compute + transfer)
+    one = Cost(
+        cycles=cycles,
+        compute_cycles=compute,
+        link_cycles=contention,
+        rounds=phase.rounds,
+        stages=phase.stages,
+        hops=phase.hops,
+        link_bytes=phase.link_bytes,
+        macs=phase.macs * phase.fold,
+        sram_bytes=phase.sram_bytes * phase.fold,
+    )
+    return one * phase.times
+
+
+def _compute(phase: Phase, c: Constants) -> float:
+    """Cycles of a core's local operations in one round; never less than SRAM takes to feed them."""
+    one_by_one = phase.kind != "local"
+    work = sum(product_cycles(one, c, one_by_one) for one in phase.products) + phase.elements * c.element_cycles
+    return phase.fold * max(work, phase.sram_bytes / c.sram_bytes_per_cycle)
+
+
+def product_cycles(p: Product, c: Constants, in_rounds: bool) -> float:
+    """Cycles of a local product.
+
+    A vector that meets a resident matrix takes one instruction over the whole tile; every other product is a loop over
+    k with a vector instruction for each of the n columns.
+    """
+    wide = p.dtype == "fp32"
+    if p.m == 1 and not in_rounds:
+        groups = p.n * c.mac_cycles_fp32 if wide else ceil(p.n / c.gemv_lanes) * c.gemv_group_cycles
+        return p.heads * p.k * groups
+    group = p.m * c.mac_cycles_fp32 if wide else ceil(p.m / c.gemm_lanes) * c.gemm_group_cycles
+    return p.heads * p.k * (c.k_step_cycles + p.n * (c.row_cycles + group))

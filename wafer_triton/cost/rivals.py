@@ -1,0 +1,80 @@
+"""Rivals that the WaferLLM paper compares with, as stated cost assumptions: nobody has their wafer programs.
+
+Each gives phases like a schedule's (see `wafer_triton.cost.phases`), and says in `ASSUMED` what was assumed. Both send
+between cores that are far apart on the mesh in too many directions for pre-set routes, so a core relays every hop.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.phases import Phase, Product
+from wafer_triton.cost.price import Cost, price
+from wafer_triton.cost.programs import tiles
+from wafer_triton.count.traffic import WORD_BYTES
+from wafer_triton.dtype import BYTES
+from wafer_triton.mesh import Mesh
+
+ASSUMED = {
+    "t10": "compute-shift that ignores distance: a shift's partners lie a third of the line apart on average, so a "
+    "quarter of a line's tiles cross its middle link in each direction; reductions pair cores 1, 2, 4, ... apart",
+    "ladder": "shared memory: every core fetches the tiles of its row and column from their home cores by request and "
+    "reply, without multicast; reductions write all partial sums to one core",
+}
+
+
+def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
+    """C [m, n] = A [m, k] B [k, n] by the rival `algorithm`."""
+    square = mesh.square()
+    side = square.shape[0]
+    tm, tk, tn = tiles(side, m, k, n)
+    moved = max(_words(tm * tk, dtype), _words(tk * tn, dtype))
+    apart, crowd = (ceil(side / 3), ceil(side / 4)) if algorithm == "t10" else (2 * ceil(side / 3), ceil(side / 2))
+    held = BYTES[dtype] * (tm * tk + tk * tn) * 2 + BYTES[dtype] * tm * tn
+    one = Phase(
+        "product",
+        times=side,
+        stages=1,
+        hops=apart,
+        busiest_words=moved * crowd,
+        mean_words=moved * apart / 2,
+        link_bytes=2 * square.cores * moved * WORD_BYTES * apart,
+        fold=square.fold[0] * square.fold[1],
+        overlaps=algorithm == "t10",
+        products=(Product(tm, tk, tn, 1, dtype),),
+        macs=tm * tk * tn,
+        sram_bytes=BYTES[dtype] * (tm * tk + tk * tn + tm * tn),
+    )
+    return price(one, c, relayed=True) + Cost(routes=crowd, sram_peak_bytes=held * one.fold)
+
+
+def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
+    """y [n] = x [k] W [k, n] by the rival `algorithm`, x cut along y."""
+    length = mesh.shape[0]
+    (tk,), (tn,) = tiles(length, k), tiles(mesh.shape[1], n)
+    words = _words(tn, dtype)
+    held = BYTES[dtype] * (tk + tk * tn + 2 * tn)
+    local = Phase(
+        "local",
+        products=(Product(1, tk, tn, 1, dtype),),
+        macs=tk * tn,
+        sram_bytes=BYTES[dtype] * (tk + tk * tn + tn),
+    )
+    levels = ceil(log2(length)) if length > 1 else 0
+    reduce = Phase(
+        "stream",
+        stages=levels if algorithm == "t10" else 1,
+        hops=length - 1,
+        busiest_words=words * (max(1, length // 2) if algorithm == "t10" else max(1, length - 1)),
+        mean_words=words * max(1, length / 4 if algorithm == "t10" else length / 2),
+        link_bytes=mesh.cores * words * WORD_BYTES * max(1, length // 2),
+    )
+    back = Phase("circuit", stages=1, hops=length - 1, busiest_words=words, mean_words=words)
+    parts = [local] + ([reduce, back] if length > 1 else [])
+    priced = sum((price(part, c, relayed=True) for part in parts), Cost())
+    return priced + Cost(routes=levels or 1, sram_peak_bytes=held)
+
+
+def _words(elements: int, dtype: str) -> int:
+    return ceil(elements * BYTES[dtype] / WORD_BYTES)

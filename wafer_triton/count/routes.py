@@ -1,0 +1,267 @@
+"""Routes (PLMR's R): the colours that a schedule needs at every router, from an actual assignment.
+
+A circuit is one sender's path along a line, through the routers in between, to its receiver or receivers. A router
+holds one configuration per colour (whence words come, whither they go), set once for the whole kernel; that is what
+makes SUMMA and all-gather O(P). Two different circuits that touch one router want different configurations of it: a
+sender takes words from its own core, a receiver hands them to its own core, a router in between does neither. So
+circuits share a colour exactly when they have no router in common, over all rounds. Equal circuits, of any rounds and
+exchanges, are one route: what a core sends over it in one round goes one after the other.
+
+Along a line that is the colouring of intervals, where first fit by left end needs no more colours than circuits meet
+at one router. Circuits along x take their colours from 0 upwards, those along y from the last downwards, so few that
+they never meet at a router. Lines with the same circuits are coloured once, so a 720 x 720 mesh takes a second.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.errors import ScheduleError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Exchange, Index, Schedule
+from wafer_triton.schedule.rules import Finding, title
+
+NEVER = np.iinfo(np.int32).max  # the first round of a route that is not there
+# a router's sides, as bits: the core itself and the four links
+CORE, EAST, WEST, SOUTH, NORTH = 1, 2, 4, 8, 16
+SIDES = {"x": (EAST, WEST), "y": (SOUTH, NORTH)}
+
+
+class Circuit(NamedTuple):
+    """From physical position `sender` of a line to its ascending `receivers`."""
+
+    sender: int
+    receivers: tuple[int, ...]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last router that it touches."""
+        return min(self.sender, self.receivers[0]), max(self.sender, self.receivers[-1])
+
+    def at(self, router: int, axis: str) -> tuple[int, int]:
+        """The router's configuration: the side that words come from, and the sides that they go to."""
+        up, down = SIDES[axis]
+        come = CORE if router == self.sender else (down if router > self.sender else up)
+        go = CORE * (router in self.receivers)
+        go |= up * (router >= self.sender and router < self.receivers[-1])
+        go |= down * (router <= self.sender and router > self.receivers[0])
+        return come, go
+
+
+@dataclass(eq=False)
+class Lines:
+    """All circuits along one axis: in which round each first runs on each line, and its colour there."""
+
+    circuits: dict[Circuit, int] = field(default_factory=dict)
+    first: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
+    colour: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
+
+    def on(self, line: int) -> list[tuple[Circuit, int]]:
+        """The circuits of one line and their numbers."""
+        return [(one, number) for one, number in self.circuits.items() if self.first[number, line] != NEVER]
+
+
+@dataclass(frozen=True, eq=False)
+class Routes:
+    """A conflict-free assignment: colour c of an x circuit is c, of a y circuit `colours` - 1 - c."""
+
+    mesh: Mesh
+    x: Lines
+    y: Lines
+    per_core: NDArray[np.int64]  # [rows, cols] physical: colours configured at each router
+    colours: int  # different colours in all; what a device must offer
+
+    @property
+    def maximum(self) -> int:
+        """Colours at the fullest router."""
+        return int(self.per_core.max())
+
+    def of(self, exchange: Exchange) -> Index:
+        """The colour of every message of an exchange, [lines, messages] as its receivers; -1 inside one core."""
+        x = exchange.axis == "x"
+        lines = self.x if x else self.y
+        fold, fold_across = self.mesh.fold[::-1] if x else self.mesh.fold
+        groups = _groups(exchange, self.mesh)
+        found = np.full((sum(len(at) for at, _, _ in groups), exchange.recv.shape[-1]), -1, np.int64)
+        done = 0
+        for at, send, recv in groups:
+            for circuit in _circuits(send, recv, fold):
+                mine = (send >= 0) & (send // fold == circuit.sender) & (recv // fold != circuit.sender)
+                own = lines.colour[lines.circuits[circuit], at // fold_across]
+                found[done : done + len(at), mine] = (own if x else self.colours - 1 - own)[:, None]
+            done += len(at)
+        return found
+
+    def table(self, colour: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """How every router is configured for a colour, [rows, cols] of side bits: words come from, words go to."""
+        come, go = (np.zeros((self.mesh.rows, self.mesh.cols), np.uint8) for _ in range(2))
+        for axis, lines, own in (("x", self.x, colour), ("y", self.y, self.colours - 1 - colour)):
+            for circuit, number in lines.circuits.items():
+                for line in np.flatnonzero(lines.colour[number] == own):
+                    for router in range(circuit.span[0], circuit.span[1] + 1):
+                        core = (line, router) if axis == "x" else (router, line)
+                        come[core], go[core] = circuit.at(router, axis)
+        return come, go
+
+    def exceeds(self, limit: int) -> tuple[tuple[int, int], int]:
+        """The fullest core and the round in which it first needs more than `limit` routes (else its last new one)."""
+        row, col = (int(one) for one in np.unravel_index(self.per_core.argmax(), self.per_core.shape))
+        rounds = [
+            int(lines.first[number, line])
+            for lines, line, at in ((self.x, row, col), (self.y, col, row))
+            for circuit, number in lines.on(line)
+            if circuit.span[0] <= at <= circuit.span[1]
+        ]
+        return (row, col), sorted(rounds)[min(limit, len(rounds) - 1)]
+
+
+def routes(schedule: Schedule, relayed: bool = False) -> Routes:
+    """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
+    mesh = schedule.mesh
+    x, y = _collect(schedule, "x", relayed), _collect(schedule, "y", relayed)
+    loads, tops = zip(_colour(x, mesh.rows, mesh.cols), _colour(y, mesh.cols, mesh.rows), strict=True)
+    return Routes(mesh, x, y, loads[0] + loads[1].T, int((tops[0] + tops[1].T).max()))
+
+
+@dataclass(frozen=True, eq=False)
+class Routing:
+    """How a schedule gets along with a device's routes, and what that costs."""
+
+    routes: Routes
+    relayed: bool
+    stages: tuple[int, ...]  # routing stages of every round: 1, or if relayed the hops of its longest move
+
+    @property
+    def extra_stages(self) -> int:
+        """Routing stages that relaying adds to the critical path; each costs a device's beta."""
+        return sum(max(0, one - 1) for one in self.stages)
+
+
+def limit(schedule: Schedule, policy: str = "refuse") -> Routing:
+    """Hold a schedule to its device's number of routes; over it, by `policy`, "relay" core by core or "refuse".
+
+    Raises ScheduleError, with the count, the limit, the fullest core and the round, when refused or when even
+    neighbours need too many.
+    """
+    if policy not in ("relay", "refuse"):
+        raise ScheduleError(f"{schedule.name}: policy {policy!r} is neither 'relay' nor 'refuse'")
+    found = routes(schedule)
+    over = excess(schedule, found)
+    if over is None:
+        return Routing(found, False, tuple(int(bool(one.exchanges)) for one in schedule.rounds))
+    if policy == "refuse":
+        hint = "relay it core by core (policy='relay'), which costs routing stages, or use an algorithm with fewer"
+        raise ScheduleError(f"{over.message}; {hint}")
+    found = routes(schedule, relayed=True)
+    over = excess(schedule, found)
+    if over is not None:
+        raise ScheduleError(f"{over.message}, with every message relayed core by core already")
+    reach = {
+        id(one): max((_reach(move, schedule.mesh) for move in one.exchanges), default=0) for one in schedule.rounds
+    }
+    return Routing(found, True, tuple(reach[id(one)] for one in schedule.rounds))
+
+
+def excess(schedule: Schedule, found: Routes | None = None) -> Finding | None:
+    """What to say if the routes, `found` or the schedule's own, are more than its device has; None if they fit."""
+    found, device = found or routes(schedule), schedule.mesh.device
+    if device.routes is None or found.colours <= device.routes:
+        return None
+    core, number = found.exceeds(device.routes)
+    message = (
+        f"{title(schedule, number)}: core {core} needs {found.maximum} routes, the mesh {found.colours} colours in "
+        f"all; {device.name} has {device.routes}"
+    )
+    return Finding("routes", message, number, core)
+
+
+def _groups(exchange: Exchange, mesh: Mesh) -> list[tuple[Index, Index, Index]]:
+    """The moves of an exchange as (logical lines, senders, receivers), lines that share an array together."""
+    across = mesh.length("y" if exchange.axis == "x" else "x")
+    lines = np.arange(across) if exchange.lines is None else exchange.lines
+    if exchange.recv.ndim == 1:
+        return [(lines, exchange.send, exchange.recv)]
+    return [(lines[i : i + 1], exchange.send[i], exchange.recv[i]) for i in range(len(lines))]
+
+
+def _circuits(send: Index, recv: Index, fold: int) -> list[Circuit]:
+    """The circuits of one line's moves; a tile that stays in its physical core needs none."""
+    receivers: dict[int, set[int]] = {}
+    for start, end in zip((send // fold).tolist(), (recv // fold).tolist(), strict=True):
+        if start >= 0 and start != end:
+            receivers.setdefault(start, set()).add(end)
+    return [Circuit(start, tuple(sorted(ends))) for start, ends in receivers.items()]
+
+
+def _steps(circuit: Circuit) -> list[Circuit]:
+    """The circuit core by core."""
+    low, high = circuit.span
+    up = [Circuit(at, (at + 1,)) for at in range(circuit.sender, high)]
+    return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
+
+
+def _collect(schedule: Schedule, axis: str, relayed: bool) -> Lines:
+    """All circuits along an axis and when they first run, uncoloured."""
+    mesh = schedule.mesh
+    across = mesh.rows if axis == "x" else mesh.cols
+    fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
+    found = Lines()
+    # exchanges that move alike share one pattern: its circuits and, for every line, its first round
+    patterns: dict[tuple[bytes, bytes], tuple[list[int], NDArray[np.int32]]] = {}
+    seen: set[int] = set()
+    for number, round_ in enumerate(schedule.rounds):
+        if id(round_) in seen:
+            continue
+        seen.add(id(round_))
+        for exchange in round_.exchanges:
+            for at, send, recv in _groups(exchange, mesh) if exchange.axis == axis else ():
+                key = (send.tobytes(), recv.tobytes())
+                if key not in patterns:
+                    made = _circuits(send, recv, fold)
+                    made = [step for one in made for step in _steps(one)] if relayed else made
+                    ids = [found.circuits.setdefault(one, len(found.circuits)) for one in made]
+                    patterns[key] = (ids, np.full(across, NEVER, np.int32))
+                first = patterns[key][1]
+                first[at // fold_across] = np.minimum(first[at // fold_across], number)
+    found.first = np.full((len(found.circuits), across), NEVER, np.int32)
+    for ids, first in patterns.values():
+        found.first[ids] = np.minimum(found.first[ids], first)
+    found.colour = np.full_like(found.first, -1)
+    return found
+
+
+def _colour(lines: Lines, across: int, along: int) -> tuple[Index, Index]:
+    """Colour the circuits; returns how many touch each router and how many colours suffice it, [across, along]."""
+    spans = np.array([one.span for one in lines.circuits], np.int64).reshape(-1, 2)
+    order = np.argsort(spans[:, 0], kind="stable")
+    load, top = np.zeros((across, along), np.int64), np.zeros((across, along), np.int64)
+    alike: dict[bytes, list[int]] = {}
+    for line, held in enumerate((lines.first != NEVER).T):
+        alike.setdefault(held.tobytes(), []).append(line)
+    for some in alike.values():
+        here = order[lines.first[order, some[0]] != NEVER]
+        count, highest = np.zeros(along, np.int64), np.zeros(along, np.int64)
+        free, busy, used = list[int](), list[tuple[int, int]](), 0
+        for number, (low, high) in zip(here.tolist(), spans[here].tolist(), strict=True):
+            while busy and busy[0][0] < low:
+                heapq.heappush(free, heapq.heappop(busy)[1])
+            chosen = heapq.heappop(free) if free else used
+            used = max(used, chosen + 1)
+            heapq.heappush(busy, (high, chosen))
+            lines.colour[number, some] = chosen
+            count[low : high + 1] += 1
+            np.maximum(highest[low : high + 1], chosen + 1, out=highest[low : high + 1])
+        load[some], top[some] = count, highest
+    return load, top
+
+
+def _reach(exchange: Exchange, mesh: Mesh) -> int:
+    """Hops of an exchange's longest move, and at least the one stage that any exchange costs."""
+    fold = mesh.fold[1 if exchange.axis == "x" else 0]
+    hops = np.abs(exchange.recv // fold - exchange.send // fold)[exchange.send >= 0]
+    return max(1, int(hops.max(initial=0)))

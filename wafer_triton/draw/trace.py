@@ -1,0 +1,145 @@
+"""A schedule drawn: its timeline round by round, how its links are loaded, what its cores hold.
+
+`trace` gives arrays, `timeline` text, `draw` a picture (needs matplotlib: `pip install wafer-triton[bench]`). All of it
+is counted from the rounds; nothing is run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.count.account import Loads, link_loads, per_round
+from wafer_triton.errors import BackendError
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.sram import spans
+
+EACH = ("hops", "busiest_link_bytes", "flows", "macs")
+ADDED = ("messages", "link_bytes")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What happens in every round of a schedule, as arrays [rounds], and where, as maps."""
+
+    labels: tuple[str, ...]
+    axes: tuple[str, ...]  # the axes along which tiles move: "", "x", "y" or "xy"
+    overlaps: NDArray[np.bool_]  # whether compute runs beside the exchanges
+    counts: dict[str, NDArray[np.int64]]  # the fields of RoundAccount
+    buffers: tuple[str, ...]
+    sram: NDArray[np.int64]  # [rounds, buffers] bytes of a physical core; all cores hold the same
+    links: Loads  # bytes of the whole run, by direction [rows, cols]
+
+
+def trace(schedule: Schedule) -> Trace:
+    """The trace of a schedule."""
+    rounds = schedule.rounds
+    accounts = per_round(schedule)
+    names = tuple(schedule.buffers)
+    return Trace(
+        tuple(one.label for one in rounds),
+        tuple("".join(sorted({move.axis for move in one.exchanges})) for one in rounds),
+        np.array([bool(one.exchanges) and bool(one.locals) and one.overlaps for one in rounds], bool),
+        {name: np.array([getattr(one, name) for one in accounts], np.int64) for name in EACH + ADDED},
+        names,
+        _held(schedule),
+        link_loads(schedule),
+    )
+
+
+def timeline(schedule: Schedule) -> str:
+    """The rounds as a table: successive rounds alike in one row, their messages and bytes on all links added up."""
+    made, mesh = trace(schedule), schedule.mesh
+    held = made.sram.sum(1)
+    alike = list(zip(made.labels, made.axes, *(made.counts[name] for name in EACH), held, strict=True))
+    rows: list[tuple[str, ...]] = [("rounds", "step", "moves along", *EACH, "sram_bytes", *ADDED)]
+    for (label, axes, *each), some in groupby(range(len(alike)), key=alike.__getitem__):
+        numbers = list(some)
+        span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+        added = [made.counts[name][numbers].sum() for name in ADDED]
+        beside = " beside compute" if made.overlaps[numbers].all() else ""
+        rows.append((span, label or "-", axes + beside or "-", *(f"{one:,}" for one in (*each, *added))))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(f"{cell:{'<' if i < 3 else '>'}{widths[i]}}" for i, cell in enumerate(row)).rstrip() for row in rows
+    )
+    return "\n".join([f"{schedule.name} on mesh {mesh} of {mesh.device.name}", *lines])
+
+
+def draw(schedule: Schedule, path: str | Path) -> None:
+    """Write a picture of the trace; its kind follows from the path's suffix (.png, .svg, .pdf).
+
+    Raises BackendError where matplotlib is missing.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise BackendError(f"drawing needs matplotlib ({missing}): pip install 'wafer-triton[bench]'") from None
+    made = trace(schedule)
+    figure = Figure(figsize=(12, 11), layout="constrained")
+    figure.suptitle(f"{schedule.name} on mesh {schedule.mesh} of {schedule.mesh.device.name}")
+    parts: Any = figure.subfigures(3, 1, height_ratios=(4, 4, 3))
+    time, links, memory = parts
+    _rounds(time, made)
+    _heat(links, made.links)
+    _memory(memory, made)
+    figure.savefig(path)
+
+
+def _rounds(figure: Any, made: Trace) -> None:
+    """Counts over the rounds, the steps of the algorithm in colours."""
+    shown = {"hops": "hops", "busiest_link_bytes": "bytes on the\nbusiest link", "macs": "multiply-adds"}
+    many = figure.subplots(len(shown), 1, sharex=True)
+    rounds, steps = np.arange(len(made.labels)), list(dict.fromkeys(made.labels))
+    for axes, (name, unit) in zip(many, shown.items(), strict=True):
+        for number, step in enumerate(steps):
+            here = np.array([label == step for label in made.labels])
+            width = max(1.5, 500 / len(rounds))
+            axes.vlines(rounds[here] + 0.5, 0, made.counts[name][here], f"C{number % 10}", label=step or "-", lw=width)
+        axes.set(ylabel=unit, xlim=(0, len(rounds)))
+        axes.set_ylim(bottom=0)
+        axes.locator_params(integer=True)
+    if steps:
+        legend = many[0].legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(8, len(steps)), fontsize="small")
+        for handle in legend.legend_handles:
+            handle.set_linewidth(5)
+
+
+def _heat(figure: Any, loads: Loads) -> None:
+    """Bytes by sending core, one map for each direction that is used."""
+    if not loads:
+        figure.subplots().set(title="no core sends", xticks=[], yticks=[])
+        return
+    top = max(int(load.max()) for load in loads.values())
+    many = figure.subplots(1, len(loads), squeeze=False)[0]
+    for axes, (way, load) in zip(many, loads.items(), strict=True):
+        image = axes.imshow(load, vmin=0, vmax=top, interpolation="nearest")
+        axes.set(title=f"to the {way}", xlabel="column", ylabel="row")
+        axes.locator_params(integer=True)
+    figure.colorbar(image, ax=list(many), label="bytes over the run")
+
+
+def _memory(figure: Any, made: Trace) -> None:
+    """What a core holds over the rounds, the largest buffers lowest."""
+    axes = figure.subplots()
+    shown = [int(i) for i in np.argsort(-made.sram.sum(0), kind="stable") if made.sram[:, i].any()]
+    held = np.concatenate([made.sram, made.sram[-1:]])[:, shown].T  # the last round ends as well
+    axes.stackplot(np.arange(held.shape[1]), held, labels=[made.buffers[i] for i in shown], step="post")
+    axes.set(xlabel="round", ylabel="SRAM bytes per core", xlim=(0, max(1, len(made.sram))))
+    axes.locator_params(integer=True)
+    if shown:
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", reverse=True)
+
+
+def _held(schedule: Schedule) -> NDArray[np.int64]:
+    """Bytes of every buffer in every round, [rounds, buffers]."""
+    held, living = np.zeros((len(schedule.rounds), len(schedule.buffers)), np.int64), spans(schedule)
+    for column, name in enumerate(schedule.buffers):
+        if name in living:
+            held[living[name].start : living[name].end + 1, column] = living[name].bytes
+    return held

@@ -1,0 +1,1 @@
+"""Running schedules: the executors and how they plan."""

@@ -1,0 +1,312 @@
+"""The Triton executor: one program instance is one core, mailboxes lie in global memory.
+
+A launch is a round, or the rounds that `launches` finds to go together. A kernel sees pointers, tables and sizes, never
+a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.emulate.executor import Executor, Launch, Memory, Place, Program, Step, TreePlanner, together
+from wafer_triton.emulate.launches import (
+    ComputeShifts,
+    Tree,
+    compute_shifts,
+    reduce_tree,
+    rings_of,
+    sends_of,
+)
+from wafer_triton.errors import BackendError
+from wafer_triton.kernels import table
+from wafer_triton.kernels._common import INTERPRET, Operand
+from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
+from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.exchange import Moves
+from wafer_triton.kernels.exchange import exchange as exchange_kernel
+from wafer_triton.kernels.parts import Local as LocalKernel
+from wafer_triton.kernels.parts import Part, agree
+from wafer_triton.kernels.protocol import ARRIVALS, FIRST_SLOT, SLOTS, rounds_at_once
+from wafer_triton.kernels.tree import tree
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+
+LAUNCHES = ("auto", "persistent", "rounds")
+
+
+class _Graph:
+    """Calls a function at first, which compiles what is not compiled yet; then records it, and replays the record."""
+
+    def __init__(self, run: Step, on_device: Callable[[], AbstractContextManager[object]]) -> None:
+        self.run, self.on_device, self.ready = run, on_device, False
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if not self.ready:
+            self.run()
+            self.ready = True
+            return
+        with self.on_device():
+            if self.graph is None:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's
+                    self.run()
+                self.graph = graph
+            self.graph.replay()
+
+
+class TritonExecutor(Executor):
+    """Runs schedules on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (small meshes).
+
+    `launch` is how compute-shift rounds run: "persistent", all in one launch, for which the whole mesh must fit on the
+    GPU at once; "rounds", one by one; or "auto", as many in a launch as are safe. `shuffle` is a seed for the order of
+    the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str | None = None,
+        exchange: str = "explicit",
+        launch: str = "auto",
+        poison: bool = False,
+        shuffle: int | None = None,
+    ) -> None:
+        super().__init__(exchange=exchange, poison=poison)
+        if launch not in LAUNCHES:
+            raise BackendError(f"launch {launch!r}: choose one of {', '.join(LAUNCHES)}")
+        self.launch = launch
+        interpreted = bool(INTERPRET.value)
+        self._device = device or ("cpu" if interpreted else "cuda")
+        if torch.device(self._device).type == "cpu" and not interpreted:
+            raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
+        if torch.device(self._device).type != "cpu" and not torch.cuda.is_available():
+            raise BackendError("the Triton backend found no GPU; use backend='torch', or set TRITON_INTERPRET=1")
+        self._random = None if shuffle is None else np.random.default_rng(shuffle)
+
+    @property
+    def device(self) -> str:
+        return self._device
+
+    def storage(self, buffer: Buffer) -> torch.dtype:
+        return torch_dtype(buffer.dtype)
+
+    def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
+        on_gpu = torch.device(self.device).type == "cuda"
+        if on_gpu and any(one.dtype == "bf16" for one in fresh) and not torch.cuda.is_bf16_supported(False):
+            name = torch.cuda.get_device_name(self.device)
+            raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
+        super().admit(schedule, fresh)
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Triton launches on the current GPU, whichever the tensors lie on."""
+        return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
+
+    def capture(self, run: Step) -> Step:
+        return _Graph(run, self.on_device) if torch.device(self.device).type == "cuda" else run
+
+    def follow(self, program: Program, schedule: Schedule) -> None:
+        if program.tables is None:
+            super().follow(program, schedule)
+            return
+        if program.tables.schedule is not schedule:  # another program that shares them may have been here first
+            with self.on_device():
+                self._plan(schedule, program.memory, program.tables)
+            program.tables.schedule = schedule
+        program.schedule = schedule
+
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+        (launch,) = _launches([self._moves(memory, exchanges, src)])
+        return launch
+
+    def _moves(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> tuple[Moves, int]:
+        """The messages of exchanges of a round from one slot to one slot, and how many elements each carries."""
+        ends = [(one.receivers.flat(memory.mesh), one.senders.flat(memory.mesh)) for one in exchanges]
+        receivers, senders = map(np.concatenate, zip(*ends, strict=True))
+        order = self._order(len(receivers))
+        room = 0 if memory.tables is None else memory.mesh.cores - len(receivers)  # other schedules may send more
+        recv, send = (
+            self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
+        )
+        target, source = self._operand(memory, Place(exchanges[0].dst)), self._operand(memory, src)
+        buffer = memory.buffers[exchanges[0].src.buffer]
+        return Moves(target, source, recv, send), buffer.numel * (buffer.slots if exchanges[0].src.index is None else 1)
+
+    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
+        kernel, cores = table.find(op.op), self._cores(memory, op)
+        outs, reads = self._operands(memory, op, ins)
+        return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
+
+    def _operands(
+        self, memory: Memory, op: Local, ins: tuple[Place, ...]
+    ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+        outs = tuple(self._operand(memory, Place(out)) for out in op.outs)
+        return outs, tuple(self._operand(memory, place) for place in ins)
+
+    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
+        """The launches of a run of compute-shift rounds, or of a reduce tree and the product before it."""
+        shifting = compute_shifts(schedule, rounds)
+        if shifting is not None:
+            return shifting.rounds, self._shifts(memory, shifting)
+        tree = reduce_tree(schedule, rounds)
+        if tree is None:
+            return None
+        found, before, number = tree
+        return number, self._tree(memory, found, before, [tuple(map(Place, op.ins)) for op in before])
+
+    def _shifts(self, memory: Memory, found: ComputeShifts) -> list[Step]:
+        mesh, number = memory.mesh, found.number
+        c, out = (self._operand(memory, Place(Slot(name))) for name in (found.c, found.out))
+        a, b = (
+            (self._operand(memory, Place(first)), self._operand(memory, Place(second)))
+            for first, second in (found.a, found.b)
+        )
+        to_a, to_b = found.to
+        order = self._order(mesh.cores)
+        cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
+        neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
+        at_start = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
+        at_start[FIRST_SLOT] = ARRIVALS
+        counters = at_start.clone()
+        shared = (a, b, neighbours, counters, cores)
+        # which of these are launched depends on how many fit, so the one with the most registers decides
+        ways = [(c, found.add), (out, found.add), (c, True), (out, True)]
+        fits = 0
+        if self.launch != "rounds":
+            fits = min(residency(c, end, *shared, **{**found.params, "add": add}) for end, add in ways)
+        most = rounds_at_once((to_a, to_b), order, fits) if fits else 1
+        if self.launch == "persistent" and not fits and torch.device(self.device).type == "cpu":
+            raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
+        if self.launch == "persistent" and most < number:
+            raise BackendError(
+                f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
+                f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
+            )
+
+        # every run sets them, for one that broke off leaves them anyhow
+        steps: list[Step] = [partial(counters.copy_, at_start)] if most > 1 else []
+        for start in range(0, number, most):
+            rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
+            params: dict[str, Any] = {**found.params, "add": found.add or start > 0}
+            target = out if start + rounds == number else c
+            run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, **params)
+            if most == 1:
+                run = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
+            steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))
+        return steps
+
+    def products(self, memory: Memory, found: ComputeShifts, a: Place, b: Place) -> Step | None:
+        """One launch for a run of compute-shift rounds around whole rings, see `kernels.elided`."""
+        rings = rings_of(found, memory.mesh)
+        if rings is None or found.number != memory.mesh.shape[0] or found.params.get("heads", 1) > 1:
+            return None
+        rows, cols = rings
+        side = np.arange(len(rows))
+        shape = memory.mesh.shape
+        # [position, label]: the core that holds the tile which carries that label along this row, or column
+        back = (side[None, :] - side[:, None]) % len(side)
+        of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
+        of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
+        c, out, x, y = (self._operand(memory, Place(slot)) for slot in (Slot(found.c), Slot(found.out), a.slot, b.slot))
+        tables = (
+            self._table(memory, rows),
+            self._table(memory, cols),
+            self._labels(memory, of_a),
+            self._labels(memory, of_b),
+        )
+        run = partial(elided, c, out, x, y, *tables, add=found.add, **found.params)
+        return Launch(f"MeshGEMM, {found.number} rounds in a launch", run)
+
+    def _labels(self, memory: Memory, lie: Index) -> Labels:
+        first, table = lie[:, 0] - lie[0, 0], lie[0]
+        if (first[:, None] + table == lie).all():
+            return Labels(self._table(memory, first), self._table(memory, table), 0)
+        return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, lie), len(lie))
+
+    def round(self, memory: Memory, round_: Round) -> list[Step]:
+        sends = sends_of(round_, memory.mesh)
+        if sends is None:
+            moves = [self._moves(memory, some, Place(some[0].src)) for some in together(round_)]
+            return _launches(moves) + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
+        (op,) = round_.locals
+        out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
+        targets, tables = {0: a, 1: b}, {}
+        for number, (exchange, to) in sends.items():
+            targets[number] = self._operand(memory, Place(exchange.dst))
+            tables[number] = self._table(memory, to)
+        cores, ends = self._cores(memory, op), (targets[0], targets[1], tables.get(0), tables.get(1))
+        run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
+        return [Launch("compute-shift, 1 round in a launch", run)]
+
+    @property
+    def tree(self) -> TreePlanner:
+        """One launch, with those operations in it that may join, see `Executor.tree`."""
+        return self._tree
+
+    def _tree(
+        self, memory: Memory, found: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
+    ) -> list[Step]:
+        """The last operations before the tree join its launch, as far as their bits do not depend on that."""
+        acc = self._operand(memory, Place(Slot(found.acc)))
+        numel = memory.buffers[found.acc].numel
+        cores, slots = memory.mesh.cores, int(found.children.max())
+        poison = float("nan") if self.poison else 0.0
+        mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
+        flags = torch.zeros((cores, slots), dtype=torch.int32, device=self.device)
+        ties = self._order(cores)
+        order = ties[np.argsort(found.sent[ties], kind="stable")]
+        tables = [self._table(memory, one) for one in (order, found.children, found.parent, found.slot)]
+        alone, parts = len(before), list[Part]()
+        while alone > 0 and isinstance(kernel := table.find(before[alone - 1].op), LocalKernel):
+            op = before[alone - 1]
+            more = [kernel.part(*self._operands(memory, op, ins[alone - 1]), **op.params), *parts]
+            if not agree(more):
+                break
+            alone, parts = alone - 1, more
+        what = "".join(f"{op.op}, " for op in before[alone:]) + f"reduce tree, {found.rounds} rounds in a launch"
+        box = Operand(mailbox, 0, slots * numel)
+        run = partial(tree, acc, box, flags, *tables, size=numel, op=found.op, before=parts)
+        steps = [self.compute(memory, op, places) for op, places in zip(before[:alone], ins, strict=False)]
+        return [*steps, Launch(what, run)]
+
+    def _operand(self, memory: Memory, place: Place) -> Operand:
+        buffer, tensor = memory.buffers[place.slot.buffer], memory.tensors[place.slot.buffer]
+        whole = buffer.slots * buffer.numel
+        varies = memory.tables is not None and buffer.slots > 1 and place.slot.index is not None
+        if place.slot.is_fixed and not varies:
+            index = None if place.is_own else self._table(memory, place.flat(memory.mesh.shape))
+            return Operand(tensor, int(place.slot.index or 0) * buffer.numel, whole, index)
+        assert place.is_own, "slots that differ between cores are never elided"
+        every = np.arange(memory.mesh.cores)
+        rows = every * buffer.slots + place.slot.of_cores(every, memory.mesh)
+        return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
+
+    def _cores(self, memory: Memory, op: Local) -> torch.Tensor:
+        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        return self._table(memory, cores[self._order(len(cores))])
+
+    def _order(self, size: int) -> Index:
+        return np.arange(size) if self._random is None else self._random.permutation(size)
+
+    def _table(self, memory: Memory, values: Index) -> torch.Tensor:
+        made = torch.from_numpy(values.astype(np.int32))
+        return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
+
+
+def _launches(moves: list[tuple[Moves, int]]) -> list[Step]:
+    """Moves of one round: those of equally many messages share a launch."""
+    alike: dict[int, list[tuple[Moves, int]]] = {}
+    for one in moves:
+        alike.setdefault(len(one[0].recv), []).append(one)
+    return [Launch("exchange", partial(exchange_kernel, *zip(*some, strict=True))) for some in alike.values()]
+
+
+def available() -> bool:
+    """Whether Triton kernels can run here: a CUDA device, or the interpreter."""
+    return torch.cuda.is_available() or bool(INTERPRET.value)

@@ -1,0 +1,1 @@
+"""What a schedule, its routes or a kernel's protocol would do wrong on the machine."""

@@ -1,0 +1,266 @@
+"""Provenance: which tiles every slot holds and which parts every sum has, followed through a schedule without values.
+
+Every tile that is given gets a name: one index per letter of its buffer's cut. Under "(y m) (x k)" the tile of core
+(2, 3) is m=2, k=3. A value is then, for each letter, how many of its terms have each index: a tile has one term; a
+product joins the letters of its operands, which must agree in those that both have; a sum adds the counts. A count
+that is more than the other letters can tell apart is a term that entered twice. At the end every core of a result must
+hold the indices that the result's cut says, and every other letter it has must be summed up whole.
+
+The counts are kept per letter, not per combination of letters, so P cores a side cost P bytes times a few a slot.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wafer_triton import local
+from wafer_triton.errors import ScheduleError
+from wafer_triton.schedule.rounds import Cores, Local, Slot
+from wafer_triton.schedule.rules import Finding, title
+from wafer_triton.verify.state import Region, region
+
+if TYPE_CHECKING:
+    from wafer_triton.schedule.rounds import Schedule
+
+Counts = NDArray[np.int16]  # [..., indices of all letters]
+Cut = str | Mapping[str, ArrayLike]
+PART = "#"  # the letter of a buffer that is cut into the slots of another: which slot
+PRODUCTS = ("gemm", "gemm_t")
+MOST = 1 << 27  # counts that are held at once, of two bytes
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What a schedule is given and what it must end with.
+
+    A cut says which index of each letter a core's tile has: an einops pattern as of `layout` ("(y m) (x k)"), or a
+    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. A letter that a result lacks must be
+    summed over whole. `on` limits a result to some cores (a reduction's root); else it is asked of all.
+    """
+
+    given: Mapping[str, Cut]
+    result: Mapping[str, Cut]
+    on: Mapping[str, Cores] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, recipe: Any) -> Intent:
+        """The intent of a recipe whose operands and result are cut by patterns."""
+        given = {name: cut for name, cut in recipe.inputs if cut}
+        return cls(given, {recipe.output[0]: recipe.output[1]})
+
+
+def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
+    """The first fault on the way to the intended result; after it nothing that is held means anything."""
+    try:
+        _Run(schedule, intent).run()
+    except _Broken as broken:
+        return [broken.finding]
+    return []
+
+
+class _Broken(Exception):
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+
+
+class _Run:
+    """The state of all cores: counts [rows, cols, slots, indices] of every buffer, and when each slot was written."""
+
+    def __init__(self, schedule: Schedule, intent: Intent) -> None:
+        self.schedule, self.mesh, self.on = schedule, schedule.mesh, intent.on
+        self.number = 0
+        unknown = sorted({*intent.given, *intent.result} - schedule.buffers.keys())
+        if unknown:
+            raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
+        given, self.results = (
+            {
+                name: {letter: self.indices(name, at) for letter, at in _letters(cut).items()}
+                for name, cut in cuts.items()
+            }
+            for cuts in (intent.given, intent.result)
+        )
+        sizes = {PART: max((one.slots for one in schedule.buffers.values()), default=1)}
+        for cut in given.values():
+            for letter, at in cut.items():
+                sizes[letter] = max(sizes.get(letter, 0), int(at.max()) + 1)
+        ends = np.cumsum([0, *sizes.values()]).tolist()
+        self.letters = {letter: slice(*ends[i : i + 2]) for i, letter in enumerate(sizes)}
+        self.sizes = np.array(list(sizes.values()))
+        self.starts = np.array(ends[:-1])
+        self.kept = {letter for cut in self.results.values() for letter in cut}
+        if not self.kept <= sizes.keys():
+            raise ScheduleError(
+                f"{schedule.name}: no buffer is given with {', '.join(sorted(self.kept - sizes.keys()))}"
+            )
+        shapes = {name: (*self.mesh.shape, buffer.slots) for name, buffer in schedule.buffers.items()}
+        if sum(math.prod(shape) for shape in shapes.values()) * ends[-1] > MOST:
+            raise ScheduleError(f"{schedule.name}: {self.mesh} is too large to follow every tile; check a smaller mesh")
+        self.held = {name: np.zeros((*shape, ends[-1]), np.int16) for name, shape in shapes.items()}
+        self.when = {name: np.full(shape, -1, np.int32) for name, shape in shapes.items()}
+        for name, cut in given.items():
+            for letter, at in cut.items():
+                np.put_along_axis(self.held[name][..., self.letters[letter]], at[..., None], 1, -1)
+
+    def indices(self, name: str, at: ArrayLike) -> NDArray[np.int64]:
+        """The index of a letter at every core and slot, [rows, cols, slots]."""
+        shape = (*self.mesh.shape, self.schedule.buffers[name].slots)
+        if isinstance(at, str):
+            return np.indices(shape)[("y", "x", "slot").index(at)]
+        array = np.asarray(at, np.int64)
+        return np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
+
+    def run(self) -> None:
+        for number, round_ in enumerate(self.schedule.rounds):
+            self.number = number
+            for one in round_.exchanges:  # in any order: what a core sends is not overwritten in its round
+                values = self.at(one.src, one.senders).get(self.held[one.src.buffer])
+                self.write(one.dst, self.at(one.dst, one.receivers), values)
+            for op in round_.locals:
+                self.local(op)
+        for name, cut in self.results.items():
+            self.judge(name, cut)
+
+    def at(self, slot: Slot, cores: Cores | None) -> Region:
+        return region(slot, cores, self.mesh)
+
+    def write(self, slot: Slot, here: Region, values: Counts) -> None:
+        here.put(self.held[slot.buffer], values)
+        here.put(self.when[slot.buffer], self.number)
+
+    def fail(self, verdict: str, core: tuple[int, int], message: str, number: int | None = None) -> NoReturn:
+        number = self.number if number is None else number
+        raise _Broken(Finding(verdict, f"{title(self.schedule, number)}: core {core} {message}", number, core))
+
+    def local(self, op: Local) -> None:
+        here = self.at(op.ins[0], op.where)
+        ins = [self.read(op, slot) for slot in op.ins]
+        if op.op in PRODUCTS:
+            made = self.product(op, here, *ins)
+        elif op.op == "add":
+            made = self.sum(op, here, *ins)
+        elif op.op == "copy":
+            (made,) = ins
+        elif local.find(op.op).elementwise and op.outs[0].buffer in {slot.buffer for slot in op.ins}:
+            made = self.union(ins)
+        else:
+            for slot, value in zip(op.ins, ins, strict=True):
+                self.whole(op, here, slot, value)
+            made = ins[0]
+        for slot in op.outs:
+            target = self.at(slot, op.where)
+            value = made
+            if local.find(op.op).updates(op.params):
+                value = self.sum(op, target, self.read(op, slot), made)
+            if slot.index is None:  # the value is cut into the buffer's slots
+                slots = self.schedule.buffers[slot.buffer].slots
+                value = np.repeat(value[..., None, :], slots, -2)
+                value[..., self.letters[PART]] = self.eye[:slots]
+            self.write(slot, target, value)
+
+    @property
+    def eye(self) -> Counts:
+        return np.eye(self.sizes[0], dtype=np.int16)
+
+    def read(self, op: Local, slot: Slot) -> Counts:
+        """One value for each core; of a whole buffer, what the parts in its slots have in common."""
+        here = self.at(slot, op.where)
+        found = here.get(self.held[slot.buffer])
+        if slot.index is not None:
+            return found
+        part = found[..., self.letters[PART]]
+        wrong = part.any(axis=(-1, -2)) & ((part > 0) != self.eye[: found.shape[-2]]).any(axis=(-1, -2))
+        if wrong.any():
+            self.fail("misplaced", here.core(wrong), f"reads {slot.buffer} (by {op.op}), whose parts are out of order")
+        common = found.min(axis=-2)
+        common[..., self.letters[PART]] = 0
+        return common
+
+    def product(self, op: Local, here: Region, a: Counts, b: Counts) -> Counts:
+        """Tiles that agree in the letters that both have."""
+        one, two = (self.whole(op, here, slot, value) for slot, value in zip(op.ins, (a, b), strict=True))
+        for letter, place in self.letters.items():
+            mine, other = one[..., place] > 0, two[..., place] > 0
+            wrong = mine.any(-1) & other.any(-1) & (mine != other).any(-1)
+            if wrong.any():
+                pair = f"{op.ins[0]} ({self.text(one, wrong)}) by {op.ins[1]} ({self.text(two, wrong)})"
+                self.fail("misaligned", here.core(wrong), f"multiplies {pair}: {letter} differs")
+        return ((one > 0) | (two > 0)).astype(np.int16)
+
+    def whole(self, op: Local, here: Region, slot: Slot, value: Counts) -> Counts:
+        """The value as a tile: sums must be whole, and then their letters are gone."""
+        support = self.support(value)
+        partial = (support > 1) & (support < self.sizes)
+        if partial.any():
+            wrong = np.asarray(partial.any(-1))
+            self.fail(
+                "incomplete", here.core(wrong), f"reads {slot} (by {op.op}), which has only {self.text(value, wrong)}"
+            )
+        return np.where(np.repeat((support > 1), self.sizes, -1), 0, value).astype(np.int16)
+
+    def sum(self, op: Local, here: Region, a: Counts, b: Counts) -> Counts:
+        """Counts added up; products of one sum share the result's letters, and no term may enter twice."""
+        total: Counts = a + b
+        support = self.support(total)
+        for number, letter in enumerate(self.letters):
+            wrong = support[..., number] > 1
+            if wrong.any() and (letter == PART or (letter in self.kept and op.op in PRODUCTS)):
+                pair = f"{self.text(a, wrong)} and {self.text(b, wrong)}"
+                self.fail("misaligned", here.core(wrong), f"adds up (by {op.op}) {pair}: {letter} differs")
+        wrong = np.asarray((np.maximum.reduceat(total, self.starts, -1) > self.terms(support)).any(-1))
+        if wrong.any():
+            pair = f"{self.text(b, wrong)} to {self.text(a, wrong)}"
+            self.fail("double-count", here.core(wrong), f"adds (by {op.op}) {pair}, which has it already")
+        return total
+
+    def union(self, values: list[Counts]) -> Counts:
+        """Of an operation to which a part that comes twice is the same as once: every part of any operand, once."""
+        some = np.maximum.reduce(values) > 0
+        return (some * np.repeat(self.terms(self.support(some)), self.sizes, -1)).astype(np.int16)
+
+    def support(self, value: NDArray[Any]) -> NDArray[np.int64]:
+        """How many indices of each letter a value has, [..., letters]."""
+        return np.add.reduceat((value > 0).astype(np.int64), self.starts, -1)
+
+    def terms(self, support: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many different terms with one index of a letter the other letters can tell apart, [..., letters]."""
+        present = np.maximum(support, 1)
+        return present.prod(-1, keepdims=True) // present
+
+    def judge(self, name: str, cut: dict[str, NDArray[np.int64]]) -> None:
+        """Every core of a result holds what its cut says."""
+        here = self.at(Slot(name, None), self.on.get(name))
+        value, when = here.get(self.held[name]), here.get(self.when[name])
+        support = self.support(value)
+        full = (support == self.sizes) & (np.minimum.reduceat(value, self.starts, -1) == self.terms(support))
+        for number, (letter, place) in enumerate(self.letters.items()):
+            if letter in cut:
+                want = here.get(cut[letter])[..., None] == np.arange(self.sizes[number])
+                wrong, verdict = ((value[..., place] > 0) != want).any(-1), "misplaced"
+            else:
+                wrong, verdict = (support[..., number] > 0) & ~full[..., number] & (letter != PART), "incomplete"
+            if wrong.any():
+                held = self.text(value, wrong) or "nothing"
+                wanted = f"{letter}={here.get(cut[letter])[wrong][0]}" if letter in cut else f"all of {letter}"
+                last = int(when[wrong][0])
+                message = f"ends with {held} in {name}, not with {wanted}"
+                self.fail(verdict, here.core(wrong), message, last if last >= 0 else len(self.schedule.rounds) - 1)
+
+    def text(self, value: Counts, wrong: NDArray[np.bool_]) -> str:
+        """The first value for which `wrong` holds, such as "m=1, k=0 2 3"."""
+        first = value[wrong][0]
+        shown = {letter: np.flatnonzero(first[place]) for letter, place in self.letters.items() if letter != PART}
+        return ", ".join(f"{letter}={' '.join(map(str, at))}" for letter, at in shown.items() if at.size)
+
+
+def _letters(cut: Cut) -> Mapping[str, ArrayLike]:
+    """The letters of a cut and where their indices come from."""
+    if not isinstance(cut, str):
+        return cut
+    return {letter: axis for axis, letter in re.findall(r"\b([xy]) (\w+)", cut.partition("->")[0])}

@@ -1,0 +1,69 @@
+"""The judge of a route assignment: send every message through routers that know nothing but their tables.
+
+It shares nothing with the assigner but the tables and the colours of the messages: no intervals, no circuits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.count.routes import CORE, EAST, NORTH, SOUTH, WEST, Routes
+from wafer_triton.errors import ScheduleError
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.rules import title
+
+STEPS = {EAST: (0, 1), WEST: (0, -1), SOUTH: (1, 0), NORTH: (-1, 0)}
+OPPOSITE = {EAST: WEST, WEST: EAST, SOUTH: NORTH, NORTH: SOUTH}
+Core = tuple[int, int]
+Table = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+def validate_routes(schedule: Schedule, found: Routes) -> None:
+    """Walk every message of every round from its sender, by the tables alone.
+
+    A word enters at its sender with the colour that `found` gives it. Raises ScheduleError, naming round, core and
+    colour, when it meets a router that does not expect it, joins another sender's words of the same round, or does not
+    reach exactly its receivers. For tests: it takes time per message and hop.
+    """
+    mesh, seen = schedule.mesh, set()
+    tables = [found.table(colour) for colour in range(found.colours)]
+    for number, round_ in enumerate(schedule.rounds):
+        if id(round_) in seen:
+            continue
+        seen.add(id(round_))
+        passing: dict[tuple[int, Core], Core] = {}  # (colour, core) -> whose words pass there in this round
+        for exchange in round_.exchanges:
+            ends = (*exchange.senders.grid(mesh), *exchange.receivers.grid(mesh))
+            wanted: dict[tuple[int, Core], set[Core]] = {}
+            for colour, *at in zip(found.of(exchange).ravel(), *map(np.ravel, ends), strict=True):
+                row, col, to_row, to_col = (int(one) // fold for one, fold in zip(at, mesh.fold * 2, strict=True))
+                if row >= 0 and (row, col) != (to_row, to_col):
+                    wanted.setdefault((int(colour), (row, col)), set()).add((to_row, to_col))
+            for (colour, sender), receivers in wanted.items():
+                where = f"{title(schedule, number)}: colour {colour} from core {sender}"
+                if not 0 <= colour < found.colours:
+                    raise ScheduleError(f"{where} is not one of the {found.colours} assigned")
+                reached = _walk(tables[colour], sender, colour, passing, where)
+                if reached != receivers:
+                    raise ScheduleError(f"{where} reaches {sorted(reached)}, not {sorted(receivers)}")
+
+
+def _walk(table: Table, sender: Core, colour: int, passing: dict[tuple[int, Core], Core], where: str) -> set[Core]:
+    """The cores that a word from `sender` is handed to."""
+    come, go = table
+    reached, words = set(), [(sender, CORE)]
+    while words:
+        core, side = words.pop()
+        if not (0 <= core[0] < come.shape[0] and 0 <= core[1] < come.shape[1]):
+            raise ScheduleError(f"{where} leaves the mesh at {core}")
+        if come[core] != side:
+            raise ScheduleError(f"{where} meets another route at core {core}")
+        if passing.setdefault((colour, core), sender) != sender:
+            raise ScheduleError(f"{where} joins words of core {passing[colour, core]} at core {core}")
+        if go[core] & CORE:
+            reached.add(core)
+        for out, (down, right) in STEPS.items():
+            if go[core] & out:
+                words.append(((core[0] + down, core[1] + right), OPPOSITE[out]))
+    return reached
