@@ -12,10 +12,11 @@ from typing import Any
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Builder, Slot
+from wafer_triton.schedule.rounds import Slot
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.models.blocks import Block
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Builder, Schedule, Slot
+from wafer_triton.schedule.rounds import Schedule, Slot
 
 
 def cache_name(which: str, sequence: int) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.models.blocks import Block
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.norm import softmax_parts
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rounds import Schedule
 
 
 def attention(block: Block, tokens: int, past: int) -> Schedule:

@@ -74,7 +74,7 @@ def layer(block: Block, tokens: int = 0) -> list[Operation]:
 def _parts(made: Schedule) -> Iterator[Schedule]:
     """The runs of rounds that carry one label, as schedules of their own."""
     for label, rounds in groupby(made.rounds, key=lambda one: one.label):
-        yield replace(made, name=label, rounds=tuple(rounds), draft=True)
+        yield replace(made, name=label, rounds=tuple(rounds))
 
 
 def _operation(phase: str, part: Schedule, block: Block, sram_bytes: int, most_routes: int | None) -> Operation:

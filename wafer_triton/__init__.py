@@ -16,7 +16,8 @@ _PUBLIC = {
     "models.convert": ("convert",),
     "models.decoder": ("WaferForCausalLM",),
     "ops": ("all_reduce", "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax"),
-    "schedule.rounds": ("Builder", "Cores", "Schedule", "Slot"),
+    "schedule.builder": ("Builder",),
+    "schedule.rounds": ("Cores", "Schedule", "Slot"),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 

@@ -18,11 +18,12 @@ from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import matmul
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import rms_norm as rms_norm_rounds
 from wafer_triton.schedule.norm import softmax_parts
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rounds import Schedule
 
 Shape = tuple[int, ...]
 Groups = tuple[int, ...] | None

@@ -9,8 +9,9 @@ from cases import EXCHANGES, ROOMY, executor, held, record, ways, work
 from timing import measure, sets
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_step
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rounds import Schedule
 
 STEPS = 8
 

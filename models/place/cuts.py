@@ -17,8 +17,8 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import param_shapes
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align
-from wafer_triton.schedule.rounds import Builder
 
 Tiles = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]

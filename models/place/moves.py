@@ -19,9 +19,10 @@ from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.blocks import Block
 from wafer_triton.models.place.cuts import MATRICES, TURNED
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.gemm import align
-from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Index, Local, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
 
 
 @lru_cache(maxsize=512)

@@ -15,10 +15,11 @@ from wafer_triton.cost.phases import phases
 from wafer_triton.device import device
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, multicast
 from wafer_triton.schedule.reduce import all_reduce, reduce
 from wafer_triton.schedule.ring import ring_position
-from wafer_triton.schedule.rounds import Builder, Cores, Slot
+from wafer_triton.schedule.rounds import Cores, Slot
 
 T_R = 2  # cycles of a ramp between router and core
 HPDC = Constants(hop_cycles=1, word_cycles=1, stage_cycles=2 * T_R + 1, round_cycles=2 * T_R + 1)

@@ -11,7 +11,8 @@ from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
 from wafer_triton.recipes import recipe
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Schedule
 
 
 def gemm(mesh: Mesh, algorithm: str = "mesh") -> Schedule:

@@ -11,8 +11,9 @@ from wafer_triton.emulate.launches import mailboxes
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.recipes import recipe
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import meshgemm
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rounds import Schedule
 
 
 def ran(made: Schedule, exchange: str = "explicit", runs: int = 2) -> Program:

@@ -9,7 +9,8 @@ from wafer_triton.errors import BackendError, ShapeError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import run
 from wafer_triton.recipes import recipe
-from wafer_triton.schedule.rounds import Builder, Cores, Schedule
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Schedule
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,8 @@ from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import mesh_gemm, run
 from wafer_triton.recipes import recipe
-from wafer_triton.schedule.rounds import Builder, Cores, Schedule, Slot
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 from wafer_triton.testing import assert_close
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,10 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.parts import agree, arguments, launch
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast
 from wafer_triton.schedule.reduce import all_reduce, reduce
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rounds import Schedule
 
 
 def tiles(numel: int, value: float = 0.0) -> Operand:

@@ -6,8 +6,8 @@ import torch
 from wafer_triton import ops
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.norm import softmax_parts
-from wafer_triton.schedule.rounds import Builder
 from wafer_triton.testing import assert_close
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

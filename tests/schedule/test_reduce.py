@@ -11,8 +11,8 @@ from wafer_triton.count.account import account
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce, broadcast, default_groups, ktree, reduce
-from wafer_triton.schedule.rounds import Builder
 from wafer_triton.testing import assert_close
 
 # (P, group_num) that the paper's CSL kernels use

@@ -5,7 +5,8 @@ import pytest
 
 from wafer_triton.errors import ScheduleError, WaferError
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Builder, Cores, Round, Slot
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Round, Slot
 
 ALL = [0, 1, 2]
 RING = [2, 0, 1]

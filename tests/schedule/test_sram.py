@@ -10,7 +10,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Builder
+from wafer_triton.schedule.builder import Builder
 
 
 def small(sram_bytes: int):

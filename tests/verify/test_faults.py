@@ -12,7 +12,8 @@ from wafer_triton.kernels.protocol import compute_shift
 from wafer_triton.mesh import Mesh
 from wafer_triton.recipes import recipe
 from wafer_triton.schedule import collectives, reduce, sram
-from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Round, Schedule, Slot
+from wafer_triton.schedule.builder import Builder, checked
+from wafer_triton.schedule.rounds import Cores, Exchange, Round, Schedule, Slot
 from wafer_triton.verify.faults import Finding, Intent, check
 from wafer_triton.verify.interleavings import explore
 
@@ -110,7 +111,7 @@ def with_round(
     here = schedule.rounds[number]
     picked = [one is here if every else at == number for at, one in enumerate(schedule.rounds)]
     rounds = [change(one) if pick else one for one, pick in zip(schedule.rounds, picked, strict=True)]
-    return replace(schedule, rounds=tuple(one for one in rounds if one is not None), draft=True)
+    return replace(schedule, rounds=tuple(one for one in rounds if one is not None))
 
 
 def with_exchange(case: Case, number: int, change: Callable[[Exchange], Exchange | None], which: int = 0) -> Case:
@@ -129,7 +130,7 @@ def on(case: Case, **numbers: int) -> Case:
     """A draft on another device."""
     schedule, intent = case
     mesh = replace(schedule.mesh, device=replace(schedule.mesh.device, **numbers))
-    return replace(schedule, mesh=mesh, draft=True), intent
+    return replace(schedule, mesh=mesh), intent
 
 
 def first(schedule: Schedule, label: str) -> int:
@@ -144,13 +145,13 @@ def backwards() -> Case:
         replace(round_, exchanges=tuple(map(turn, round_.exchanges))) if round_.label == "gemm" else round_
         for round_ in schedule.rounds
     ]
-    return replace(schedule, rounds=tuple(rounds), draft=True), intent
+    return replace(schedule, rounds=tuple(rounds)), intent
 
 
 def unaligned() -> Case:
     schedule, intent = gemm()
     rounds = [without_b(one) if one.label == "align a and b" else one for one in schedule.rounds]
-    return replace(schedule, rounds=tuple(rounds), draft=True), intent
+    return replace(schedule, rounds=tuple(rounds)), intent
 
 
 def without_b(round_: Round) -> Round:
@@ -197,7 +198,7 @@ def without_add(case: Case, number: int) -> Case:
 def twice(case: Case, number: int) -> Case:
     schedule, intent = case
     rounds = (*schedule.rounds[: number + 1], *schedule.rounds[number:])
-    return replace(schedule, rounds=rounds, draft=True), intent
+    return replace(schedule, rounds=rounds), intent
 
 
 def shifted_transpose() -> Case:
@@ -338,7 +339,7 @@ def test_a_draft_is_not_validated_and_a_schedule_is():
     with pytest.raises(ScheduleError, match="off the mesh"):
         b.build()
     with pytest.raises(ScheduleError, match="off the mesh"):
-        replace(b.build(draft=True), draft=False)
+        checked(b.build(draft=True))
 
 
 @pytest.mark.slow

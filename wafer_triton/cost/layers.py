@@ -30,8 +30,8 @@ from wafer_triton.cost.steps import (
     work,
 )
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.norm import rms_norm, softmax_parts
-from wafer_triton.schedule.rounds import Builder
 
 DTYPE = "fp16"
 DECODE_REDUCES = 10

@@ -24,7 +24,8 @@ import numpy as np
 from wafer_triton import local
 from wafer_triton.count.traffic import WORD_BYTES, Traffic
 from wafer_triton.dtype import BYTES
-from wafer_triton.schedule.rounds import Builder, Round, Schedule
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Round, Schedule
 
 
 @dataclass(frozen=True)

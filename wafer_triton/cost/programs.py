@@ -13,9 +13,10 @@ from wafer_triton.errors import MeshError, ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule import sram
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.ring import ring, wrapped_line
-from wafer_triton.schedule.rounds import Builder, Schedule
+from wafer_triton.schedule.rounds import Schedule
 
 _SHIFTED = {"mesh": ring, "cannon": wrapped_line}  # compute-shift: the ring that tiles circle on
 GEMM_ALGORITHMS = tuple(gemm_schedules.ALGORITHMS)

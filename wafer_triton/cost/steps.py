@@ -22,11 +22,12 @@ from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.device import Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, meshgemm
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.ring import ring_step
-from wafer_triton.schedule.rounds import Builder, Index, Schedule
+from wafer_triton.schedule.rounds import Index, Schedule
 
 Groups = tuple[int, ...] | None
 

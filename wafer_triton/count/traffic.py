@@ -11,7 +11,8 @@ from math import ceil
 import numpy as np
 import numpy.ma  # numpy loads it at the first `unique`, which an estimate shall not wait for
 
-from wafer_triton.schedule.rounds import Builder, Exchange, Index, Round, Schedule
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
 
 WORD_BYTES = 4
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from wafer_triton.errors import MeshError
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
-from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.errors import MeshError
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import Ring, ring, ring_position, ring_step, wrapped_line
-from wafer_triton.schedule.rounds import Builder, Cores, Exchange, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
 
 
 def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:

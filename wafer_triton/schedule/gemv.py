@@ -6,8 +6,9 @@ along the other axis. So consecutive products alternate axes and nothing is ever
 
 from __future__ import annotations
 
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Builder, Slot
+from wafer_triton.schedule.rounds import Slot
 
 
 def meshgemv(

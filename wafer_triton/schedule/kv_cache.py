@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wafer_triton.errors import CacheError
-from wafer_triton.schedule.rounds import Builder, Cores, Index, Round, Slot
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Index, Round, Slot
 
 POLICIES = ("shift", "concat")
 

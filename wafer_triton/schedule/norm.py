@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Builder
 
 
 def rms_norm(

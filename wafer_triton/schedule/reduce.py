@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wafer_triton.errors import MeshError
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather
-from wafer_triton.schedule.rounds import Builder, Cores, Index, Slot
+from wafer_triton.schedule.rounds import Cores, Index, Slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
 

@@ -12,7 +12,8 @@ from functools import cache
 
 import numpy as np
 
-from wafer_triton.schedule.rounds import Builder, Exchange, Index, Slot
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Exchange, Index, Slot
 
 Ring = Callable[[int], Index]  # the cores of a line of a given size in ring order
 

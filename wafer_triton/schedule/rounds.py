@@ -10,19 +10,17 @@ Index arrays are per axis and per line, never per core, so a 720 x 720 mesh cost
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from wafer_triton.dtype import BYTES
-from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import sram
 
 Index = NDArray[np.int64]
 ROLES = ("input", "resident", "output", "scratch")
@@ -166,95 +164,18 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Rounds on a mesh over named buffers; validated at birth, unless it is a draft for `wafer_triton.verify.faults`.
+    """Rounds on a mesh over named buffers, as `Builder.build` makes and checks them.
 
-    Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
+    `family` names the measurements whose constants price it: "kernel", or "decode" for the steps of a decode layer.
     """
 
     name: str
     mesh: Mesh
     buffers: Mapping[str, Buffer]
     rounds: tuple[Round, ...]
-    draft: bool = False
-
-    def __post_init__(self) -> None:
-        from wafer_triton.schedule.rules import validate
-
-        if not self.draft:
-            validate(self)
-            sram.check(self)
-
-
-class Builder:
-    """Collects buffers and rounds; algorithms are functions that add their rounds to a builder."""
-
-    def __init__(self, mesh: Mesh, name: str) -> None:
-        self.mesh = mesh
-        self.name = name
-        self.buffers: dict[str, Buffer] = {}
-        self.rounds: list[Round] = []
-
-    def buffer(self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1) -> str:
-        """Declare a buffer and return its name; declaring the same one again is harmless, another one an error."""
-        if role not in ROLES:
-            raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
-        made = Buffer(name, tuple(tile), dtype, role, slots)
-        if self.buffers.setdefault(name, made) != made:
-            raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {made}")
-        return name
-
-    def like(self, name: str, of: str) -> str:
-        """A scratch buffer with the tile, dtype and slots of buffer `of`."""
-        model = self.buffers[of]
-        return self.buffer(name, model.tile, model.dtype, "scratch", model.slots)
-
-    def exchange(
-        self,
-        axis: str,
-        src: str | Slot,
-        dst: str | Slot,
-        send: ArrayLike,
-        recv: ArrayLike,
-        lines: ArrayLike | None = None,
-    ) -> Exchange:
-        """An exchange for `round`; receivers are put in ascending order where all lines share them."""
-        recv = np.atleast_1d(np.asarray(recv, np.int64))
-        send = np.broadcast_to(np.asarray(send, np.int64), recv.shape)
-        if recv.ndim == 1:
-            order = np.argsort(recv, kind="stable")
-            send, recv = send[..., order], recv[order]
-        on = None if lines is None else np.asarray(lines, np.int64)
-        return Exchange(axis, as_slot(src), as_slot(dst), send, recv, on)
-
-    def local(
-        self,
-        op: str,
-        outs: str | Slot | Sequence[str | Slot],
-        ins: str | Slot | Sequence[str | Slot],
-        where: Cores | None = None,
-        **params: Any,
-    ) -> Local:
-        """A local operation for `round`."""
-        return Local(op, _slots(outs), _slots(ins), params, where)
-
-    def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
-        """Append a round of the given exchanges and local operations (nothing if there are none)."""
-        exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
-        locals_ = tuple(step for step in steps if isinstance(step, Local))
-        if not exchanges and not locals_:
-            return None
-        self.rounds.append(Round(exchanges, locals_, label))
-        return self.rounds[-1]
-
-    def build(self, draft: bool = False) -> Schedule:
-        """The finished schedule; a draft is not validated."""
-        return Schedule(self.name, self.mesh, dict(self.buffers), tuple(self.rounds), draft)
+    family: str = "kernel"
 
 
 def as_slot(slot: str | Slot) -> Slot:
     """A buffer's name stands for its slot 0."""
     return slot if isinstance(slot, Slot) else Slot(slot)
-
-
-def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
-    return (as_slot(slots),) if isinstance(slots, str | Slot) else tuple(as_slot(slot) for slot in slots)

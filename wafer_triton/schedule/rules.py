@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
-
-if TYPE_CHECKING:
-    from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 
 @dataclass(frozen=True)

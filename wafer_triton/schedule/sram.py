@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
-
-if TYPE_CHECKING:
-    from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.rounds import Schedule
 
 T = TypeVar("T")
 

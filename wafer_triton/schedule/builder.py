@@ -1,0 +1,114 @@
+"""Builders: algorithms are functions that add their buffers and rounds to a `Builder`, which checks what it builds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from wafer_triton.errors import ScheduleError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import rules, sram
+from wafer_triton.schedule.rounds import ROLES, Buffer, Cores, Exchange, Local, Round, Schedule, Slot, as_slot
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Builder:
+    """Collects the buffers and rounds of a schedule called `name`; `family` as of `Schedule`."""
+
+    def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
+        self.mesh = mesh
+        self.name = name
+        self.family = family
+        self.buffers: dict[str, Buffer] = {}
+        self.rounds: list[Round] = []
+
+    def buffer(self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1) -> str:
+        """Declare a buffer and return its name; declaring the same one again is harmless, another one an error."""
+        if role not in ROLES:
+            raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
+        made = Buffer(name, tuple(tile), dtype, role, slots)
+        if self.buffers.setdefault(name, made) != made:
+            raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {made}")
+        return name
+
+    def like(self, name: str, of: str) -> str:
+        """A scratch buffer with the tile, dtype and slots of buffer `of`."""
+        model = self.buffers[of]
+        return self.buffer(name, model.tile, model.dtype, "scratch", model.slots)
+
+    def exchange(
+        self,
+        axis: str,
+        src: str | Slot,
+        dst: str | Slot,
+        send: ArrayLike,
+        recv: ArrayLike,
+        lines: ArrayLike | None = None,
+    ) -> Exchange:
+        """An exchange for `round`; receivers are put in ascending order where all lines share them."""
+        recv = np.atleast_1d(np.asarray(recv, np.int64))
+        send = np.broadcast_to(np.asarray(send, np.int64), recv.shape)
+        if recv.ndim == 1:
+            order = np.argsort(recv, kind="stable")
+            send, recv = send[..., order], recv[order]
+        on = None if lines is None else np.asarray(lines, np.int64)
+        return Exchange(axis, as_slot(src), as_slot(dst), send, recv, on)
+
+    def local(
+        self,
+        op: str,
+        outs: str | Slot | Sequence[str | Slot],
+        ins: str | Slot | Sequence[str | Slot],
+        where: Cores | None = None,
+        **params: Any,
+    ) -> Local:
+        """A local operation for `round`."""
+        return Local(op, _slots(outs), _slots(ins), params, where)
+
+    def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
+        """Append a round of the given exchanges and local operations (nothing if there are none)."""
+        exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
+        locals_ = tuple(step for step in steps if isinstance(step, Local))
+        if not exchanges and not locals_:
+            return None
+        self.rounds.append(Round(exchanges, locals_, label))
+        return self.rounds[-1]
+
+    def run(self, algorithm: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Add the rounds of an `algorithm`; builders that know its rounds from before may do otherwise."""
+        return algorithm(self, *args, **options)
+
+    def build(self, draft: bool = False) -> Schedule:
+        """The finished schedule; a draft, for `wafer_triton.verify.faults`, is not checked.
+
+        Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
+        """
+        schedule = Schedule(self.name, self.mesh, dict(self.buffers), tuple(self.rounds), self.family)
+        return schedule if draft else checked(schedule)
+
+
+def checked(schedule: Schedule) -> Schedule:
+    """The schedule itself; raises ScheduleError for a broken rule, SramError when a core's buffers do not fit."""
+    rules.validate(schedule)
+    sram.check(schedule)
+    return schedule
+
+
+def algorithm(adds: Callable[Concatenate[Builder, P], T]) -> Callable[Concatenate[Builder, P], T]:
+    """Mark a function that adds rounds to a builder as an algorithm, which the builder runs (see `Builder.run`)."""
+
+    @wraps(adds)
+    def run(b: Builder, /, *args: P.args, **options: P.kwargs) -> T:
+        return b.run(adds, *args, **options)
+
+    return run
+
+
+def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
+    return (as_slot(slots),) if isinstance(slots, str | Slot) else tuple(as_slot(slot) for slot in slots)
