@@ -19,22 +19,22 @@ from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, CacheError, CheckpointError, ShapeError, SramError
-from wafer_triton.models import decode_blocks
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.families import RandomWeights, config_of
 from wafer_triton.models.generate import How, Prompt, Stream, stream, token_ids
 from wafer_triton.models.module import EMBEDDING, PlacedModule
 from wafer_triton.models.place import moves as replacement
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
 from wafer_triton.models.place.phases import Phases
-from wafer_triton.models.place.regions import Region, schedule
+from wafer_triton.models.place.regions import Region
+from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode, Head
 from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
+from wafer_triton.schedule import decode as decode_blocks
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 
 

@@ -16,13 +16,13 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.families import config_of
 from wafer_triton.models.place.regions import head_block
+from wafer_triton.models.random import config_of
 from wafer_triton.models.run.decode import Decode, Head
+from wafer_triton.schedule.block import Block
 
 STEPS = 24
 SMALL = DecoderConfig(

@@ -15,9 +15,9 @@ from wafer_triton.device import device as find_device
 from wafer_triton.dtype import accumulator
 from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place.regions import Placement, decode_regions
+from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.reduce import checked_groups
 

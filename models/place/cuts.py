@@ -15,8 +15,8 @@ import torch
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import param_shapes
+from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align
 
@@ -57,7 +57,7 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
             "wgu": (Cut("mlp.gate_proj.weight", up_gate), Cut("mlp.up_proj.weight", up_gate)),
             "wdown": (Cut("mlp.down_proj.weight", f"({into} d) ({out_of} f) -> f d"),),
         }
-    c = block.config
+    c = block.shape
     heads = {"q": c.num_attention_heads, "k": c.num_key_value_heads, "v": c.num_key_value_heads}
     sizes = {part: {"h": h, "two": 2} for part, h in heads.items()}
     found = {
@@ -95,7 +95,7 @@ def head_tiles(weights: Weights, block: Block) -> Tiles:
 
 def head_cuts(block: Block) -> dict[str, Cut]:
     """The buffers of the head."""
-    table = "model.embed_tokens.weight" if block.config.tie_word_embeddings else "lm_head.weight"
+    table = "model.embed_tokens.weight" if block.shape.tie_word_embeddings else "lm_head.weight"
     return {"norm": Cut("model.norm.weight", "(y d)"), "whead": Cut(table, "(x v) (y d) -> d v")}
 
 
@@ -140,7 +140,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
         embedding: torch.Tensor | None,
     ) -> None:  # fmt: skip
         self.block, self.layers, self.head_block, self.head, self.embedding = block, layers, head_block, head, embedding
-        self.shapes = param_shapes(block.config)
+        self.shapes = param_shapes(block.shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -175,6 +175,6 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
 
 def _widths(block: Block, buffer: str, whole: int) -> list[int]:
     """How a buffer's last dimension is divided among its parts."""
-    c = block.config
+    c = block.shape
     q, kv = c.num_attention_heads * block.head, c.num_key_value_heads * block.head
     return {"wqkv": [q, kv, kv], "bqkv": [q, kv, kv], "qk_norm": [q, kv], "wgu": [whole // 2] * 2}.get(buffer, [whole])

@@ -17,8 +17,8 @@ import numpy as np
 from wafer_triton.count.account import Account, account
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.place.cuts import MATRICES, TURNED
+from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.gemm import align
@@ -90,7 +90,7 @@ def blocks_of(size: int, cores: int) -> Index:
 @lru_cache(maxsize=256)
 def matrix(name: str, decode: Block, prefill: Block) -> tuple[Account, ...]:
     """The account of every step that takes a buffer of weights from decode's place to prefill's, or back."""
-    one, two, c = decode.mesh, prefill.mesh, decode.config
+    one, two, c = decode.mesh, prefill.mesh, decode.shape
     pairs, heads = c.head_dim // 2, 2 * decode.all_heads
     across, each = {  # along x there are so many units, of so many elements for every one along y
         "norm": (1, 1),
@@ -122,7 +122,7 @@ def matrix(name: str, decode: Block, prefill: Block) -> tuple[Account, ...]:
 
 def weights(decode: Block, prefill: Block) -> Account:
     """The account of moving all layers' weights from one phase's place to the other's."""
-    c = decode.config
+    c = decode.shape
     names = ["norm", "norm", *MATRICES] + ["bqkv"] * c.qkv_bias + ["qk_norm"] * c.qk_norm
     layer = sum((step for name in names for step in matrix(name, decode, prefill)), Account())
     return layer * c.num_hidden_layers
@@ -130,7 +130,7 @@ def weights(decode: Block, prefill: Block) -> Account:
 
 def cache(decode: Block, prefill: Block, source: Index, target: Index) -> Account:
     """The account of moving a prompt's keys and values from rows `source` of prefill to rows `target` of decode."""
-    one, two, c = prefill.mesh, decode.mesh, decode.config
+    one, two, c = prefill.mesh, decode.mesh, decode.shape
     (rows, cols), (f_rows, f_cols), half = _sides(one, two), one.fold, c.head_dim // 2
     each, steps = 2 * c.num_key_value_heads, []
     if one.shape[1] != two.cols:

@@ -9,20 +9,15 @@ from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models import decode_blocks, prefill_blocks
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.place.cuts import KINDS
+from wafer_triton.schedule import decode as decode_blocks
+from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule import sram
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.rounds import Schedule
 
 PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
 _PASSING = ("x", "keys", "values")  # resident in a schedule, but the region's or the prompt's, not the block's
-
-
-@lru_cache(maxsize=1024)
-def schedule(make: Callable[..., Schedule], block: Block, *args: int) -> Schedule:
-    """The schedule of one step of a block, built once."""
-    return make(block, *args)
 
 
 @dataclass(frozen=True)
@@ -136,9 +131,9 @@ class Placement:
         sizes = (tokens, -(-max_prompt // prefill.mesh.shape[0]) - tokens)
         both = {kind: _needs(decode, prefill, kind, *sizes) for kind in KINDS}
         kinds = {kind: both[kind][0].beside(both[kind][1]) if shared else both[kind][0] for kind in KINDS}
-        regions = _regions(decode.mesh, kinds, decode.config.num_hidden_layers, head)
+        regions = _regions(decode.mesh, kinds, decode.shape.num_hidden_layers, head)
         alone = {kind: both[kind][1] for kind in KINDS}
-        apart = regions if shared else _regions(prefill.mesh, alone, decode.config.num_hidden_layers, head)
+        apart = regions if shared else _regions(prefill.mesh, alone, decode.shape.num_hidden_layers, head)
         return cls(decode, prefill, head, regions, apart)
 
     def chunk(self, count: int) -> int:
@@ -231,7 +226,7 @@ def _regions(mesh: Mesh, kinds: dict[str, Need], layers: int, head: Block) -> tu
 def decode_regions(block: Block) -> tuple[Region, ...]:
     """Where the blocks of decode would lie alone, which is quick to find out; raises as `Placement.make`."""
     needs = {kind: decode_need(block, kind) for kind in KINDS}
-    return _regions(block.mesh, needs, block.config.num_hidden_layers, head_block(block))
+    return _regions(block.mesh, needs, block.shape.num_hidden_layers, head_block(block))
 
 
 def head_block(block: Block) -> Block:

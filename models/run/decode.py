@@ -12,12 +12,11 @@ from einops import rearrange
 from wafer_triton.count.account import Account
 from wafer_triton.emulate.executor import Executor, Program, Step, Tables
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models import decode_blocks as blocks
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.place.cuts import Tiles, Weights, head_tiles, layer_tiles
 from wafer_triton.models.place.moves import account_of
-from wafer_triton.models.place.regions import schedule
 from wafer_triton.models.run.prefill import Progress, silent
+from wafer_triton.schedule import decode as blocks
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 
@@ -54,7 +53,7 @@ class Decode:
         self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent, head: Head | None = None
     ) -> None:
         self.block, self.executor, self.head = block, executor, head
-        sequences, total = range(block.batch), block.config.num_hidden_layers
+        sequences, total = range(block.batch), block.shape.num_hidden_layers
         self.fixed = [schedule(make, block) for make in (blocks.project, blocks.output, blocks.ffn)]
         self.attend = [schedule(blocks.attend, block, sequence) for sequence in sequences]
         project, output, ffn = self.fixed
@@ -134,13 +133,13 @@ class Decode:
             layer.output.run()
             layer.ffn.run()
         tiles = self.layers[-1].ffn.read("x")
-        shape = (self.block.batch, self.block.config.hidden_size)
+        shape = (self.block.batch, self.block.shape.hidden_size)
         x = MeshTensor(self.block.mesh, tiles, "m (y d)", shape, {}).gather()
         self.results[active] = x if self.head is None else self.head.run(x)
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""
-        block, half, count = self.block, self.block.config.head_dim // 2, len(k)
+        block, half, count = self.block, self.block.shape.head_dim // 2, len(k)
         cols = block.mesh.shape[1]
         row, slot = torch.from_numpy(cache.row_of(count)), torch.arange(count) % cache.slots
         for which, values in (("k", k), ("v", v)):
@@ -194,7 +193,7 @@ class Head:
         program = self.programs[tokens]
         program.write("x", scatter(x, mesh, "m (y d)").tiles)
         program.run()
-        shape = (tokens, self.block.config.vocab_size)
+        shape = (tokens, self.block.shape.vocab_size)
         return MeshTensor(mesh, program.read("logits"), "m (x v)", shape, {}).gather()
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -202,4 +201,4 @@ class Head:
         table = self.tiles["whead"]  # [y, x, d, v]
         ids = ids.to(table.device)
         column, place = ids // table.shape[3], ids % table.shape[3]
-        return table[:, column, :, place].flatten(1)[:, : self.block.config.hidden_size]
+        return table[:, column, :, place].flatten(1)[:, : self.block.shape.hidden_size]

@@ -15,11 +15,10 @@ from einops import rearrange
 from wafer_triton.count.account import Account
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models import prefill_blocks
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.place.cuts import KINDS, Tiles
 from wafer_triton.models.place.moves import account_of
-from wafer_triton.models.place.regions import schedule
+from wafer_triton.schedule import prefill as prefill_blocks
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 
@@ -84,7 +83,7 @@ class Prefill:
         for part in parts:
             total += account_of(schedule(prefill_blocks.attention, self.block, part.tokens, part.past))
             total += account_of(schedule(prefill_blocks.ffn, self.block, part.tokens, 0))
-        return total * self.block.config.num_hidden_layers
+        return total * self.block.shape.num_hidden_layers
 
     def run(
         self,
@@ -95,7 +94,7 @@ class Prefill:
         progress: Progress = silent,
     ) -> torch.Tensor:
         """x [count, width] through all layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim]."""
-        layers = self.block.config.num_hidden_layers
+        layers = self.block.shape.num_hidden_layers
         if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
             self.programs, self.scratch = {}, {}
         attention = [self._program("attention", part.tokens, part.past) for part in parts]
@@ -159,7 +158,7 @@ class Prefill:
         return scatter(padded, self.block.mesh, pattern).tiles
 
     def _whole(self, tiles: torch.Tensor, part: Chunk) -> torch.Tensor:
-        shape = (self.side * part.tokens, self.block.config.hidden_size)
+        shape = (self.side * part.tokens, self.block.shape.hidden_size)
         return MeshTensor(self.block.mesh, tiles, "(y m) (x d)", shape, {}).gather()[part.index]
 
     def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
@@ -175,7 +174,7 @@ class Prefill:
 
     def _gather(self, found: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
         """Keys or values [count, key heads, head_dim] from the tiles of all chunks."""
-        half = self.block.config.head_dim // 2
+        half = self.block.shape.head_dim // 2
         rows = []
         for tiles, part in zip(found, parts, strict=True):
             split = tiles.unflatten(-1, (2, self.block.pairs))

@@ -18,7 +18,7 @@ import timing
 from wafer_triton import ops
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.families import config_of
+from wafer_triton.models.random import config_of
 from wafer_triton.recipes import recipe
 
 # --- time ---

@@ -6,9 +6,9 @@ import pytest
 
 from wafer_triton.cli.main import main
 from wafer_triton.mesh import as_mesh
-from wafer_triton.models.blocks import Block
-from wafer_triton.models.families import config_of
+from wafer_triton.models.random import config_of
 from wafer_triton.models.verdict import layer
+from wafer_triton.schedule.block import Block
 
 
 def operations(side, entries=32, tokens=0, device="wse2", dtype="fp16"):

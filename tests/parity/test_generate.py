@@ -9,8 +9,8 @@ from wafer_triton.errors import CacheError, ShapeError
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.families import RandomWeights
 from wafer_triton.models.generate import Sampling
+from wafer_triton.models.random import RandomWeights
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from wafer_triton.errors import CheckpointError, ConfigError, DtypeError, ShapeError
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.families import SHAPES, RandomWeights, config_of
+from wafer_triton.models.random import RandomWeights, config_of
+from wafer_triton.shapes import MODELS
 
 pytestmark = pytest.mark.slow
 
@@ -90,14 +91,14 @@ def test_random_weights_are_those_of_their_seed():
     assert zeros.prefill([1, 2]).eq(0).all()
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", MODELS)
 def test_every_known_shape_is_a_configuration(name):
     config = config_of(name)
     assert config.name == name and config.vocab_size > 30000
 
 
 def test_an_unknown_shape_is_named():
-    with pytest.raises(ConfigError, match="lama3-8b: neither a folder nor a known shape; did you mean 'llama3-8b'"):
+    with pytest.raises(ConfigError, match="unknown model 'lama3-8b'; nearest: llama3-8b"):
         config_of("lama3-8b")
 
 

@@ -11,13 +11,13 @@ from wafer_triton.device import PRESETS
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.blocks import Block
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place import moves as replacement
 from wafer_triton.models.place.cuts import KINDS, layer_tiles
 from wafer_triton.models.place.moves import blocks_of, redistribute
 from wafer_triton.models.run.prefill import chunks
+from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 
 pytestmark = pytest.mark.slow

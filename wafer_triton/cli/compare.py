@@ -62,9 +62,9 @@ def _check(args: argparse.Namespace) -> int:
     from wafer_triton.compare import PLMR
     from wafer_triton.draw import tables
     from wafer_triton.mesh import as_mesh
-    from wafer_triton.models.blocks import Block
-    from wafer_triton.models.families import config_of
+    from wafer_triton.models.random import config_of
     from wafer_triton.models.verdict import layer
+    from wafer_triton.schedule.block import Block
 
     mesh = as_mesh(args.mesh, args.device)
     block = Block(config_of(args.model), mesh, args.dtype, entries=-(-args.context // mesh.rows))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,9 +12,6 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.rounds import ROLES, Buffer, Cores, Exchange, Local, Round, Schedule, Slot, as_slot
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Builder:
@@ -80,9 +76,10 @@ class Builder:
         self.rounds.append(Round(exchanges, locals_, label))
         return self.rounds[-1]
 
-    def run(self, algorithm: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Add the rounds of an `algorithm`; builders that know its rounds from before may do otherwise."""
-        return algorithm(self, *args, **options)
+    def repeat(self, times: int, turn: Callable[[int], None]) -> None:
+        """Add `turn(0)`, `turn(1)` and so on: from the second on, turns do the same but for which line does what."""
+        for number in range(times):
+            turn(number)
 
     def build(self, draft: bool = False) -> Schedule:
         """The finished schedule; a draft, for `wafer_triton.verify.faults`, is not checked.
@@ -98,16 +95,6 @@ def checked(schedule: Schedule) -> Schedule:
     rules.validate(schedule)
     sram.check(schedule)
     return schedule
-
-
-def algorithm(adds: Callable[Concatenate[Builder, P], T]) -> Callable[Concatenate[Builder, P], T]:
-    """Mark a function that adds rounds to a builder as an algorithm, which the builder runs (see `Builder.run`)."""
-
-    @wraps(adds)
-    def run(b: Builder, /, *args: P.args, **options: P.kwargs) -> T:
-        return b.run(adds, *args, **options)
-
-    return run
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:

@@ -116,26 +116,33 @@ def meshgemm_t(
     heads: int = 1,
     kv_heads: int = 1,
     accumulate: str = "fp32",
+    groups: tuple[int, ...] | None = None,
+    overlap: bool = True,
     label: str = "gemm-t",
 ) -> None:
     """C = A B^T without a transpose: B circles along y; each round's partial products are summed along x.
 
-    No alignment: in round t row i meets block k of B, position(k) = position(i) - t, and the sum over its row goes to
+    No alignment: in turn t row i meets block k of B, position(k) = position(i) - t, and the sum over its row goes to
     the core in column k, which owns that block of C. B ends where it began. Local tiles: a [m, heads, k],
-    w [n, kv_heads, k], c [heads, m, n].
+    w [n, kv_heads, k], c [heads, m, n]. With `overlap` turns alternate between two buffers of partial sums, so that one
+    turn's reduction flows beside the next turn's product; `groups` are those of the reduction's K-tree.
     """
     size = _side(b)
     spare = b.like(f"{w}.next", w)
-    part = b.like(f"{c}.part", c)
+    first = b.like(f"{c}.part", c)
+    parts = (first, b.like(f"{c}.part.next", c) if overlap and size > 1 else first)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
     rows = np.arange(size)
-    for number in range(size):
-        now, following = (w, spare) if number % 2 == 0 else (spare, w)
+
+    def turn(number: int) -> None:
+        (now, following), part = ((w, spare) if number % 2 == 0 else (spare, w)), parts[number % 2]
         owner = ring(size)[(ring_position(size) - number) % size]
         shift = [ring_step(b, "y", now, following)] if size > 1 else []
         b.round(b.local("gemm_t", part, (a, now), **params), *shift, label=label)
-        reduce(b, part, "x", root=owner, label=label)
+        reduce(b, part, "x", groups=groups, root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
+
+    b.repeat(size, turn)
     _come_home(b, w, spare, label)
 
 

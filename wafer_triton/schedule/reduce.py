@@ -7,7 +7,7 @@ a pass-through circuit. K = 1 is a chain from both ends to the middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from math import isqrt
 
@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather
-from wafer_triton.schedule.rounds import Cores, Index, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
+Stages = tuple[tuple[tuple[Index, Index], ...], ...]  # of each stage and way senders and receivers
 
 
 def default_groups(size: int) -> tuple[int, ...]:
@@ -74,15 +75,33 @@ def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | 
     Pipeline and two-phase run one way, to the last core of each chain. Raises MeshError for another algorithm, or for
     groups where the algorithm has its own.
     """
+    return ktree(size, _group_counts(size, algorithm, groups), root, ends=algorithm != "ktree")
+
+
+def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The number of groups of each level but the last."""
     checked_groups(groups)
     if algorithm == "ktree":
-        return ktree(size, default_groups(size) if groups is None else groups, root)
+        return default_groups(size) if groups is None else groups
     own = {"pipeline": (), "two-phase": (-(-size // max(1, isqrt(size))),)}
     if algorithm not in own:
         raise MeshError(f"all-reduce algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     if groups is not None:
         raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
-    return ktree(size, own[algorithm], root, ends=True)
+    return own[algorithm]
+
+
+@lru_cache(maxsize=1024)
+def _arrays(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[Stages, int]:
+    """The stages of a tree as arrays, receivers in ascending order, and its root."""
+    stages, place = tree(size, algorithm, groups, root)
+    return tuple(tuple(_sorted(way) for way in stage) for stage in stages), place
+
+
+def _sorted(pairs: list[tuple[int, int]]) -> tuple[Index, Index]:
+    send, recv = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
+    send.flags.writeable = recv.flags.writeable = False
+    return send, recv
 
 
 def reduce(
@@ -94,33 +113,37 @@ def reduce(
     algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
     root: int | ArrayLike | None = None,
+    inbox: str | None = None,
     label: str = "reduce",
 ) -> int | Index:
     """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, and return its position.
 
     `root` is a position, or one for each line; None takes the tree's own. Every message arrives in a mailbox
-    (`acc.up` from lower positions, `acc.down` from higher ones) and is combined before the next stage.
+    (`inbox.up` from lower positions, `inbox.down` from higher ones; `acc` unless given) and is combined before the
+    next stage. Roots that differ from line to line leave all levels but the last as they are, so that the routes do not
+    depend on them: the sum then goes on, core by core, to where it is wanted.
     """
-    size = b.mesh.length(axis)
+    size, numel = b.mesh.length(axis), b.buffers[acc].numel
+    names = [f"{inbox or acc}.{way}" for way in ("up", "down")]
     place: int | Index
-    stages: Iterable[tuple[Index, ...]]
     if root is None or np.ndim(root) == 0:
-        pairs, place = tree(size, algorithm, groups, None if root is None else int(np.asarray(root)))
-        stages, lines = [tuple(np.array(way, np.int64).reshape(-1, 2).T for way in stage) for stage in pairs], None
+        stages, place = _arrays(size, algorithm, groups, None if root is None else int(np.asarray(root)))
+        forward: Stages = ()
     else:
         place = np.asarray(root)
-        stages, lines = _stages(size, algorithm, groups, place), np.arange(len(place))
-    numel = b.buffers[acc].numel
+        stages, forward = _rooted(size, algorithm, groups, place.astype(np.int64).tobytes())
     for stage in stages:
         exchanges, adds = [], []
-        for (send, recv), inbox in zip(stage, (f"{acc}.up", f"{acc}.down"), strict=True):
+        for (send, recv), mail in zip(stage, names, strict=True):
             if not send.size:
                 continue
-            b.like(inbox, acc)
-            exchange = b.exchange(axis, acc, inbox, send, recv, lines)
+            b.like(mail, acc)
+            exchange = Exchange(axis, Slot(acc), Slot(mail), send, recv)
             exchanges.append(exchange)
-            adds.append(b.local(op, acc, (acc, inbox), Cores(axis, exchange.recv, lines), size=numel))
+            adds.append(b.local(op, acc, (acc, mail), Cores(axis, exchange.recv), size=numel))
         b.round(*exchanges, *adds, label=label)
+    for ((send, recv),) in forward:
+        b.round(Exchange(axis, Slot(acc), Slot(acc), send, recv), label=label)
     return place
 
 
@@ -186,29 +209,85 @@ def all_reduce(
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
-def _stages(size: int, algorithm: str, groups: tuple[int, ...] | None, place: Index) -> Iterator[tuple[Index, ...]]:
-    """The stages of trees whose roots are at `place`: upwards and downwards senders and receivers [2, lines, n]."""
-    for one in (place.min(), place.max()):
-        tree(size, algorithm, groups, int(one))  # raises for a root off the line
-    for stage in _all_stages(size, algorithm, groups):
-        ways = [way[:, place] for way in stage]
-        chosen = tuple(way[:, :, (way[0] >= 0).any(0)] for way in ways)
-        if any(way.size for way in chosen):
-            yield chosen
+@lru_cache(maxsize=2048)
+def _rooted(size: int, algorithm: str, groups: tuple[int, ...] | None, roots: bytes) -> tuple[Stages, Stages]:
+    """The stages of trees with a root for each line, and of the way from the last level's points to the roots.
 
-
-@lru_cache(maxsize=64)
-def _all_stages(size: int, algorithm: str, groups: tuple[int, ...] | None) -> list[tuple[Index, Index]]:
-    """For every root on the line its tree's senders and receivers [2, roots, n] of each stage, padded with -1."""
-    trees = [tree(size, algorithm, groups, root)[0] for root in range(size)]
-    found = []
-    for step in range(max(map(len, trees))):
+    Levels but the last are those of the tree with its own root. On the last level chains run to the point whose group
+    holds the line's root; from there the sum descends, along the members of a group, level by level.
+    """
+    place = np.frombuffer(roots, np.int64)
+    for root in (place.min(), place.max()):
+        tree(size, algorithm, groups, int(root))  # raises for a root off the line
+    levels = _levels(size, algorithm, groups)
+    stages: list[tuple[tuple[Index, Index], ...]] = [
+        tuple(_sorted(way) for way in stage) for stage in _shared_stages(levels[:-1])
+    ]
+    # which member of its group, on each level from the last down, leads to the line's root
+    (points, _), *_ = levels[-1]
+    top = np.searchsorted(_reach(levels, len(levels) - 1), place, side="right") - 1
+    depth = int(np.maximum(top, len(points) - 1 - top).max(initial=0))
+    for step in range(depth):
         ways = []
-        for way in range(2):
-            pairs = [stages[step][way] if step < len(stages) else [] for stages in trees]
-            table = np.full((size, max(map(len, pairs)), 2), -1, np.int64)
-            for root, some in enumerate(pairs):
-                table[root, : len(some)] = np.array(some, np.int64).reshape(-1, 2)
-            ways.append(np.moveaxis(table, 2, 0))
-        found.append((ways[0], ways[1]))
-    return found
+        for at, to, going in (
+            (step, step + 1, step + 1 <= top),
+            (len(points) - 1 - step, len(points) - 2 - step, len(points) - 2 - step >= top),
+        ):
+            send, recv = np.where(going, points[at], -1), np.where(going, points[to], -1)
+            ways.append((send[:, None], recv[:, None]) if going.any() else (_NONE, _NONE))
+        stages.append(tuple(ways))
+    forward: list[tuple[tuple[Index, Index], ...]] = []
+    here = points[top]
+    for number in range(len(levels) - 2, -1, -1):
+        starts = _reach(levels, number)
+        members = np.concatenate([members for members, _ in levels[number]])
+        at = np.searchsorted(members, here)
+        goal = np.searchsorted(starts, place, side="right") - 1
+        while (at != goal).any():
+            step = np.sign(goal - at)
+            send, recv = np.where(step != 0, members[at], -1), np.where(step != 0, members[at + step], -1)
+            forward.append(((send[:, None], recv[:, None]),))
+            at = at + step
+        here = members[at]
+    return tuple(stages), tuple(forward)
+
+
+_NONE = np.zeros(0, np.int64)
+Level = list[tuple[Index, int]]  # of each group its members, ascending, and which of them is its root
+
+
+def _levels(size: int, algorithm: str, groups: tuple[int, ...] | None) -> list[Level]:
+    """The groups of each level of a tree with its own root, the last level's one group last."""
+    counts = _group_counts(size, algorithm, groups)
+    points, levels = np.arange(size), []
+    for count in (*counts, 1):
+        level = []
+        for members in np.array_split(points, count):
+            level.append((members, len(members) - 1 if algorithm != "ktree" else len(members) // 2))
+        levels.append(level)
+        points = np.array([members[root] for members, root in level])
+    return levels
+
+
+def _reach(levels: list[Level], number: int) -> Index:
+    """The first position on the line that each member of a level, in order, stands for."""
+    starts = np.arange(len(np.concatenate([members for members, _ in levels[0]])))
+    for level in levels[:number]:
+        firsts, seen = [], 0
+        for members, _ in level:
+            firsts.append(starts[seen])
+            seen += len(members)
+        starts = np.array(firsts)
+    return starts
+
+
+def _shared_stages(levels: list[Level]) -> Iterator[Stage]:
+    """The stages of the levels that are the same on every line."""
+    for level in levels:
+        chains = [(members[: root + 1], members[root:][::-1]) for members, root in level]
+        for step in range(max(len(side) - 1 for sides in chains for side in sides)):
+            up, down = (
+                [(int(side[step]), int(side[step + 1])) for side in sides if step + 1 < len(side)]
+                for sides in zip(*chains, strict=True)
+            )
+            yield up, down

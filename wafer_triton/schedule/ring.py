@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Exchange, Index, Slot
+from wafer_triton.schedule.rounds import Exchange, Index, Slot, as_slot
 
 Ring = Callable[[int], Index]  # the cores of a line of a given size in ring order
 
@@ -46,8 +46,17 @@ def ring_step(
     order: Ring = ring,
 ) -> Exchange:
     """Every core sends its tile one ring step forwards (step = 1) or backwards (-1)."""
-    cores = order(b.mesh.length(axis))
-    return b.exchange(axis, src, dst, cores, np.roll(cores, -step), lines)
+    send, recv = _neighbours(b.mesh.length(axis), step, order)
+    return Exchange(axis, as_slot(src), as_slot(dst), send, recv, lines)
+
+
+@cache
+def _neighbours(size: int, step: int, order: Ring) -> tuple[Index, Index]:
+    """Senders and receivers of a step, receivers in ascending order; steps share these arrays."""
+    send = order(size)
+    recv = np.roll(send, -step)
+    ascending = np.argsort(recv)
+    return _frozen(send[ascending]), _frozen(recv[ascending])
 
 
 def _frozen(index: Index) -> Index:

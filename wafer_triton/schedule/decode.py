@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from wafer_triton.models.blocks import Block
+from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Schedule, Slot
+from wafer_triton.schedule.rounds import Slot
 
 
 def cache_name(which: str, sequence: int) -> str:
@@ -21,57 +21,59 @@ def cache_name(which: str, sequence: int) -> str:
     return f"{which}_cache" + (f".{sequence}" if sequence else "")
 
 
-def _attention(block: Block, name: str) -> Builder:
-    """A builder with the buffers that stay on the cores of an attention block."""
-    b, c = Builder(block.mesh, name), block.config
+def _attention(b: Builder, block: Block) -> None:
+    """Declare the buffers that stay on the cores of an attention block."""
+    c = block.shape
     b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "resident")
     block.attention_weights(b, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
             tile = (c.num_key_value_heads, block.head)
             b.buffer(cache_name(which, sequence), tile, block.dtype, "resident", block.slots)
-    return b
 
 
-def _heads(block: Block, b: Builder, role: str, *names: str) -> None:
-    heads = {"q": block.config.num_attention_heads, "att": block.config.num_attention_heads}
+def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
+    heads = {"q": block.shape.num_attention_heads, "att": block.shape.num_attention_heads}
     for name in names:
-        tile = (heads.get(name, block.config.num_key_value_heads), block.head)
+        tile = (heads.get(name, block.shape.num_key_value_heads), block.head)
         b.buffer(name, tile, block.dtype, role, block.batch)
 
 
-def project(block: Block) -> Schedule:
+@part("decode projections", "decode")
+def project(b: Builder, block: Block) -> None:
     """x -> q, k, v of the new tokens, rotated: one slot each for every sequence."""
-    b, m = _attention(block, "decode projections"), block.batch
-    d = block.share(block.config.hidden_size, "y")
+    m = block.batch
+    _attention(b, block)
+    d = block.share(block.shape.hidden_size, "y")
     for name in ("cos", "sin"):
         b.buffer(name, (m, block.pairs), block.dtype, "input")
     b.buffer("h", (m, d), block.dtype)
     b.buffer("qkv", (m, block.qkv), block.sums)
-    _heads(block, b, "output", "q", "k", "v")
+    _heads(b, block, "output", "q", "k", "v")
     block.norm(b, "y")
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
     meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv, label="qkv", **run)
     block.rotate(b, m, tuple(Slot(name, None) for name in "qkv"))
-    return b.build()
 
 
-def append(block: Block, sequence: int, count: int, prefilled: int) -> Schedule:
+@part("kv append", "decode")
+def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) -> None:
     """k, v of a sequence -> entry number `count` of its cache, of which a prompt filled `prefilled`."""
-    b = _attention(block, "kv append")
-    _heads(block, b, "input", "k", "v")
+    _attention(b, block)
+    _heads(b, block, "input", "k", "v")
     values = {cache_name(which, sequence): Slot(which, sequence) for which in "kv"}
     block.cache(prefilled).append(b, values, count)
-    return b.build()
 
 
-def attend(block: Block, sequence: int) -> Schedule:
+@part("decode attention", "decode")
+def attend(b: Builder, block: Block, sequence: int) -> None:
     """q of a sequence and its cache -> its part of att; bias [1, slots] is -inf on empty slots."""
-    b, c = _attention(block, "decode attention"), block.config
+    c = block.shape
+    _attention(b, block)
     q_heads = c.num_attention_heads
     sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.heads}
-    _heads(block, b, "input", "q")
-    _heads(block, b, "output", "att")
+    _heads(b, block, "input", "q")
+    _heads(b, block, "output", "att")
     b.buffer("bias", (1, block.slots), "fp32", "input")
     b.buffer("s", (q_heads, 1, block.slots), block.sums)
     b.buffer("p", (q_heads, 1, block.slots), block.dtype)
@@ -84,24 +86,25 @@ def attend(block: Block, sequence: int) -> Schedule:
     b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
     all_reduce(b, "o", "y", groups=block.groups, label="attention")
     b.round(b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head), label="attention")
-    return b.build()
 
 
-def output(block: Block) -> Schedule:
+@part("decode output projection", "decode")
+def output(b: Builder, block: Block) -> None:
     """x, att -> x plus the attention block's output."""
-    b, m = _attention(block, "decode output projection"), block.batch
-    d, width = block.share(block.config.hidden_size, "y"), block.config.num_attention_heads * block.head
-    _heads(block, b, "input", "att")
+    m = block.batch
+    _attention(b, block)
+    d, width = block.share(block.shape.hidden_size, "y"), block.shape.num_attention_heads * block.head
+    _heads(b, block, "input", "att")
     b.buffer("y", (m, d), block.sums)
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "output projection"}
     meshgemv(b, Slot("att", None), "wo", "y", "x", m=m, k=width, n=d, **run)
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
-    return b.build()
 
 
-def ffn(block: Block) -> Schedule:
+@part("decode feed-forward", "decode")
+def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
-    b, c, m = Builder(block.mesh, "decode feed-forward"), block.config, block.batch
+    c, m = block.shape, block.batch
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
     b.buffer("x", (m, d), block.dtype, "resident")
     block.ffn_weights(b, "y")
@@ -115,12 +118,12 @@ def ffn(block: Block) -> Schedule:
     b.round(b.local("silu_mul", "act", "gu", m=m, n=f), label="silu")
     meshgemv(b, "act", "wdown", "y", "x", k=f, n=d, label="down", **run)
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
-    return b.build()
 
 
-def head(block: Block, tokens: int) -> Schedule:
+@part("head", "decode")
+def head(b: Builder, block: Block, tokens: int) -> None:
     """x of some tokens -> their logits, cut along x."""
-    b, c = Builder(block.mesh, "head"), block.config
+    c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("x", (tokens, d), block.dtype, "resident")
     b.buffer("norm", (d,), block.dtype, "resident")
@@ -130,4 +133,11 @@ def head(block: Block, tokens: int) -> Schedule:
     block.norm(b, "y")
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
     meshgemv(b, "h", "whead", "logits", "y", m=tokens, k=d, n=v, **run)
-    return b.build()
+
+
+def layer(block: Block, context: int) -> tuple[tuple[Part, tuple[int, ...]], ...]:
+    """The parts of a layer in order, each with its arguments, for a step after which `context` tokens are cached."""
+    every = range(block.batch)
+    appends = [] if block.policy is None else [(append, (number, context - 1, context - 1)) for number in every]
+    attends = [(attend, (number,)) for number in every]
+    return ((project, ()), *appends, *attends, (output, ()), (ffn, ()))

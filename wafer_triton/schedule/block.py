@@ -6,44 +6,49 @@ Heads share the columns: every column holds the same few rotary pairs of every h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.config import DecoderConfig
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.rounds import Schedule, Slot
+from wafer_triton.shapes import DecoderShape
 
 
 @dataclass(frozen=True)
 class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
 
-    `entries` is the number of KV entries that a row holds for each of `batch` sequences, `policy` the KV cache's,
-    `groups` the K-tree's (None: default).
+    `entries` is the number of KV entries that a row holds for each of `batch` sequences, `policy` the KV cache's (None:
+    a cache that is given and never grows), `groups` the K-tree's (None: default). `overlap`: prefill has a second
+    buffer for the partial sums of scores, so that their reduction flows beside the next product.
     """
 
-    config: DecoderConfig
+    shape: DecoderShape
     mesh: Mesh
     dtype: str = "fp32"
     accumulate: str = "fp32"
     entries: int = 1
-    policy: str = "shift"
+    policy: str | None = "shift"
     groups: tuple[int, ...] | None = None
     batch: int = 1
+    overlap: bool = True
 
     def cache(self, prefilled: int = 0) -> KvCache:
         """The KV cache of a sequence whose prompt had `prefilled` tokens."""
+        assert self.policy is not None, "a cache that never grows has no policy"
         return KvCache(self.mesh.shape[0], self.entries, self.policy, prefilled)
 
     @property
     def slots(self) -> int:
         """KV slots of a row."""
-        return self.cache().slots
+        return self.entries if self.policy is None else self.cache().slots
 
     @property
     def sums(self) -> str:
@@ -53,7 +58,7 @@ class Block:
     @property
     def pairs(self) -> int:
         """Rotary pairs of a head that one column holds."""
-        return -(-self.config.head_dim // 2 // self.mesh.shape[1])
+        return -(-self.shape.head_dim // 2 // self.mesh.shape[1])
 
     @property
     def head(self) -> int:
@@ -63,7 +68,7 @@ class Block:
     @property
     def all_heads(self) -> int:
         """Query, key and value heads."""
-        return self.config.num_attention_heads + 2 * self.config.num_key_value_heads
+        return self.shape.num_attention_heads + 2 * self.shape.num_key_value_heads
 
     @property
     def qkv(self) -> int:
@@ -77,11 +82,11 @@ class Block:
     @property
     def heads(self) -> dict[str, Any]:
         """Query and key-value heads, as local operations name them."""
-        return {"heads": self.config.num_attention_heads, "kv_heads": self.config.num_key_value_heads}
+        return {"heads": self.shape.num_attention_heads, "kv_heads": self.shape.num_key_value_heads}
 
     def attention_weights(self, b: Builder, axis: str, tokens: int) -> None:
         """Declare an attention block's weights; the model's width is cut along `axis`, `tokens` rows get a bias."""
-        c, d = self.config, self.share(self.config.hidden_size, axis)
+        c, d = self.shape, self.share(self.shape.hidden_size, axis)
         b.buffer("norm", (d,), self.dtype, "resident")
         b.buffer("wqkv", (d, self.qkv), self.dtype, "resident")
         b.buffer("wo", (c.num_attention_heads * self.head, d), self.dtype, "resident")
@@ -92,7 +97,7 @@ class Block:
 
     def ffn_weights(self, b: Builder, axis: str) -> None:
         """Declare a feed-forward block's weights; the model's width is cut along `axis`."""
-        d, f = self.share(self.config.hidden_size, axis), self.share(self.config.intermediate_size, "x")
+        d, f = self.share(self.shape.hidden_size, axis), self.share(self.shape.intermediate_size, "x")
         b.buffer("norm", (d,), self.dtype, "resident")
         b.buffer("wgu", (d, 2 * f), self.dtype, "resident")
         b.buffer("wdown", (f, d), self.dtype, "resident")
@@ -102,7 +107,7 @@ class Block:
 
         Sums of squares, one number a row, are fp32 whatever products add up in: those of real models overflow fp16.
         """
-        c = self.config
+        c = self.shape
         rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
 
     def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *more: Any) -> None:
@@ -110,7 +115,7 @@ class Block:
 
         `more` steps join the last round.
         """
-        c = self.config
+        c = self.shape
         if c.qkv_bias:
             b.round(b.local("add", "qkv", ("qkv", "bqkv"), size=tokens * self.qkv), label="bias")
         if c.qk_norm:
@@ -123,3 +128,32 @@ class Block:
             b.round(scaled, label="head norm")
         turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head, **self.heads)
         b.round(turned, *more, label="rope")
+
+
+class Part(Protocol):
+    """A function that adds the rounds of a part of a decoder; `title` and `family` are its schedule's."""
+
+    title: str
+    family: str
+
+    def __call__(self, b: Builder, block: Block, *args: int) -> None:
+        """Add the buffers and rounds."""
+
+
+def part(title: str, family: str = "kernel") -> Callable[[Any], Part]:
+    """Make the decorated function a `Part`."""
+
+    def mark(adds: Any) -> Part:
+        adds.title, adds.family = title, family
+        marked: Part = adds
+        return marked
+
+    return mark
+
+
+@lru_cache(maxsize=1024)
+def schedule(adds: Part, block: Block, *args: int) -> Schedule:
+    """The schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
+    b = Builder(block.mesh, adds.title, adds.family)
+    adds(b, block, *args)
+    return b.build()

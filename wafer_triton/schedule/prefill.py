@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from wafer_triton.models.blocks import Block
+from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.norm import softmax_parts
-from wafer_triton.schedule.rounds import Schedule
 
 
-def attention(block: Block, tokens: int, past: int) -> Schedule:
+@part("prefill attention")
+def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the attention block's output, and the keys and values; `tokens` and `past` are of each row.
 
     The buffers `keys` and `values` hold the new entries first, then those of the past; bias [tokens, tokens + past]
     masks the future and the padding.
     """
-    b, c = Builder(block.mesh, "prefill attention"), block.config
+    c = block.shape
     width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), c.num_attention_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "resident")
@@ -50,7 +50,8 @@ def attention(block: Block, tokens: int, past: int) -> Schedule:
     new = b.buffers["k"].numel
     copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
     block.rotate(b, tokens, ("q", "k", "v"), *copies)
-    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, label="scores", **run, **block.heads)
+    sums: dict[str, Any] = {"groups": block.groups, "overlap": block.overlap, "label": "scores"}
+    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, **sums, **run, **block.heads)
     z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
     align_both(b, "p", "values")
     meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run, **block.heads)
@@ -58,12 +59,12 @@ def attention(block: Block, tokens: int, past: int) -> Schedule:
     align(b, "att", "x")
     meshgemm(b, "att", "wo", "y", k=q_heads * width, n=d, label="output projection", **run)
     b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
-    return b.build()
 
 
-def ffn(block: Block, tokens: int, past: int) -> Schedule:
+@part("prefill feed-forward")
+def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the feed-forward block's output; the past does not matter."""
-    b, c = Builder(block.mesh, "prefill feed-forward"), block.config
+    c = block.shape
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "resident")
@@ -79,4 +80,8 @@ def ffn(block: Block, tokens: int, past: int) -> Schedule:
     align(b, "act", "x")
     meshgemm(b, "act", "wdown", "y", k=f, n=d, label="down", **run)
     b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
-    return b.build()
+
+
+def layer(tokens: int, past: int = 0) -> tuple[tuple[Part, tuple[int, ...]], ...]:
+    """The parts of a layer in order, each with its arguments: so many new and past tokens on each row."""
+    return ((attention, (tokens, past)), (ffn, (tokens, 0)))

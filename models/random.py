@@ -1,0 +1,57 @@
+"""A configuration from whatever names it, and weights that are drawn, not trained."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.shapes import MODELS, unknown_model
+
+
+def config_of(given: Any) -> DecoderConfig:
+    """A configuration from itself, a table of a config.json, a folder, or a name in `MODELS`; ConfigError otherwise."""
+    if isinstance(given, DecoderConfig):
+        return given
+    if isinstance(given, Mapping):
+        return DecoderConfig.from_dict(given)
+    if given in MODELS:
+        return DecoderConfig.from_dict(MODELS[given], name=given)
+    if Path(given).is_dir():
+        return DecoderConfig.from_folder(given)
+    raise unknown_model(str(given))
+
+
+_DRAWN = 2**22  # numbers drawn at once, in fp32, so that a table of 16-bit numbers is never held in 32 bits
+
+
+class RandomWeights(Mapping[str, torch.Tensor]):
+    """Parameters of a configuration, each drawn when it is asked for: ones for norms, else normal(0, 0.02).
+
+    The same seed gives the same weights, whatever the order; without a seed all but the norms are zeros.
+    """
+
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype = torch.float32, seed: int | None = 0) -> None:
+        self.shapes, self.dtype, self.seed = param_shapes(config), dtype, seed
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        shape = self.shapes[name]
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=self.dtype)
+        if self.seed is None:
+            return torch.zeros(shape, dtype=self.dtype)
+        source = torch.Generator().manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
+        weight = torch.empty(shape, dtype=self.dtype)
+        for part in weight.view(-1).split(_DRAWN):
+            part.copy_(torch.randn(len(part), generator=source).mul_(0.02))
+        return weight
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)

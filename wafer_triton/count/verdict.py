@@ -1,0 +1,60 @@
+"""The PLMR verdict of a schedule, letter by letter (WaferLLM, OSDI'25, section 3).
+
+- P: at least half of the cores hold some of what the operation works on, not padding alone.
+- L: the critical path (hops, routing stages, and the words that pass the busiest link one by one, in cycles) takes at
+  most twice a reference: that of the best algorithm beside it, or, of an operation that stands alone, a message across
+  the mesh with a stage on every core of a line, and its own words.
+- M: a core's buffers fit its SRAM.
+- R: the routes fit the router.
+"""
+
+from __future__ import annotations
+
+from wafer_triton.count.account import Account
+from wafer_triton.mesh import Mesh
+
+LATENCY_RATIO = 2.0
+BUSY_SHARE = 0.5
+PLMR = (
+    "P: half of the cores or more take part; L: the critical path takes at most twice the best algorithm's, or twice a "
+    "message across the mesh; M: buffers fit a core's SRAM; R: routes fit a router; - in place of a letter not kept"
+)
+
+
+def verdict(
+    count: Account, mesh: Mesh, routes: int, busy_share: float, reference_cycles: float | None = None
+) -> dict[str, bool]:
+    """Whether each letter is kept on the mesh's device by a schedule with this account and so many routes.
+
+    `busy_share` of the cores hold more than padding; `reference_cycles` is the best rival's `latency` (None: there is
+    no rival).
+    """
+    device = mesh.device
+    reference = _alone(count, mesh) if reference_cycles is None else reference_cycles
+    return {
+        "P": busy_share >= BUSY_SHARE,
+        "L": latency(count, mesh) <= LATENCY_RATIO * reference,
+        "M": count.sram_peak_bytes <= device.sram_bytes,
+        "R": device.routes is None or routes <= device.routes,
+    }
+
+
+def latency(count: Account, mesh: Mesh) -> float:
+    """Cycles of the critical path but for compute: hops, routing stages and serialised words."""
+    device = mesh.device
+    return count.hops * device.hop_cycles + count.stages * device.stage_cycles + _serial(count, mesh)
+
+
+def busy_share(size: int, cores: int) -> float:
+    """The share of a line's cores that hold some of a dimension which is cut into whole tiles."""
+    return -(-size // -(-size // cores)) / cores
+
+
+def _alone(count: Account, mesh: Mesh) -> float:
+    device = mesh.device
+    across = device.hop_cycles * (mesh.rows + mesh.cols) + device.stage_cycles * max(mesh.rows, mesh.cols)
+    return across + _serial(count, mesh)
+
+
+def _serial(count: Account, mesh: Mesh) -> float:
+    return count.serial_bytes / mesh.device.link_bytes_per_cycle

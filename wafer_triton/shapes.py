@@ -1,0 +1,267 @@
+"""The shape of a decoder: what its layers compute and cost, and the one table of models that are known by name.
+
+No torch: schedules are built and priced from a shape alone. Names are those of a Hugging Face `config.json`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DecoderShape:
+    """Widths, heads and layers of a decoder; `vocab_size` 0 means its layers alone, without embedding and head.
+
+    Raises `ConfigError` at birth for what no decoder can be.
+    """
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    _: KW_ONLY
+    rms_norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False  # on the projections of queries, keys and values (Qwen2)
+    qk_norm: bool = False  # RMSNorm of each query and key head before RoPE (Qwen3)
+    name: str = "decoder"
+
+    def __post_init__(self) -> None:
+        for key in SIZES:
+            least = 0 if key == "vocab_size" and type(self) is DecoderShape else 1
+            check_size(self.name, key, getattr(self, key), least)
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ConfigError(
+                f"{self.name}: num_attention_heads = {self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads = {self.num_key_value_heads}; each key head serves a whole group of query heads"
+            )
+        if self.head_dim % 2:
+            raise ConfigError(f"{self.name}: head_dim = {self.head_dim} is odd; rotary embedding turns pairs")
+
+    @property
+    def q_width(self) -> int:
+        """Of all query heads together."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Of all key heads together."""
+        return self.num_key_value_heads * self.head_dim
+
+    def measured(self) -> DecoderShape:
+        """The shape of the program that WaferLLM measured for this model: one head, keys and values as wide as queries.
+
+        No bias, no norm of heads, no head and no embedding. Source: the public kernels of WaferLLM (OSDI'25).
+        """
+        return DecoderShape(
+            self.hidden_size, self.intermediate_size, self.num_hidden_layers, 1, 1, self.q_width, 0,
+            rms_norm_eps=self.rms_norm_eps, name=self.name,
+        )  # fmt: skip
+
+
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+)
+
+
+def check_size(where: str, key: str, value: Any, least: int = 1) -> None:
+    """Raise ConfigError unless the value of a key is a whole number of at least `least`."""
+    if type(value) is not int or value < least:
+        raise ConfigError(f"{where}: {key} = {value!r} must be a positive integer")
+
+
+def required(where: str, values: Mapping[str, Any], key: str) -> Any:
+    """The value of a key; ConfigError if it is missing or null."""
+    if values.get(key) is None:
+        raise ConfigError(f"{where}: {key} is missing")
+    return values[key]
+
+
+def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `DecoderShape` from the keys of a `config.json`.
+
+    An absent optional key means what transformers takes it to mean. Raises ConfigError for a missing key.
+    """
+    model_type = values.get("model_type", "llama")
+    heads = required(name, values, "num_attention_heads")
+    # The others' defaults are 8 or 32 whatever the number of heads; nobody means that, so it must be said.
+    kv_heads = (
+        values.get("num_key_value_heads") if model_type == "llama" else required(name, values, "num_key_value_heads")
+    )
+    return {
+        "hidden_size": required(name, values, "hidden_size"),
+        "intermediate_size": required(name, values, "intermediate_size"),
+        "num_hidden_layers": required(name, values, "num_hidden_layers"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads if kv_heads is None else kv_heads,
+        "head_dim": _head_dim(name, model_type, values),
+        "tie_word_embeddings": check_flag(name, values, "tie_word_embeddings"),
+        "qkv_bias": model_type == "qwen2",
+        "qk_norm": model_type == "qwen3",
+        "name": name,
+    }
+
+
+def _head_dim(name: str, model_type: str, values: Mapping[str, Any]) -> Any:
+    if values.get("head_dim") is not None:
+        return values["head_dim"]
+    if model_type == "qwen3":
+        return 128  # transformers' default for this family
+    width, heads = (required(name, values, key) for key in ("hidden_size", "num_attention_heads"))
+    check_size(name, "hidden_size", width)
+    check_size(name, "num_attention_heads", heads)
+    if width % heads:
+        raise ConfigError(f"{name}: hidden_size = {width} is not a multiple of num_attention_heads = {heads}")
+    return width // heads
+
+
+def check_flag(where: str, values: Mapping[str, Any], key: str) -> bool:
+    """The value of a key that is true, false or absent (false); ConfigError for any other."""
+    value = values.get(key)
+    if value not in (None, True, False):
+        raise ConfigError(f"{where}: {key} = {short(value)} must be true or false")
+    return bool(value)
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it, cut after 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The table in a JSON file; ConfigError for anything else."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: holds a {type(values).__name__}, not a table of settings")
+    return values
+
+
+_KEYS = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
+)  # fmt: skip
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3 |= {"original_max_position_embeddings": 8192}
+# Each row from the model's own config.json.
+_ROWS: dict[str, tuple[Any, ...]] = {
+    "smollm2-135m": ("llama", 576, 1536, 30, 9, 3, 64, 49152, 8192, 1e-5, 100000.0, True),
+    "llama2-7b": ("llama", 4096, 11008, 32, 32, 32, 128, 32000, 4096, 1e-5, 10000.0, False),
+    "llama2-13b": ("llama", 5120, 13824, 40, 40, 40, 128, 32000, 4096, 1e-5, 10000.0, False),
+    "codellama-7b": ("llama", 4096, 11008, 32, 32, 32, 128, 32016, 16384, 1e-5, 1000000.0, False),
+    "codellama-34b": ("llama", 8192, 22016, 48, 64, 8, 128, 32000, 16384, 1e-5, 1000000.0, False),
+    "llama3-8b": ("llama", 4096, 14336, 32, 32, 8, 128, 128256, 8192, 1e-5, 500000.0, False),
+    "llama3.1-8b": ("llama", 4096, 14336, 32, 32, 8, 128, 128256, 131072, 1e-5, 500000.0, False),
+    "llama3.2-1b": ("llama", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 1e-5, 500000.0, True),
+    "mistral-7b": ("mistral", 4096, 14336, 32, 32, 8, 128, 32768, 32768, 1e-5, 1000000.0, False),
+    "qwen2-72b": ("qwen2", 8192, 29568, 80, 64, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
+    "qwen2.5-0.5b": ("qwen2", 896, 4864, 24, 14, 2, 64, 151936, 32768, 1e-6, 1000000.0, True),
+    "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151936, 131072, 1e-6, 1000000.0, True),
+    "qwen2.5-3b": ("qwen2", 2048, 11008, 36, 16, 2, 128, 151936, 32768, 1e-6, 1000000.0, True),
+    "qwen2.5-7b": ("qwen2", 3584, 18944, 28, 28, 4, 128, 152064, 131072, 1e-6, 1000000.0, False),
+    "qwen2.5-14b": ("qwen2", 5120, 13824, 48, 40, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
+    "qwen2.5-32b": ("qwen2", 5120, 27648, 64, 40, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
+    "qwen2.5-72b": ("qwen2", 8192, 29568, 80, 64, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
+    "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, 40960, 1e-6, 1000000.0, True),
+    "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, 40960, 1e-6, 1000000.0, True),
+    "qwen3-4b": ("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, 40960, 1e-6, 1000000.0, True),
+    "qwen3-8b": ("qwen3", 4096, 12288, 36, 32, 8, 128, 151936, 40960, 1e-6, 1000000.0, False),
+    "qwen3-14b": ("qwen3", 5120, 17408, 40, 40, 8, 128, 151936, 40960, 1e-6, 1000000.0, False),
+    "qwen3-32b": ("qwen3", 5120, 25600, 64, 64, 8, 128, 151936, 40960, 1e-6, 1000000.0, False),
+}
+MODELS: dict[str, dict[str, Any]] = {
+    name: dict(zip(_KEYS, row, strict=True)) | ({"sliding_window": None} if row[0] == "mistral" else {})
+    for name, row in _ROWS.items()
+}
+MODELS["llama3.1-8b"]["rope_scaling"] = _LLAMA3
+MODELS["llama3.2-1b"]["rope_scaling"] = _LLAMA3 | {"factor": 32.0}
+
+# Keys of a config.json that change what a layer computes, each with the values under which it does not.
+_FOREIGN: dict[str, tuple[Any, ...]] = {
+    "num_experts": (None, 0),
+    "num_local_experts": (None, 0),
+    "n_routed_experts": (None, 0),
+    "kv_lora_rank": (None,),
+    "q_lora_rank": (None,),
+    "vision_config": (None,),
+    "text_config": (None,),
+}
+# Keys that do not change the cost of a layer; any other is refused, since it may.
+# fmt: off
+_HARMLESS = frozenset((
+    "architectures", "attention_bias", "attention_dropout", "auto_map", "bos_token_id", "dtype", "eos_token_id",
+    "hidden_act", "initializer_range", "is_llama_config", "layer_types", "max_position_embeddings",
+    "max_window_layers", "mlp_bias", "model_type", "name", "pad_token_id", "pretraining_tp", "quantization_config",
+    "rms_norm_eps", "rope_interleaved", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
+    "tie_word_embeddings", "torch_dtype", "transformers.js_config", "transformers_version", "use_cache", "use_mrope",
+    "use_sliding_window", "vocab_size",
+))
+# fmt: on
+
+
+def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
+    """The shape of a model that is known by name, or of a `config.json` (or of the folder that holds it).
+
+    Raises ConfigError: with the nearest names for an unknown model, with the key that a configuration lacks, and for a
+    key that asks for another kind of layer.
+    """
+    if isinstance(model, DecoderShape):
+        return model
+    if model in MODELS:
+        values = MODELS[str(model)]
+        return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
+    path = Path(model)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise unknown_model(str(model))
+    values, name = read_json(path), path.resolve().parent.name
+    for key, harmless in _FOREIGN.items():
+        if values.get(key) not in harmless:
+            raise ConfigError(f"{path}: {key} = {values[key]!r}: only dense decoders are estimated")
+    known = {*SIZES, *_FOREIGN, *_HARMLESS}
+    unknown = [key for key in values if key not in known and not key.startswith("_")]
+    if unknown:
+        raise ConfigError(f"{path}: unknown key {', '.join(map(repr, unknown))}; read are {', '.join(SIZES)}")
+    shape = shape_values(name, values)
+    return DecoderShape(**shape, vocab_size=0 if values.get("vocab_size") is None else values["vocab_size"])
+
+
+def unknown_model(name: str) -> ConfigError:
+    """What to say of a name that no table, folder or file has."""
+    near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.4)
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    return ConfigError(f"unknown model {name!r}{hint} (known: {', '.join(MODELS)}; or a folder with a config.json)")
+
+
+def of_sizes(hidden_size: int, intermediate_size: int, heads: int, kv_heads: int, layers: int) -> DecoderShape:
+    """The shape of layers of the given sizes; ConfigError when they do not divide."""
+    name = "model of the given sizes"
+    for key, value in (("hidden_size", hidden_size), ("num_attention_heads", heads)):
+        check_size(name, key, value)
+    if hidden_size % heads:
+        raise ConfigError(f"{name}: hidden_size = {hidden_size} is not a multiple of num_attention_heads = {heads}")
+    return DecoderShape(hidden_size, intermediate_size, layers, heads, kv_heads, hidden_size // heads, 0, name=name)
+
+
+def with_layers(shape: DecoderShape, layers: int) -> DecoderShape:
+    """The same decoder with another number of layers."""
+    return replace(shape, num_hidden_layers=layers)
