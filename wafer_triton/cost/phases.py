@@ -1,27 +1,18 @@
 """What a schedule demands of links, routers and multipliers, in phases; the numbers that `wafer_triton.cost` prices.
 
-A phase is a run of rounds that follow one another in the same way:
-
-- "local": no exchange. "product": tiles move while (or before) cores multiply; each such round waits for all its tiles.
-- "tiles": whole tiles move on and nobody multiplies (alignment, the second half of a ring all-reduce).
-- "stream": what arrives is combined element by element and sent on, so that the payload of all stages is on the links
-  at once. "circuit": routers alone carry the data, as in a multicast; a round that forwards what the round before
-  brought (2-D broadcast) goes on in the same circuit.
-
-In the phases without products cores wait for their data only: the distance of a phase is the longest path that data can
-take through its rounds. Counts are those of the line with most rounds; the lines of a mesh work alike.
+A phase is a run of rounds (see `wafer_triton.count.runs`) and how often it comes. In the phases without products cores
+wait for their data only: the distance of a phase is the longest path that data can take through its rounds. Counts are
+those of the line with most rounds; the lines of a mesh work alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-import numpy as np
-
 from wafer_triton import local
+from wafer_triton.count.runs import axes, kind, runs, sources
 from wafer_triton.count.traffic import WORD_BYTES, Traffic
 from wafer_triton.dtype import BYTES
 from wafer_triton.schedule.builder import Builder
@@ -80,7 +71,7 @@ def phases(schedule: Schedule | Builder) -> list[Phase]:
     """The phases of a schedule, built or not; rounds that repeat by identity are looked at once."""
     counted: dict[int, tuple[Round, int]] = {}
     found = []
-    for run in _runs(schedule):
+    for run in runs(schedule):
         if len(run) == 1:
             round_, times = counted.get(id(run[0]), (run[0], 0))
             counted[id(run[0])] = round_, times + 1
@@ -89,68 +80,25 @@ def phases(schedule: Schedule | Builder) -> list[Phase]:
     return found + [replace(_phase(schedule, [round_]), times=times) for round_, times in counted.values()]
 
 
-def _kind(round_: Round) -> str:
-    ops = [local.find(op.op) for op in round_.locals]
-    if not round_.exchanges:
-        return "local"
-    if not all(op.elementwise for op in ops):
-        return "product"
-    arriving = {one.dst.buffer for one in round_.exchanges}
-    if any(slot.buffer in arriving for op in round_.locals for slot in op.ins):
-        return "stream"
-    if all(one.send.ndim == 1 and not np.intersect1d(one.send, one.recv).size for one in round_.exchanges):
-        return "circuit"
-    return "tiles"
-
-
-def _runs(schedule: Schedule | Builder) -> Iterator[list[Round]]:
-    """Rounds that belong to one phase."""
-    kinds: dict[int, str] = {}
-    run: list[Round] = []
-    for round_ in schedule.rounds:
-        kind = kinds.setdefault(id(round_), "")
-        if not kind:
-            kind = kinds[id(round_)] = _kind(round_)
-        if run and not (kind == kinds[id(run[-1])] and _follows(kind, run[-1], round_)):
-            yield run
-            run = []
-        run.append(round_)
-    if run:
-        yield run
-
-
-def _follows(kind: str, before: Round, after: Round) -> bool:
-    if kind in ("local", "product") or before.label != after.label:
-        return False
-    if kind == "circuit":
-        return _sources(after) <= {one.dst.buffer for one in before.exchanges}
-    axes = {one.axis for one in (*before.exchanges, *after.exchanges)}
-    return len(axes) == 1 and (kind == "tiles" or _sources(before) == _sources(after))
-
-
-def _sources(round_: Round) -> set[str]:
-    return {one.src.buffer for one in round_.exchanges}
-
-
 def _phase(schedule: Schedule | Builder, run: list[Round]) -> Phase:
     first = run[0]
-    kind, mesh = _kind(first), schedule.mesh
+    common, mesh = kind(first), schedule.mesh
     traffic = [Traffic(schedule, axis, run) for axis in "xy"]
-    apart = kind == "product"  # both axes at the same time; otherwise one after the other
-    sizes = [schedule.buffers[name] for name in sorted(_sources(first))]
+    apart = any(len(axes(round_)) == 2 for round_ in run)  # both axes at the same time, else one after the other
+    sizes = [schedule.buffers[name] for name in sorted(sources(first))]
     work = [_work(schedule, round_) for round_ in run]
     # the stages of a stream combine on different cores, while the data flows: the fullest of them counts
     macs, elements, sram_bytes = (max(column) for column in zip(*(one[1:] for one in work), strict=True))
     return Phase(
-        kind,
+        common,
         rounds=len(run),
-        stages=0 if kind == "local" else 1 if kind == "circuit" else len(run),
+        stages=0 if common == "local" else 1 if common == "circuit" else len(run),
         hops=(max if apart else sum)(one.hops for one in traffic),
         busiest_words=max(one.busiest for one in traffic),
         mean_words=max(one.mean for one in traffic),
         link_bytes=sum(one.link_bytes for one in traffic),
         packed=sum(one.numel > 1 and BYTES[one.dtype] < WORD_BYTES for one in sizes)
-        if kind in ("tiles", "product")
+        if common in ("tiles", "product")
         else 0,
         fold=mesh.fold[0] * mesh.fold[1],
         overlaps=first.overlaps,

@@ -1,0 +1,90 @@
+"""The segmentation of schedules into runs, by hand."""
+
+import numpy as np
+import pytest
+
+from wafer_triton.count.runs import kind, runs
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import gemm
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.collectives import all_gather, broadcast, transpose
+from wafer_triton.schedule.reduce import reduce, ring_all_reduce, star
+
+
+def builder(*mesh: int) -> Builder:
+    b = Builder(Mesh(*mesh), "runs")
+    b.buffer("x", (4,), "fp32", "input")
+    b.buffer("w", (4,), "fp32", "input")
+    return b
+
+
+def kinds(b: Builder) -> list[tuple[str, int]]:
+    """The kind and the number of rounds of every run."""
+    cut = list(runs(b))
+    assert [round_ for run in cut for round_ in run] == b.rounds
+    assert all(len({kind(round_) for round_ in run}) == 1 for run in cut)
+    return [(kind(run[0]), len(run)) for run in cut]
+
+
+def test_a_reduction_streams_through_all_its_stages():
+    b = builder(1, 9)
+    reduce(b, "x", "x", groups=(3,))  # groups of three: one stage; then three roots: one stage
+    broadcast(b, "x", "x", 4)
+    assert kinds(b) == [("stream", 2), ("circuit", 1)]
+
+
+def test_a_star_is_one_round_of_a_stream():
+    b = builder(1, 5)
+    star(b, "x", "x")
+    assert kinds(b) == [("stream", 1)]
+
+
+def test_a_ring_all_reduce_cuts_where_nobody_adds_any_more():
+    b = builder(1, 4)
+    ring_all_reduce(b, "x", "x")
+    assert kinds(b) == [("local", 1), ("stream", 3), ("tiles", 3), ("local", 1)]
+
+
+@pytest.mark.parametrize("side, rounds", [(2, 1), (5, 2), (6, 3)])
+def test_an_alignment_is_one_run_along_one_axis_or_both(side, rounds):
+    b = builder(side, side)
+    gemm.align(b, "x", "x")
+    assert kinds(b) == [("tiles", rounds), ("local", 1)]
+    b = builder(side, side)
+    gemm.align_both(b, "x", "w")
+    assert kinds(b) == [("tiles", rounds), ("local", 1)]
+
+
+def test_rounds_of_other_axes_or_labels_are_other_runs():
+    b = builder(3, 3)
+    gemm.align(b, "x", "x")
+    gemm.align(b, "w", "x")
+    gemm.align(b, "x", "y")
+    assert kinds(b) == [("tiles", 1), ("local", 1)] * 3
+    b = builder(3, 3)
+    transpose(b, "x", b.like("z", "x"))  # down or up to the diagonal and then along the row, for either distance
+    assert kinds(b) == [("local", 1), *[("tiles", 1)] * 4]
+
+
+def test_every_round_of_a_product_is_its_own_run():
+    b = builder(4, 4)
+    b.buffer("c", (4,), "fp32", "output")
+    gemm.meshgemm(b, "x", "w", "c", m=2, k=2, n=2)
+    assert kinds(b) == [("product", 1)] * 4
+
+
+def test_a_circuit_goes_on_with_what_it_brought():
+    b = builder(3, 3)
+    b.round(b.exchange("x", "x", "x", 0, [1, 2], [0]))
+    broadcast(b, "x", "y", 0, label="")
+    assert kinds(b) == [("circuit", 2)]
+    b = builder(3, 3)
+    b.buffer("all", (4,), "fp32", slots=3)
+    all_gather(b, "x", "all", "x")  # every multicast sends from `x`, and none brings it
+    assert kinds(b) == [("circuit", 1)] * 3
+
+
+def test_lines_that_move_otherwise_pass_tiles_on():
+    b = builder(2, 3)
+    b.round(b.exchange("x", "x", b.like("y", "x"), np.array([[0], [1]]), np.array([[1], [2]])))
+    assert kinds(b) == [("tiles", 1)]

@@ -1,0 +1,80 @@
+"""The runs of a schedule: rounds that follow one another in the same way, which are counted and priced together.
+
+Every round is of one kind:
+
+- "local": no exchange.
+- "product": tiles move while (or before) cores multiply. Each such round waits for all its tiles, so it is its own run.
+- "tiles": whole tiles move on and nobody multiplies (alignment, the second half of a ring all-reduce).
+- "stream": what arrives is combined element by element and sent on, so that the payload of all stages is on the links
+  at once.
+- "circuit": routers alone carry the data, as in a multicast. A round that forwards what the round before brought (2-D
+  broadcast) goes on in the same circuit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from wafer_triton import local
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Exchange, Round, Schedule
+
+
+def kind(round_: Round) -> str:
+    """The kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
+    if not round_.exchanges:
+        return "local"
+    if not all(local.find(op.op).elementwise for op in round_.locals):
+        return "product"
+    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
+    if any(slot.buffer in arriving for op in round_.locals for slot in op.ins):
+        return "stream"
+    return "tiles" if any(map(_passes_on, round_.exchanges)) else "circuit"
+
+
+def runs(schedule: Schedule | Builder) -> Iterator[list[Round]]:
+    """The rounds of a schedule, built or not, cut into runs."""
+    kinds: dict[int, str] = {}
+    run: list[Round] = []
+    for round_ in schedule.rounds:
+        key = id(round_)
+        if key not in kinds:
+            kinds[key] = kind(round_)
+        if run and not (kinds[key] == kinds[id(run[-1])] and _follows(kinds[key], run[-1], round_)):
+            yield run
+            run = []
+        run.append(round_)
+    if run:
+        yield run
+
+
+def axes(round_: Round) -> set[str]:
+    """The axes along which a round moves tiles; moves along both go at the same time, over different links."""
+    return {exchange.axis for exchange in round_.exchanges}
+
+
+def sources(round_: Round) -> set[str]:
+    """The buffers that a round sends from."""
+    return {exchange.src.buffer for exchange in round_.exchanges}
+
+
+def _follows(common: str, before: Round, after: Round) -> bool:
+    """Whether two successive rounds of one kind belong to one run."""
+    if common in ("local", "product") or before.label != after.label:
+        return False
+    if common == "circuit":
+        return sources(after) <= {exchange.dst.buffer for exchange in before.exchanges}
+    if axes(before) != axes(after):
+        return False
+    return common == "tiles" or (len(axes(after)) == 1 and sources(before) == sources(after))
+
+
+def _passes_on(exchange: Exchange) -> bool:
+    """Whether a core of some line may both send and receive, so that whole tiles move from core to core."""
+    if exchange.send.ndim == 2:
+        return True
+    sends = np.zeros(max(exchange.send.max(), exchange.recv.max()) + 1, bool)
+    sends[exchange.send] = True
+    return bool(sends[exchange.recv].any())
