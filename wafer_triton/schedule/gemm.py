@@ -116,7 +116,6 @@ def meshgemm_t(
     heads: int = 1,
     kv_heads: int = 1,
     accumulate: str = "fp32",
-    groups: tuple[int, ...] | None = None,
     overlap: bool = True,
     label: str = "gemm-t",
 ) -> None:
@@ -125,7 +124,7 @@ def meshgemm_t(
     No alignment: in turn t row i meets block k of B, position(k) = position(i) - t, and the sum over its row goes to
     the core in column k, which owns that block of C. B ends where it began. Local tiles: a [m, heads, k],
     w [n, kv_heads, k], c [heads, m, n]. With `overlap` turns alternate between two buffers of partial sums, so that one
-    turn's reduction flows beside the next turn's product; `groups` are those of the reduction's K-tree.
+    turn's reduction flows beside the next turn's product.
     """
     size = _side(b)
     spare = b.like(f"{w}.next", w)
@@ -139,7 +138,7 @@ def meshgemm_t(
         owner = ring(size)[(ring_position(size) - number) % size]
         shift = [ring_step(b, "y", now, following)] if size > 1 else []
         b.round(b.local("gemm_t", part, (a, now), **params), *shift, label=label)
-        reduce(b, part, "x", groups=groups, root=owner, inbox=first, label=label)
+        reduce(b, part, "x", root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
 
     b.repeat(size, turn)

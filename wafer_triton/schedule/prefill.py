@@ -50,8 +50,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     new = b.buffers["k"].numel
     copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
     block.rotate(b, tokens, ("q", "k", "v"), *copies)
-    sums: dict[str, Any] = {"groups": block.groups, "overlap": block.overlap, "label": "scores"}
-    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, **sums, **run, **block.heads)
+    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, overlap=block.overlap, label="scores", **run, **block.heads)
     z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
     align_both(b, "p", "values")
     meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run, **block.heads)

@@ -7,7 +7,6 @@ a pass-through circuit. K = 1 is a chain from both ends to the middle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from math import isqrt
 
@@ -120,18 +119,19 @@ def reduce(
 
     `root` is a position, or one for each line; None takes the tree's own. Every message arrives in a mailbox
     (`inbox.up` from lower positions, `inbox.down` from higher ones; `acc` unless given) and is combined before the
-    next stage. Roots that differ from line to line leave all levels but the last as they are, so that the routes do not
-    depend on them: the sum then goes on, core by core, to where it is wanted.
+    next stage. Roots that differ from line to line are reached by chains from both ends, whose routes, those to
+    neighbours, serve every root. Raises MeshError for a root off the line, or a tree that such roots cannot have.
     """
     size, numel = b.mesh.length(axis), b.buffers[acc].numel
     names = [f"{inbox or acc}.{way}" for way in ("up", "down")]
     place: int | Index
     if root is None or np.ndim(root) == 0:
         stages, place = _arrays(size, algorithm, groups, None if root is None else int(np.asarray(root)))
-        forward: Stages = ()
     else:
-        place = np.asarray(root)
-        stages, forward = _rooted(size, algorithm, groups, place.astype(np.int64).tobytes())
+        if algorithm != "ktree" or groups:
+            raise MeshError(f"{b.name}: roots that differ from line to line are reached by chains, without groups")
+        place = np.asarray(root, np.int64)
+        stages = _chains(size, place.tobytes())
     for stage in stages:
         exchanges, adds = [], []
         for (send, recv), mail in zip(stage, names, strict=True):
@@ -142,8 +142,6 @@ def reduce(
             exchanges.append(exchange)
             adds.append(b.local(op, acc, (acc, mail), Cores(axis, exchange.recv), size=numel))
         b.round(*exchanges, *adds, label=label)
-    for ((send, recv),) in forward:
-        b.round(Exchange(axis, Slot(acc), Slot(acc), send, recv), label=label)
     return place
 
 
@@ -210,84 +208,22 @@ ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
 @lru_cache(maxsize=2048)
-def _rooted(size: int, algorithm: str, groups: tuple[int, ...] | None, roots: bytes) -> tuple[Stages, Stages]:
-    """The stages of trees with a root for each line, and of the way from the last level's points to the roots.
-
-    Levels but the last are those of the tree with its own root. On the last level chains run to the point whose group
-    holds the line's root; from there the sum descends, along the members of a group, level by level.
-    """
+def _chains(size: int, roots: bytes) -> Stages:
+    """The stages of chains from both ends of every line to its root: senders and receivers [lines, 1], -1 for none."""
     place = np.frombuffer(roots, np.int64)
     for root in (place.min(), place.max()):
-        tree(size, algorithm, groups, int(root))  # raises for a root off the line
-    levels = _levels(size, algorithm, groups)
-    stages: list[tuple[tuple[Index, Index], ...]] = [
-        tuple(_sorted(way) for way in stage) for stage in _shared_stages(levels[:-1])
-    ]
-    # which member of its group, on each level from the last down, leads to the line's root
-    (points, _), *_ = levels[-1]
-    top = np.searchsorted(_reach(levels, len(levels) - 1), place, side="right") - 1
-    depth = int(np.maximum(top, len(points) - 1 - top).max(initial=0))
-    for step in range(depth):
+        tree(size, "ktree", (), int(root))  # raises for a root off the line
+    stages = []
+    for step in range(int(np.maximum(place, size - 1 - place).max())):
         ways = []
-        for at, to, going in (
-            (step, step + 1, step + 1 <= top),
-            (len(points) - 1 - step, len(points) - 2 - step, len(points) - 2 - step >= top),
+        for send, recv, going in (
+            (step, step + 1, step < place),
+            (size - 1 - step, size - 2 - step, size - 1 - step > place),
         ):
-            send, recv = np.where(going, points[at], -1), np.where(going, points[to], -1)
-            ways.append((send[:, None], recv[:, None]) if going.any() else (_NONE, _NONE))
+            ends = (np.where(going, end, -1)[:, None] for end in (send, recv))
+            ways.append(tuple(ends) if going.any() else (_NONE, _NONE))
         stages.append(tuple(ways))
-    forward: list[tuple[tuple[Index, Index], ...]] = []
-    here = points[top]
-    for number in range(len(levels) - 2, -1, -1):
-        starts = _reach(levels, number)
-        members = np.concatenate([members for members, _ in levels[number]])
-        at = np.searchsorted(members, here)
-        goal = np.searchsorted(starts, place, side="right") - 1
-        while (at != goal).any():
-            step = np.sign(goal - at)
-            send, recv = np.where(step != 0, members[at], -1), np.where(step != 0, members[at + step], -1)
-            forward.append(((send[:, None], recv[:, None]),))
-            at = at + step
-        here = members[at]
-    return tuple(stages), tuple(forward)
+    return tuple(stages)
 
 
 _NONE = np.zeros(0, np.int64)
-Level = list[tuple[Index, int]]  # of each group its members, ascending, and which of them is its root
-
-
-def _levels(size: int, algorithm: str, groups: tuple[int, ...] | None) -> list[Level]:
-    """The groups of each level of a tree with its own root, the last level's one group last."""
-    counts = _group_counts(size, algorithm, groups)
-    points, levels = np.arange(size), []
-    for count in (*counts, 1):
-        level = []
-        for members in np.array_split(points, count):
-            level.append((members, len(members) - 1 if algorithm != "ktree" else len(members) // 2))
-        levels.append(level)
-        points = np.array([members[root] for members, root in level])
-    return levels
-
-
-def _reach(levels: list[Level], number: int) -> Index:
-    """The first position on the line that each member of a level, in order, stands for."""
-    starts = np.arange(len(np.concatenate([members for members, _ in levels[0]])))
-    for level in levels[:number]:
-        firsts, seen = [], 0
-        for members, _ in level:
-            firsts.append(starts[seen])
-            seen += len(members)
-        starts = np.array(firsts)
-    return starts
-
-
-def _shared_stages(levels: list[Level]) -> Iterator[Stage]:
-    """The stages of the levels that are the same on every line."""
-    for level in levels:
-        chains = [(members[: root + 1], members[root:][::-1]) for members, root in level]
-        for step in range(max(len(side) - 1 for sides in chains for side in sides)):
-            up, down = (
-                [(int(side[step]), int(side[step + 1])) for side in sides if step + 1 < len(side)]
-                for sides in zip(*chains, strict=True)
-            )
-            yield up, down
