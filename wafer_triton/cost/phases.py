@@ -12,8 +12,8 @@ from math import ceil
 from typing import Any
 
 from wafer_triton import local
-from wafer_triton.count.runs import axes, kind, runs, sources
-from wafer_triton.count.traffic import WORD_BYTES, Traffic
+from wafer_triton.count.runs import distinct_runs, kind, sources
+from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.dtype import BYTES
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Round, Schedule
@@ -68,23 +68,14 @@ class Phase:
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:
-    """The phases of a schedule, built or not; rounds that repeat by identity are looked at once."""
-    counted: dict[int, tuple[Round, int]] = {}
-    found = []
-    for run in runs(schedule):
-        if len(run) == 1:
-            round_, times = counted.get(id(run[0]), (run[0], 0))
-            counted[id(run[0])] = round_, times + 1
-        else:
-            found.append(_phase(schedule, run))
-    return found + [replace(_phase(schedule, [round_]), times=times) for round_, times in counted.values()]
+    """The phases of a schedule, built or not; runs that repeat by identity are looked at once."""
+    traffic = Traffic(schedule)
+    return [replace(_phase(schedule, run, traffic.run(run)), times=times) for run, times in distinct_runs(schedule)]
 
 
-def _phase(schedule: Schedule | Builder, run: list[Round]) -> Phase:
+def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) -> Phase:
     first = run[0]
     common, mesh = kind(first), schedule.mesh
-    traffic = [Traffic(schedule, axis, run) for axis in "xy"]
-    apart = any(len(axes(round_)) == 2 for round_ in run)  # both axes at the same time, else one after the other
     sizes = [schedule.buffers[name] for name in sorted(sources(first))]
     work = [_work(schedule, round_) for round_ in run]
     # the stages of a stream combine on different cores, while the data flows: the fullest of them counts
@@ -93,10 +84,10 @@ def _phase(schedule: Schedule | Builder, run: list[Round]) -> Phase:
         common,
         rounds=len(run),
         stages=0 if common == "local" else 1 if common == "circuit" else len(run),
-        hops=(max if apart else sum)(one.hops for one in traffic),
-        busiest_words=max(one.busiest for one in traffic),
-        mean_words=max(one.mean for one in traffic),
-        link_bytes=sum(one.link_bytes for one in traffic),
+        hops=traffic.hops,
+        busiest_words=traffic.busiest_words,
+        mean_words=traffic.mean_words,
+        link_bytes=traffic.link_bytes,
         packed=sum(one.numel > 1 and BYTES[one.dtype] < WORD_BYTES for one in sizes)
         if common in ("tiles", "product")
         else 0,

@@ -1,27 +1,32 @@
 """The account of a schedule: what its rounds do to links, routers, SRAM and multipliers, without any value.
 
-Counts follow from index arrays per line: exchanges that move alike share one pattern, so a 720 x 720 mesh takes a
-second and megabytes. On a rectangular mesh folded to its lcm grid, hops and links are those of the physical cores.
+Counts follow from the walk of `wafer_triton.count.traffic` over lines, so a 720 x 720 mesh takes a second and
+megabytes. On a rectangular mesh folded to its lcm grid, hops and links are those of the physical cores.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
+from wafer_triton.count.runs import distinct_runs
+from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Exchange, Round, Schedule
 
 Counts = NDArray[np.int64]
 Loads = dict[str, Counts]
 WAYS = {"x": ("east", "west"), "y": ("south", "north")}
+_WAYS = (*WAYS["x"], *WAYS["y"])
 _LARGEST = ("flows", "sram_peak_bytes")  # of runs one after another the larger counts, not the sum
+_BUFFERS = 6  # that the text of an account names; the others are summed
 _FACTS = ("sram_by_buffer", "launches")  # what is not a number
 
 
@@ -31,7 +36,7 @@ class Account:
 
     rounds: int = 0
     stages: int = 0  # rounds with an exchange: routing stages on the critical path
-    hops: int = 0  # critical path: the longest move of each round
+    hops: int = 0  # critical path: the longest paths of data through the runs, see `wafer_triton.count.traffic`
     messages: int = 0  # tiles sent; a multicast counts once
     link_bytes: int = 0  # bytes times links crossed
     busiest_link_bytes: int = 0  # on the directed link that carries most; of runs added up, the sum
@@ -43,24 +48,43 @@ class Account:
     launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
 
     def __add__(self, other: Account) -> Account:
-        fuller = max(self, other, key=lambda one: one.sram_peak_bytes)
+        fuller = max(self, other, key=attrgetter("sram_peak_bytes"))
+        numbers = [number.name for number in fields(self) if number.name not in _FACTS]
         summed = {
-            one.name: (max if one.name in _LARGEST else int.__add__)(getattr(self, one.name), getattr(other, one.name))
-            for one in fields(self)
-            if one.name not in _FACTS
+            name: (max if name in _LARGEST else int.__add__)(getattr(self, name), getattr(other, name))
+            for name in numbers
         }
         launches = self.launches + other.launches
         return Account(**summed, sram_by_buffer=fuller.sram_by_buffer, launches=launches)
 
+    def __str__(self) -> str:
+        """Figures of the critical path, of the whole mesh, of its busiest link and of a core, a line each."""
+        buffers = sorted(self.sram_by_buffer.items(), key=itemgetter(1), reverse=True)
+        held = [f"{name} {size:,} B" for name, size in buffers[:_BUFFERS]]
+        if buffers[_BUFFERS:]:
+            rest = sum(size for _, size in buffers[_BUFFERS:])
+            held.append(f"{_number(len(buffers) - _BUFFERS, 'smaller buffer')} {rest:,} B")
+        lines = {
+            "critical path": f"{_number(self.rounds, 'round')}, {_number(self.stages, 'routing stage')}, "
+            f"{_number(self.hops, 'hop')}, {self.serial_bytes:,} B over the busiest link of each round",
+            "whole mesh": f"{_number(self.messages, 'message')}, {self.link_bytes:,} B summed over all links",
+            "busiest link": f"{self.busiest_link_bytes:,} B, at most {_number(self.flows, 'message')} in a round",
+            "busiest core": f"{_number(self.macs, 'multiply-add')}, SRAM peak {self.sram_peak_bytes:,} B"
+            + (f": {', '.join(held)}" if held else ""),
+        }
+        if self.launches:
+            lines["emulation"] = _number(len(self.launches), "GPU launch", "GPU launches")
+        return "\n".join(f"{name:<15}{figures}" for name, figures in lines.items())
+
     def __mul__(self, times: int) -> Account:
         kept = {name: getattr(self, name) for name in (*_LARGEST, *_FACTS)}
-        scaled = {one.name: getattr(self, one.name) * times for one in fields(self) if one.name not in kept}
+        scaled = {each.name: getattr(self, each.name) * times for each in fields(self) if each.name not in kept}
         return Account(**scaled, **kept)
 
 
 @dataclass(frozen=True)
 class RoundAccount:
-    """One round: critical hops, messages, bytes on its links, messages that share one, macs of its busiest core."""
+    """One round: hops of its longest move, messages, bytes on links, messages that share one, macs of a core."""
 
     hops: int
     messages: int
@@ -84,36 +108,45 @@ class LinkDistribution:
 def account(schedule: Schedule) -> Account:
     """The totals of a schedule."""
     held = sram.account(schedule)
-    total = Account(sram_peak_bytes=held.peak_bytes, sram_by_buffer=held.by_buffer)
-    traffic = _Traffic(schedule)
-    for round_, times in _distinct(schedule):
-        one = traffic.round(round_, times)
-        busy = int(bool(round_.exchanges))
+    totals = _Totals(schedule)
+    total = Account(
+        hops=sum(totals.traffic.hops(run) * times for run, times in distinct_runs(schedule)),
+        sram_peak_bytes=held.peak_bytes,
+        sram_by_buffer=held.by_buffer,
+    )
+    for round_, times in _distinct(schedule.rounds):
+        counts = totals.round(round_, times)
         total += Account(
-            1, busy, one.hops, one.messages, one.link_bytes, 0, one.busiest_link_bytes, one.flows, one.macs
+            rounds=1,
+            stages=int(bool(round_.exchanges)),
+            messages=counts.messages,
+            link_bytes=counts.link_bytes,
+            serial_bytes=counts.busiest_link_bytes,
+            flows=counts.flows,
+            macs=counts.macs,
         ) * times  # fmt: skip
-    busiest = max((int(load.max(initial=0)) for load in traffic.loads().values()), default=0)
+    busiest = max((int(load.max(initial=0)) for load in totals.loads().values()), default=0)
     return total + Account(busiest_link_bytes=busiest)
 
 
 def round_account(schedule: Schedule, round_: Round) -> RoundAccount:
     """The counts of one round."""
-    return _Traffic(schedule).round(round_)
+    return _Totals(schedule).round(round_)
 
 
 def per_round(schedule: Schedule) -> tuple[RoundAccount, ...]:
     """The counts of every round in order; rounds that are one object share theirs."""
-    traffic = _Traffic(schedule)
-    made = {id(round_): traffic.round(round_) for round_, _ in _distinct(schedule)}
-    return tuple(made[id(round_)] for round_ in schedule.rounds)
+    totals = _Totals(schedule)
+    counts = {id(round_): totals.round(round_) for round_, _ in _distinct(schedule.rounds)}
+    return tuple(counts[id(round_)] for round_ in schedule.rounds)
 
 
 def link_loads(schedule: Schedule) -> Loads:
     """Bytes over every directed link in the whole run: [rows, cols] for east, west, south, north, by sending core."""
-    traffic = _Traffic(schedule)
-    for round_, times in _distinct(schedule):
-        traffic.round(round_, times)
-    return traffic.loads()
+    totals = _Totals(schedule)
+    for round_, times in _distinct(schedule.rounds):
+        totals.round(round_, times)
+    return totals.loads()
 
 
 def link_distribution(
@@ -121,139 +154,96 @@ def link_distribution(
 ) -> dict[str, LinkDistribution]:
     """For each direction that is used, how the bytes of the whole run spread over its links."""
     inside: dict[str, Any] = {"east": np.s_[:, :-1], "west": np.s_[:, 1:], "south": np.s_[:-1], "north": np.s_[1:]}
-    found = {}
+    distribution = {}
     for way, load in link_loads(schedule).items():
         links = load[inside[way]]  # the last core of a line has no link outwards
-        points = {float(one): float(np.percentile(links, one)) for one in percentiles}
-        counts, edges = np.histogram(links, bins=bins, range=(0, max(1, int(links.max()))))
-        found[way] = LinkDistribution(links.size, int((links == 0).sum()), float(links.mean()), points, (counts, edges))
-    return found
+        points = {float(point): float(np.percentile(links, point)) for point in percentiles}
+        histogram = np.histogram(links, bins=bins, range=(0, max(1, int(links.max()))))
+        idle = int((links == 0).sum())
+        distribution[way] = LinkDistribution(links.size, idle, float(links.mean()), points, histogram)
+    return distribution
 
 
-def _distinct(schedule: Schedule) -> list[tuple[Round, int]]:
-    times = Counter(map(id, schedule.rounds))
-    return [(round_, times[id(round_)]) for round_ in {id(one): one for one in schedule.rounds}.values()]
-
-
-class _Pattern(NamedTuple):
-    """What one line of an exchange does: hops of the longest move, messages, tiles on its links up and down."""
-
-    hops: int
-    messages: int
-    tiles: tuple[Counts, Counts]  # each [along]
-
-
-class _Traffic:
-    """Adds up rounds; the moves that all lines share are worked out once for each pattern."""
+class _Totals:
+    """Adds up rounds over the whole mesh; of moves that all lines share one pattern is weighed by its lines."""
 
     def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.mesh = schedule.mesh
-        self.patterns: dict[tuple[str, bytes, bytes], _Pattern] = {}
-        # bytes of a pattern that each line carries in all, and the lines themselves where every line is different
-        self.weights: dict[tuple[str, int], tuple[Counts, Counts]] = {}
+        self.buffers, self.mesh = schedule.buffers, schedule.mesh
+        self.traffic = Traffic(schedule)
+        # bytes of shared moves that each line carries in all, and the links themselves where lines move on their own
+        self.shared: dict[str, dict[Moves, Counts]] = {way: {} for way in _WAYS}
         self.dense: Loads = {}
 
     def round(self, round_: Round, times: int = 1) -> RoundAccount:
-        """The counts of a round; `times` as many go into the total."""
+        """The counts of a round; `times` as many go into the totals."""
         hops, messages, link_bytes, busiest, flows = 0, 0, 0, 0, 0
         parts: dict[str, list[tuple[int, Counts, Counts]]] = {}
         for exchange in round_.exchanges:
-            size = self.schedule.buffers[exchange.src.buffer].tile_bytes
-            if exchange.recv.ndim == 1:
-                pattern, lines = self.pattern(exchange), self.lines(exchange)
-                hops, messages = max(hops, pattern.hops), messages + pattern.messages * int(lines.sum())
-            else:
-                moves, tiles = self.moves(exchange)
-                hops, messages, pattern, lines = max(hops, moves.hops), messages + moves.messages, moves, tiles[0]
-            for number, way in enumerate(WAYS[exchange.axis]):
-                load = pattern.tiles[number] if exchange.recv.ndim == 1 else tiles[number]
+            size = self.buffers[exchange.src.buffer].tile_bytes
+            moves, lines = self.traffic.moves(exchange), self.lines(exchange)
+            hops = max(hops, moves.hops)
+            messages += moves.messages * (int(lines.sum()) if exchange.send.ndim == 1 else 1)
+            for way, load in zip(WAYS[exchange.axis], self.loads_of(exchange, moves), strict=True):
                 if load.any():
                     parts.setdefault(way, []).append((size, lines, load))
-                    self.add(way, size * times, lines, load)
-        for some in parts.values():
-            link_bytes += sum(size * _sum(lines, load) for size, lines, load in some)
-            busiest = max(busiest, _peak(some))
-            flows = max(flows, _peak([(1, lines, load) for _, lines, load in some]))
+                    self.add(way, size * times, moves, lines, load)
+        for loads in parts.values():
+            link_bytes += sum(size * _sum(lines, load) for size, lines, load in loads)
+            busiest = max(busiest, _peak(loads))
+            flows = max(flows, _peak([(1, lines, load) for _, lines, load in loads]))
         macs = sum(local.find(op.op).work(**op.params)[0] for op in round_.locals) * self.mesh.fold[0]
         return RoundAccount(hops, messages, link_bytes, busiest, flows, macs * self.mesh.fold[1])
 
-    def add(self, way: str, size: int, lines: Counts, load: Counts) -> None:
+    def add(self, way: str, size: int, moves: Moves, lines: Counts, load: Counts) -> None:
+        """Add messages of `size` bytes to the totals of the links of one direction."""
         if load.ndim == 2:
-            total = self.dense.setdefault(way, np.zeros_like(load))
-            total += load * size
-            return
-        key = (way, id(load))  # loads live as long as their patterns
-        if key not in self.weights:
-            self.weights[key] = (np.zeros_like(lines), load)
-        total = self.weights[key][0]
-        total += lines * size
+            self.dense[way] = self.dense.get(way, 0) + load * size
+        else:
+            self.shared[way][moves] = self.shared[way].get(moves, 0) + lines * size
 
     def loads(self) -> Loads:
         """Bytes over every directed link so far, [rows, cols]."""
-        found: Loads = {}
+        loads: Loads = {}
         for axis, ways in WAYS.items():
-            for way in ways:
-                some = [pair for (one, _), pair in self.weights.items() if one == way]
-                total = _outer([lines for lines, _ in some], [load for _, load in some]) if some else None
-                if way in self.dense:
-                    total = self.dense[way] if total is None else total + self.dense[way]
+            for number, way in enumerate(ways):
+                weights = self.shared[way]
+                total = self.dense.get(way)
+                if weights:
+                    alike = _outer(list(weights.values()), [moves.loads[number, 0] for moves in weights])
+                    total = alike if total is None else total + alike
                 if total is not None:
-                    found[way] = total if axis == "x" else total.T
-        return found
-
-    def folds(self, axis: str) -> tuple[int, int]:
-        """Logical positions of a physical core along and across an axis."""
-        return self.mesh.fold[::-1] if axis == "x" else self.mesh.fold
-
-    def sides(self, axis: str) -> tuple[int, int]:
-        """Physical cores along and across an axis."""
-        return (self.mesh.cols, self.mesh.rows) if axis == "x" else (self.mesh.rows, self.mesh.cols)
+                    loads[way] = total if axis == "x" else total.T
+        return loads
 
     def lines(self, exchange: Exchange) -> Counts:
         """How many of an exchange's lines each physical line carries."""
-        across, fold = self.sides(exchange.axis)[1], self.folds(exchange.axis)[1]
+        axis = exchange.axis
+        across, fold = self.mesh.rows if axis == "x" else self.mesh.cols, self.traffic.folds(axis)[1]
         if exchange.lines is None:
             return np.full(across, fold)
         return np.bincount(exchange.lines // fold, minlength=across)
 
-    def pattern(self, exchange: Exchange) -> _Pattern:
-        key = (exchange.axis, exchange.send.tobytes(), exchange.recv.tobytes())
-        if key not in self.patterns:
-            moves, tiles = self.moves(exchange)
-            self.patterns[key] = _Pattern(moves.hops, moves.messages, (tiles[0][0], tiles[1][0]))
-        return self.patterns[key]
+    def loads_of(self, exchange: Exchange, moves: Moves) -> Counts:
+        """Tiles over links in either direction: [2, along] of each line, or [2, across, along] of the whole mesh."""
+        if exchange.send.ndim == 1:
+            return moves.loads[:, 0]
+        axis = exchange.axis
+        across, fold = self.mesh.rows if axis == "x" else self.mesh.cols, self.traffic.folds(axis)[1]
+        lines = np.arange(len(exchange.send)) if exchange.lines is None else exchange.lines
+        whole = np.zeros((2, across, moves.loads.shape[-1]), np.int64)
+        for total, loads in zip(whole, moves.loads, strict=True):
+            np.add.at(total, lines // fold, loads)
+        return whole
 
-    def moves(self, exchange: Exchange) -> tuple[_Pattern, tuple[Counts, Counts]]:
-        """Hops and messages, and tiles on the links up and down: [1, along], or of each line [across, along]."""
-        (along, across), (fold, fold_across) = self.sides(exchange.axis), self.folds(exchange.axis)
-        send, recv = np.atleast_2d(exchange.send), np.atleast_2d(exchange.recv)
-        live = send >= 0
-        hops = int(np.abs(recv // fold - send // fold)[live].max(initial=0))
-        senders = np.unique(np.nonzero(live)[0] * along * fold + send[live])
-        tiles = []
-        for way in (1, -1):
-            crossing = live & (((recv // fold) - (send // fold)) * way > 0)
-            line, _ = np.nonzero(crossing)
-            start, end = send[crossing], recv[crossing] // fold
-            # a multicast crosses each link once: of every sender only the farthest receiver counts
-            order = np.lexsort((end * way, start, line))
-            line, start, end = line[order], start[order], end[order]
-            last = np.ones(len(line), bool)
-            last[:-1] = (line[1:] != line[:-1]) | (start[1:] != start[:-1])
-            line, start, end = line[last], start[last] // fold, end[last]
-            steps = np.zeros((len(send), along + 1), np.int64)
-            low, high = (start, end) if way > 0 else (end + 1, start + 1)
-            np.add.at(steps, (line, low), 1)
-            np.add.at(steps, (line, high), -1)
-            load = steps[:, :along].cumsum(1)
-            if exchange.recv.ndim == 2:
-                whole = np.zeros((across, along), np.int64)
-                lines = np.arange(len(load)) if exchange.lines is None else exchange.lines
-                np.add.at(whole, lines // fold_across, load)
-                load = whole
-            tiles.append(load)
-        return _Pattern(hops, senders.size, (tiles[0], tiles[1])), (tiles[0], tiles[1])
+
+def _distinct(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
+    """Rounds that are one object once, and how often each comes."""
+    times = Counter(map(id, rounds))
+    return [(round_, times[id(round_)]) for round_ in {id(round_): round_ for round_ in rounds}.values()]
+
+
+def _number(count: int, noun: str, plural: str = "") -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def _outer(lines: list[Counts], loads: list[Counts]) -> Counts:

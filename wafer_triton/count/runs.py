@@ -24,30 +24,33 @@ from wafer_triton.schedule.rounds import Exchange, Round, Schedule
 
 def kind(round_: Round) -> str:
     """The kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
-    if not round_.exchanges:
-        return "local"
-    if not all(local.find(op.op).elementwise for op in round_.locals):
-        return "product"
-    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
-    if any(slot.buffer in arriving for op in round_.locals for slot in op.ins):
-        return "stream"
-    return "tiles" if any(map(_passes_on, round_.exchanges)) else "circuit"
+    return _kind(round_, {})
 
 
 def runs(schedule: Schedule | Builder) -> Iterator[list[Round]]:
     """The rounds of a schedule, built or not, cut into runs."""
     kinds: dict[int, str] = {}
+    passes: dict[tuple[int, int], bool] = {}
     run: list[Round] = []
     for round_ in schedule.rounds:
         key = id(round_)
         if key not in kinds:
-            kinds[key] = kind(round_)
+            kinds[key] = _kind(round_, passes)
         if run and not (kinds[key] == kinds[id(run[-1])] and _follows(kinds[key], run[-1], round_)):
             yield run
             run = []
         run.append(round_)
     if run:
         yield run
+
+
+def distinct_runs(schedule: Schedule | Builder) -> list[tuple[list[Round], int]]:
+    """The runs of a schedule and how often each comes; runs of the same round objects are one."""
+    times: dict[tuple[int, ...], tuple[list[Round], int]] = {}
+    for run in runs(schedule):
+        key = tuple(map(id, run))
+        times[key] = run, times.get(key, (run, 0))[1] + 1
+    return list(times.values())
 
 
 def axes(round_: Round) -> set[str]:
@@ -58,6 +61,18 @@ def axes(round_: Round) -> set[str]:
 def sources(round_: Round) -> set[str]:
     """The buffers that a round sends from."""
     return {exchange.src.buffer for exchange in round_.exchanges}
+
+
+def _kind(round_: Round, passes: dict[tuple[int, int], bool]) -> str:
+    """The kind of a round; `passes` keeps the answers of `_passes_on` by identity of the index arrays."""
+    if not round_.exchanges:
+        return "local"
+    if not all(local.find(op.op).elementwise for op in round_.locals):
+        return "product"
+    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
+    if any(slot.buffer in arriving for op in round_.locals for slot in op.ins):
+        return "stream"
+    return "tiles" if any(_passes_on(exchange, passes) for exchange in round_.exchanges) else "circuit"
 
 
 def _follows(common: str, before: Round, after: Round) -> bool:
@@ -71,10 +86,14 @@ def _follows(common: str, before: Round, after: Round) -> bool:
     return common == "tiles" or (len(axes(after)) == 1 and sources(before) == sources(after))
 
 
-def _passes_on(exchange: Exchange) -> bool:
+def _passes_on(exchange: Exchange, passes: dict[tuple[int, int], bool]) -> bool:
     """Whether a core of some line may both send and receive, so that whole tiles move from core to core."""
-    if exchange.send.ndim == 2:
+    send, recv = exchange.send, exchange.recv
+    if send.ndim == 2:
         return True
-    sends = np.zeros(max(exchange.send.max(), exchange.recv.max()) + 1, bool)
-    sends[exchange.send] = True
-    return bool(sends[exchange.recv].any())
+    key = (id(send), id(recv))
+    if key not in passes:
+        sends = np.zeros(max(send.max(), recv.max()) + 1, bool)
+        sends[send] = True
+        passes[key] = bool(sends[recv].any())
+    return passes[key]

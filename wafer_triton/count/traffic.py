@@ -1,108 +1,223 @@
-"""What a run of rounds puts on the links of a mesh, and how far its data travels.
+"""What rounds put on the links of a mesh, and how far their data travels: the one walk over exchanges.
 
-Everything is counted on lines, never core by core, so a 720 x 720 mesh takes milliseconds.
+A multicast crosses each link once: of the receivers of a tile only the farthest counts, in either direction. Everything
+is counted on lines, never core by core, and exchanges that move alike are walked once; so a 720 x 720 mesh takes
+milliseconds. On a mesh that is folded to its lcm grid, links and hops are those between physical cores.
+
+A hop is one link from a core to its neighbour. The hops of a round are the links of its longest move. The hops of a run
+(see `wafer_triton.count.runs`) are the longest path that data can take through its rounds. On that path data goes on
+from where the round before has left it; it need not wait for longer moves of other data. Moves along x and y in one
+round go at the same time, so the larger counts; distances of rounds along one axis and then the other add up. The path
+is that of the line which takes part in most exchanges, since the lines of a mesh work alike. The hops of a schedule are
+the sum over its runs. These are the hops of the closed forms of Luczynski et al., "Near-Optimal Wafer-Scale Reduce"
+(HPDC'24).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
-import numpy.ma  # numpy loads it at the first `unique`, which an estimate shall not wait for
 
+from wafer_triton.count.runs import axes
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
 
 WORD_BYTES = 4
 
 
+@dataclass(frozen=True)
+class RunTraffic:
+    """The traffic of a run of rounds. Words are 32 bits; loads are those of one line, in one direction."""
+
+    hops: int = 0  # longest path of data
+    busiest_words: int = 0  # over the busiest link
+    mean_words: float = 0.0  # over the links in use
+    link_bytes: int = 0  # bytes times links crossed, on the whole mesh
+
+
+class Spans(NamedTuple):
+    """The links that tiles cross, by physical positions on their lines: all between `low` and `high`, [tiles] each."""
+
+    line: Index
+    start: Index
+    low: Index
+    high: Index
+
+    def loads(self, lines: int, along: int, weights: Index | None = None) -> Index:
+        """The sum of the tiles' weights, or 1 each, on every link by its sending core, [2, lines, along].
+
+        First those to higher positions, then those to lower ones.
+        """
+
+        def ends(physical: Index) -> Index:
+            count = np.bincount(self.line * along + physical, weights, lines * along)
+            return count.astype(np.int64).reshape(lines, along)
+
+        start = ends(self.start)
+        # of the link between positions i and i + 1 the one way belongs to i, the other to i + 1
+        up, down = (start - ends(self.high)).cumsum(1), (ends(self.low) - start).cumsum(1)
+        return np.stack([up, np.roll(down, 1, 1)])
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """The moves of some lines along an axis, senders and receivers [lines, n] (-1: none), and what they cross."""
+
+    send: Index
+    recv: Index
+    home: Index  # [positions]: the physical position of each logical one
+
+    @cached_property
+    def distances(self) -> Index:
+        """Hops of every move, [lines, n]."""
+        return np.abs(self.home[self.recv] - self.home[self.send])
+
+    @cached_property
+    def hops(self) -> int:
+        """Hops of the longest move."""
+        return int(self.distances.max(initial=0))
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Where the tile of every sender gets to, in physical positions."""
+        line, move = np.nonzero(self.send >= 0)
+        sender = line * len(self.home) + self.send[line, move]
+        end = self.home[self.recv[line, move]]
+        sends = np.zeros(len(self.send) * len(self.home), bool)
+        sends[sender] = True
+        senders = np.flatnonzero(sends)
+        number = np.empty(sends.size, np.int64)  # of the senders alone
+        number[senders] = np.arange(len(senders))
+        line, position = np.divmod(senders, len(self.home))
+        start = self.home[position]
+        low, high = start.copy(), start.copy()
+        np.minimum.at(low, number[sender], end)
+        np.maximum.at(high, number[sender], end)
+        return Spans(line, start, low, high)
+
+    @property
+    def messages(self) -> int:
+        """Tiles sent on all lines; a multicast counts once."""
+        return len(self.spans.start)
+
+    @cached_property
+    def crossings(self) -> int:
+        """Links that the tiles of all lines cross, each counted as often as it is crossed."""
+        return int((self.spans.high - self.spans.low).sum())
+
+    @cached_property
+    def loads(self) -> Index:
+        """Tiles over every link by its sending core, [2, lines, along]: to higher positions, and to lower ones."""
+        return self.spans.loads(len(self.send), int(self.home[-1]) + 1)
+
+
 class Traffic:
-    """The traffic of a run of rounds along one axis: hops and words of its busiest line, bytes of the whole mesh."""
+    """Walks the exchanges of a schedule, built or not; moves that lines or exchanges share are walked once."""
 
-    def __init__(self, schedule: Schedule | Builder, axis: str, run: list[Round]) -> None:
-        mesh, x = schedule.mesh, axis == "x"
-        along = mesh.cols if x else mesh.rows
-        fold, across = mesh.fold[::-1] if x else mesh.fold
-        self.hops, self.busiest, self.mean, self.link_bytes = 0, 0, 0.0, 0
-        moves = [[one for one in round_.exchanges if one.axis == axis] for round_ in run]
-        flat = [one for group in moves for one in group]
-        if not flat:
-            return
-        line = _busiest_line(flat)
-        here = {id(one): _pairs(one, line) for one in flat}
-        path = np.zeros(mesh.length(axis), np.int64)
-        for group in moves:
-            before = path.copy()
-            for one in group:
-                send, recv = here[id(one)]
-                np.maximum.at(path, recv, before[send] + np.abs(recv // fold - send // fold))
-        self.hops = int(path.max())
-        size = [schedule.buffers[one.src.buffer].tile_bytes for one in flat]
-        words = np.array([ceil(one / WORD_BYTES) for one in size]) * across
-        for way in (1, -1):
-            number, low, high = _crossed([here[id(one)] for one in flat], fold, way)
-            steps = np.zeros(along + 1, np.int64)
-            np.add.at(steps, low, words[number])
-            np.add.at(steps, high, -words[number])
-            used = steps.cumsum()
-            if used.any():
-                self.busiest = max(self.busiest, int(used.max()))
-                self.mean = max(self.mean, float(used.sum() / np.count_nonzero(used)))
-            for ends, lines in _all_lines(flat, mesh.length("y" if x else "x")):
-                number, low, high = _crossed(ends, fold, way)
-                self.link_bytes += int(((high - low) * (np.array(size) * lines)[number]).sum())
+    def __init__(self, schedule: Schedule | Builder) -> None:
+        self.buffers = schedule.buffers
+        self.mesh = schedule.mesh
+        self.homes = {axis: np.arange(self.mesh.length(axis)) // self.folds(axis)[0] for axis in "xy"}
+        self._shared: dict[tuple[str, bytes, bytes], Moves] = {}
+        # the same by identity of the arrays, which is quicker; their exchange is kept, so that they stay alive
+        self._known: dict[tuple[str, int, int], tuple[Moves, Exchange]] = {}
+
+    def folds(self, axis: str) -> tuple[int, int]:
+        """Logical positions of a physical core along and across an axis."""
+        return self.mesh.fold[::-1] if axis == "x" else self.mesh.fold
+
+    def moves(self, exchange: Exchange) -> Moves:
+        """The moves of an exchange: as one line where all its lines move alike, else of every line."""
+        if exchange.send.ndim == 2:
+            return Moves(exchange.send, exchange.recv, self.homes[exchange.axis])
+        key = (exchange.axis, id(exchange.send), id(exchange.recv))
+        if key not in self._known:
+            self._known[key] = self._line(exchange.axis, exchange.send, exchange.recv), exchange
+        return self._known[key][0]
+
+    def hops(self, run: Sequence[Round]) -> int:
+        """The hops of a run (see above)."""
+        return self._path(run, self._on_busiest_lines(run))
+
+    def run(self, run: Sequence[Round]) -> RunTraffic:
+        """The traffic of a run."""
+        moves, link_bytes = self._on_busiest_lines(run), 0
+        words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
+        for exchange in _exchanges(run):
+            axis, size = exchange.axis, self.buffers[exchange.src.buffer].tile_bytes
+            link_bytes += size * self._alike(exchange) * self.moves(exchange).crossings
+            if id(exchange) in moves:
+                words[axis][moves[id(exchange)]] += ceil(size / WORD_BYTES) * self.folds(axis)[1]
+        loads = [load for axis, lines in words.items() if lines for load in self._loads(axis, lines) if load.any()]
+        return RunTraffic(
+            self._path(run, moves),
+            max((int(load.max()) for load in loads), default=0),
+            max((float(load.sum() / np.count_nonzero(load)) for load in loads), default=0.0),
+            link_bytes,
+        )
+
+    def _line(self, axis: str, send: Index, recv: Index) -> Moves:
+        """Moves [n] of one line, shared by equal arrays."""
+        key = (axis, send.tobytes(), recv.tobytes())
+        if key not in self._shared:
+            self._shared[key] = Moves(send[None], recv[None], self.homes[axis])
+        return self._shared[key]
+
+    def _alike(self, exchange: Exchange) -> int:
+        """How many lines move as each line of the exchange's `moves`."""
+        if exchange.send.ndim == 2:
+            return 1
+        across = self.mesh.length("y" if exchange.axis == "x" else "x")
+        return across if exchange.lines is None else len(exchange.lines)
+
+    def _loads(self, axis: str, words: Counter[Moves]) -> Index:
+        """Words over the links of one line, [2, along], from those of every tile of its moves."""
+        along = int(self.homes[axis][-1]) + 1
+        spans = Spans(*(np.concatenate(part) for part in zip(*(moves.spans for moves in words), strict=True)))
+        weights = np.repeat(list(words.values()), [moves.messages for moves in words])
+        return spans.loads(1, along, weights)[:, 0]
+
+    def _on_busiest_lines(self, run: Sequence[Round]) -> dict[int, Moves]:
+        """By identity of the exchange, the moves on the line of its axis that takes part in most exchanges."""
+        moves = {}
+        for axis in "xy":
+            exchanges = [exchange for exchange in _exchanges(run) if exchange.axis == axis]
+            lines = [exchange.lines for exchange in exchanges if exchange.lines is not None]
+            line = int(np.bincount(np.concatenate(lines)).argmax()) if lines else 0
+            for exchange in exchanges:
+                if exchange.lines is not None and line not in exchange.lines:
+                    continue
+                if exchange.send.ndim == 1:
+                    moves[id(exchange)] = self.moves(exchange)
+                    continue
+                row = line if exchange.lines is None else exchange.lines.tolist().index(line)
+                live = exchange.send[row] >= 0
+                if live.any():
+                    moves[id(exchange)] = self._line(axis, exchange.send[row][live], exchange.recv[row][live])
+        return moves
+
+    def _path(self, run: Sequence[Round], moves: dict[int, Moves]) -> int:
+        """The longest path that data can take, round by round, in the given moves of one line along each axis."""
+        hops = 0
+        for together, rounds in groupby(run, axes):
+            paths = {axis: np.zeros(self.mesh.length(axis), np.int64) for axis in together}
+            for round_ in rounds:
+                before = {axis: path.copy() for axis, path in paths.items()}
+                for exchange in round_.exchanges:
+                    if id(exchange) in moves:
+                        line = moves[id(exchange)]
+                        here = before[exchange.axis][line.send[0]] + line.distances[0]
+                        np.maximum.at(paths[exchange.axis], line.recv[0], here)
+            hops += max((int(path.max()) for path in paths.values()), default=0)
+        return hops
 
 
-def _all_lines(flat: list[Exchange], across: int) -> Iterator[tuple[list[tuple[Index, Index]], Index]]:
-    """Senders and receivers of the exchanges on all lines, with the number of lines that each stands for."""
-    empty = np.zeros(0, np.int64)
-    alike = [(one.send, one.recv) if one.send.ndim == 1 else (empty, empty) for one in flat]
-    yield alike, np.array([across if one.lines is None else len(one.lines) for one in flat])
-    for number, one in enumerate(flat):
-        if one.send.ndim == 2:
-            for send, recv in zip(one.send, one.recv, strict=True):
-                ends = [(empty, empty)] * number + [(send[send >= 0], recv[recv >= 0])]
-                yield ends, np.ones(len(flat), np.int64)
-
-
-def _crossed(ends: list[tuple[Index, Index]], fold: int, way: int) -> tuple[Index, Index, Index]:
-    """The links that messages cross in one direction: number of the exchange, first link, last link + 1.
-
-    A multicast crosses each link once: of every sender only the farthest receiver counts.
-    """
-    number = np.repeat(np.arange(len(ends)), [len(send) for send, _ in ends])
-    send, recv = (np.concatenate(side) for side in zip(*ends, strict=True))
-    there = (recv // fold - send // fold) * way > 0
-    number, send, recv = _farthest(number[there], send[there], recv[there], way)
-    one, other = send // fold, recv // fold
-    return number, np.minimum(one, other), np.maximum(one, other)
-
-
-def _farthest(number: Index, send: Index, recv: Index, way: int) -> tuple[Index, Index, Index]:
-    """Of every sender of an exchange the farthest receiver only."""
-    order = np.lexsort((recv * way, send, number))
-    number, send, recv = number[order], send[order], recv[order]
-    last = np.ones(len(send), bool)
-    last[:-1] = (send[1:] != send[:-1]) | (number[1:] != number[:-1])
-    return number[last], send[last], recv[last]
-
-
-def _busiest_line(moves: list[Exchange]) -> int:
-    """The line that takes part in most exchanges; the first of them."""
-    some = [one.lines for one in moves if one.lines is not None]
-    return int(np.bincount(np.concatenate(some)).argmax()) if some else 0
-
-
-def _pairs(exchange: Exchange, line: int) -> tuple[Index, Index]:
-    """Senders and receivers on one line."""
-    send, recv = exchange.send, exchange.recv
-    if exchange.lines is not None:
-        at = np.flatnonzero(exchange.lines == line)
-        if not at.size:
-            return send[..., :0].reshape(-1)[:0], recv[..., :0].reshape(-1)[:0]
-        line = int(at[0])
-    if send.ndim == 2:
-        valid = send[line] >= 0
-        return send[line][valid], recv[line][valid]
-    return send, recv
+def _exchanges(run: Sequence[Round]) -> Iterator[Exchange]:
+    return (exchange for round_ in run for exchange in round_.exchanges)
