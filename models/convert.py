@@ -19,7 +19,7 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.place.moves import account_of
 from wafer_triton.ops import executor, run
-from wafer_triton.recipes import Recipe, recipe
+from wafer_triton.schedule.product import Recipe, recipe
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -13,7 +13,7 @@ from wafer_triton.count.account import account, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.mesh import as_mesh
-from wafer_triton.recipes import recipe
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule
 
 SIDES = (4, 8, 16, 32, 64, 128)

@@ -8,7 +8,7 @@ import cases
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.ops import run
-from wafer_triton.recipes import recipe
+from wafer_triton.schedule.product import recipe
 from wafer_triton.testing import assert_close
 
 sides = pytest.mark.parametrize("side", [660, 720])

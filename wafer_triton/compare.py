@@ -18,8 +18,8 @@ from wafer_triton.count.account import Account, account
 from wafer_triton.count.routes import routes
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.recipes import Recipe, recipe
 from wafer_triton.schedule import gemm, reduce
+from wafer_triton.schedule.product import Recipe, recipe
 
 Shapes = tuple[tuple[int, int], ...]
 

@@ -27,7 +27,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.recipes import Recipe, Shape, recipe
+from wafer_triton.schedule.product import Recipe, Shape, recipe
 
 Operand = Tensor | MeshTensor
 
@@ -74,7 +74,8 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
 
 
 def _run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> tuple[MeshTensor, tuple[str, ...]]:
-    mesh, given = made.schedule.mesh, dict(made.constants)
+    mesh = made.schedule.mesh
+    given = {name: scatter(torch.from_numpy(values), mesh, cut).tiles for name, (values, cut) in made.constants.items()}
     for (name, pattern), operand in zip(made.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor):
             given[name] = operand.tiles

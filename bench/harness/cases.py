@@ -24,7 +24,7 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import Recipe, recipe
+from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.schedule.rounds import Exchange, Schedule
 
 PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}

@@ -19,7 +19,7 @@ from wafer_triton import ops
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
-from wafer_triton.recipes import recipe
+from wafer_triton.schedule.product import recipe
 
 # --- time ---
 

@@ -9,8 +9,8 @@ from wafer_triton.count.routes import limit, routes
 from wafer_triton.device import device
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.verify.route_walk import validate_routes
 

@@ -9,9 +9,9 @@ from wafer_triton.count.account import account, link_loads
 from wafer_triton.draw.trace import draw, timeline, trace
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule
 
 

@@ -10,9 +10,9 @@ from wafer_triton.emulate.executor import EXCHANGES, Program
 from wafer_triton.emulate.launches import mailboxes
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import meshgemm
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule
 
 

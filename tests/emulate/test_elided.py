@@ -9,7 +9,7 @@ from wafer_triton.kernels.elided import Labels, candidates, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import ring
 
 SIDE = 6

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ from wafer_triton.emulate.launches import compute_shifts
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align_both, meshgemm
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule, Slot
 
 

@@ -11,7 +11,7 @@ from wafer_triton.kernels.protocol import ARRIVALS
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import mesh_gemm, run
-from wafer_triton.recipes import Recipe, recipe
+from wafer_triton.schedule.product import Recipe, recipe
 
 pytestmark = pytest.mark.slow
 

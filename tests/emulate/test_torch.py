@@ -8,8 +8,8 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, ShapeError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import run
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Schedule
 
 pytestmark = pytest.mark.slow

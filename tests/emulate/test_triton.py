@@ -20,8 +20,8 @@ from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import mesh_gemm, run
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 from wafer_triton.testing import assert_close
 

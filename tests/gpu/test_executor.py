@@ -14,7 +14,7 @@ from wafer_triton.errors import BackendError
 from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.ops import run
-from wafer_triton.recipes import recipe
+from wafer_triton.schedule.product import recipe
 from wafer_triton.testing import assert_close
 
 ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)

@@ -16,7 +16,7 @@ from wafer_triton.kernels import Operand, one_round, residency, several_rounds
 from wafer_triton.kernels._common import programs_per_multiprocessor
 from wafer_triton.kernels.protocol import ARRIVALS
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
+from wafer_triton.schedule.product import recipe
 
 SIDE = 3
 SECONDS = 60

@@ -10,9 +10,9 @@ from wafer_triton.device import device
 from wafer_triton.errors import ScheduleError
 from wafer_triton.kernels.protocol import compute_shift
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule import collectives, reduce, sram
 from wafer_triton.schedule.builder import Builder, checked
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Exchange, Round, Schedule, Slot
 from wafer_triton.verify.faults import Finding, Intent, check
 from wafer_triton.verify.interleavings import explore

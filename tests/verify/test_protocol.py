@@ -19,7 +19,7 @@ from wafer_triton.kernels.protocol import (
     rounds_at_once,
 )
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import ktree
 from wafer_triton.schedule.ring import ring
 from wafer_triton.verify.interleavings import adversaries, at_random, explore, run

@@ -5,6 +5,6 @@ decoders together; `calibration`, `fit` and `validation` hold the model against 
 it. No torch anywhere. Emulation time is never here.
 """
 
-from wafer_triton.cost.price import Cost, cost
+from wafer_triton.cost.price import Cost, price
 
-__all__ = ["Cost", "cost"]
+__all__ = ["Cost", "price"]

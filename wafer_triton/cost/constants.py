@@ -26,6 +26,7 @@ class Constants:
     word_cycles: float  # a link carries a 32-bit word
     stage_cycles: float  # beta: a core receives, combines and sends on; or sets a circuit up
     collective_cycles: float = 0.0  # a reduction begins: tasks start, routers switch
+    control_cycles: float = 0.0  # a reduction's local control, see decode_work_cycles; no file has it
     kernel_cycles: float = 0.0  # a program starts and ends
     round_cycles: float = 0.0  # a core sets up the exchange of whole tiles and waits for it
     packed_cycles: float = 0.0  # more for a 16-bit tile that moves as packed words, per tile and round
@@ -49,9 +50,16 @@ class Constants:
             if not getattr(self, one.name) >= 0:
                 raise ValueError(f"constant {one.name} = {getattr(self, one.name)} must be 0 or more")
 
-    def in_decode(self) -> Constants:
-        """The constants for the steps of a decode layer."""
-        own = replace(self, stage_cycles=self.decode_stage_cycles or self.stage_cycles)
+    def of(self, family: str) -> Constants:
+        """The constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""
+        if family == "kernel":
+            return self
+        own = replace(
+            self,
+            stage_cycles=self.decode_stage_cycles or self.stage_cycles,
+            collective_cycles=self.collective_cycles + self.decode_step_cycles,
+            control_cycles=self.decode_work_cycles,
+        )
         return replace(own, gemv_lanes=1, gemv_group_cycles=self.decode_mac_cycles) if self.decode_mac_cycles else own
 
 

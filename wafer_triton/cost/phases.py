@@ -7,16 +7,18 @@ those of the line with most rounds; the lines of a mesh work alike.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any
 
 from wafer_triton import local
-from wafer_triton.count.runs import distinct_runs, kind, sources
+from wafer_triton.count.runs import kind, runs, sources
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.dtype import BYTES
+from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.rounds import Index, Round, Schedule
 
 
 @dataclass(frozen=True)
@@ -49,28 +51,97 @@ class Phase:
     macs: int = 0  # of a core
     elements: int = 0  # vector elements of a core
     sram_bytes: int = 0  # that a core's local operations read and write, every operand once
+    hidden: bool = False  # a stream that flows beside the next product: its words are counted there
 
-    def scaled(self, elements: int, dtype: str, lines: int) -> Phase:
-        """A phase of one line and tiles of one fp32 element, as of more `lines` and tiles of `elements`.
 
-        Exact for streams and circuits, whose every number is in proportion to the tile.
-        """
-        size = elements * BYTES[dtype]
-        words = ceil(size / WORD_BYTES)
-        return replace(
-            self,
-            busiest_words=self.busiest_words * words,
-            mean_words=self.mean_words * words,
-            link_bytes=self.link_bytes * size // WORD_BYTES * lines,
-            elements=self.elements * elements,
-            sram_bytes=self.sram_bytes * size // WORD_BYTES,
-        )
+class Sketch(Builder):
+    """A builder for pricing alone, which holds one line of each kind where a schedule has many.
+
+    Of turns that are alike but for which line does what it adds three. Where every line has a root of its own, all
+    have the farthest: the path is the longest, and the words on links are the same. It is never run.
+    """
+
+    def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
+        super().__init__(mesh, name, family)
+        self.loops: list[tuple[slice, int]] = []  # the rounds of the third turn, and how many more there are
+
+    def repeat(self, times: int, turn: Callable[[int], None]) -> None:
+        super().repeat(min(times, 2), turn)
+        if times > 2:
+            start = len(self.rounds)
+            turn(2)
+            self.loops.append((slice(start, len(self.rounds)), times - 3))
+
+    def roots(self, place: Index) -> Index | int:
+        return int(place.max())
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:
-    """The phases of a schedule, built or not; runs that repeat by identity are looked at once."""
+    """The phases of a schedule, built or not.
+
+    A stream is hidden if the next product, but for local operations the next round, needs nothing of what it touches.
+    Of the turns that a sketch leaves out each has the phases by which its third turn adds to the first two.
+    """
+    found = _phases(schedule, schedule.rounds)
+    for turn, more in schedule.loops if isinstance(schedule, Sketch) else ():
+        fewer = _phases(schedule, [*schedule.rounds[: turn.start], *schedule.rounds[turn.stop :]])
+        found.update({phase: times * more for phase, times in (found - fewer).items()})
+    return [replace(phase, times=times) for phase, times in found.items()]
+
+
+def _phases(schedule: Schedule | Builder, rounds: Sequence[Round]) -> Counter[Phase]:
+    """The phases of some rounds, and how often each comes."""
+    cut = runs(schedule, rounds)
     traffic = Traffic(schedule)
-    return [replace(_phase(schedule, run, traffic.run(run)), times=times) for run, times in distinct_runs(schedule)]
+    alone: dict[int, Phase] = {}  # of rounds that are runs of their own, most of which come often
+    whole = []
+    for run in cut:
+        phase = alone.get(id(run[0])) if len(run) == 1 else None
+        if phase is None:
+            phase = _known(schedule, run, traffic)
+            if len(run) == 1:
+                alone[id(run[0])] = phase
+        whole.append(phase)
+    for number, phase in enumerate(whole):
+        behind = _product_beside(cut, whole, number) if phase.kind == "stream" else None
+        if behind is not None:
+            busiest = max(phase.busiest_words, whole[behind].busiest_words)
+            whole[behind] = replace(whole[behind], busiest_words=busiest)
+            whole[number] = replace(phase, hidden=True)
+    return Counter(whole)
+
+
+def _product_beside(cut: list[list[Round]], whole: list[Phase], number: int) -> int | None:
+    """The number of the product's run beside which the stream of run `number` flows, if there is one."""
+    needs = frozenset().union(*(round_.touched for round_ in cut[number]))
+    for other in range(number + 1, len(cut)):
+        touched = cut[other][0].touched
+        if whole[other].kind == "product":
+            return None if needs & touched else other
+        if whole[other].kind != "local":
+            return None
+        if needs & touched:  # what follows from the stream is not there before it
+            needs |= touched
+    return None
+
+
+# Phases by their rounds and the sizes of the buffers that these touch, with the rounds, so that their identity lasts.
+_KNOWN: dict[tuple[Any, ...], tuple[list[Round], Phase]] = {}
+_MOST = 20_000
+
+
+def _known(schedule: Schedule | Builder, run: list[Round], traffic: Traffic) -> Phase:
+    """The phase of a run, looked at once: algorithms share the rounds of a line between layers, contexts and models."""
+    names = run[0].touched if len(run) == 1 else frozenset().union(*(round_.touched for round_ in run))
+    buffers = [schedule.buffers[name] for name in names]
+    sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in buffers)
+    mesh = schedule.mesh
+    key = (mesh.shape, mesh.fold, sizes, *map(id, run))
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST:
+            _KNOWN.clear()
+        _KNOWN[key] = run, _phase(schedule, run, traffic.run(run))
+    return _KNOWN[key][1]
 
 
 def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) -> Phase:

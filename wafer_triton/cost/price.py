@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from math import ceil
 
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.phases import Phase, Product, phases
+from wafer_triton.cost.phases import Phase, Product, Sketch, phases
 from wafer_triton.count.routes import routes
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
@@ -58,19 +58,26 @@ class Cost:
         )
 
 
-def cost(schedule: Schedule, using: Constants | None = None) -> Cost:
-    """The cost of a schedule on its mesh's device, without the start of the program that it is part of."""
-    chosen = constants(schedule.mesh.device) if using is None else using
+def price(schedule: Schedule | Sketch, using: Constants | None = None) -> Cost:
+    """The predicted cost of a schedule on its mesh's device, without the start of the program that it is part of.
+
+    `using` is in place of the constants of the device, those of the schedule's family.
+    """
+    family = schedule.family
+    chosen = (constants(schedule.mesh.device) if using is None else using).of(family)
     needed, held = routes(schedule).colours, schedule.mesh.device.routes
     total = Cost(routes=needed, sram_peak_bytes=sram.account(schedule).peak_bytes)
     relayed = held is not None and needed > held
     for phase in phases(schedule):
-        total += price(phase, chosen, relayed)
+        total += phase_cost(phase, chosen, relayed)
     return total
 
 
-def price(phase: Phase, c: Constants, relayed: bool = False) -> Cost:
+def phase_cost(phase: Phase, c: Constants, relayed: bool = False) -> Cost:
     """The cost of one phase, all its repetitions."""
+    if phase.hidden:
+        counted = Cost(rounds=phase.rounds, stages=phase.stages, hops=phase.hops, link_bytes=phase.link_bytes)
+        return counted * phase.times
     hop = c.hop_cycles + (c.stage_cycles if relayed else 0.0)
     contention = phase.busiest_words * c.word_cycles
     transfer = max(contention, phase.mean_words * c.word_cycles + phase.hops * hop)
@@ -78,8 +85,8 @@ def price(phase: Phase, c: Constants, relayed: bool = False) -> Cost:
     if phase.kind == "local":
         cycles = compute
     elif phase.kind in ("stream", "circuit"):
-        begin = c.collective_cycles if phase.kind == "stream" else 0.0
-        compute = max(0.0, compute - transfer)  # the rest is done while the data flows
+        begin, control = (c.collective_cycles, c.control_cycles) if phase.kind == "stream" else (0.0, 0.0)
+        compute = control + max(0.0, compute - transfer)  # the rest is done while the data flows
         cycles = begin + phase.stages * c.stage_cycles + transfer + compute
     else:
         set_up = phase.stages * phase.fold * (c.round_cycles + phase.packed * c.packed_cycles)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Exchange, Index, Schedule
 from wafer_triton.schedule.rules import Finding, title
 
@@ -120,12 +121,23 @@ class Routes:
         return (row, col), sorted(rounds)[min(limit, len(rounds) - 1)]
 
 
-def routes(schedule: Schedule, relayed: bool = False) -> Routes:
+def routes(schedule: Schedule | Builder, relayed: bool = False) -> Routes:
     """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
     mesh = schedule.mesh
     x, y = _collect(schedule, "x", relayed), _collect(schedule, "y", relayed)
     loads, tops = zip(_colour(x, mesh.rows, mesh.cols), _colour(y, mesh.cols, mesh.rows), strict=True)
     return Routes(mesh, x, y, loads[0] + loads[1].T, int((tops[0] + tops[1].T).max()))
+
+
+def colours(schedule: Schedule | Builder) -> int:
+    """The colours of `routes(schedule)` alone; where all lines of an axis move alike, one of them is coloured."""
+    exchanges = [exchange for round_ in schedule.rounds for exchange in round_.exchanges]
+    if any(exchange.lines is not None or exchange.send.ndim > 1 for exchange in exchanges):
+        return routes(schedule).colours
+    total = 0
+    for axis, along in (("x", schedule.mesh.cols), ("y", schedule.mesh.rows)):
+        total += int(_colour(_collect(schedule, axis, False, across=1), 1, along)[1].max())
+    return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,10 +217,11 @@ def _steps(circuit: Circuit) -> list[Circuit]:
     return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
 
 
-def _collect(schedule: Schedule, axis: str, relayed: bool) -> Lines:
-    """All circuits along an axis and when they first run, uncoloured."""
+def _collect(schedule: Schedule | Builder, axis: str, relayed: bool, across: int | None = None) -> Lines:
+    """All circuits along an axis and when they first run, uncoloured; with `across` = 1 those of one line for all."""
     mesh = schedule.mesh
-    across = mesh.rows if axis == "x" else mesh.cols
+    whole = mesh.rows if axis == "x" else mesh.cols
+    across = across or whole
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
     found = Lines()
     # exchanges that move alike share one pattern: its circuits and, for every line, its first round
@@ -227,7 +240,8 @@ def _collect(schedule: Schedule, axis: str, relayed: bool) -> Lines:
                     ids = [found.circuits.setdefault(one, len(found.circuits)) for one in made]
                     patterns[key] = (ids, np.full(across, NEVER, np.int32))
                 first = patterns[key][1]
-                first[at // fold_across] = np.minimum(first[at // fold_across], number)
+                here = at // fold_across if across == whole else slice(None)
+                first[here] = np.minimum(first[here], number)
     found.first = np.full((len(found.circuits), across), NEVER, np.int32)
     for ids, first in patterns.values():
         found.first[ids] = np.minimum(found.first[ids], first)

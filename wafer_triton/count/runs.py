@@ -13,7 +13,8 @@ Every round is of one kind:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -24,24 +25,20 @@ from wafer_triton.schedule.rounds import Exchange, Round, Schedule
 
 def kind(round_: Round) -> str:
     """The kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
-    return _kind(round_, {})
+    if round_ not in _KINDS:
+        _KINDS[round_] = _kind(round_)
+    return _KINDS[round_]
 
 
-def runs(schedule: Schedule | Builder) -> Iterator[list[Round]]:
-    """The rounds of a schedule, built or not, cut into runs."""
-    kinds: dict[int, str] = {}
-    passes: dict[tuple[int, int], bool] = {}
-    run: list[Round] = []
-    for round_ in schedule.rounds:
-        key = id(round_)
-        if key not in kinds:
-            kinds[key] = _kind(round_, passes)
-        if run and not (kinds[key] == kinds[id(run[-1])] and _follows(kinds[key], run[-1], round_)):
-            yield run
-            run = []
-        run.append(round_)
-    if run:
-        yield run
+def runs(schedule: Schedule | Builder, rounds: Sequence[Round] | None = None) -> list[list[Round]]:
+    """The rounds of a schedule, built or not, or some `rounds` of it, cut into runs."""
+    cut: list[list[Round]] = []
+    for round_ in schedule.rounds if rounds is None else rounds:
+        if cut and kind(round_) == kind(cut[-1][-1]) and _follows(kind(round_), cut[-1][-1], round_):
+            cut[-1].append(round_)
+        else:
+            cut.append([round_])
+    return cut
 
 
 def distinct_runs(schedule: Schedule | Builder) -> list[tuple[list[Round], int]]:
@@ -63,8 +60,10 @@ def sources(round_: Round) -> set[str]:
     return {exchange.src.buffer for exchange in round_.exchanges}
 
 
-def _kind(round_: Round, passes: dict[tuple[int, int], bool]) -> str:
-    """The kind of a round; `passes` keeps the answers of `_passes_on` by identity of the index arrays."""
+_KINDS: WeakKeyDictionary[Round, str] = WeakKeyDictionary()
+
+
+def _kind(round_: Round) -> str:
     if not round_.exchanges:
         return "local"
     if not all(local.find(op.op).elementwise for op in round_.locals):
@@ -72,7 +71,7 @@ def _kind(round_: Round, passes: dict[tuple[int, int], bool]) -> str:
     arriving = {exchange.dst.buffer for exchange in round_.exchanges}
     if any(slot.buffer in arriving for op in round_.locals for slot in op.ins):
         return "stream"
-    return "tiles" if any(_passes_on(exchange, passes) for exchange in round_.exchanges) else "circuit"
+    return "tiles" if any(_passes_on(exchange) for exchange in round_.exchanges) else "circuit"
 
 
 def _follows(common: str, before: Round, after: Round) -> bool:
@@ -86,14 +85,11 @@ def _follows(common: str, before: Round, after: Round) -> bool:
     return common == "tiles" or (len(axes(after)) == 1 and sources(before) == sources(after))
 
 
-def _passes_on(exchange: Exchange, passes: dict[tuple[int, int], bool]) -> bool:
+def _passes_on(exchange: Exchange) -> bool:
     """Whether a core of some line may both send and receive, so that whole tiles move from core to core."""
     send, recv = exchange.send, exchange.recv
     if send.ndim == 2:
         return True
-    key = (id(send), id(recv))
-    if key not in passes:
-        sends = np.zeros(max(send.max(), recv.max()) + 1, bool)
-        sends[send] = True
-        passes[key] = bool(sends[recv].any())
-    return passes[key]
+    sends = np.zeros(max(send.max(), recv.max()) + 1, bool)
+    sends[send] = True
+    return bool(sends[recv].any())

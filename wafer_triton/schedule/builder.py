@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
-from wafer_triton.schedule.rounds import ROLES, Buffer, Cores, Exchange, Local, Round, Schedule, Slot, as_slot
+from wafer_triton.schedule.rounds import ROLES, Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot, as_slot
 
 
 class Builder:
@@ -80,6 +80,10 @@ class Builder:
         """Add `turn(0)`, `turn(1)` and so on: from the second on, turns do the same but for which line does what."""
         for number in range(times):
             turn(number)
+
+    def roots(self, place: Index) -> Index | int:
+        """Where the lines of a reduction have their roots; a builder for pricing may take one for all."""
+        return place
 
     def build(self, draft: bool = False) -> Schedule:
         """The finished schedule; a draft, for `wafer_triton.verify.faults`, is not checked.

@@ -5,23 +5,40 @@ A multicast crosses each link once; what a collective needs of routes and links 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Round, Slot, as_slot
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
     """Exchanges in which position `root` of every line sends its tile to all others of the line, both ways at once."""
-    sides = (np.arange(root), np.arange(root + 1, b.mesh.length(axis)))
-    return [b.exchange(axis, src, dst, root, side) for side in sides if side.size]
+    ways = _both_ways(b.mesh.length(axis), root)
+    return [Exchange(axis, as_slot(src), as_slot(dst), send, recv) for send, recv in ways]
+
+
+@lru_cache(maxsize=1024)
+def _both_ways(size: int, root: int) -> list[tuple[Index, Index]]:
+    """Senders and receivers of a multicast to lower and to higher positions; multicasts share these arrays."""
+    sides = (np.arange(root), np.arange(root + 1, size))
+    return [(np.full_like(side, root), side) for side in sides if side.size]
 
 
 def broadcast(b: Builder, name: str, axis: str, root: int, label: str = "broadcast") -> None:
     """Every core of a line gets the tile of its position `root`."""
-    b.round(*multicast(b, name, name, axis, root), label=label)
+    b.rounds += _broadcast(b.mesh.shape, b.buffers[name], axis, root, label, b.mesh.length(axis))
+
+
+@lru_cache(maxsize=512)
+def _broadcast(mesh: tuple[int, int], buffer: Buffer, axis: str, root: int, label: str, size: int) -> tuple[Round, ...]:
+    """The round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
+    slot = Slot(buffer.name)
+    moves = tuple(Exchange(axis, slot, slot, send, recv) for send, recv in _both_ways(size, root))
+    return (Round(moves, (), label),) if moves else ()
 
 
 def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gather") -> None:

@@ -13,6 +13,7 @@ mesh the same: `matmul` for A B^T moves tile (j, k) of B to core (k, j) first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -23,7 +24,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import Ring, ring, ring_position, ring_step, wrapped_line
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
 
 def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
@@ -44,23 +45,28 @@ def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
 
 def _skew(b: Builder, name: str, axis: str, order: Ring) -> Iterator[list[Exchange | Local]]:
     """What each round of an alignment consists of."""
-    size = _side(b)
     spare = b.like(f"{name}.next", name)
+    rounds, odd = _skewed_lines(_side(b), order)
+    for number, ways in enumerate(rounds):
+        src, dst = (name, spare) if number % 2 == 0 else (spare, name)
+        yield [ring_step(b, axis, src, dst, step, lines, order) for step, lines in ways]
+    if odd.size:
+        where = Cores(axis, np.arange(_side(b)), odd)
+        yield [b.local("copy", name, spare, where, size=b.buffers[name].numel)]
+
+
+@lru_cache(maxsize=128)
+def _skewed_lines(size: int, order: Ring) -> tuple[list[list[tuple[int, Index]]], Index]:
+    """Of each round of an alignment the ring steps and the lines that take them; the lines that took an odd number."""
     position = ring_position(size, order)
     backwards = position <= size // 2
     steps = np.where(backwards, position, size - position)
-    for number in range(int(steps.max())):
-        src, dst = (name, spare) if number % 2 == 0 else (spare, name)
-        moving = steps > number
-        yield [
-            ring_step(b, axis, src, dst, step, np.flatnonzero(moving & side), order)
-            for step, side in ((-1, backwards), (1, ~backwards))
-            if (moving & side).any()
-        ]
-    odd = np.flatnonzero(steps % 2)
-    if odd.size:
-        where = Cores(axis, np.arange(size), odd)
-        yield [b.local("copy", name, spare, where, size=b.buffers[name].numel)]
+    rounds = [
+        [(way, lines) for way, side in ((-1, backwards), (1, ~backwards))
+         if (lines := np.flatnonzero((steps > number) & side)).size]
+        for number in range(int(steps.max()))
+    ]  # fmt: skip
+    return rounds, np.flatnonzero(steps % 2)
 
 
 def meshgemm(
@@ -183,12 +189,13 @@ def allgather_gemm(
 
 
 def matmul(
-    b: Builder, a: str, w: str, c: str, *, algorithm: str = "mesh", transposed: bool = False,
+    b: Builder, a: str, w: str, c: str, *, algorithm: str = "mesh", transposed: bool = False, skew: str = "mesh",
     m: int, k: int, n: int, accumulate: str = "fp32",
 ) -> None:  # fmt: skip
     """C = A B, or A B^T with tiles w [n, k], by "mesh", "cannon", "summa" or "allgather", alignment included.
 
-    MeshGEMM has GEMM-T for A B^T; the others transpose B on the mesh first. Raises MeshError for another algorithm.
+    MeshGEMM has GEMM-T for A B^T; the others transpose B on the mesh first. With skew="host" the tiles of B are given
+    as compute-shift needs them, so that A alone is aligned here. Raises MeshError for another algorithm.
     """
     if algorithm not in ALGORITHMS:
         raise MeshError(f"{b.name}: algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
@@ -200,20 +207,21 @@ def matmul(
         turned = b.like(f"{w}.turned", w)
         transpose(b, w, turned)
         w, sizes["op"] = turned, "gemm_t"
-    ALGORITHMS[algorithm](b, a, w, c, **sizes)
-
-
-def _aligned(order: Ring) -> Callable[..., None]:
-    def run(b: Builder, a: str, w: str, c: str, **sizes: Any) -> None:
+    if algorithm not in RINGS:
+        ALGORITHMS[algorithm](b, a, w, c, **sizes)
+        return
+    order = RINGS[algorithm]
+    if skew == "host":
+        align(b, a, "x", order)
+    else:
         align_both(b, a, w, order)
-        meshgemm(b, a, w, c, order=order, **sizes)
-
-    return run
+    meshgemm(b, a, w, c, order=order, **sizes)
 
 
+RINGS: dict[str, Ring] = {"mesh": ring, "cannon": wrapped_line}  # compute-shift: the ring that tiles circle on
 ALGORITHMS: dict[str, Callable[..., None]] = {
-    "mesh": _aligned(ring),
-    "cannon": _aligned(wrapped_line),
+    "mesh": meshgemm,
+    "cannon": meshgemm,
     "summa": summa,
     "allgather": allgather_gemm,
 }

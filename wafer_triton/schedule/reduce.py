@@ -7,6 +7,8 @@ a pass-through circuit. K = 1 is a chain from both ends to the middle.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
 
@@ -16,10 +18,22 @@ from numpy.typing import ArrayLike
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
-Stages = tuple[tuple[tuple[Index, Index], ...], ...]  # of each stage and way senders and receivers
+
+
+Way = tuple[Index, Index, Index | None]  # senders, receivers, and the lines (None: all) on which they are
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The stages of a tree: of each stage the messages upwards and those downwards."""
+
+    ways: tuple[tuple[Way, ...], ...]
+
+    def __iter__(self) -> Iterator[tuple[Way, ...]]:
+        return iter(self.ways)
 
 
 def default_groups(size: int) -> tuple[int, ...]:
@@ -94,13 +108,13 @@ def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> 
 def _arrays(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[Stages, int]:
     """The stages of a tree as arrays, receivers in ascending order, and its root."""
     stages, place = tree(size, algorithm, groups, root)
-    return tuple(tuple(_sorted(way) for way in stage) for stage in stages), place
+    return Stages(tuple(tuple(_sorted(way) for way in stage) for stage in stages)), place
 
 
-def _sorted(pairs: list[tuple[int, int]]) -> tuple[Index, Index]:
+def _sorted(pairs: list[tuple[int, int]]) -> Way:
     send, recv = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
     send.flags.writeable = recv.flags.writeable = False
-    return send, recv
+    return send, recv, None
 
 
 def reduce(
@@ -122,27 +136,40 @@ def reduce(
     next stage. Roots that differ from line to line are reached by chains from both ends, whose routes, those to
     neighbours, serve every root. Raises MeshError for a root off the line, or a tree that such roots cannot have.
     """
-    size, numel = b.mesh.length(axis), b.buffers[acc].numel
-    names = [f"{inbox or acc}.{way}" for way in ("up", "down")]
-    place: int | Index
-    if root is None or np.ndim(root) == 0:
-        stages, place = _arrays(size, algorithm, groups, None if root is None else int(np.asarray(root)))
-    else:
+    if root is not None and np.ndim(root):
+        root = b.roots(np.asarray(root, np.int64))
+        groups = () if groups is None else groups
+    if root is not None and np.ndim(root):
         if algorithm != "ktree" or groups:
             raise MeshError(f"{b.name}: roots that differ from line to line are reached by chains, without groups")
-        place = np.asarray(root, np.int64)
-        stages = _chains(size, place.tobytes())
-    for stage in stages:
-        exchanges, adds = [], []
-        for (send, recv), mail in zip(stage, names, strict=True):
-            if not send.size:
-                continue
+        place: int | Index = np.asarray(root)
+        stages = _chains(b.mesh.length(axis), place.tobytes())
+    else:
+        own = None if root is None else int(np.asarray(root))
+        stages, place = _arrays(b.mesh.length(axis), algorithm, groups, own)
+    names = (f"{inbox or acc}.up", f"{inbox or acc}.down")
+    for number, mail in enumerate(names):
+        if any(stage[number][0].size for stage in stages):
             b.like(mail, acc)
-            exchange = Exchange(axis, Slot(acc), Slot(mail), send, recv)
-            exchanges.append(exchange)
-            adds.append(b.local(op, acc, (acc, mail), Cores(axis, exchange.recv), size=numel))
-        b.round(*exchanges, *adds, label=label)
+    b.rounds += _combining(stages, b.buffers[acc], names, axis, op, label, b.mesh.shape)
     return place
+
+
+@lru_cache(maxsize=512)
+def _combining(
+    stages: Stages, acc: Buffer, inboxes: tuple[str, str], axis: str, op: str, label: str, mesh: tuple[int, int]
+) -> tuple[Round, ...]:
+    """The rounds of a reduction; schedules that reduce alike share them, so that they are looked at once."""
+    rounds = []
+    for stage in stages.ways:
+        exchanges, adds = [], []
+        for (send, recv, lines), inbox in zip(stage, inboxes, strict=True):
+            if send.size:
+                exchanges.append(Exchange(axis, Slot(acc.name), Slot(inbox), send, recv, lines))
+                slots = (Slot(acc.name), Slot(inbox))
+                adds.append(Local(op, slots[:1], slots, {"size": acc.numel}, Cores(axis, recv, lines)))
+        rounds.append(Round(tuple(exchanges), tuple(adds), label))
+    return tuple(rounds)
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:
@@ -209,21 +236,22 @@ ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 @lru_cache(maxsize=2048)
 def _chains(size: int, roots: bytes) -> Stages:
-    """The stages of chains from both ends of every line to its root: senders and receivers [lines, 1], -1 for none."""
+    """The stages of chains from both ends of every line to its root: a stage is on the lines that it brings nearer."""
     place = np.frombuffer(roots, np.int64)
     for root in (place.min(), place.max()):
         tree(size, "ktree", (), int(root))  # raises for a root off the line
     stages = []
     for step in range(int(np.maximum(place, size - 1 - place).max())):
-        ways = []
-        for send, recv, going in (
-            (step, step + 1, step < place),
-            (size - 1 - step, size - 2 - step, size - 1 - step > place),
-        ):
-            ends = (np.where(going, end, -1)[:, None] for end in (send, recv))
-            ways.append(tuple(ends) if going.any() else (_NONE, _NONE))
-        stages.append(tuple(ways))
-    return tuple(stages)
+        up, down = np.flatnonzero(step < place), np.flatnonzero(size - 1 - step > place)
+        ways = ((_point(step), _point(step + 1), up), (_point(size - 1 - step), _point(size - 2 - step), down))
+        stages.append(tuple(way if way[2].size else _NONE for way in ways))
+    return Stages(tuple(stages))
 
 
-_NONE = np.zeros(0, np.int64)
+@lru_cache(maxsize=4096)
+def _point(position: int) -> Index:
+    """An array of one position, shared by all stages that need it."""
+    return np.array([position])
+
+
+_NONE: Way = (np.zeros(0, np.int64), np.zeros(0, np.int64), None)

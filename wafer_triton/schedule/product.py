@@ -1,6 +1,8 @@
-"""Recipes: the operands' shapes and dtype to a schedule, and how operands are cut for it.
+"""Whole products: the operands' shapes and dtype to a schedule, and how operands are cut for it.
 
-A recipe is made once for a mesh, a dtype and shapes, and serves every call with them.
+A recipe is made once for a mesh, a dtype and shapes, and serves every call with them. The kernels that were measured on
+silicon are the same products with two options: `skew="host"`, as the host skews the weights of compute-shift products
+before they start, and `sums` in the dtype of the operands, which saves the last rounding.
 """
 
 from __future__ import annotations
@@ -10,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from wafer_triton.dtype import accumulator
-from wafer_triton.layout import scatter
+from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
@@ -33,13 +35,14 @@ Groups = tuple[int, ...] | None
 class Recipe:
     """A schedule with its input buffers and how each is cut, and its output buffer, cut and whole shape.
 
-    The cut "" means that the operand is given as tiles [rows, cols, ...].
+    The cut "" means that the operand is given as tiles [rows, cols, ...]. `constants` are inputs that follow from the
+    shapes: their values and cut.
     """
 
     schedule: Schedule
     inputs: tuple[tuple[str, str], ...]
     output: tuple[str, str, Shape]
-    constants: Mapping[str, Tensor] = field(default_factory=dict)
+    constants: Mapping[str, tuple[NDArray[np.float32], str]] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=256)
@@ -52,37 +55,37 @@ def recipe(
 
 def _gemm(
     mesh: Mesh, dtype: str, a: Shape, b: Shape, algorithm: str = "mesh", transposed: bool = False,
-    accumulate: str = "fp32",
+    accumulate: str = "fp32", skew: str = "mesh", sums: str | None = None,
 ) -> Recipe:  # fmt: skip
     (m, k), n = a, b[0 if transposed else 1]
     square = mesh.square()
-    side = square.shape[0]
-    tm, tk, tn = (-(-size // side) for size in (m, k, n))
+    tm, tk, tn = tiles(square.shape[0], m, k, n)
     made = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
     made.buffer("a", (tm, tk), dtype, "input")
     made.buffer("b", (tn, tk) if transposed else (tk, tn), dtype, "input")
-    made.buffer("c", (tm, tn), accumulator(dtype, accumulate))
-    matmul(made, "a", "b", "c", algorithm=algorithm, transposed=transposed, m=tm, k=tk, n=tn, accumulate=accumulate)
+    _sums(made, "c", (tm, tn), dtype, accumulate, sums)
+    sizes: dict[str, Any] = {"m": tm, "k": tk, "n": tn, "accumulate": accumulate}
+    matmul(made, "a", "b", "c", algorithm=algorithm, transposed=transposed, skew=skew, **sizes)
     cut = "(y n) (x k)" if transposed else "(y k) (x n)"
-    return Recipe(_rounded(made, "c", dtype), (("a", "(y m) (x k)"), ("b", cut)), ("out", "(y m) (x n)", (m, n)))
+    output = _rounded(made, "c", dtype, sums)
+    return Recipe(made.build(), (("a", "(y m) (x k)"), ("b", cut)), (output, "(y m) (x n)", (m, n)))
 
 
 def _gemv(
     mesh: Mesh, dtype: str, x: Shape, w: Shape, axis: str = "y", algorithm: str = "ktree", groups: Groups = None,
-    accumulate: str = "fp32",
+    accumulate: str = "fp32", sums: str | None = None,
 ) -> Recipe:  # fmt: skip
     (m, k), n = x, w[1]
     other = "x" if axis == "y" else "y"
-    tk, tn = -(-k // mesh.length(axis)), -(-n // mesh.length(other))
+    (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(other), n)
     made = Builder(mesh, f"mesh_gemv [{m}, {k}] x [{k}, {n}]")
     made.buffer("x", (m, tk), dtype, "input")
     made.buffer("w", (tk, tn), dtype, "input")
-    made.buffer("y", (m, tn), accumulator(dtype, accumulate))
+    _sums(made, "y", (m, tn), dtype, accumulate, sums)
     meshgemv(made, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, algorithm=algorithm, accumulate=accumulate)
+    output = _rounded(made, "y", dtype, sums)
     return Recipe(
-        _rounded(made, "y", dtype),
-        (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({other} n)")),
-        ("out", f"m ({other} n)", (m, n)),
+        made.build(), (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({other} n)")), (output, f"m ({other} n)", (m, n))
     )
 
 
@@ -117,18 +120,32 @@ def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
     z = softmax_parts(made, "x", "bias", "p", "x", scale=scale)
     made.round(made.local("normalize", "out", ("p", z), m=tm, heads=1, n=tn), label="softmax")
     # columns of padding must not count
-    bias = torch.zeros(m, tn * mesh.shape[1])
-    bias[:, n:] = float("-inf")
-    cut = scatter(bias, mesh, "(y m) (x n)").tiles
-    return Recipe(made.build(), (("x", "(y m) (x n)"),), ("out", "(y m) (x n)", x), {"bias": cut})
+    bias = np.zeros((m, tn * mesh.shape[1]), np.float32)
+    bias[:, n:] = -np.inf
+    cut = "(y m) (x n)"
+    return Recipe(made.build(), (("x", cut),), ("out", cut, x), {"bias": (bias, cut)})
 
 
-def _rounded(made: Builder, acc: str, dtype: str) -> Schedule:
-    """The schedule with a last step that rounds the sums to the operands' dtype."""
-    tile = made.buffers[acc].tile
-    made.buffer("out", tile, dtype, "output")
-    made.round(made.local("copy", "out", acc, size=made.buffers[acc].numel), label="round")
-    return made.build()
+def _sums(b: Builder, acc: str, tile: Shape, dtype: str, accumulate: str, sums: str | None) -> None:
+    """Declare the buffer of the sums: the result itself where their dtype is given."""
+    b.buffer(acc, tile, sums or accumulator(dtype, accumulate), "scratch" if sums is None else "output")
+
+
+def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
+    """Add a last step that rounds the sums to the operands' dtype, unless they are the result; returns its buffer."""
+    if sums is not None:
+        return acc
+    out = b.buffer("out", b.buffers[acc].tile, dtype, "output")
+    b.round(b.local("copy", out, acc, size=b.buffers[acc].numel), label="round")
+    return out
+
+
+def tiles(length: int, *sizes: int) -> tuple[int, ...]:
+    """Each size's share of one core when it is cut over a line; ShapeError unless all are positive."""
+    for size in sizes:
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ShapeError(f"size {size!r} must be a whole number of at least 1")
+    return tuple(-(-size // length) for size in sizes)
 
 
 _RECIPES: dict[str, Callable[..., Recipe]] = {
