@@ -93,7 +93,7 @@ def _passes_on(exchange: Exchange, passes: dict[tuple[int, int], bool]) -> bool:
         return True
     key = (id(send), id(recv))
     if key not in passes:
-        sends = np.zeros(max(send.max(), recv.max()) + 1, bool)
+        sends = np.zeros(max(send.max(initial=0), recv.max(initial=0)) + 1, bool)
         sends[send] = True
         passes[key] = bool(sends[recv].any())
     return passes[key]
