@@ -30,9 +30,9 @@ def schedule(mesh: Mesh, *moves, work: int = 0) -> Schedule:
     return b.build()
 
 
-def counts(found: Account) -> dict[str, int]:
+def counts(totals: Account) -> dict[str, int]:
     return {
-        name: getattr(found, name)
+        name: getattr(totals, name)
         for name in ("rounds", "stages", "hops", "messages", "link_bytes", "busiest_link_bytes")
     }
 
@@ -53,8 +53,8 @@ def counts(found: Account) -> dict[str, int]:
     ids=["step", "far", "two-lines", "one-line", "shared-link", "multicast", "both-ways", "per-line", "wrap"],
 )
 def test_one_exchange(mesh, move, hops, messages, tiles, busiest):
-    found = account(schedule(mesh, move))
-    assert counts(found) == {
+    totals = account(schedule(mesh, move))
+    assert counts(totals) == {
         "rounds": 1, "stages": 1, "hops": hops, "messages": messages,
         "link_bytes": 12 * tiles, "busiest_link_bytes": 12 * busiest,
     }  # fmt: skip
@@ -71,16 +71,16 @@ def test_links_are_named_by_direction_and_sending_core():
 
 
 def test_exchanges_of_a_round_share_links_and_take_the_longest():
-    found = account(schedule(Mesh(1, 4), ("x", [0], [2]), ("x", [1], [2]), work=7))
-    assert counts(found) == {
+    totals = account(schedule(Mesh(1, 4), ("x", [0], [2]), ("x", [1], [2]), work=7))
+    assert counts(totals) == {
         "rounds": 1, "stages": 1, "hops": 2, "messages": 2, "link_bytes": 36, "busiest_link_bytes": 24,
     }  # fmt: skip
-    assert found.macs == 7
+    assert totals.macs == 7
 
 
 def test_a_round_of_work_alone_is_no_stage():
-    found = account(schedule(Mesh(2, 2), work=5))
-    assert (found.rounds, found.stages, found.hops, found.link_bytes, found.macs) == (1, 0, 0, 0, 5)
+    totals = account(schedule(Mesh(2, 2), work=5))
+    assert (totals.rounds, totals.stages, totals.hops, totals.link_bytes, totals.macs) == (1, 0, 0, 0, 5)
 
 
 def test_moves_inside_a_folded_core_cost_no_hop():
@@ -98,27 +98,27 @@ def test_moves_inside_a_folded_core_cost_no_hop():
 
 @pytest.mark.parametrize("mesh", [Mesh(2, 3), Mesh(4, 2), Mesh(3, 3)], ids=str)
 def test_totals_are_the_sums_of_loads_and_rounds(mesh):
-    made = ops.recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), ()).schedule
-    found, loads = account(made), link_loads(made)
-    each = [round_account(made, round_) for round_ in made.rounds]
-    assert found.link_bytes == sum(int(load.sum()) for load in loads.values()) == sum(one.link_bytes for one in each)
-    assert found.busiest_link_bytes == max(int(load.max()) for load in loads.values())
-    assert found.messages == sum(one.messages for one in each)
-    assert found.hops == sum(one.hops for one in each)
-    assert found.macs == sum(one.macs for one in each) == 12**3 // mesh.cores
-    assert found.rounds == len(made.rounds)
+    example = ops.recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), ()).schedule
+    totals, loads = account(example), link_loads(example)
+    each = [round_account(example, round_) for round_ in example.rounds]
+    assert totals.link_bytes == sum(int(load.sum()) for load in loads.values()) == sum(one.link_bytes for one in each)
+    assert totals.busiest_link_bytes == max(int(load.max()) for load in loads.values())
+    assert totals.messages == sum(one.messages for one in each)
+    assert max(one.hops for one in each) <= totals.hops <= sum(one.hops for one in each)
+    assert totals.macs == sum(one.macs for one in each) == 12**3 // mesh.cores
+    assert totals.rounds == len(example.rounds)
     for way, load in loads.items():
         assert load.shape == (mesh.rows, mesh.cols), way
 
 
 def test_a_brute_force_count_agrees():
-    made = ops.recipe("gemm", Mesh(2, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
-    (fold_rows, fold_cols), loads = made.mesh.fold, {}
-    for round_ in made.rounds:
+    example = ops.recipe("gemm", Mesh(2, 3), "fp32", ((6, 6), (6, 6)), ()).schedule
+    (fold_rows, fold_cols), loads = example.mesh.fold, {}
+    for round_ in example.rounds:
         for exchange in round_.exchanges:
-            size = made.buffers[exchange.src.buffer].tile_bytes
-            froms = zip(*(part.ravel() for part in exchange.senders.grid(made.mesh)), strict=True)
-            tos = zip(*(part.ravel() for part in exchange.receivers.grid(made.mesh)), strict=True)
+            size = example.buffers[exchange.src.buffer].tile_bytes
+            froms = zip(*(part.ravel() for part in exchange.senders.grid(example.mesh)), strict=True)
+            tos = zip(*(part.ravel() for part in exchange.receivers.grid(example.mesh)), strict=True)
             crossed = set()
             for source, (r, c) in zip(froms, tos, strict=True):
                 (row, col), (end_row, end_col) = (
@@ -131,10 +131,10 @@ def test_a_brute_force_count_agrees():
                     row, col = row + step[0], col + step[1]
             for _, way, row, col in crossed:
                 loads.setdefault(way, np.zeros((2, 3), np.int64))[row, col] += size
-    found = link_loads(made)
-    assert found.keys() == loads.keys()
+    totals = link_loads(example)
+    assert totals.keys() == loads.keys()
     for way, load in loads.items():
-        assert found[way].tolist() == load.tolist(), way
+        assert totals[way].tolist() == load.tolist(), way
 
 
 def test_accounts_add_up_and_repeat():
@@ -152,10 +152,33 @@ def test_accounts_add_up_and_repeat():
 
 
 def test_rounds_that_are_one_object_count_each_time():
-    made = schedule(Mesh(1, 4), ("x", [0], [2]))
-    twice = replace(made, rounds=made.rounds * 2)
-    assert counts(account(twice)) == {name: 2 * value for name, value in counts(account(made)).items()}
+    example = schedule(Mesh(1, 4), ("x", [0], [2]))
+    twice = replace(example, rounds=example.rounds * 2)
+    assert counts(account(twice)) == {name: 2 * value for name, value in counts(account(example)).items()}
     assert link_loads(twice)["east"].tolist() == [[24, 24, 0, 0]]
+
+
+def test_the_text_of_an_account_has_units_and_keeps_the_mesh_from_a_core():
+    # two lines: both tiles cross the link from core 1 to core 2, and one of them the link before it
+    text = str(account(schedule(Mesh(2, 4), ("x", [0], [2]), ("x", [1], [2]), work=7)))
+    assert (
+        text
+        == """\
+critical path  1 round, 1 routing stage, 2 hops, 24 B over the busiest link of each round
+whole mesh     4 messages, 72 B summed over all links
+busiest link   24 B, at most 2 messages in a round
+busiest core   7 multiply-adds, SRAM peak 96 B: c 28 B, d 28 B, a 12 B, b0 12 B, b1 12 B, e 4 B"""
+    )
+
+
+def test_the_text_of_an_account_sums_small_buffers_and_counts_launches():
+    buffers = {name: size for size, name in enumerate("abcdefgh", 1)}
+    text = str(Account(rounds=2000, sram_peak_bytes=36, sram_by_buffer=buffers, launches=("gemm", "move")))
+    assert "2,000 rounds, 0 routing stages" in text
+    assert text.endswith(
+        "h 8 B, g 7 B, f 6 B, e 5 B, d 4 B, c 3 B, 2 smaller buffers 3 B\nemulation      2 GPU launches"
+    )
+    assert str(Account()).endswith("0 multiply-adds, SRAM peak 0 B")
 
 
 def test_a_record_does_not_depend_on_exchange_or_values():
@@ -181,8 +204,8 @@ def test_a_record_does_not_depend_on_exchange_or_values():
     ids=["shared", "opposite", "other-lines", "some-lines-shared", "per-line", "multicast", "other-axis"],
 )
 def test_flows_on_one_link_pass_one_by_one(moves, flows, serial):
-    found = account(schedule(Mesh(2, 4), *moves))
-    assert (found.flows, found.serial_bytes) == (flows, serial)
+    totals = account(schedule(Mesh(2, 4), *moves))
+    assert (totals.flows, totals.serial_bytes) == (flows, serial)
 
 
 def test_serial_bytes_add_up_over_rounds_and_flows_do_not():
@@ -194,43 +217,43 @@ def test_serial_bytes_add_up_over_rounds_and_flows_do_not():
 
 
 def test_every_round_has_its_account():
-    made = ops.recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
-    assert per_round(made) == tuple(round_account(made, round_) for round_ in made.rounds)
-    found = account(made)
-    assert found.serial_bytes == sum(one.busiest_link_bytes for one in per_round(made))
-    assert found.flows == max(one.flows for one in per_round(made))
+    example = ops.recipe("gemm", Mesh(3, 3), "fp16", ((9, 9), (9, 9)), ()).schedule
+    assert per_round(example) == tuple(round_account(example, round_) for round_ in example.rounds)
+    totals = account(example)
+    assert totals.serial_bytes == sum(one.busiest_link_bytes for one in per_round(example))
+    assert totals.flows == max(one.flows for one in per_round(example))
 
 
 def test_the_distribution_counts_links_that_are_there():
-    found = link_distribution(
+    totals = link_distribution(
         schedule(Mesh(2, 4), ("x", [0], [2], [1]), ("y", [1], [0])), percentiles=(0, 50, 100), bins=2
     )
-    assert found.keys() == {"east", "north"}
-    east = found["east"]
+    assert totals.keys() == {"east", "north"}
+    east = totals["east"]
     assert (east.links, east.idle, east.mean) == (6, 4, 4.0)
     assert east.percentiles == {0.0: 0.0, 50.0: 0.0, 100.0: 12.0}
     assert (east.histogram[0].tolist(), east.histogram[1].tolist()) == ([4, 2], [0.0, 6.0, 12.0])
-    assert (found["north"].links, found["north"].idle) == (4, 0)
+    assert (totals["north"].links, totals["north"].idle) == (4, 0)
 
 
-def crossings(made: Schedule) -> list[dict[tuple[str, int, int], list[int]]]:
+def crossings(example: Schedule) -> list[dict[tuple[str, int, int], list[int]]]:
     """Round by round, by link (way, row, col): the bytes of every message on it, found by walking each message."""
-    found = []
-    for round_ in made.rounds:
+    rounds = []
+    for round_ in example.rounds:
         links: dict[tuple[str, int, int], dict[tuple, int]] = {}
         for number, exchange in enumerate(round_.exchanges):
-            froms = zip(*(part.ravel() for part in exchange.senders.grid(made.mesh)), strict=True)
-            tos = zip(*(part.ravel() for part in exchange.receivers.grid(made.mesh)), strict=True)
+            froms = zip(*(part.ravel() for part in exchange.senders.grid(example.mesh)), strict=True)
+            tos = zip(*(part.ravel() for part in exchange.receivers.grid(example.mesh)), strict=True)
             for source, target in zip(froms, tos, strict=True):
-                at, end = (np.array(core) // made.mesh.fold for core in (source, target))
+                at, end = (np.array(core) // example.mesh.fold for core in (source, target))
                 while source[0] >= 0 and (at != end).any():
                     step = np.sign(end - at)
                     way = {(0, 1): "east", (0, -1): "west", (1, 0): "south", (-1, 0): "north"}[tuple(step.tolist())]
                     message = (number, *source)  # a multicast is one
-                    links.setdefault((way, *at.tolist()), {})[message] = made.buffers[exchange.src.buffer].tile_bytes
+                    links.setdefault((way, *at.tolist()), {})[message] = example.buffers[exchange.src.buffer].tile_bytes
                     at = at + step
-        found.append({link: list(messages.values()) for link, messages in links.items()})
-    return found
+        rounds.append({link: list(messages.values()) for link, messages in links.items()})
+    return rounds
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -258,17 +281,17 @@ def test_random_exchanges_agree_with_walking_every_message(seed):
                 b.exchange(axis, f"a{size}", b.buffer(f"b{number}.{one}", (int(size),), "fp32"), send, recv, lines)
             )
         b.round(*moves)
-    made = b.build()
-    walked, found = crossings(made), account(made)
+    example = b.build()
+    walked, totals = crossings(example), account(example)
     total: dict[tuple[str, int, int], int] = {}
-    for links, counted in zip(walked, per_round(made), strict=True):
+    for links, counted in zip(walked, per_round(example), strict=True):
         loads = {link: sum(sizes) for link, sizes in links.items()}
         assert counted.link_bytes == sum(loads.values())
         assert counted.busiest_link_bytes == max(loads.values(), default=0)
         assert counted.flows == max(map(len, links.values()), default=0)
         for link, load in loads.items():
             total[link] = total.get(link, 0) + load
-    assert found.busiest_link_bytes == max(total.values(), default=0)
-    loads = link_loads(made)
+    assert totals.busiest_link_bytes == max(total.values(), default=0)
+    loads = link_loads(example)
     held = {(way, int(r), int(c)): int(load[r, c]) for way, load in loads.items() for r, c in np.argwhere(load)}
     assert held == total

@@ -59,53 +59,53 @@ LINES = {
 
 @pytest.mark.parametrize(("rounds", "per_core"), LINES.values(), ids=LINES)
 def test_routes_of_a_line_counted_by_hand(rounds, per_core):
-    made = moves(Mesh(1, 4), *rounds)
-    found = routes(made)
-    assert found.per_core.tolist() == per_core
-    assert found.colours == found.maximum == max(per_core[0])
-    validate_routes(made, found)
+    example = moves(Mesh(1, 4), *rounds)
+    needed = routes(example)
+    assert needed.per_core.tolist() == per_core
+    assert needed.colours == needed.maximum == max(per_core[0])
+    validate_routes(example, needed)
 
 
 def test_axes_and_lines_add_up_where_they_cross():
-    made = moves(Mesh(3, 3), [("x", [0], [2], [1]), ("y", [0], [2], [1])])
-    found = routes(made)
-    assert found.per_core.tolist() == [[0, 1, 0], [1, 2, 1], [0, 1, 0]]
-    assert found.colours == 2
-    validate_routes(made, found)
+    example = moves(Mesh(3, 3), [("x", [0], [2], [1]), ("y", [0], [2], [1])])
+    needed = routes(example)
+    assert needed.per_core.tolist() == [[0, 1, 0], [1, 2, 1], [0, 1, 0]]
+    assert needed.colours == 2
+    validate_routes(example, needed)
 
 
 def test_moves_inside_a_folded_core_need_no_route():
-    made = moves(Mesh(1, 2).square(), [("y", [0, 1], [1, 0])], [("x", [0], [1])])
-    found = routes(made)
-    assert found.per_core.tolist() == [[1, 1]], "both logical rows use one route, one after the other"
-    assert found.of(made.rounds[0].exchanges[0]).tolist() == [[-1, -1], [-1, -1]]
-    validate_routes(made, found)
+    example = moves(Mesh(1, 2).square(), [("y", [0, 1], [1, 0])], [("x", [0], [1])])
+    needed = routes(example)
+    assert needed.per_core.tolist() == [[1, 1]], "both logical rows use one route, one after the other"
+    assert needed.of(example.rounds[0].exchanges[0]).tolist() == [[-1, -1], [-1, -1]]
+    validate_routes(example, needed)
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 4, 5, 8])
 @pytest.mark.parametrize("algorithm", GEMMS)
 @pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
 def test_every_message_of_a_gemm_arrives_by_the_tables(side, algorithm, transposed):
-    made = gemm(Mesh(side, side), algorithm, transposed)
-    found = routes(made)
-    validate_routes(made, found)
-    assert found.colours >= found.maximum == found.per_core.max()
+    example = gemm(Mesh(side, side), algorithm, transposed)
+    needed = routes(example)
+    validate_routes(example, needed)
+    assert needed.colours >= needed.maximum == needed.per_core.max()
 
 
 @pytest.mark.parametrize("mesh", [Mesh(2, 3), Mesh(4, 6), Mesh(1, 5), Mesh(5, 1)], ids=str)
 def test_every_message_of_a_folded_gemm_arrives(mesh):
-    made = gemm(mesh)
-    found = routes(made)
-    validate_routes(made, found)
-    assert found.per_core.shape == (mesh.rows, mesh.cols)
+    example = gemm(mesh)
+    needed = routes(example)
+    validate_routes(example, needed)
+    assert needed.per_core.shape == (mesh.rows, mesh.cols)
 
 
 @pytest.mark.parametrize("side", [1, 2, 5, 9])
 @pytest.mark.parametrize("algorithm", REDUCES)
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_every_message_of_a_gemv_arrives_by_the_tables(side, algorithm, axis):
-    made = gemv(side, algorithm, axis)
-    validate_routes(made, routes(made))
+    example = gemv(side, algorithm, axis)
+    validate_routes(example, routes(example))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -125,13 +125,13 @@ def test_every_message_of_random_exchanges_arrives_and_no_router_holds_more_than
                 send, recv = np.where(keep, send, -1), np.where(keep, recv, -1)
             steps.append((axis, send, recv))
         rounds.append(steps)
-    made = moves(mesh, *rounds)
-    found = routes(made)
-    validate_routes(made, found)
-    used = np.zeros_like(found.per_core)
-    for colour in range(found.colours):
-        used += found.table(colour)[0] > 0
-    assert (used == found.per_core).all()
+    example = moves(mesh, *rounds)
+    needed = routes(example)
+    validate_routes(example, needed)
+    used = np.zeros_like(needed.per_core)
+    for colour in range(needed.colours):
+        used += needed.table(colour)[0] > 0
+    assert (used == needed.per_core).all()
 
 
 @pytest.mark.parametrize("algorithm", ["mesh", "cannon"])
@@ -149,12 +149,12 @@ def test_summa_and_all_gather_need_routes_in_proportion_to_the_side(algorithm):
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4])
 def test_a_k_tree_needs_routes_in_proportion_to_its_levels(levels):
-    found = []
+    needed = []
     for side in (16, 81, 128):
         groups = tuple(round(side ** ((levels - one) / levels)) for one in range(1, levels))
-        found.append(routes(gemv(side, groups=groups)).colours)
+        needed.append(routes(gemv(side, groups=groups)).colours)
     # two chains end in the root on every level, and the broadcast leaves it both ways
-    assert all(levels + 1 <= one <= 2 * levels + 2 for one in found)
+    assert all(levels + 1 <= one <= 2 * levels + 2 for one in needed)
 
 
 def test_star_needs_a_route_for_every_core_and_a_chain_three():
@@ -170,43 +170,43 @@ def test_a_wafer_sized_mesh_is_coloured():
 
 @pytest.mark.parametrize("axis", ["x", "y"])
 def test_the_walker_finds_routes_that_share_one_colour(axis):
-    made = gemm(Mesh(4, 4))
-    found = routes(made)
-    lines = getattr(found, axis)
+    example = gemm(Mesh(4, 4))
+    needed = routes(example)
+    lines = getattr(needed, axis)
     lines.colour[lines.colour >= 0] = 0
     words = r"round \d+ \(align a and b\): colour \d+ from core \(\d, \d\) (meets|reaches)"
     with pytest.raises(ScheduleError, match=words):
-        validate_routes(made, found)
+        validate_routes(example, needed)
 
 
 def test_the_walker_finds_a_single_swapped_circuit():
-    made = moves(Mesh(1, 5), [("x", [0, 1, 2, 3], [1, 2, 3, 4])])
-    found = routes(made)
-    validate_routes(made, found)
-    second = list(found.x.circuits).index((1, (2,)))
-    found.x.colour[second] = found.x.colour[second - 1]
+    example = moves(Mesh(1, 5), [("x", [0, 1, 2, 3], [1, 2, 3, 4])])
+    needed = routes(example)
+    validate_routes(example, needed)
+    second = list(needed.x.circuits).index((1, (2,)))
+    needed.x.colour[second] = needed.x.colour[second - 1]
     with pytest.raises(ScheduleError, match=r"moves, round 0: colour 0 from core \(0, 0\).*core \(0, 1\)"):
-        validate_routes(made, found)
+        validate_routes(example, needed)
 
 
 def test_the_walker_finds_a_router_that_hands_on_to_no_one(monkeypatch):
-    made = moves(Mesh(1, 4), [("x", 0, [2, 3])])
-    found = routes(made)
-    come, go = found.table(0)
+    example = moves(Mesh(1, 4), [("x", 0, [2, 3])])
+    needed = routes(example)
+    come, go = needed.table(0)
     go[0, 2] = 0
-    monkeypatch.setattr(type(found), "table", lambda self, colour: (come, go))
+    monkeypatch.setattr(type(needed), "table", lambda self, colour: (come, go))
     with pytest.raises(ScheduleError, match=r"from core \(0, 0\) reaches \[\], not \[\(0, 2\), \(0, 3\)\]"):
-        validate_routes(made, found)
+        validate_routes(example, needed)
 
 
-def on(made: Schedule, most: int | None) -> Schedule:
-    return replace(made, mesh=replace(made.mesh, device=replace(device("wse2"), name="mine", routes=most)))
+def on(example: Schedule, most: int | None) -> Schedule:
+    return replace(example, mesh=replace(example.mesh, device=replace(device("wse2"), name="mine", routes=most)))
 
 
 def test_within_the_limit_nothing_changes():
     for most in (12, None):
-        found = limit(on(gemm(Mesh(4, 4)), most))
-        assert (found.relayed, found.extra_stages) == (False, 0)
+        needed = limit(on(gemm(Mesh(4, 4)), most))
+        assert (needed.relayed, needed.extra_stages) == (False, 0)
 
 
 def test_one_route_too_many_is_refused_with_core_count_and_limit():
@@ -217,14 +217,14 @@ def test_one_route_too_many_is_refused_with_core_count_and_limit():
 
 
 def test_a_relayed_schedule_pays_a_stage_for_every_hop():
-    made = on(gemm(Mesh(8, 8), "cannon"), 11)
-    found = limit(made, "relay")
-    assert found.relayed
-    assert found.routes.colours == 8, "in and out, to each of four neighbours"
-    shifts = sum(bool(one.exchanges) for one in made.rounds)
-    assert found.extra_stages == shifts * (7 - 1), "the wrap-around crosses all eight cores"
+    example = on(gemm(Mesh(8, 8), "cannon"), 11)
+    needed = limit(example, "relay")
+    assert needed.relayed
+    assert needed.routes.colours == 8, "in and out, to each of four neighbours"
+    shifts = sum(bool(one.exchanges) for one in example.rounds)
+    assert needed.extra_stages == shifts * (7 - 1), "the wrap-around crosses all eight cores"
     with pytest.raises(ScheduleError, match="mine has 7, with every message relayed core by core already"):
-        limit(on(made, 7), "relay")
+        limit(on(example, 7), "relay")
 
 
 def test_an_unknown_policy_is_refused():
@@ -233,9 +233,9 @@ def test_an_unknown_policy_is_refused():
 
 
 def test_colours_by_exchange():
-    made = moves(Mesh(2, 4), [("x", [0, 1], [1, 2])], [("x", 0, [2, 3])])
-    found = routes(made)
-    assert found.of(made.rounds[0].exchanges[0]).shape == (2, 2)
-    first, second = (found.of(round_.exchanges[0]) for round_ in made.rounds)
+    example = moves(Mesh(2, 4), [("x", [0, 1], [1, 2])], [("x", 0, [2, 3])])
+    needed = routes(example)
+    assert needed.of(example.rounds[0].exchanges[0]).shape == (2, 2)
+    first, second = (needed.of(round_.exchanges[0]) for round_ in example.rounds)
     assert len(np.unique(first[0])) == 2 and len(np.unique(second)) == 1
     assert not set(first[0].tolist()) & set(second[0].tolist())

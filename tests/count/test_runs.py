@@ -8,6 +8,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import gemm
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, broadcast, transpose
+from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.reduce import reduce, ring_all_reduce, star
 
 
@@ -88,3 +89,10 @@ def test_lines_that_move_otherwise_pass_tiles_on():
     b = builder(2, 3)
     b.round(b.exchange("x", "x", b.like("y", "x"), np.array([[0], [1]]), np.array([[1], [2]])))
     assert kinds(b) == [("tiles", 1)]
+
+
+def test_a_cache_that_hands_nothing_on_still_has_its_round():
+    b = builder(2, 2)
+    b.buffer("cache", (4,), "fp32", "resident", slots=4)
+    KvCache(2, 3).append(b, {"cache": "x"}, 0)  # the first entry goes to the last row; its exchange moves no tile
+    assert kinds(b) == [("circuit", 1)]

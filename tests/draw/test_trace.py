@@ -5,7 +5,7 @@ import builtins
 import numpy as np
 import pytest
 
-from wafer_triton.count.account import account, link_loads
+from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.draw.trace import draw, timeline, trace
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
@@ -40,9 +40,10 @@ SCHEDULES = {
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_trace_adds_up_to_the_account(schedule):
     made, total = trace(schedule), account(schedule)
-    for name in ("hops", "messages", "link_bytes", "macs"):
+    for name in ("messages", "link_bytes", "macs"):
         assert made.counts[name].shape == (len(schedule.rounds),)
         assert made.counts[name].sum() == getattr(total, name), name
+    assert made.counts["hops"].tolist() == [counted.hops for counted in per_round(schedule)]
     assert made.counts["busiest_link_bytes"].sum() == total.serial_bytes
     assert made.counts["flows"].max() == total.flows
     assert made.links.keys() == link_loads(schedule).keys()

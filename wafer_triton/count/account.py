@@ -165,12 +165,12 @@ def link_distribution(
 
 
 class _Totals:
-    """Adds up rounds over the whole mesh; of moves that all lines share one pattern is weighed by its lines."""
+    """Adds up rounds over the whole mesh; moves that lines share are kept once, with the bytes of every line."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
         self.traffic = Traffic(schedule)
-        # bytes of shared moves that each line carries in all, and the links themselves where lines move on their own
+        # bytes of shared moves that each line carries in all; link by link where every line has moves of its own
         self.shared: dict[str, dict[Moves, Counts]] = {way: {} for way in _WAYS}
         self.dense: Loads = {}
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
@@ -62,9 +63,9 @@ class Lines:
     first: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
     colour: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
 
-    def on(self, line: int) -> list[tuple[Circuit, int]]:
+    def of_line(self, line: int) -> list[tuple[Circuit, int]]:
         """The circuits of one line and their numbers."""
-        return [(one, number) for one, number in self.circuits.items() if self.first[number, line] != NEVER]
+        return [(circuit, number) for circuit, number in self.circuits.items() if self.first[number, line] != NEVER]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +89,15 @@ class Routes:
         lines = self.x if x else self.y
         fold, fold_across = self.mesh.fold[::-1] if x else self.mesh.fold
         groups = _groups(exchange, self.mesh)
-        found = np.full((sum(len(at) for at, _, _ in groups), exchange.recv.shape[-1]), -1, np.int64)
+        colours = np.full((sum(len(at) for at, _, _ in groups), exchange.recv.shape[-1]), -1, np.int64)
         done = 0
         for at, send, recv in groups:
             for circuit in _circuits(send, recv, fold):
                 mine = (send >= 0) & (send // fold == circuit.sender) & (recv // fold != circuit.sender)
                 own = lines.colour[lines.circuits[circuit], at // fold_across]
-                found[done : done + len(at), mine] = (own if x else self.colours - 1 - own)[:, None]
+                colours[done : done + len(at), mine] = (own if x else self.colours - 1 - own)[:, None]
             done += len(at)
-        return found
+        return colours
 
     def table(self, colour: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """How every router is configured for a colour, [rows, cols] of side bits: words come from, words go to."""
@@ -111,11 +112,11 @@ class Routes:
 
     def exceeds(self, limit: int) -> tuple[tuple[int, int], int]:
         """The fullest core and the round in which it first needs more than `limit` routes (else its last new one)."""
-        row, col = (int(one) for one in np.unravel_index(self.per_core.argmax(), self.per_core.shape))
+        row, col = (int(side) for side in np.unravel_index(self.per_core.argmax(), self.per_core.shape))
         rounds = [
             int(lines.first[number, line])
             for lines, line, at in ((self.x, row, col), (self.y, col, row))
-            for circuit, number in lines.on(line)
+            for circuit, number in lines.of_line(line)
             if circuit.span[0] <= at <= circuit.span[1]
         ]
         return (row, col), sorted(rounds)[min(limit, len(rounds) - 1)]
@@ -151,7 +152,7 @@ class Routing:
     @property
     def extra_stages(self) -> int:
         """Routing stages that relaying adds to the critical path; each costs a device's beta."""
-        return sum(max(0, one - 1) for one in self.stages)
+        return sum(max(0, stages - 1) for stages in self.stages)
 
 
 def limit(schedule: Schedule, policy: str = "refuse") -> Routing:
@@ -162,31 +163,34 @@ def limit(schedule: Schedule, policy: str = "refuse") -> Routing:
     """
     if policy not in ("relay", "refuse"):
         raise ScheduleError(f"{schedule.name}: policy {policy!r} is neither 'relay' nor 'refuse'")
-    found = routes(schedule)
-    over = excess(schedule, found)
+    needed = routes(schedule)
+    over = excess(schedule, needed)
     if over is None:
-        return Routing(found, False, tuple(int(bool(one.exchanges)) for one in schedule.rounds))
+        return Routing(needed, False, tuple(int(bool(round_.exchanges)) for round_ in schedule.rounds))
     if policy == "refuse":
         hint = "relay it core by core (policy='relay'), which costs routing stages, or use an algorithm with fewer"
         raise ScheduleError(f"{over.message}; {hint}")
-    found = routes(schedule, relayed=True)
-    over = excess(schedule, found)
+    needed = routes(schedule, relayed=True)
+    over = excess(schedule, needed)
     if over is not None:
         raise ScheduleError(f"{over.message}, with every message relayed core by core already")
-    reach = {
-        id(one): max((_reach(move, schedule.mesh) for move in one.exchanges), default=0) for one in schedule.rounds
+    traffic = Traffic(schedule)
+    # any exchange costs a stage, even one inside cores
+    stages = {
+        id(round_): max((max(1, traffic.moves(exchange).hops) for exchange in round_.exchanges), default=0)
+        for round_ in schedule.rounds
     }
-    return Routing(found, True, tuple(reach[id(one)] for one in schedule.rounds))
+    return Routing(needed, True, tuple(stages[id(round_)] for round_ in schedule.rounds))
 
 
-def excess(schedule: Schedule, found: Routes | None = None) -> Finding | None:
-    """What to say if the routes, `found` or the schedule's own, are more than its device has; None if they fit."""
-    found, device = found or routes(schedule), schedule.mesh.device
-    if device.routes is None or found.colours <= device.routes:
+def excess(schedule: Schedule, needed: Routes | None = None) -> Finding | None:
+    """What to say if the routes, `needed` or the schedule's own, are more than its device has; None if they fit."""
+    needed, device = needed or routes(schedule), schedule.mesh.device
+    if device.routes is None or needed.colours <= device.routes:
         return None
-    core, number = found.exceeds(device.routes)
+    core, number = needed.exceeds(device.routes)
     message = (
-        f"{title(schedule, number)}: core {core} needs {found.maximum} routes, the mesh {found.colours} colours in "
+        f"{title(schedule, number)}: core {core} needs {needed.maximum} routes, the mesh {needed.colours} colours in "
         f"all; {device.name} has {device.routes}"
     )
     return Finding("routes", message, number, core)
@@ -223,7 +227,7 @@ def _collect(schedule: Schedule | Builder, axis: str, relayed: bool, across: int
     whole = mesh.rows if axis == "x" else mesh.cols
     across = across or whole
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
-    found = Lines()
+    lines = Lines()
     # exchanges that move alike share one pattern: its circuits and, for every line, its first round
     patterns: dict[tuple[bytes, bytes], tuple[list[int], NDArray[np.int32]]] = {}
     seen: set[int] = set()
@@ -235,30 +239,31 @@ def _collect(schedule: Schedule | Builder, axis: str, relayed: bool, across: int
             for at, send, recv in _groups(exchange, mesh) if exchange.axis == axis else ():
                 key = (send.tobytes(), recv.tobytes())
                 if key not in patterns:
-                    made = _circuits(send, recv, fold)
-                    made = [step for one in made for step in _steps(one)] if relayed else made
-                    ids = [found.circuits.setdefault(one, len(found.circuits)) for one in made]
+                    circuits = _circuits(send, recv, fold)
+                    if relayed:
+                        circuits = [step for circuit in circuits for step in _steps(circuit)]
+                    ids = [lines.circuits.setdefault(circuit, len(lines.circuits)) for circuit in circuits]
                     patterns[key] = (ids, np.full(across, NEVER, np.int32))
                 first = patterns[key][1]
                 here = at // fold_across if across == whole else slice(None)
                 first[here] = np.minimum(first[here], number)
-    found.first = np.full((len(found.circuits), across), NEVER, np.int32)
+    lines.first = np.full((len(lines.circuits), across), NEVER, np.int32)
     for ids, first in patterns.values():
-        found.first[ids] = np.minimum(found.first[ids], first)
-    found.colour = np.full_like(found.first, -1)
-    return found
+        lines.first[ids] = np.minimum(lines.first[ids], first)
+    lines.colour = np.full_like(lines.first, -1)
+    return lines
 
 
 def _colour(lines: Lines, across: int, along: int) -> tuple[Index, Index]:
     """Colour the circuits; returns how many touch each router and how many colours suffice it, [across, along]."""
-    spans = np.array([one.span for one in lines.circuits], np.int64).reshape(-1, 2)
+    spans = np.array([circuit.span for circuit in lines.circuits], np.int64).reshape(-1, 2)
     order = np.argsort(spans[:, 0], kind="stable")
     load, top = np.zeros((across, along), np.int64), np.zeros((across, along), np.int64)
     alike: dict[bytes, list[int]] = {}
     for line, held in enumerate((lines.first != NEVER).T):
         alike.setdefault(held.tobytes(), []).append(line)
-    for some in alike.values():
-        here = order[lines.first[order, some[0]] != NEVER]
+    for members in alike.values():
+        here = order[lines.first[order, members[0]] != NEVER]
         count, highest = np.zeros(along, np.int64), np.zeros(along, np.int64)
         free, busy, used = list[int](), list[tuple[int, int]](), 0
         for number, (low, high) in zip(here.tolist(), spans[here].tolist(), strict=True):
@@ -267,15 +272,8 @@ def _colour(lines: Lines, across: int, along: int) -> tuple[Index, Index]:
             chosen = heapq.heappop(free) if free else used
             used = max(used, chosen + 1)
             heapq.heappush(busy, (high, chosen))
-            lines.colour[number, some] = chosen
+            lines.colour[number, members] = chosen
             count[low : high + 1] += 1
             np.maximum(highest[low : high + 1], chosen + 1, out=highest[low : high + 1])
-        load[some], top[some] = count, highest
+        load[members], top[members] = count, highest
     return load, top
-
-
-def _reach(exchange: Exchange, mesh: Mesh) -> int:
-    """Hops of an exchange's longest move, and at least the one stage that any exchange costs."""
-    fold = mesh.fold[1 if exchange.axis == "x" else 0]
-    hops = np.abs(exchange.recv // fold - exchange.send // fold)[exchange.send >= 0]
-    return max(1, int(hops.max(initial=0)))

@@ -90,6 +90,6 @@ def _passes_on(exchange: Exchange) -> bool:
     send, recv = exchange.send, exchange.recv
     if send.ndim == 2:
         return True
-    sends = np.zeros(max(send.max(), recv.max()) + 1, bool)
+    sends = np.zeros(max(send.max(initial=0), recv.max(initial=0)) + 1, bool)
     sends[send] = True
     return bool(sends[recv].any())

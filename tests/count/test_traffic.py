@@ -1,0 +1,213 @@
+"""Traffic of runs: by hand, and against walking every message of every core and following the data in its buffers."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from wafer_triton.cost import cost
+from wafer_triton.cost.phases import phases
+from wafer_triton.count.account import account, per_round
+from wafer_triton.count.runs import kind, runs
+from wafer_triton.count.traffic import RunTraffic, Traffic
+from wafer_triton.device import device
+from wafer_triton.mesh import Mesh
+from wafer_triton.recipes import recipe
+from wafer_triton.schedule import decode, gemm, prefill, reduce
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.block import schedule as built
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.collectives import transpose
+from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.shapes import shape_of
+
+ROOMY = replace(device("wse2"), sram_bytes=1 << 40)
+
+
+def builder(rows: int, cols: int, words: int = 1) -> Builder:
+    b = Builder(Mesh(rows, cols, ROOMY), "traffic")
+    for name in ("a", "b"):
+        b.buffer(name, (words,), "fp32", "input")
+    return b
+
+
+def traffic(b: Builder) -> RunTraffic:
+    """The traffic of all rounds as one run."""
+    return Traffic(b).run(b.rounds)
+
+
+def test_a_path_goes_on_from_where_data_arrived():
+    b = builder(1, 8)
+    for core in range(3):
+        b.round(b.exchange("x", "a", "a", [core], [core + 1]))
+    assert traffic(b).hops == 3
+
+
+def test_other_data_is_not_waited_for():
+    b = builder(1, 8)
+    b.round(b.exchange("x", "a", "a", [0], [2]))
+    b.round(b.exchange("x", "a", "a", [3], [7]))
+    b.round(b.exchange("x", "a", "a", [2], [3]))
+    assert traffic(b).hops == 4  # longer than 0 to 2 to 3
+
+
+def test_moves_along_both_axes_of_a_round_go_at_the_same_time():
+    b = builder(4, 4)
+    for core in range(2):
+        b.round(b.exchange("x", "a", "a", [core], [core + 1]), b.exchange("y", "b", "b", [0], [core + 1]))
+    assert traffic(b).hops == 2  # 1 + 1 along x; at most 2 along y, where nothing follows on
+
+
+def test_rounds_along_one_axis_and_then_the_other_add_up():
+    b = builder(3, 5)
+    b.round(b.exchange("x", "a", "a", 0, [1, 2, 3, 4], [0]))
+    b.round(b.exchange("y", "a", "a", 0, [1, 2]))
+    assert traffic(b).hops == 4 + 2
+
+
+def test_positions_in_one_physical_core_are_no_hop_apart():
+    b = Builder(replace(Mesh(1, 3, ROOMY), fold=(2, 4)), "folded")  # 2 rows of 12 positions
+    b.buffer("a", (3,), "fp32", "input")
+    b.round(b.exchange("x", "a", "a", [0, 5], [3, 10]))
+    # 0 to 3 stays inside; 5 to 10 crosses one link, which the two rows share
+    assert traffic(b) == RunTraffic(hops=1, busiest_words=2 * 3, mean_words=6.0, link_bytes=2 * 12)
+
+
+def test_words_are_those_of_the_busiest_line_and_bytes_those_of_the_mesh():
+    b = builder(3, 5, words=2)
+    b.round(b.exchange("x", "a", "a", [0], [3]))
+    b.round(b.exchange("x", "a", "a", 0, [1, 2], [1]))
+    # on line 1 links 0 and 1 carry both tiles, link 2 the first alone; the multicast crosses two links
+    assert traffic(b) == RunTraffic(hops=3, busiest_words=4, mean_words=(4 + 4 + 2) / 3, link_bytes=8 * (3 * 3 + 2))
+
+
+def test_halves_of_a_word_take_a_word():
+    b = Builder(Mesh(1, 2, ROOMY), "fp16")
+    b.buffer("a", (3,), "fp16", "input")
+    b.round(b.exchange("x", "a", "a", [0], [1]))
+    assert traffic(b) == RunTraffic(hops=1, busiest_words=2, mean_words=2.0, link_bytes=6)
+
+
+def test_nothing_moves():
+    b = builder(2, 2)
+    b.round(b.local("copy", "b", "a", size=1))
+    b.rounds.append(Round((b.exchange("x", "a", "b", [], []),)))
+    assert traffic(b) == RunTraffic()
+
+
+# --- every schedule ---
+
+
+def products(mesh: Mesh) -> Iterator[tuple[str, Schedule]]:
+    for algorithm in gemm.ALGORITHMS:
+        for transposed in (False, True):
+            shapes = ((13, 14), (15, 14) if transposed else (14, 15))
+            options = (("algorithm", algorithm), ("transposed", transposed))
+            name = f"{algorithm} gemm{'-t' if transposed else ''}"
+            yield name, recipe("gemm", mesh, "fp16", shapes, options).schedule
+    for algorithm in reduce.ALGORITHMS:
+        yield (
+            f"{algorithm} gemv",
+            recipe("gemv", mesh, "fp16", ((1, 14), (14, 15)), (("algorithm", algorithm),)).schedule,
+        )
+    yield "rms norm", recipe("rms_norm", mesh, "fp16", ((5, 14), (14,)), ()).schedule
+    yield "softmax", recipe("softmax", mesh, "fp16", ((5, 14),), ()).schedule
+    b = Builder(mesh.square(), "transpose")
+    b.buffer("a", (3,), "fp16", "input")
+    transpose(b, "a", b.like("b", "a"))
+    yield "transpose", b.build()
+
+
+def blocks(mesh: Mesh) -> Iterator[tuple[str, Schedule]]:
+    block = Block(shape_of("smollm2-135m"), mesh, "fp16", entries=32)
+    for adds, args in (*decode.layer(block, 5), (decode.head, (1,))):
+        yield f"decode {adds.title}", built(adds, block, *args)
+    for adds, args in prefill.layer(7):
+        yield f"prefill {adds.title}", built(adds, replace(block, mesh=mesh.square()), *args)
+
+
+MESHES = [Mesh(*sides, ROOMY) for sides in ((1, 1), (1, 5), (4, 4), (5, 5), (4, 6), (3, 2))]
+SCHEDULES = [
+    pytest.param(schedule, id=f"{mesh}-{name}")
+    for mesh in MESHES
+    for name, schedule in (*products(mesh), *(blocks(mesh) if mesh in MESHES[2::2] else ()))
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_is_counted_is_what_is_priced(schedule):
+    counted, priced = account(schedule), cost(schedule)
+    assert counted.hops == priced.hops
+    assert counted.link_bytes == priced.link_bytes == sum(phase.link_bytes * phase.times for phase in phases(schedule))
+
+
+def farthest(schedule: Schedule, run: list[Round]) -> int:
+    """The most hops that any data of a run has travelled, following it core by core from buffer to buffer."""
+    mesh = schedule.mesh
+    come: dict[tuple[str, int, int], int] = defaultdict(int)
+    for round_ in run:
+        before = come.copy()
+        for exchange in round_.exchanges:
+            senders = zip(*(part.ravel().tolist() for part in exchange.senders.grid(mesh)), strict=True)
+            receivers = zip(*(part.ravel().tolist() for part in exchange.receivers.grid(mesh)), strict=True)
+            for (row, col), (end_row, end_col) in zip(senders, receivers, strict=True):
+                if row >= 0:
+                    hops = abs(end_row // mesh.fold[0] - row // mesh.fold[0])
+                    hops += abs(end_col // mesh.fold[1] - col // mesh.fold[1])
+                    at = (exchange.dst.buffer, end_row, end_col)
+                    come[at] = max(come[at], before[exchange.src.buffer, row, col] + hops)
+        for op in round_.locals:
+            for row in range(mesh.shape[0]):
+                for col in range(mesh.shape[1]):
+                    of_core = max(come[slot.buffer, row, col] for slot in op.ins)
+                    for slot in op.outs:
+                        come[slot.buffer, row, col] = max(come[slot.buffer, row, col], of_core)
+    return max(come.values(), default=0)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_hops_are_those_of_the_data_that_goes_farthest(schedule):
+    exchanges = [exchange for round_ in schedule.rounds for exchange in round_.exchanges]
+    for run in runs(schedule):
+        hops, most = Traffic(schedule).hops(run), farthest(schedule, run)
+        if all(exchange.send.ndim == 1 for exchange in exchanges):
+            assert hops == most
+        else:  # every line has moves of its own, and one line stands for all
+            assert hops <= most
+
+
+def test_rows_that_are_summed_to_cores_of_their_own_take_turns():
+    """GEMM-T: the row that stands for all has its sum once at every core, as every row has."""
+    schedule = recipe("gemm", Mesh(5, 5, ROOMY), "fp16", ((5, 5), (5, 5)), (("transposed", True),)).schedule
+    sums = [run for run in runs(schedule) if kind(run[0]) == "stream"]
+    # Chains run from both ends to a core, and the longer one counts.
+    assert sorted(Traffic(schedule).hops(run) for run in sums) == [2, 3, 3, 4, 4]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_runs_on_a_line_agree_with_walking_every_message(seed):
+    random = np.random.default_rng(seed)
+    length, fold = int(random.integers(2, 8)), int(random.integers(1, 4))
+    b = Builder(replace(Mesh(1, length, ROOMY), fold=(1, fold)), "random")
+    loads: dict[tuple[int, int], int] = defaultdict(int)
+    for number in range(5):  # of distinct buffers, so that the links of one tile are told from those of another
+        words = int(random.integers(1, 4))
+        b.buffer(f"a{number}", (words,), "fp32", "input")
+        recv = random.permutation(length * fold)[: random.integers(1, length * fold + 1)]
+        send = random.integers(0, length * fold, recv.size)
+        b.round(b.exchange("x", f"a{number}", b.like(f"b{number}", f"a{number}"), send, recv))
+        crossed = set()
+        for start, end in zip(send.tolist(), recv.tolist(), strict=True):
+            way = 1 if end > start else -1
+            crossed |= {(start, core, way) for core in range(start // fold, end // fold, way)}
+        for _, core, way in crossed:
+            loads[core, way] += words
+    moved = traffic(b)
+    ways = [[load for (_, way), load in loads.items() if way == of] for of in (1, -1)]
+    assert moved.busiest_words == max(loads.values(), default=0)
+    assert moved.mean_words == pytest.approx(max((sum(way) / len(way) for way in ways if way), default=0))
+    assert moved.link_bytes == 4 * sum(loads.values())
+    assert account(b.build()).link_bytes == moved.link_bytes
+    assert max(counted.hops for counted in per_round(b.build())) <= moved.hops
