@@ -14,6 +14,7 @@ from wafer_triton.cost import cost, layers, steps
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.model_presets import MODELS, ModelSizes, model_sizes
 from wafer_triton.device import device
+from wafer_triton.draw.units import label
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 
@@ -225,7 +226,8 @@ def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) 
     assert set(keys.split()) <= set(found)
     assert cli.main(["estimate", *line.split()]) == 0
     shown = capsys.readouterr().out
-    assert all(key in shown for key in keys.split())
+    assert "predicted on the wafer" in shown
+    assert all(label(key) in shown for key in keys.split())
 
 
 @pytest.mark.parametrize(

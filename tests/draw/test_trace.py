@@ -5,8 +5,9 @@ import builtins
 import numpy as np
 import pytest
 
+from wafer_triton import draw
 from wafer_triton.count.account import account, link_loads
-from wafer_triton.draw.trace import draw, timeline, trace
+from wafer_triton.draw.trace import trace
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
 from wafer_triton.recipes import recipe
@@ -69,12 +70,13 @@ def test_a_trace_knows_axes_labels_and_overlap():
 def test_a_timeline_puts_rounds_alike_in_one_row():
     said = """\
 mesh gemm [12, 12] x [12, 12] on mesh 4x4 of wse2
-rounds  step           moves along        hops  busiest_link_bytes  flows  macs  sram_bytes  messages  link_bytes
-0-1     align a and b  xy                    2                  18      1     0          72        32         864
-2       align a and b  -                     0                   0      0     0          72         0           0
-3-6     gemm           xy beside compute     2                  18      1    27         108       128       3,456
-7       round          -                     0                   0      0     0          54         0           0"""
-    assert timeline(SCHEDULES["square"]) == said
+rounds  step           moves along        hops  busiest link  flows  multiply-adds  core's SRAM  messages  over links
+---------------------------------------------------------------------------------------------------------------------
+0-1     align a and b  xy                    2          18 B      1              0         72 B        32       864 B
+2       align a and b  -                     0           0 B      0              0         72 B         0         0 B
+3-6     gemm           xy beside compute     2          18 B      1             27        108 B       128   3.375 KiB
+7       round          -                     0           0 B      0              0         54 B         0         0 B"""
+    assert draw.timeline(SCHEDULES["square"]) == said
 
 
 @pytest.mark.slow
@@ -83,7 +85,7 @@ rounds  step           moves along        hops  busiest_link_bytes  flows  macs 
 def test_a_picture_is_written(schedule, kind, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"trace.{kind}"
-    draw(schedule, path)
+    draw.schedule(schedule, path)
     start = path.read_bytes()[:200]
     assert start.startswith(b"\x89PNG") if kind == "png" else b"<svg" in path.read_bytes()
     if kind == "svg":
@@ -103,4 +105,4 @@ def test_drawing_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(BackendError, match=r"drawing needs matplotlib .*pip install 'wafer-triton\[bench\]'"):
-        draw(SCHEDULES["square"], tmp_path / "trace.png")
+        draw.schedule(SCHEDULES["square"], tmp_path / "trace.png")
