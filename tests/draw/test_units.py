@@ -6,7 +6,7 @@ import pytest
 
 from wafer_triton import compare, device
 from wafer_triton.cost import estimate, price, search
-from wafer_triton.draw.units import UNITS, digits, label, quantity, shown
+from wafer_triton.draw.units import UNITS, asked, digits, label, quantity, shown
 
 SHOWN = (
     device.Device,
@@ -106,6 +106,13 @@ def test_what_is_no_number_says_itself():
     assert shown("mesh", "12x24") == "12x24"
     with pytest.raises(KeyError, match="colour"):
         shown("colour", 3)
+
+
+def test_what_the_user_gave_is_said_in_full():
+    assert (asked("k", 16384), asked("groups", 1), asked("gpus", 1)) == ("16,384 elements", "1 group", "1 GPU")
+    assert (asked("mesh", 540), asked("seconds", 1.2e-6), asked("device", "wse3")) == (
+        "540 x 540 cores", "1.2 us", "wse3",
+    )  # fmt: skip
 
 
 def test_the_share_of_sram_is_one_of_bandwidth():

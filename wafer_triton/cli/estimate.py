@@ -38,6 +38,7 @@ def sweep(args: argparse.Namespace) -> int:
     """an estimate over values of one parameter, as CSV and plots"""
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
+    from wafer_triton.draw.units import asked
 
     if args.out.suffix in PICTURES:
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
@@ -46,7 +47,7 @@ def sweep(args: argparse.Namespace) -> int:
     values = _values(args.values)
     rows = search.sweep(args.kind, over, values, device=args.device, **options)
     title = _title(f"{args.kind} over {over}", options | {"device": args.device})
-    texts = [tables.records(rows, title=title)]
+    texts = [tables.records([row | {over: asked(over, row[over])} for row in rows], title=title)]
     if absent := [f"{value:g}" for value in values if value not in [row[over] for row in rows]]:
         texts.append(f"left out, as {args.kind} cannot be on such a mesh or device: {over} = {', '.join(absent)}")
     files = []
@@ -82,13 +83,13 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
 
 def _title(subject: str, options: dict[str, Any]) -> str:
     """What is estimated, and of what: every option that says something."""
-    from wafer_triton.draw.units import PREDICTED, UNITS, label, shown
+    from wafer_triton.draw.units import PREDICTED, asked, label
 
-    said = []
-    for name, value in options.items():
-        if value is not None:
-            text = shown(name, value) if name in UNITS else str(getattr(value, "name", value))
-            said.append(f"{label(name)} {text}")
+    said = (
+        f"{label(name)} {asked(name, getattr(value, 'name', value))}"
+        for name, value in options.items()
+        if value is not None
+    )
     return f"{subject}, {PREDICTED}: {', '.join(said)}"
 
 

@@ -187,6 +187,14 @@ def quantity(number: float, unit: str) -> str:
     return f"{text} {scaled}{slash}{per}".rstrip()
 
 
+def asked(field: str, value: Any) -> str:
+    """A value that the user gave: as `shown`, but whole numbers in full, as rounded ones would be another request."""
+    unit = UNITS.get(field, "")
+    if type(value) is int and unit not in SCALES and unit != "side":
+        return f"{value:,} {unit.removesuffix('s') if value == 1 else unit}".rstrip()
+    return shown(field, value)
+
+
 def label(field: str) -> str:
     """What people call a field."""
     return LABELS.get(field, field.replace("_", " ").strip())
