@@ -18,7 +18,7 @@ import pytest
 
 from wafer_triton.cli.main import main, parser
 
-PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 TIMED = ("generate", "perplexity", "precision")  # they run a checkpoint and print times of this machine
 FITTED = ("validate", "fit")  # slow, and a solver's last digits are its own
 BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
@@ -60,7 +60,7 @@ def output(line):
 
 
 def without_numbers(printed):
-    return re.sub(r"\s*[+-]?\d[\d,.]*", " #", printed)
+    return re.sub(r" *[+-]?\d[\d,.]*", " #", printed)
 
 
 def examples(but=TIMED):
@@ -130,6 +130,7 @@ def rewrite(whole):
             return match[0]
         os.chdir(root if line.split()[0] in TIMED else tempfile.mkdtemp())
         printed = output(line).splitlines(keepends=True)
+        os.chdir(root)
         if shown.endswith(MORE):
             printed = [*printed[: shown.count("\n") - 1], MORE]
         return f"```console\n$ wafer-triton {line}\n{''.join(printed)}```"
