@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from wafer_triton.cli.compare import LABELS
 from wafer_triton.count.account import account
 from wafer_triton.draw import tables
 from wafer_triton.draw.generation import Generation, generation_tables, regions_table
@@ -75,6 +76,14 @@ def test_a_unit_stands_in_the_head_or_in_every_cell():
     head, _, row = tables.records(records, labels={"verdict": "PLMR"}).splitlines()
     assert head.split() == ["algorithm", "rounds", "SRAM", "peak", "PLMR"]
     assert row.split() == ["ring", "1", "2", "KiB", "P", "-"]
+
+
+def test_cycles_of_counted_rows_are_called_predicted():
+    row = {"algorithm": "ring", "hops": 12345, "cycles": 2345.75}
+    without = {name: value for name, value in row.items() if name != "cycles"}
+    head, _, cells = tables.records([row], labels=LABELS).splitlines()
+    assert (re.split("  +", head)[-1], re.split("  +", cells)[-1]) == ("predicted cycles", "2,346")
+    assert "cycles" not in tables.records([without], labels=LABELS)
 
 
 def test_predicted_and_emulated_time_never_share_a_table(generation):
