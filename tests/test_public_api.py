@@ -5,6 +5,7 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -27,29 +28,64 @@ def python(code: str) -> str:
 # --- names ---
 
 
+MODULES = {"draw", "estimate"}  # modules of functions: estimate.gemm, draw.schedule
+
+
 def test_all_is_sorted_complete_and_listed():
-    public = {name for names in wafer_triton._PUBLIC.values() for name in names}
-    assert wafer_triton.__all__ == sorted(public)
+    assert wafer_triton.__all__ == sorted(set(wafer_triton.__all__))
     assert set(wafer_triton.__all__) <= set(dir(wafer_triton))
-    assert public >= {
+    assert set(wafer_triton.__all__) >= MODULES | {
         "Device", "Mesh", "as_mesh", "MeshTensor", "scatter", "Schedule", "Builder", "Account", "mesh_gemm",
-        "mesh_gemm_t", "mesh_gemv", "all_reduce", "rms_norm", "softmax", "WaferError",
+        "mesh_gemm_t", "mesh_gemv", "all_reduce", "rms_norm", "softmax", "WaferError", "account", "price", "check",
+        "Intent", "routes", "executor",
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", wafer_triton.__all__)
-def test_every_name_is_what_its_home_holds(name):
+@pytest.mark.parametrize("name", sorted(set(wafer_triton.__all__) - MODULES))
+def test_every_name_is_of_its_home_and_says_what_it_is(name):
     # in this process all submodules are loaded, and each is an attribute of the package
-    home = import_module(f"wafer_triton.{wafer_triton._HOME[name]}")
-    assert getattr(wafer_triton, name) is getattr(home, name)
-    assert getattr(home, name).__doc__
+    value = getattr(wafer_triton, name)
+    assert value.__doc__ and not isinstance(value, ModuleType)
+    assert value.__module__ == f"wafer_triton.{wafer_triton._HOME[name]}"
+
+
+def test_no_name_is_that_of_a_module():
+    """A module, once imported, is an attribute of its package and would take the name's place."""
+    modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} | {"kernels", "models"}
+    assert set(wafer_triton.__all__) & modules == {"draw"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["", "import wafer_triton.ops; ", "from wafer_triton.mesh import Mesh; "])
+@pytest.mark.parametrize(
+    "first",
+    ["", "import wafer_triton.ops; ", "from wafer_triton.mesh import Mesh; ", "import wafer_triton.cli.main; "],
+)
 def test_a_name_does_not_depend_on_what_was_imported_before(first):
     code = f"{first}from wafer_triton import *; import wafer_triton as w; "
-    assert python(code + "print([n for n in w.__all__ if type(getattr(w, n)).__name__ == 'module'])") == "[]"
+    modules = python(code + "print(*[n for n in w.__all__ if type(getattr(w, n)).__name__ == 'module'])")
+    assert set(modules.split()) == MODULES
+
+
+@pytest.mark.parametrize("name", sorted(set(wafer_triton.__all__) & {"account", "price", "check", "routes", "draw"}))
+def test_reading_a_schedule_needs_no_torch(name):
+    assert loaded(f"from wafer_triton import {name}") == set()
+
+
+def test_one_schedule_is_counted_priced_checked_and_drawn(tmp_path):
+    from wafer_triton import Builder, Intent, Mesh, account, check, draw, price, routes
+    from wafer_triton.schedule.reduce import all_reduce
+
+    b = Builder(Mesh(2, 4), "a sum")
+    b.buffer("x", (16,), "fp32", "output")
+    all_reduce(b, "x", "x")
+    schedule = b.build()
+    assert account(schedule).rounds == len(schedule.rounds)
+    assert price(schedule).rounds == len(schedule.rounds) and price(schedule).cycles > 0
+    assert check(schedule, Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}})).ok
+    assert routes(schedule).colours > 0
+    assert draw.timeline(schedule).startswith("a sum on mesh 2x4 of wse2\n")
+    draw.schedule(schedule, tmp_path / "sum.svg")
+    assert "a sum" in (tmp_path / "sum.svg").read_text()
 
 
 def test_the_three_lines_of_a_device_of_ones_own():

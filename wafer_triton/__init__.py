@@ -6,27 +6,34 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Everything public, by the module that holds it. Names are loaded on first use, so that `import wafer_triton` pulls
-# in neither torch nor triton, and costing works where they are missing. No name may be that of a module.
+# in neither torch nor triton, and costing works where they are missing. No name may be that of a module of this
+# package: once imported, a module is an attribute of its package and would take the name's place.
 _PUBLIC = {
-    "count.account": ("Account", "link_loads"),
+    "cost.price": ("price",),
+    "count.account": ("Account", "account", "link_loads"),
+    "count.routes": ("routes",),
     "device": ("Device",),
     "errors": ("WaferError",),
     "layout": ("MeshTensor", "scatter"),
     "mesh": ("Mesh", "as_mesh"),
     "models.convert": ("convert",),
     "models.decoder": ("WaferForCausalLM",),
-    "ops": ("all_reduce", "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax"),
+    "ops": ("all_reduce", "executor", "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax"),
     "schedule.builder": ("Builder",),
     "schedule.rounds": ("Cores", "Schedule", "Slot"),
+    "verify.faults": ("check",),
+    "verify.provenance": ("Intent",),
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+# Modules of functions: wafer_triton.estimate.gemm(...), wafer_triton.draw.schedule(...).
+_MODULES = {"draw": "draw", "estimate": "cost.estimate"}
 
-__all__ = sorted(_HOME)
+__all__ = sorted((*_HOME, *_MODULES))
 
 
 def __getattr__(name: str) -> Any:
-    if name == "estimate":  # a module of functions: wafer_triton.cost.estimate.gemm(...)
-        return import_module("wafer_triton.cost.estimate")
+    if name in _MODULES:
+        return import_module(f"wafer_triton.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"module 'wafer_triton' has no attribute {name!r}; it has {', '.join(__all__)}")
     value = getattr(import_module(f"wafer_triton.{_HOME[name]}"), name)

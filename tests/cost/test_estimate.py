@@ -10,10 +10,12 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.cost import cost, layers, steps
+from wafer_triton.cost import layers, steps
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.model_presets import MODELS, ModelSizes, model_sizes
+from wafer_triton.cost.price import price
 from wafer_triton.device import device
+from wafer_triton.draw.units import label
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 
@@ -109,9 +111,9 @@ def test_a_decode_step_is_the_gemv_that_runs() -> None:
 
     on, c = Mesh(48, 48), constants(device("wse2")).in_decode()
     made = {step.name: step for step in layers.decode_layer(MODELS["smollm2-135m"], on, 128, constants(on.device))}
-    whole = cost(programs.gemv(on, 576, 2 * 1536, groups=steps.best_groups(48, c)), c)
+    whole = price(programs.gemv(on, 576, 2 * 1536, groups=steps.best_groups(48, c)), c)
     assert made["gate and up"].cost.cycles == pytest.approx(whole.cycles, rel=1e-12)
-    down = cost(programs.gemv(on, 1536, 576, groups=steps.best_groups(48, c), axis="x"), c)
+    down = price(programs.gemv(on, 1536, 576, groups=steps.best_groups(48, c), axis="x"), c)
     assert made["down"].cost.cycles == pytest.approx(down.cycles, rel=1e-12)
 
 
@@ -225,7 +227,8 @@ def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) 
     assert set(keys.split()) <= set(found)
     assert cli.main(["estimate", *line.split()]) == 0
     shown = capsys.readouterr().out
-    assert all(key in shown for key in keys.split())
+    assert "predicted on the wafer" in shown
+    assert all(label(key) in shown for key in keys.split())
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafer_triton import estimate
-from wafer_triton.cost import Cost, cost, programs, steps
+from wafer_triton.cost import programs, steps
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import phases
+from wafer_triton.cost.price import Cost, price
 from wafer_triton.device import device
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
@@ -37,7 +38,7 @@ def builder(rows: int, cols: int, words: int = 1) -> Builder:
 def test_chain_reduce_is_the_closed_form(cores: int, words: int) -> None:
     b = builder(1, cores, words)
     reduce(b, "x", "x", algorithm="pipeline")
-    assert cost(b.build(), HPDC).cycles == words + (2 * T_R + 2) * (cores - 1)
+    assert price(b.build(), HPDC).cycles == words + (2 * T_R + 2) * (cores - 1)
 
 
 @pytest.mark.parametrize("cores, words", SIZES)
@@ -47,7 +48,7 @@ def test_star_reduce_is_the_closed_form(cores: int, words: int) -> None:
     moves = [b.exchange("x", "x", Slot("all", one - 1), [one], [0]) for one in range(1, cores)]
     at = Cores("x", np.array([0]))
     b.round(*moves, *(b.local("add", "x", ("x", Slot("all", one)), at, size=words) for one in range(cores - 1)))
-    assert cost(b.build(), HPDC).cycles == words * (cores - 1) + 2 * T_R + 1
+    assert price(b.build(), HPDC).cycles == words * (cores - 1) + 2 * T_R + 1
 
 
 @pytest.mark.parametrize("cores, words", [(4, 8), (8, 8), (16, 64), (64, 128)])
@@ -55,14 +56,14 @@ def test_ring_all_reduce_is_the_closed_form(cores: int, words: int) -> None:
     b = builder(1, cores, words)
     all_reduce(b, "x", "x", algorithm="ring")
     expected = 2 * (cores - 1) * words / cores + 4 * cores - 6 + 2 * (cores - 1) * (2 * T_R + 1)
-    assert cost(b.build(), HPDC).cycles == expected
+    assert price(b.build(), HPDC).cycles == expected
 
 
 @pytest.mark.parametrize("cores, words", SIZES)
 def test_broadcast_is_the_closed_form(cores: int, words: int) -> None:
     b = builder(1, cores, words)
     broadcast(b, "x", "x", 0)
-    assert cost(b.build(), HPDC).cycles == words + cores + 2 * T_R
+    assert price(b.build(), HPDC).cycles == words + cores + 2 * T_R
 
 
 @pytest.mark.parametrize("rows, cols, words", [(2, 2, 1), (8, 5, 3), (32, 64, 16)])
@@ -70,7 +71,7 @@ def test_broadcast_in_two_dimensions_is_the_closed_form(rows: int, cols: int, wo
     b = builder(rows, cols, words)
     b.round(b.exchange("x", "x", "x", 0, np.arange(1, cols), [0]))
     b.round(*multicast(b, "x", "x", "y", 0))
-    assert cost(b.build(), HPDC).cycles == words + rows + cols - 2 + 2 * T_R + 1
+    assert price(b.build(), HPDC).cycles == words + rows + cols - 2 + 2 * T_R + 1
 
 
 def test_two_phase_pays_two_words_a_word() -> None:
@@ -97,7 +98,7 @@ def test_what_is_priced_is_what_runs(algorithm: str) -> None:
     torch.testing.assert_close(c, a @ b, rtol=0, atol=0)
     found = estimate.gemm(mesh=on, m=n, k=n, n=n, dtype="fp32", algorithm=algorithm)
     c0 = constants(on.device)
-    assert found.cycles == cost(schedule).cycles + c0.kernel_cycles
+    assert found.cycles == price(schedule).cycles + c0.kernel_cycles
 
 
 def test_what_is_priced_is_what_runs_gemv() -> None:
@@ -112,7 +113,7 @@ def test_what_is_priced_is_what_runs_gemv() -> None:
     program.run()
     torch.testing.assert_close(program.read("y")[0].flatten(), x @ w, rtol=0, atol=0)
     found = estimate.gemv(mesh=on, k=16, n=12, dtype="fp32", groups=3)
-    assert found.cycles == cost(schedule).cycles + constants(on.device).kernel_cycles
+    assert found.cycles == price(schedule).cycles + constants(on.device).kernel_cycles
 
 
 FIELDS = ("cycles", "compute_cycles", "link_cycles", "rounds", "stages", "hops", "link_bytes", "macs", "sram_bytes")
@@ -129,7 +130,7 @@ def same(one: Cost, two: Cost) -> None:
 def test_steps_of_a_gemm_are_its_schedule(mesh: Mesh, m: int, k: int, n: int, dtype: str) -> None:
     on = mesh.square()
     side, c = on.shape[0], constants(on.device)
-    whole = cost(programs.gemm(mesh, m * side, k * side, n * side, dtype))
+    whole = price(programs.gemm(mesh, m * side, k * side, n * side, dtype))
     same(steps.total((*steps.aligned(on, m * k, dtype), *steps.multiplied(on, m, k, n, dtype)), c), whole)
 
 
@@ -142,13 +143,13 @@ def test_steps_of_a_reduction_are_its_schedule(side: int, groups: tuple, element
     b = Builder(Mesh(side, 3), "test")
     b.buffer("x", (elements,), dtype, "output")
     all_reduce(b, "x", "y", groups=groups)
-    whole = cost(b.build())
+    whole = price(b.build())
     same(steps.total(steps.reduced(Mesh(side, 3), "y", elements, groups, dtype), constants(device("wse2"))), whole)
 
 
 def test_steps_of_a_gemv_are_its_schedule() -> None:
     on, c = Mesh(20, 12), constants(device("wse2"))
-    whole = cost(programs.gemv(on, 60, 48, groups=(5,)))
+    whole = price(programs.gemv(on, 60, 48, groups=(5,)))
     same(steps.total((*steps.product(on, 3, 4), *steps.reduced(on, "y", 4, (5,))), c), whole)
 
 
@@ -163,16 +164,16 @@ def test_best_groups_are_the_best(length: int) -> None:
 
 
 def test_steps_need_the_routes_of_their_schedules() -> None:
-    assert steps.gemm_routes() == cost(programs.gemm(Mesh(40, 40), 40, 40, 40)).routes
+    assert steps.gemm_routes() == price(programs.gemm(Mesh(40, 40), 40, 40, 40)).routes
     on = Mesh(60, 45)
-    ways = [cost(programs.gemv(on, 180, 180, groups=(5,), axis=axis)).routes for axis in "xy"]
+    ways = [price(programs.gemv(on, 180, 180, groups=(5,), axis=axis)).routes for axis in "xy"]
     assert steps.reduce_routes(on, {"x": (5,), "y": (5,)}) == sum(ways)
 
 
 def test_too_many_routes_are_relayed_core_by_core() -> None:
     few = replace(device("wse2"), name="few routes", routes=3)
     many = replace(few, routes=None)
-    slow, fast = (cost(programs.gemm(Mesh(16, 16, on), 16, 16, 16)) for on in (few, many))
+    slow, fast = (price(programs.gemm(Mesh(16, 16, on), 16, 16, 16)) for on in (few, many))
     assert slow.cycles > fast.cycles
     assert slow.hops == fast.hops
 
@@ -259,6 +260,6 @@ def test_a_longer_way_never_costs_less(cores: int, words: int, further: int) -> 
     def way(hops: int) -> float:
         b = builder(1, cores + further, words)
         b.round(b.exchange("x", "x", "x", [0], [hops]))
-        return cost(b.build(), HPDC).cycles
+        return price(b.build(), HPDC).cycles
 
     assert way(cores - 1 + further) > way(cores - 1)

@@ -122,4 +122,4 @@ def test_the_plan_command(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["best"] == found["plans"][0]
     assert cli.main(line.split()) == 0
-    assert "tokens_per_second" in capsys.readouterr().out
+    assert "predicted on the wafer" in capsys.readouterr().out

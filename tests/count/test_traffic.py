@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from wafer_triton.cost import cost
 from wafer_triton.cost.phases import phases
+from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, per_round
 from wafer_triton.count.runs import kind, runs
 from wafer_triton.count.traffic import RunTraffic, Traffic
@@ -138,7 +138,7 @@ SCHEDULES = [
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_what_is_counted_is_what_is_priced(schedule):
-    counted, priced = account(schedule), cost(schedule)
+    counted, priced = account(schedule), price(schedule)
     assert counted.hops == priced.hops
     assert counted.link_bytes == priced.link_bytes == sum(phase.link_bytes * phase.times for phase in phases(schedule))
 

@@ -5,8 +5,9 @@ import builtins
 import numpy as np
 import pytest
 
+from wafer_triton import draw
 from wafer_triton.count.account import account, link_loads, per_round
-from wafer_triton.draw.trace import draw, timeline, trace
+from wafer_triton.draw.trace import trace
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram
@@ -39,43 +40,44 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_trace_adds_up_to_the_account(schedule):
-    made, total = trace(schedule), account(schedule)
+    traced, total = trace(schedule), account(schedule)
     for name in ("messages", "link_bytes", "macs"):
-        assert made.counts[name].shape == (len(schedule.rounds),)
-        assert made.counts[name].sum() == getattr(total, name), name
-    assert made.counts["hops"].tolist() == [counted.hops for counted in per_round(schedule)]
-    assert made.counts["busiest_link_bytes"].sum() == total.serial_bytes
-    assert made.counts["flows"].max() == total.flows
-    assert made.links.keys() == link_loads(schedule).keys()
-    assert sum(bool(axes) for axes in made.axes) == total.stages
+        assert traced.counts[name].shape == (len(schedule.rounds),)
+        assert traced.counts[name].sum() == getattr(total, name), name
+    assert traced.counts["hops"].tolist() == [counted.hops for counted in per_round(schedule)]
+    assert traced.counts["busiest_link_bytes"].sum() == total.serial_bytes
+    assert traced.counts["flows"].max() == total.flows
+    assert traced.links.keys() == link_loads(schedule).keys()
+    assert sum(bool(axes) for axes in traced.axes) == total.stages
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_sram_over_the_rounds_peaks_where_the_account_says(schedule):
-    made, held = trace(schedule), sram.account(schedule)
-    assert made.sram.shape == (len(schedule.rounds), len(schedule.buffers))
-    assert made.sram.sum(1).max() == held.peak_bytes
-    assert made.sram.sum(1).argmax() == held.peak_round
-    at_peak = dict(zip(made.buffers, made.sram[held.peak_round].tolist(), strict=True))
+    traced, held = trace(schedule), sram.account(schedule)
+    assert traced.sram.shape == (len(schedule.rounds), len(schedule.buffers))
+    assert traced.sram.sum(1).max() == held.peak_bytes
+    assert traced.sram.sum(1).argmax() == held.peak_round
+    at_peak = dict(zip(traced.buffers, traced.sram[held.peak_round].tolist(), strict=True))
     assert {name: size for name, size in at_peak.items() if size} == held.by_buffer
 
 
 def test_a_trace_knows_axes_labels_and_overlap():
-    made = trace(SCHEDULES["square"])
-    assert made.labels == ("align a and b",) * 3 + ("gemm",) * 4 + ("round",)
-    assert made.axes == ("xy", "xy", "", "xy", "xy", "xy", "xy", "")
-    assert np.flatnonzero(made.overlaps).tolist() == [3, 4, 5, 6], "the shifts of MeshGEMM run beside its products"
+    traced = trace(SCHEDULES["square"])
+    assert traced.labels == ("align a and b",) * 3 + ("gemm",) * 4 + ("round",)
+    assert traced.axes == ("xy", "xy", "", "xy", "xy", "xy", "xy", "")
+    assert np.flatnonzero(traced.overlaps).tolist() == [3, 4, 5, 6], "the shifts of MeshGEMM run beside its products"
 
 
 def test_a_timeline_puts_rounds_alike_in_one_row():
     said = """\
 mesh gemm [12, 12] x [12, 12] on mesh 4x4 of wse2
-rounds  step           moves along        hops  busiest_link_bytes  flows  macs  sram_bytes  messages  link_bytes
-0-1     align a and b  xy                    2                  18      1     0          72        32         864
-2       align a and b  -                     0                   0      0     0          72         0           0
-3-6     gemm           xy beside compute     2                  18      1    27         108       128       3,456
-7       round          -                     0                   0      0     0          54         0           0"""
-    assert timeline(SCHEDULES["square"]) == said
+rounds  step           moves along        hops  busiest link  flows  multiply-adds  core's SRAM  messages  over links
+---------------------------------------------------------------------------------------------------------------------
+0-1     align a and b  xy                    2          18 B      1              0         72 B        32       864 B
+2       align a and b  -                     0           0 B      0              0         72 B         0         0 B
+3-6     gemm           xy beside compute     2          18 B      1             27        108 B       128   3.375 KiB
+7       round          -                     0           0 B      0              0         54 B         0         0 B"""
+    assert draw.timeline(SCHEDULES["square"]) == said
 
 
 @pytest.mark.slow
@@ -84,7 +86,7 @@ rounds  step           moves along        hops  busiest_link_bytes  flows  macs 
 def test_a_picture_is_written(schedule, kind, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / f"trace.{kind}"
-    draw(schedule, path)
+    draw.schedule(schedule, path)
     start = path.read_bytes()[:200]
     assert start.startswith(b"\x89PNG") if kind == "png" else b"<svg" in path.read_bytes()
     if kind == "svg":
@@ -104,4 +106,4 @@ def test_drawing_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(BackendError, match=r"drawing needs matplotlib .*pip install 'wafer-triton\[bench\]'"):
-        draw(SCHEDULES["square"], tmp_path / "trace.png")
+        draw.schedule(SCHEDULES["square"], tmp_path / "trace.png")

@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wafer_triton.cost import Cost, cost, layers, programs, rivals
+from wafer_triton.cost import layers, programs, rivals
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.model_presets import ModelSizes, model_sizes
+from wafer_triton.cost.price import Cost
 from wafer_triton.cost.residency import Residency, decode_residency, layers_per_region, prefill_residency
 from wafer_triton.cost.steps import best_groups
 from wafer_triton.device import Device

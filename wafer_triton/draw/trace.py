@@ -1,7 +1,7 @@
 """A schedule drawn: its timeline round by round, how its links are loaded, what its cores hold.
 
-`trace` gives arrays, `timeline` text, `draw` a picture (needs matplotlib: `pip install wafer-triton[bench]`). All of it
-is counted from the rounds; nothing is run.
+`trace` gives arrays, `timeline` text, `schedule` a picture (needs matplotlib: `pip install wafer-triton[bench]`). All
+of it is counted from the rounds; nothing is run.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.count.account import Loads, link_loads, per_round
+from wafer_triton.draw.tables import cell, table
+from wafer_triton.draw.units import label
 from wafer_triton.errors import BackendError
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.schedule.sram import spans
 
-EACH = ("hops", "busiest_link_bytes", "flows", "macs")
-ADDED = ("messages", "link_bytes")
+EACH = ("hops", "busiest_link_bytes", "flows", "macs")  # counts of a round
+ADDED = ("messages", "link_bytes")  # counts that add up over rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +42,12 @@ def trace(schedule: Schedule) -> Trace:
     """The trace of a schedule."""
     rounds = schedule.rounds
     accounts = per_round(schedule)
-    names = tuple(schedule.buffers)
     return Trace(
-        tuple(one.label for one in rounds),
-        tuple("".join(sorted({move.axis for move in one.exchanges})) for one in rounds),
-        np.array([bool(one.exchanges) and bool(one.locals) and one.overlaps for one in rounds], bool),
-        {name: np.array([getattr(one, name) for one in accounts], np.int64) for name in EACH + ADDED},
-        names,
+        tuple(round_.label for round_ in rounds),
+        tuple("".join(sorted({exchange.axis for exchange in round_.exchanges})) for round_ in rounds),
+        np.array([bool(round_.exchanges) and bool(round_.locals) and round_.overlaps for round_ in rounds], bool),
+        {name: np.array([getattr(account, name) for account in accounts], np.int64) for name in EACH + ADDED},
+        tuple(schedule.buffers),
         _held(schedule),
         link_loads(schedule),
     )
@@ -54,25 +55,24 @@ def trace(schedule: Schedule) -> Trace:
 
 def timeline(schedule: Schedule) -> str:
     """The rounds as a table: successive rounds alike in one row, their messages and bytes on all links added up."""
-    made, mesh = trace(schedule), schedule.mesh
-    held = made.sram.sum(1)
-    alike = list(zip(made.labels, made.axes, *(made.counts[name] for name in EACH), held, strict=True))
-    rows: list[tuple[str, ...]] = [("rounds", "step", "moves along", *EACH, "sram_bytes", *ADDED)]
-    for (label, axes, *each), some in groupby(range(len(alike)), key=alike.__getitem__):
-        numbers = list(some)
+    traced, mesh = trace(schedule), schedule.mesh
+    counts = traced.counts | {"sram_bytes": traced.sram.sum(1)}
+    of_a_round = (*EACH, "sram_bytes")
+    alike = list(zip(traced.labels, traced.axes, *(counts[name] for name in of_a_round), strict=True))
+    rows = []
+    for (step, axes, *each), same in groupby(range(len(alike)), key=alike.__getitem__):
+        numbers = list(same)
         span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
-        added = [made.counts[name][numbers].sum() for name in ADDED]
-        beside = " beside compute" if made.overlaps[numbers].all() else ""
-        rows.append((span, label or "-", axes + beside or "-", *(f"{one:,}" for one in (*each, *added))))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(f"{cell:{'<' if i < 3 else '>'}{widths[i]}}" for i, cell in enumerate(row)).rstrip() for row in rows
-    )
-    return "\n".join([f"{schedule.name} on mesh {mesh} of {mesh.device.name}", *lines])
+        beside = " beside compute" if traced.overlaps[numbers].all() else ""
+        values = dict(zip(of_a_round, each, strict=True)) | {name: counts[name][numbers].sum() for name in ADDED}
+        cells = (cell(name, label(name), int(value)) for name, value in values.items())
+        rows.append((span, step or "-", axes + beside or "-", *cells))
+    head = ("rounds", "step", "moves along", *map(label, of_a_round + ADDED))
+    return table(head, rows, title=f"{schedule.name} on mesh {mesh} of {mesh.device.name}", left=3)
 
 
-def draw(schedule: Schedule, path: str | Path) -> None:
-    """Write a picture of the trace; its kind follows from the path's suffix (.png, .svg, .pdf).
+def schedule(schedule: Schedule, path: str | Path) -> None:
+    """Draw a schedule's trace into a file; the kind of picture follows from the path's suffix (.png, .svg, .pdf).
 
     Raises BackendError where matplotlib is missing.
     """
@@ -80,27 +80,29 @@ def draw(schedule: Schedule, path: str | Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise BackendError(f"drawing needs matplotlib ({missing}): pip install 'wafer-triton[bench]'") from None
-    made = trace(schedule)
+    traced = trace(schedule)
     figure = Figure(figsize=(12, 11), layout="constrained")
     figure.suptitle(f"{schedule.name} on mesh {schedule.mesh} of {schedule.mesh.device.name}")
     parts: Any = figure.subfigures(3, 1, height_ratios=(4, 4, 3))
     time, links, memory = parts
-    _rounds(time, made)
-    _heat(links, made.links)
-    _memory(memory, made)
+    _rounds(time, traced)
+    _heat(links, traced.links)
+    _memory(memory, traced)
     figure.savefig(path)
 
 
-def _rounds(figure: Any, made: Trace) -> None:
+def _rounds(figure: Any, traced: Trace) -> None:
     """Counts over the rounds, the steps of the algorithm in colours."""
     shown = {"hops": "hops", "busiest_link_bytes": "bytes on the\nbusiest link", "macs": "multiply-adds"}
     many = figure.subplots(len(shown), 1, sharex=True)
-    rounds, steps = np.arange(len(made.labels)), list(dict.fromkeys(made.labels))
+    rounds, steps = np.arange(len(traced.labels)), list(dict.fromkeys(traced.labels))
     for axes, (name, unit) in zip(many, shown.items(), strict=True):
         for number, step in enumerate(steps):
-            here = np.array([label == step for label in made.labels])
+            here = np.array([label == step for label in traced.labels])
             width = max(1.5, 500 / len(rounds))
-            axes.vlines(rounds[here] + 0.5, 0, made.counts[name][here], f"C{number % 10}", label=step or "-", lw=width)
+            axes.vlines(
+                rounds[here] + 0.5, 0, traced.counts[name][here], f"C{number % 10}", label=step or "-", lw=width
+            )
         axes.set(ylabel=unit, xlim=(0, len(rounds)))
         axes.set_ylim(bottom=0)
         axes.locator_params(integer=True)
@@ -124,13 +126,13 @@ def _heat(figure: Any, loads: Loads) -> None:
     figure.colorbar(image, ax=list(many), label="bytes over the run")
 
 
-def _memory(figure: Any, made: Trace) -> None:
+def _memory(figure: Any, traced: Trace) -> None:
     """What a core holds over the rounds, the largest buffers lowest."""
     axes = figure.subplots()
-    shown = [int(i) for i in np.argsort(-made.sram.sum(0), kind="stable") if made.sram[:, i].any()]
-    held = np.concatenate([made.sram, made.sram[-1:]])[:, shown].T  # the last round ends as well
-    axes.stackplot(np.arange(held.shape[1]), held, labels=[made.buffers[i] for i in shown], step="post")
-    axes.set(xlabel="round", ylabel="SRAM bytes per core", xlim=(0, max(1, len(made.sram))))
+    shown = [int(i) for i in np.argsort(-traced.sram.sum(0), kind="stable") if traced.sram[:, i].any()]
+    held = np.concatenate([traced.sram, traced.sram[-1:]])[:, shown].T  # the last round ends as well
+    axes.stackplot(np.arange(held.shape[1]), held, labels=[traced.buffers[i] for i in shown], step="post")
+    axes.set(xlabel="round", ylabel="SRAM bytes per core", xlim=(0, max(1, len(traced.sram))))
     axes.locator_params(integer=True)
     if shown:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", reverse=True)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wafer_triton.cost import Cost, layers, steps
+from wafer_triton.cost import layers, steps
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.model_presets import MODELS, ModelSizes
+from wafer_triton.cost.price import Cost
 from wafer_triton.device import device
 from wafer_triton.mesh import Mesh
 

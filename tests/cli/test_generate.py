@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from wafer_triton.cli import main as cli
-from wafer_triton.device import PRESETS
+from wafer_triton.cli.generate import TextStream
+from wafer_triton.cli.main import main
 from wafer_triton.models.checkpoint.text import tokenizer_of
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -56,7 +56,7 @@ def run(folder, capsys):
     def generate(*args, prompt="hello"):
         threads = torch.get_num_threads()
         defaults = ["--model", str(folder), "--prompt", prompt, "--mesh", "2", "--max-new-tokens", "6"]
-        code = cli.main(["generate", *defaults, *args])
+        code = main(["generate", *defaults, *args])
         torch.set_num_threads(threads)
         return code, *capsys.readouterr()
 
@@ -73,7 +73,7 @@ def test_generate_prints_text_then_a_table(run):
     code, out, err = run()
     assert code == 0
     assert out.startswith(outcome(run)["text"])
-    for word in ("wse2, 750 x 994 cores", "2x2, fp16 tiles, fp32 sums", "of a core's 49,152 B", "bytes over links"):
+    for word in ("wse2, 750 x 994 cores", "2x2, fp16 tiles, fp32 sums", "of a core's 48 KiB", "bytes over links"):
         assert word in out
     assert "emulated decode" in out and "tokens/s" in out
     assert "placing weights" in err and "prefill" in err
@@ -95,7 +95,7 @@ def test_json_is_one_line_and_the_rest_goes_to_stderr(run):
 def test_generate_says_what_the_model_says(run, folder):
     made = outcome(run, "--dtype", "fp32")
     model = WaferForCausalLM.from_pretrained(folder, mesh=2, dtype="fp32", max_length=11)
-    prompt = cli.TextStream(folder, "hello").prompt
+    prompt = TextStream(folder, "hello").prompt
     assert made["tokens"] == list(model.generate(prompt, 6))
     assert (made["rounds"], made["link_bytes"]) == (model.account().rounds, model.account().link_bytes)
 
@@ -184,23 +184,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, args, message):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "arguments are required: COMMAND; see `wafer-triton --help`"),
-        (["fly"], "invalid choice: 'fly'"),
-        (["generate"], "arguments are required: --model, --prompt; see `wafer-triton generate --help`"),
-    ],
-)
-def test_a_line_that_is_no_command(capsys, args, message):
-    assert cli.main(args) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_triton_without_a_gpu(folder):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "wafer_triton.cli.main", "generate", "--model", folder, "--prompt", "a"]
+    command = [sys.executable, "-m", "wafer_triton", "generate", "--model", folder, "--prompt", "a"]
     done = subprocess.run(
         [*command, "--backend", "triton"],
         env=environment | {"CUDA_VISIBLE_DEVICES": ""},
@@ -213,17 +200,17 @@ def test_triton_without_a_gpu(folder):
 
 def test_a_folder_without_a_tokenizer(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    assert cli.main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
+    assert main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
     assert f"{tmp_path}: no tokenizer there (tokenizer.json); give the folder of a" in capsys.readouterr().err
     (tmp_path / "tokenizer.json").write_text("{")
-    assert cli.main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
+    assert main(["generate", "--model", str(tmp_path), "--prompt", "a"]) == 2
     assert f"{tmp_path}: no tokenizer that can be read (tokenizer.json)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("package", ["rich", "transformers"])
 def test_says_which_extra_is_missing(run, monkeypatch, package):
-    monkeypatch.delitem(sys.modules, "wafer_triton.draw.tables", raising=False)
-    monkeypatch.delattr("wafer_triton.draw.tables", raising=False)
+    monkeypatch.delitem(sys.modules, "wafer_triton.draw.progress", raising=False)
+    monkeypatch.delattr("wafer_triton.draw.progress", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     tokenizer_of.cache_clear()
     code, _, err = run()
@@ -266,52 +253,14 @@ def test_our_own_faults_are_not_hidden(run, monkeypatch):
 
 
 def test_characters_wait_for_their_last_byte(folder):
-    stream = cli.TextStream(folder, "é")
+    stream = TextStream(folder, "é")
     assert len(stream.prompt) == 2
-    tokens = cli.TextStream(folder, "aé🦊\n").prompt
+    tokens = TextStream(folder, "aé🦊\n").prompt
     assert [stream.push(token) for token in tokens] == ["a", "", "é", "", "", "", "🦊", "\n"]
     assert (stream.shown, stream.tokens, stream.rest()) == ("aé🦊\n", tokens, "")
 
 
 def test_half_a_character_at_the_end_is_shown(folder):
-    stream = cli.TextStream(folder, "a")
-    assert stream.push(cli.TextStream(folder, "é").prompt[0]) == ""
+    stream = TextStream(folder, "a")
+    assert stream.push(TextStream(folder, "é").prompt[0]) == ""
     assert stream.rest() == stream.shown == "\ufffd"
-
-
-def test_devices(capsys):
-    assert cli.main(["devices"]) == 0
-    out = capsys.readouterr().out
-    assert all(name in out for name in PRESETS) and "750 x 994" in out
-    assert cli.main(["devices", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert [one["name"] for one in listed] == list(PRESETS)
-    assert listed[0]["sram_bytes"] == 48 * 1024
-
-
-@pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_help_and_version_end_well(capsys, flag):
-    assert cli.main([flag]) == 0
-    assert "wafer-triton" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("args", [["--help"], ["generate", "--help"], ["devices"], ["devices", "--json"]])
-def test_light_commands_import_nothing_heavy(args):
-    code = f"""
-import sys
-from wafer_triton.cli.main import main
-assert main({args!r}) == 0
-heavy = {{"torch", "transformers", "triton", "safetensors"}} & set(sys.modules)
-assert not heavy, heavy
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_a_reader_that_left_is_no_fault_of_ours():
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "wafer_triton.cli.main", "devices"], stdout=writer, stderr=subprocess.PIPE
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (141, b"")

@@ -1,0 +1,20 @@
+"""`fit` writes where it is told to and nowhere else."""
+
+import pytest
+
+from wafer_triton.cli.main import main
+from wafer_triton.cost.constants import FOLDER
+
+
+@pytest.mark.slow
+def test_fit_without_a_folder_writes_nothing(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    packaged = {path: path.read_bytes() for path in FOLDER.iterdir() if path.is_file()}
+    times = {path: path.stat().st_mtime_ns for path in packaged}
+    assert main(["fit"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("nothing written; --out FOLDER writes the constants files\n")
+    assert "cycles" in out and "+-" in out
+    assert {path: path.stat().st_mtime_ns for path in packaged} == times
+    assert {path: path.read_bytes() for path in packaged} == packaged
+    assert list(tmp_path.iterdir()) == []

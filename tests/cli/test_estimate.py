@@ -1,0 +1,121 @@
+"""What `estimate`, `plan` and `sweep` print: units for people, full numbers for programs; and what they refuse."""
+
+import csv
+import json
+import re
+import shlex
+
+import pytest
+
+from wafer_triton.cli.main import main
+from wafer_triton.cost import estimate
+
+DECODE = "estimate decode --model llama2-13b --mesh 540 --context 4096"
+SWEEP = "sweep gemv --set k=48 --set n=48 --no-plot"
+NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?"
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Run a command line in a folder of its own: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(line):
+        return main(shlex.split(line)), *capsys.readouterr()
+
+    return command
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "estimate gemm --device wse3 --mesh 720 --m 5760 --k 720 --n 5760",
+        "estimate gemv --mesh 96x48 --k 720 --n 720 --groups 4",
+        DECODE,
+        "estimate prefill --model codellama-34b --mesh 600 --tokens 4096",
+        "estimate request --model llama3-8b --prefill-mesh 660 --decode-mesh 360 --input 2048 --output 12",
+        "estimate kv --model llama3-8b --mesh 360",
+        "estimate energy --seconds 1.2e-6 --against-seconds 0.336e-3",
+    ],
+    ids=lambda line: line.split()[1],
+)
+def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
+    code, out, _ = run(line)
+    title, *lines = out.splitlines()
+    assert code == 0 and "predicted on the wafer" in title and len(lines) > 2
+    for shown in lines:
+        value = re.split("  +", shown.strip())[-1]
+        if not re.match(NUMBER, value):
+            assert not re.search(r"\d", value), shown
+            continue
+        number, unit = re.fullmatch(rf"({NUMBER}) (\D+)", value).groups()
+        assert unit and len(number.replace(",", "").replace(".", "").strip("-0")) <= 4, shown
+
+
+def test_the_title_says_what_was_asked(run):
+    title = run(DECODE)[1].splitlines()[0]
+    assert title == "decode, predicted on the wafer: model llama2-13b, mesh 540, device wse2, context 4,096 tokens"
+    assert "model of the given sizes" in run("estimate kv --dim 64 --ffn 128 --heads 2 --mesh 16")[1]
+
+
+def test_json_holds_full_numbers(run):
+    code, out, err = run(f"{DECODE} --json")
+    exact = estimate.decode(model="llama2-13b", mesh=540, context=4096)
+    assert (code, out.count("\n")) == (0, 1) and "tokens/s" in err
+    assert json.loads(out)["cycles_per_layer"] == exact.cycles_per_layer
+
+
+def test_a_share_of_sram_bandwidth_is_called_so(run):
+    assert re.search(r"share of SRAM bandwidth +1\.\d+ %\n", run(DECODE)[1])
+
+
+def test_plans_have_units(run):
+    code, out, _ = run("plan --model smollm2-135m --input 64 --output 8 --step 150 --best 2")
+    title, head, _, *rows = out.splitlines()
+    assert code == 0 and len(rows) == 2
+    assert title.startswith("plans, the best first, predicted on the wafer: model smollm2-135m")
+    assert re.split("  +", head.strip()) == [
+        "prefill mesh", "decode mesh", "groups", "regions", "tokens per second", "prefill time", "decode time",
+        "KV cache",
+    ]  # fmt: skip
+    pattern = (
+        rf" *\d+ x \d+ cores +\d+ x \d+ cores +\d+ +\d+ +{NUMBER} tokens/s +{NUMBER} ms +{NUMBER} ms +{NUMBER} tokens"
+    )
+    assert all(re.fullmatch(pattern, row) for row in rows)
+
+
+def test_a_sweep_has_units_for_people_and_full_numbers_in_its_csv(run, tmp_path):
+    code, out, _ = run(f"{SWEEP} --over mesh --values 24,48 --out x.csv")
+    title, head, _, *rows, written = out.splitlines()
+    assert (code, written) == (0, "written: x.csv")
+    assert title == "gemv over mesh, predicted on the wafer: k 48 elements, n 48 elements, device wse2"
+    assert head.split()[:2] == ["mesh", "cycles"] and "time" in head
+    assert re.match(r"24 x 24 cores +[\d,.]+ ", rows[0]) and re.search(r" [\d.]+ (us|ns) ", rows[0])
+    with (tmp_path / "x.csv").open() as lines:
+        exact = [estimate.gemv(mesh=int(row["mesh"]), k=48, n=48).seconds == float(row["seconds"])
+                 for row in csv.DictReader(lines)]  # fmt: skip
+    assert exact == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--over mesh --values 8 --set mesh=3", "--set mesh=3: mesh takes its values from --values; leave it out"),
+        ("--over=--mesh --values 8 --set=--mesh=3", "mesh takes its values from --values"),
+        ("--over mesh --values 8 --out q.png", "--out q.png: CSV goes there, pictures beside it; give a name that"),
+        ("--over mesh --values 8 --out q.svg", "give a name that ends in .csv"),
+        ("--over mesh --values 20:10:5", "--values '20:10:5': FROM:TO:STEP counts upwards, and 20 lies above 10"),
+        ("--over mesh --values 1:2", "--values '1:2': write numbers as A,B,C or FROM:TO:STEP"),
+        ("--over mesh --values 8:16:0", "--values '8:16:0': write numbers as A,B,C or FROM:TO:STEP"),
+        ("--over mesh --values 8 --set groups", "--set 'groups': write NAME=VALUE"),
+    ],
+)
+def test_a_sweep_refuses(run, tmp_path, line, message):
+    code, out, err = run(f"{SWEEP} {line}")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_range_of_one_value(run):
+    assert len(json.loads(run(f"{SWEEP} --over mesh --values 8:8:4 --json")[1])["rows"]) == 1

@@ -1,0 +1,90 @@
+"""The parser, exit codes, and that light commands import nothing heavy."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from wafer_triton.cli.main import main, parser
+from wafer_triton.device import PRESETS
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "arguments are required: COMMAND; see `wafer-triton --help`"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["generate"], "arguments are required: --model, --prompt; see `wafer-triton generate --help`"),
+    ],
+)
+def test_a_line_that_is_no_command(capsys, args, message):
+    assert main(args) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_devices(capsys):
+    assert main(["devices"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in PRESETS) and "750 x 994" in out and "48 KiB" in out and "packets" in out
+    assert main(["devices", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [device["name"] for device in listed] == list(PRESETS)
+    assert listed[0]["sram_bytes"] == 48 * 1024
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_end_well(capsys, flag):
+    assert main([flag]) == 0
+    assert "wafer-triton" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--help"],
+        ["generate", "--help"],
+        ["devices"],
+        ["devices", "--json"],
+        ["estimate", "kv", "--model", "llama3-8b", "--mesh", "360"],
+    ],
+    ids=" ".join,
+)
+def test_light_commands_import_nothing_heavy(args):
+    code = f"""
+import sys
+from wafer_triton.cli.main import main
+assert main({args!r}) == 0
+heavy = {{"torch", "transformers", "triton", "safetensors", "rich"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_reader_that_left_is_no_fault_of_ours():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "wafer_triton", "devices"], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_every_command_has_its_help_and_json(capsys):
+    def leaves(parser, words=()):
+        nested = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
+        if not nested:
+            yield words, parser
+        for choices in nested:
+            for word, inner in choices.items():
+                yield from leaves(inner, (*words, word))
+
+    known = dict(leaves(parser()))
+    assert len(known) == 18
+    for words, command in known.items():
+        assert command.description and "--json" in command.format_help(), words
+
+
+def test_the_package_is_the_command_line():
+    done = subprocess.run([sys.executable, "-m", "wafer_triton", "fly"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("wafer-triton: error: ")

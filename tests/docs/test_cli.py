@@ -1,0 +1,143 @@
+"""docs/cli.md: its commands and options are the parser's, and its examples print what it shows.
+
+Run as a program, it writes the outputs anew: all that are the same every time, or with `--all` those of the commands
+that run a model as well.
+"""
+
+import argparse
+import io
+import os
+import re
+import shlex
+import sys
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from wafer_triton.cli.main import main, parser
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+TIMED = ("generate", "perplexity", "precision")  # they run a checkpoint and print times of this machine
+FITTED = ("validate", "fit")  # slow, and a solver's last digits are its own
+BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
+MORE = "...\n"  # an example that ends with it goes on like that
+
+
+def text():
+    return PAGE.read_text(encoding="utf-8")
+
+
+def sections():
+    """The text of the page by its headings of the third level, which are commands."""
+    pieces = re.split(r"^(#+ .*)$", text(), flags=re.MULTILINE)
+    return {head.removeprefix("### "): body for head, body in zip(pieces[1::2], pieces[2::2], strict=True)}
+
+
+def commands(of=None):
+    """The parsers of all commands by name, those of kinds as `compare gemm`."""
+    known = {}
+    for action in (of or parser())._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                known |= {name: inner} | {f"{name} {kind}": nested for kind, nested in commands(inner).items()}
+    return known
+
+
+def options(name):
+    """All options of a command and of its kinds."""
+    parsers = [inner for known, inner in commands().items() if known.split()[0] == name]
+    return {flag for inner in parsers for flag in inner._option_string_actions} - {"-h", "--help"}
+
+
+def output(line):
+    """What a command prints for people."""
+    stream = io.StringIO()
+    with redirect_stdout(stream), redirect_stderr(io.StringIO()):
+        assert main(shlex.split(line)) == 0, line
+    return "".join(f"{shown.rstrip()}\n" for shown in stream.getvalue().splitlines())
+
+
+def without_numbers(printed):
+    return re.sub(r" *[+-]?\d[\d,.]*", " #", printed)
+
+
+def examples(but=TIMED):
+    return [line for line, _ in BLOCK.findall(text()) if line.split()[0] not in but]
+
+
+def test_every_command_has_a_section_and_an_example():
+    names = {name.split()[0] for name in commands()}
+    shown = [line.split() for line, _ in BLOCK.findall(text())]
+    assert names <= set(sections())
+    assert {words[0] for words in shown} == names
+    assert {words[1] for words in shown if words[0] == "estimate"} == {
+        name.split()[1] for name in commands() if name.startswith("estimate ")
+    }
+
+
+def test_every_heading_of_a_command_is_one():
+    heads = re.findall(r"^### (.*)$", text(), re.MULTILINE)
+    assert heads == list(dict.fromkeys(heads)) and set(heads) <= set(commands())
+    for name in re.findall(r"`((?:compare|estimate) [a-z]+)`", text()):
+        assert name in commands()
+
+
+@pytest.mark.parametrize("name", sorted({name.split()[0] for name in commands()}))
+def test_a_section_names_the_options_of_its_command(name):
+    named, shared = (set(re.findall(r"--[a-z][a-z-]*", sections()[head])) for head in (name, "## Shared options"))
+    assert named <= options(name)
+    assert options(name) <= named | shared | {"--json"}
+
+
+def test_shared_options_exist():
+    assert set(re.findall(r"^\| `(--[a-z]+)`", sections()["## Shared options"], re.MULTILINE)) <= options("generate")
+
+
+@pytest.mark.parametrize("line", examples(but=()))
+def test_an_example_parses_and_shows_something(line):
+    assert callable(parser().parse_args(shlex.split(line)).run)
+    assert dict(BLOCK.findall(text()))[line].strip()
+
+
+@pytest.mark.parametrize("line", examples(but=TIMED + FITTED))
+def test_an_example_prints_what_is_shown(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert output(line) == dict(BLOCK.findall(text()))[line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [line for line in examples() if line.split()[0] in FITTED])
+def test_a_fitted_example_begins_as_is_shown(line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shown = dict(BLOCK.findall(text()))[line]
+    assert shown.endswith(MORE) and len(shown) > 500
+    assert without_numbers(output(line)).startswith(without_numbers(shown.removesuffix(MORE)))
+
+
+def test_exit_codes_are_listed():
+    assert re.findall(r"^\| (\d+) \|", text(), re.MULTILINE) == ["0", "1", "2", "130", "141"]
+
+
+def rewrite(whole):
+    """Write the examples' outputs anew, as long as they are shown now."""
+    root = os.getcwd()
+
+    def block(match):
+        line, shown = match.groups()
+        if line.split()[0] in TIMED and not whole:
+            return match[0]
+        os.chdir(root if line.split()[0] in TIMED else tempfile.mkdtemp())
+        printed = output(line).splitlines(keepends=True)
+        os.chdir(root)
+        if shown.endswith(MORE):
+            printed = [*printed[: shown.count("\n") - 1], MORE]
+        return f"```console\n$ wafer-triton {line}\n{''.join(printed)}```"
+
+    page = BLOCK.sub(block, text())
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite("--all" in sys.argv)

@@ -1,0 +1,135 @@
+"""`wafer-triton generate`: a text continued by a decoder on a mesh of virtual cores."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from itertools import chain, islice
+from pathlib import Path
+from time import perf_counter
+
+from wafer_triton.cli.options import CHECKPOINT, EXECUTION, PLACE, Command, count, executor_of, mesh_of, option, people
+from wafer_triton.errors import CacheError, ShapeError
+
+
+def generate(args: argparse.Namespace) -> int:
+    """continue a text greedily, every matrix product on a mesh of virtual cores"""
+    mesh = mesh_of(args)
+    if not args.prompt:
+        raise ShapeError("the prompt is empty; give at least one character")
+    from wafer_triton.draw.generation import Generation, generation_tables, regions_table
+    from wafer_triton.draw.progress import Progress
+    from wafer_triton.models.checkpoint.fetch import resolve
+    from wafer_triton.models.decoder import WaferForCausalLM
+
+    stream = people(args)
+    executor = executor_of(args)
+    folder = resolve(args.model)
+    text = TextStream(folder, args.prompt)
+    longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
+    if args.max_length and longest > args.max_length:
+        raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
+    begun = perf_counter()
+    with Progress() as progress:
+        model = WaferForCausalLM.from_pretrained(
+            folder,
+            mesh=mesh,
+            device=args.device,
+            dtype=args.dtype,
+            accumulate=args.accumulate,
+            max_length=args.max_length or len(text.prompt) + args.max_new_tokens,
+            max_prompt=len(text.prompt),
+            executor=executor,
+            progress=progress,
+        )
+        loaded = perf_counter()
+        tokens = model.generate(text.prompt, args.max_new_tokens, progress)
+        first = list(islice(tokens, 1))
+    prefilled, interrupted = perf_counter(), False
+    try:
+        for token in chain(first, tokens):
+            print(text.push(token), end="", file=stream, flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+    ended = perf_counter()
+    print(text.rest(), file=stream, flush=True)
+    generation = Generation(
+        text=text.shown,
+        tokens=text.tokens,
+        prompt_tokens=len(text.prompt),
+        steps=model.count - len(text.prompt),
+        settings={name: getattr(args, name) for name in ("dtype", "accumulate", "exchange")}
+        | {"backend": type(model.executor).__name__.removesuffix("Executor").lower()},
+        mesh=model.block.mesh,
+        prefill_mesh=model.placement.prefill.mesh,
+        regions=model.regions,
+        account=model.account(),
+        load_seconds=loaded - begun,
+        prefill_seconds=prefilled - loaded,
+        decode_seconds=ended - prefilled,
+        interrupted=interrupted,
+    )
+    print(f"\n{generation_tables(generation)}", file=stream)
+    if args.regions:
+        print(f"\n{regions_table(model.regions)}", file=stream)
+    if args.json:
+        print(json.dumps(generation.as_json()))
+    if interrupted:
+        print(f"interrupted after {len(text.tokens)} tokens", file=sys.stderr)
+    return 130 if interrupted else 0
+
+
+class TextStream:
+    """A prompt's tokens, and the text of new ones as they come; raises CheckpointError without a tokenizer.
+
+    The bytes of one character may be spread over tokens, so text that ends in the middle of one waits for the rest.
+    """
+
+    def __init__(self, folder: Path, prompt: str) -> None:
+        from wafer_triton.models.checkpoint.text import tokenizer_of
+
+        self._tokenizer = tokenizer_of(folder)
+        self.prompt: list[int] = self._tokenizer(prompt)["input_ids"]
+        self.tokens: list[int] = []
+        self.shown = ""
+        # With the prompt in front, a tokenizer that strips the first space does not strip that of the new text.
+        self._start = len(self._decode())
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, which may be none."""
+        self.tokens.append(token)
+        return "" if self._decode().endswith("\ufffd") else self.rest()
+
+    def rest(self) -> str:
+        """The text not shown yet, complete or not."""
+        new = self._decode()[self._start + len(self.shown) :]
+        self.shown += new
+        return new
+
+    def _decode(self) -> str:
+        tokens = self.prompt + self.tokens
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+
+COMMANDS = (
+    Command(
+        "generate",
+        generate,
+        (
+            CHECKPOINT,
+            option("--prompt", required=True, help="the text to continue, as it is (no chat template)"),
+            option("--max-new-tokens", type=count, default=32, metavar="N", help="stop after N (default: %(default)s)"),
+            option(
+                "--max-length",
+                type=count,
+                metavar="N",
+                help="tokens that the KV cache holds (default: as many as needed)",
+            ),
+            option("--regions", action="store_true", help="list which blocks lie on which region"),
+            *PLACE,
+            *EXECUTION,
+        ),
+    ),
+)

@@ -1,0 +1,122 @@
+"""What commands share: how a command is described, its options and their types, and where its answer goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from wafer_triton.mesh import Mesh, as_mesh
+
+if TYPE_CHECKING:
+    from wafer_triton.emulate.executor import Executor
+
+Option = tuple[tuple[str, ...], dict[str, Any]]
+DTYPES = ("fp16", "bf16", "fp32")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its function, whose docstring is its help unless `about` is given, and its options but for `--json`.
+
+    One with `kinds` runs one of these instead, which is then `args.kind`.
+    """
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    options: tuple[Option, ...] = ()
+    about: str = ""
+    kinds: tuple[Command, ...] = ()
+
+    def add_to(self, commands: Any) -> argparse.ArgumentParser:
+        """Add the command to argparse's subparsers."""
+        about = self.about or self.run.__doc__
+        parser: argparse.ArgumentParser = commands.add_parser(self.name, help=about, description=about)
+        if self.kinds:
+            kinds = parser.add_subparsers(metavar="KIND", required=True)
+            for kind in self.kinds:
+                kind.add_to(kinds).set_defaults(kind=kind.name)
+            return parser
+        for flags, settings in (*self.options, JSON):
+            parser.add_argument(*flags, **settings)
+        parser.set_defaults(run=self.run)
+        return parser
+
+
+def option(*flags: str, **settings: Any) -> Option:
+    """What argparse's `add_argument` takes."""
+    return flags, settings
+
+
+def count(text: str) -> int:
+    """The type of an option that takes a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def size(flag: str, about: str) -> Option:
+    """A required option that takes a whole number of at least 1."""
+    return option(flag, type=count, required=True, metavar="N", help=about)
+
+
+JSON = option("--json", action="store_true", help="last line of stdout is one JSON object, the rest goes to stderr")
+DEVICE = option("--device", default="wse2", help="a preset, see `wafer-triton devices` (default: %(default)s)")
+DTYPE = option("--dtype", default="fp16", choices=DTYPES, help="of tiles (default: %(default)s)")
+MESH = option("--mesh", required=True, metavar="P|RxC", help="cores of a region, 64 or 48x64")
+CHECKPOINT = option(
+    "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"
+)
+PLACE = (
+    DEVICE,
+    option(
+        "--mesh", default="16", metavar="P|RxC|plan",
+        help="virtual cores of a region, 16 or 16x24; plan: fastest on the wafer, slow here (default: %(default)s)",
+    ),
+)  # fmt: skip
+EXECUTION = (
+    DTYPE,
+    option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
+    option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
+    option("--backend", choices=("torch", "triton"), help="default: triton where there is a GPU, else torch"),
+)
+
+
+def given(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of a command by name, without what every command has."""
+    return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
+
+
+def mesh_of(args: argparse.Namespace) -> Mesh | None:
+    """The mesh of `PLACE`; None leaves it to the cost model."""
+    return None if args.mesh == "plan" else as_mesh(args.mesh, args.device)
+
+
+def executor_of(args: argparse.Namespace) -> Executor:
+    """The executor of `EXECUTION`."""
+    import torch
+
+    from wafer_triton import ops
+
+    # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
+    torch.set_num_threads(1)
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    device = "cuda" if torch.cuda.is_available() and not interpreted else "cpu"
+    return ops.executor(args.backend, args.exchange, device)
+
+
+def people(args: argparse.Namespace) -> TextIO:
+    """The stream that people read."""
+    return sys.stderr if args.json else sys.stdout
+
+
+def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
+    """Print `texts` for people and, with `--json`, `answer` for programs; the exit code of a success."""
+    print(*texts, sep="\n", file=people(args))
+    if args.json:
+        print(json.dumps(answer))
+    return 0

@@ -1,0 +1,127 @@
+"""One generated text: what its run did, and what the same rounds would take on the wafer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wafer_triton.count.account import Account
+from wafer_triton.draw.tables import records, table
+from wafer_triton.draw.units import EMULATED, PREDICTED, shown
+from wafer_triton.mesh import Mesh
+
+if TYPE_CHECKING:
+    from wafer_triton.models.place.regions import Region
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generated text and what its run did; seconds are emulation time but for those in `predicted`."""
+
+    text: str
+    tokens: list[int]
+    prompt_tokens: int
+    steps: int  # decode steps; prefill made the first token
+    settings: Mapping[str, str]  # dtype, accumulate, exchange, backend
+    mesh: Mesh
+    prefill_mesh: Mesh
+    regions: list[Region]
+    account: Account
+    load_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    interrupted: bool = False
+    predicted: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # on the wafer, by phase and field
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Emulated decode steps a second; of a run that took none, its prefill's token."""
+        if self.steps:
+            return self.steps / self.decode_seconds
+        return len(self.tokens) / self.prefill_seconds if self.prefill_seconds else 0.0
+
+    @property
+    def sram_peak_bytes(self) -> int:
+        """The fullest core, of all regions and of every schedule that ran."""
+        return max(self.account.sram_peak_bytes, *(region.sram_peak_bytes for region in self.regions))
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        account = self.account
+        return {
+            "text": self.text,
+            "tokens": self.tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "interrupted": self.interrupted,
+            "tokens_per_second": self.tokens_per_second,
+            "load_seconds": self.load_seconds,
+            "prefill_seconds": self.prefill_seconds,
+            "decode_seconds": self.decode_seconds,
+            "predicted": {phase: dict(values) for phase, values in self.predicted.items()},
+            "device": self.mesh.device.name,
+            "mesh": str(self.mesh),
+            "prefill_mesh": str(self.prefill_mesh),
+            **self.settings,
+            "sram_bytes": self.mesh.device.sram_bytes,
+            "sram_peak_bytes": self.sram_peak_bytes,
+            "rounds": account.rounds,
+            "hops": account.hops,
+            "messages": account.messages,
+            "link_bytes": account.link_bytes,
+            "busiest_link_bytes": account.busiest_link_bytes,
+            "regions": [
+                {
+                    "origin": list(region.mesh.origin),
+                    "mesh": str(region.mesh),
+                    "blocks": list(region.blocks),
+                    "sram_peak_bytes": region.sram_peak_bytes,
+                }
+                for region in self.regions
+            ],
+        }
+
+
+def generation_tables(generation: Generation) -> str:
+    """The short tables under a generated text: what was counted, emulated and, where it is known, predicted."""
+    device, account, settings = generation.mesh.device, generation.account, generation.settings
+    kinds = Counter(str(region.mesh) for region in generation.regions)
+    same = str(generation.prefill_mesh) == str(generation.mesh)
+    sram_peak = shown("sram_peak_bytes", generation.sram_peak_bytes)
+    counted = (
+        ("device", f"{device.name}, {device.rows} x {device.cols} cores"),
+        (
+            "mesh",
+            f"{generation.mesh}{'' if same else f', prefill on {generation.prefill_mesh}'}, "
+            f"{settings['dtype']} tiles, {settings['accumulate']} sums",
+        ),
+        ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
+        ("regions", f"{len(generation.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
+        ("SRAM peak", f"{sram_peak} of a core's {shown('sram_bytes', device.sram_bytes)}"),
+        ("rounds", shown("rounds", account.rounds)),
+        ("hops", f"{shown('hops', account.hops)} on the critical path"),
+        ("bytes over links", shown("link_bytes", account.link_bytes)),
+    )
+    prompt, prefill = shown("tokens", generation.prompt_tokens), shown("seconds", generation.prefill_seconds)
+    decode = shown("tokens_per_second", generation.tokens_per_second) if generation.steps else "no step"
+    emulated = (("emulated prefill", f"{prompt} in {prefill}"), ("emulated decode", decode))
+    tables = [
+        table(("", ""), counted, left=2),
+        table(("", ""), emulated, left=2, title=EMULATED),
+    ]
+    if generation.predicted:
+        phases = [{"phase": f"predicted {phase}"} | dict(values) for phase, values in generation.predicted.items()]
+        tables.append(records(phases, title=PREDICTED, labels={"phase": ""}))
+    return "\n\n".join(tables)
+
+
+def regions_table(regions: Iterable[Region]) -> str:
+    """Where every block lies on the device."""
+    rows = []
+    for number, region in enumerate(regions):
+        first, last = region.blocks[0], region.blocks[-1]
+        blocks = first if first == last else f"{first} to {last}"
+        sram_peak = shown("sram_peak_bytes", region.sram_peak_bytes)
+        rows.append((str(number), str(region.mesh.origin), str(region.mesh), sram_peak, blocks))
+    return table(("region", "origin", "cores", "SRAM peak", "blocks"), rows, title="regions", left=5)
