@@ -34,6 +34,7 @@ class DecoderShape:
     tie_word_embeddings: bool = False
     qkv_bias: bool = False  # on the projections of queries, keys and values (Qwen2)
     qk_norm: bool = False  # RMSNorm of each query and key head before RoPE (Qwen3)
+    rotary: bool = True  # rotary position embedding; the measured program has none
     name: str = "decoder"
 
     def __post_init__(self) -> None:
@@ -45,7 +46,10 @@ class DecoderShape:
                 f"{self.name}: num_attention_heads = {self.num_attention_heads} is not a multiple of "
                 f"num_key_value_heads = {self.num_key_value_heads}; each key head serves a whole group of query heads"
             )
-        if self.head_dim % 2:
+        alike = self.num_attention_heads == self.num_key_value_heads
+        if not self.rotary and (self.qkv_bias or self.qk_norm or not alike):
+            raise ConfigError(f"{self.name}: without rotary embedding no bias, head norm or grouped keys are computed")
+        if self.rotary and self.head_dim % 2:
             raise ConfigError(f"{self.name}: head_dim = {self.head_dim} is odd; rotary embedding turns pairs")
 
     @property
@@ -61,11 +65,12 @@ class DecoderShape:
     def measured(self) -> DecoderShape:
         """The shape of the program that WaferLLM measured for this model: one head, keys and values as wide as queries.
 
-        No bias, no norm of heads, no head and no embedding. Source: the public kernels of WaferLLM (OSDI'25).
+        No bias, norm of heads or rotary embedding, no head and no embedding. Source: the public kernels of WaferLLM
+        (OSDI'25).
         """
         return DecoderShape(
             self.hidden_size, self.intermediate_size, self.num_hidden_layers, 1, 1, self.q_width, 0,
-            rms_norm_eps=self.rms_norm_eps, name=self.name,
+            rms_norm_eps=self.rms_norm_eps, rotary=False, name=self.name,
         )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
@@ -14,10 +14,8 @@ from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, schedule
-from wafer_triton.schedule.rounds import Schedule
 
 PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
-_PASSING = ("x", "keys", "values")  # resident in a schedule, but the region's or the prompt's, not the block's
 
 
 @dataclass(frozen=True)
@@ -30,32 +28,8 @@ class Region:
     sram_by_buffer: dict[str, int]
 
 
-@dataclass(frozen=True)
-class Need:
-    """Bytes on a core, by buffer: what stays (weights, caches), and the most that comes and goes."""
-
-    stays: dict[str, int]
-    passes: dict[str, int]
-
-    def beside(self, other: Need) -> Need:
-        """Both phases of a block in the same memory: the larger of everything."""
-        stays = {name: max(self.stays.get(name, 0), other.stays.get(name, 0)) for name in self.stays | other.stays}
-        return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
-
-
-def total(needs: Iterable[Need]) -> dict[str, int]:
-    """What a core holds at the most, by buffer: all blocks' weights and caches, the largest working set of any."""
-    held: dict[str, int] = {}
-    passing: dict[str, int] = {}
-    for one in needs:
-        for name, size in one.stays.items():
-            held[name] = held.get(name, 0) + size
-        passing = max(passing, one.passes, key=lambda live: sum(live.values()))
-    return held | passing
-
-
 @lru_cache(maxsize=256)
-def decode_need(block: Block, kind: str) -> Need:
+def decode_need(block: Block, kind: str) -> sram.Need:
     """What a block of this kind needs per core for decode."""
     d = decode_blocks
     made: dict[str, tuple[tuple[Any, ...], ...]] = {
@@ -63,10 +37,10 @@ def decode_need(block: Block, kind: str) -> Need:
         "ffn": ((d.ffn,),),
         "head": ((d.head, block.batch),),
     }
-    return _need(schedule(make, block, *args) for make, *args in made[kind])
+    return sram.need(schedule(make, block, *args) for make, *args in made[kind])
 
 
-def prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need:
+def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
     """What a block needs per core for prefill on a square mesh, with so many new and past tokens on each row."""
     found = _prefill_need(block, kind, tokens, past if kind == "attention" else 0)
     if isinstance(found, str):
@@ -75,25 +49,12 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need:
 
 
 @lru_cache(maxsize=256)
-def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> Need | str:
+def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need | str:
     """The need, or why it is too much: that takes as long to find out."""
     try:
-        return _need([schedule(PREFILL[kind], block, tokens, past)])
+        return sram.need([schedule(PREFILL[kind], block, tokens, past)])
     except SramError as error:
         return str(error)
-
-
-def _need(built: Iterable[Schedule]) -> Need:
-    stays: dict[str, int] = {}
-    passes: dict[str, int] = {}
-    made = list(built)
-    for one in made:
-        kept = (buffer for buffer in one.buffers.values() if buffer.role == "resident" and buffer.name not in _PASSING)
-        stays |= {buffer.name: buffer.bytes for buffer in kept}
-    for one in made:
-        live = {name: size for name, size in sram.account(one).by_buffer.items() if name not in stays}
-        passes = max(passes, live, key=lambda some: sum(some.values()))
-    return Need(stays, passes)
 
 
 @dataclass(frozen=True)
@@ -118,7 +79,7 @@ class Placement:
         to and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it
         names the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
         """
-        head, shared = head_block(decode), prefill.mesh == decode.mesh.square()
+        head, shared = decode_blocks.head_block(decode), prefill.mesh == decode.mesh.square()
         tokens = _first(lambda one: all(_alone(decode, prefill, kind, *one) for kind in KINDS), prefill, max_prompt)
         if tokens is None:
             for kind in KINDS:  # the one that fails says so
@@ -159,17 +120,17 @@ class Placement:
         except SramError as too_much:
             return str(too_much)
         needs = {kind: one.beside(two) if shared else two for kind, (one, two) in both.items()}
-        held = max((total(needs[kind] for kind in mix) for mix in mixes), key=lambda one: sum(one.values()))
+        held = max((sram.total(needs[kind] for kind in mix) for mix in mixes), key=lambda one: sum(one.values()))
         peak = sum(held.values())
         buffers = ", ".join(f"{name} {size:,} B" for name, size in held.items())
         return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"
 
 
-def _needs(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> tuple[Need, Need]:
+def _needs(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> tuple[sram.Need, sram.Need]:
     """A block's needs in both phases; SramError if a schedule does not fit, or the block beside its prefill."""
     found = decode_need(decode, kind), prefill_need(prefill, kind, tokens, past)
     if prefill.mesh == decode.mesh.square():
-        peak, limit = sum(total([found[0].beside(found[1])]).values()), decode.mesh.device.sram_bytes
+        peak, limit = sum(sram.total([found[0].beside(found[1])]).values()), decode.mesh.device.sram_bytes
         if peak > limit:
             raise SramError(
                 f"{kind} on mesh {decode.mesh}: core {decode.mesh.origin} (and every other) needs {peak:,} B for "
@@ -186,7 +147,7 @@ def _alone(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> 
     return True
 
 
-def _smallest(decode: Block, prefill: Block, kind: str, mesh: Mesh) -> tuple[Need, Need]:
+def _smallest(decode: Block, prefill: Block, kind: str, mesh: Mesh) -> tuple[sram.Need, sram.Need]:
     """A block's needs on another mesh, for a prompt that goes token by token; a prefill mesh of its own stays."""
     shared = prefill.mesh == decode.mesh.square()
     other = replace(prefill, mesh=mesh.square()) if shared else prefill
@@ -205,20 +166,20 @@ def _first(fits: Callable[[tuple[int, int]], bool], prefill: Block, count: int) 
     return None
 
 
-def _regions(mesh: Mesh, kinds: dict[str, Need], layers: int, head: Block) -> tuple[Region, ...]:
+def _regions(mesh: Mesh, kinds: dict[str, sram.Need], layers: int, head: Block) -> tuple[Region, ...]:
     limit, needs = mesh.device.sram_bytes, kinds | {"head": decode_need(head, "head")}
     packed: list[tuple[Mesh, list[str]]] = []
     for name in [f"layer {layer} {kind}" for layer in range(layers) for kind in KINDS] + ["head"]:
         on = head.mesh if name == "head" else mesh
         last = [*packed[-1][1], name] if packed and packed[-1][0] == on else []
-        if last and sum(total(needs[one.split()[-1]] for one in last).values()) <= limit:
+        if last and sum(sram.total(needs[one.split()[-1]] for one in last).values()) <= limit:
             packed[-1][1].append(name)
         else:
             packed.append((on, [name]))
     origins = _place([mesh for mesh, _ in packed])
     found = []
     for (on, names), origin in zip(packed, origins, strict=True):
-        held = total(needs[one.split()[-1]] for one in names)
+        held = sram.total(needs[one.split()[-1]] for one in names)
         found.append(Region(replace(on, origin=origin), tuple(names), sum(held.values()), held))
     return tuple(found)
 
@@ -226,24 +187,7 @@ def _regions(mesh: Mesh, kinds: dict[str, Need], layers: int, head: Block) -> tu
 def decode_regions(block: Block) -> tuple[Region, ...]:
     """Where the blocks of decode would lie alone, which is quick to find out; raises as `Placement.make`."""
     needs = {kind: decode_need(block, kind) for kind in KINDS}
-    return _regions(block.mesh, needs, block.shape.num_hidden_layers, head_block(block))
-
-
-def head_block(block: Block) -> Block:
-    """The block on the smallest whole multiple of its mesh that holds the LM head; MeshError if the device does not."""
-    mesh, device = block.mesh, block.mesh.device
-    for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
-        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
-        try:
-            schedule(decode_blocks.head, bigger, block.batch)
-        except SramError as error:
-            reason = error
-            continue
-        return bigger
-    raise MeshError(
-        f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
-        f"take another mesh or a larger device ({reason})"
-    )
+    return _regions(block.mesh, needs, block.shape.num_hidden_layers, decode_blocks.head_block(block))
 
 
 def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:

@@ -4,8 +4,9 @@
     >>> estimate.gemm(device="wse3", mesh=720, m=5760, k=720, n=5760).cycles
     >>> estimate.decode(device="wse2", model="llama2-13b", mesh=540, context=4096).tokens_per_second
 
-No torch and no GPU: nothing runs. Sizes are those of whole matrices and models. All raise WaferError for a user's
-mistake, in one line.
+No torch and no GPU: nothing runs. Sizes are those of whole matrices and models. Of a model, `program` "true" (the
+default) is what `generate` runs, with fp16 sums; "measured" is the program of WaferLLM's measurements (see
+`wafer_triton.cost.layers`). All raise WaferError for a user's mistake, in one line.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wafer_triton.cost import layers, programs, rivals
+from wafer_triton.cost import layers, rivals
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.model_presets import ModelSizes, model_sizes
-from wafer_triton.cost.price import Cost
-from wafer_triton.cost.residency import Residency, decode_residency, layers_per_region, prefill_residency
-from wafer_triton.cost.steps import best_groups
+from wafer_triton.cost.price import Cost, price
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import DeviceError, MeshError, ShapeError
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.schedule import gemm as gemm_schedules
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
+from wafer_triton.shapes import DecoderShape, shape_of
 
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
@@ -50,8 +52,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Layered:
-    """A predicted phase of inference; only the layers count, no embedding and no head."""
+    """A predicted phase of inference: all layers and, in the true program, the head; the embedding is a look-up."""
 
+    program: str  # "true" or "measured"
     tokens_per_second: float
     cycles_per_layer: float
     compute_cycles_per_layer: float
@@ -61,6 +64,7 @@ class Layered:
     mac_utilisation: float
     sram_utilisation: float  # share of their SRAM bandwidth
     joules_per_token: float
+    head_cycles: float  # 0 in the measured program
     steps: dict[str, float]  # cycles of a layer's steps by name
 
 
@@ -68,6 +72,7 @@ class Layered:
 class Request:
     """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
 
+    program: str  # "true" or "measured"
     tokens_per_second: float  # output tokens over the whole time
     prefill_seconds: float
     replacement_seconds: float
@@ -106,13 +111,15 @@ def gemm(
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     on, c = _on(device, mesh)
-    programs.tiles(1, m, k, n)
+    tiles(1, m, k, n)
+    name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(on, rivals.gemm(on, m, k, n, dtype_name(dtype), algorithm, c), c, dtype, algorithm)
-    if algorithm not in programs.GEMM_ALGORITHMS:
-        known = ", ".join((*programs.GEMM_ALGORITHMS, *rivals.ASSUMED))
+        return _kernel(on, rivals.gemm(on, m, k, n, name, algorithm, c), c, name, algorithm)
+    if algorithm not in gemm_schedules.ALGORITHMS:
+        known = ", ".join((*gemm_schedules.ALGORITHMS, *rivals.ASSUMED))
         raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {known}")
-    return _kernel(on, cost(programs.gemm(on, m, k, n, dtype_name(dtype), algorithm), c), c, dtype)
+    options = (("algorithm", algorithm), ("skew", "host"), ("sums", name))
+    return _kernel(on, price(recipe("gemm", on, name, ((m, k), (k, n)), options).schedule, c), c, name)
 
 
 def gemv(
@@ -124,68 +131,87 @@ def gemv(
     `groups` is the number of groups on the first of two levels (None: the best).
     """
     on, c = _on(device, mesh)
-    programs.tiles(1, k, n)
+    tiles(1, k, n)
+    name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(on, rivals.gemv(on, k, n, dtype_name(dtype), algorithm, c), c, dtype, algorithm)
+        return _kernel(on, rivals.gemv(on, k, n, name, algorithm, c), c, name, algorithm)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     tree = _groups(groups)
     if algorithm == "ktree" and tree is None:
-        tree = best_groups(on.length("y"), c)
-    return _kernel(on, cost(programs.gemv(on, k, n, dtype_name(dtype), algorithm, tree), c), c, dtype)
+        tree = layers.best_groups(on.length("y"), c)
+    options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
+    return _kernel(on, price(recipe("gemv", on, name, ((1, k), (k, n)), options).schedule, c), c, name)
 
 
 def decode(
-    *, device: str | Device = "wse2", model: str | ModelSizes, mesh: Any, context: int, groups: int | None = None
-) -> Layered:
-    """One token at a cache of `context` tokens."""
+    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
+    program: str = "true",
+) -> Layered:  # fmt: skip
+    """One token, after which the cache holds `context` tokens."""
     on, c = _on(device, mesh)
-    sizes = model_sizes(model)
-    programs.tiles(1, context)
-    decode_residency(sizes, on, context).check(on)
-    steps = layers.decode_layer(sizes, on, context, c, _groups(groups))
-    return _layered(on, sizes, steps, 1, c)
+    shape = shape_of(model)
+    tiles(1, context)
+
+    def block(at: Mesh) -> layers.Block:
+        return layers.decode_block(shape, at, context, c, _groups(groups), program)
+
+    sram.fitting(lambda at: layers.check_decode(block(at)), on)
+    steps = layers.decode_steps(block(on), context, c)
+    head = layers.head_steps(block(on), 1, c) if block(on).shape.vocab_size else {}
+    return _layered(on, shape, steps, head, 1, c, program)
 
 
-def prefill(*, device: str | Device = "wse2", model: str | ModelSizes, mesh: Any, tokens: int) -> Layered:
+def prefill(
+    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true"
+) -> Layered:
     """A prompt of `tokens` tokens."""
     on, c = _on(device, mesh)
-    sizes = model_sizes(model)
-    programs.tiles(1, tokens)
-    prefill_residency(sizes, on, tokens).check(on)
-    return _layered(on, sizes, layers.prefill_layer(sizes, on, tokens, c), tokens, c)
+    shape = shape_of(model)
+    tiles(1, tokens)
+    block = sram.fitting(lambda at: layers.check_prefill(layers.prefill_block(shape, at, c, program), tokens), on)
+    steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c)
+    after = layers.decode_block(shape, on, tokens, c, program=program)  # the head works on the last token alone
+    head = layers.head_steps(after, 1, c) if after.shape.vocab_size else {}
+    return _layered(on, shape, steps, head, tokens, c, program)
 
 
 def request(
-    *, device: str | Device = "wse2", model: str | ModelSizes, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None,
+    *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
+    output: int, groups: int | None = None, program: str = "true",
 ) -> Request:  # fmt: skip
     """A prompt of `input` tokens and `output` tokens of answer.
 
     Assumed: layers that do not fit one region pass the activation on over a mesh's length; weights and cache cross the
     middle of the smaller mesh once when they are placed anew, all its rows at a time.
     """
-    first = prefill(device=device, model=model, mesh=prefill_mesh, tokens=input)
+    first = prefill(device=device, model=model, mesh=prefill_mesh, tokens=input, program=program)
     on, c = _on(device, decode_mesh)
-    before, sizes = as_mesh(prefill_mesh, on.device), model_sizes(model)
-    programs.tiles(1, output)
-    held = decode_residency(sizes, on, input + output)
-    held.check(on)
+    before, shape = as_mesh(prefill_mesh, on.device), shape_of(model)
+    tiles(1, output)
+
+    def block(at: Mesh, context: int) -> layers.Block:
+        return layers.decode_block(shape, at, context, c, _groups(groups), program)
+
+    last = input + output
+    held = sram.fitting(lambda at: layers.check_decode(block(at, last)), on)
     available = _regions(on, c)
-    needed = -(-sizes.layers // max(1, layers_per_region(held, on)))
+    needed = -(-shape.num_hidden_layers // max(1, _layers_per_region(held, on)))
+    head = layers.total(layers.head_steps(block(on, last), 1, c)).cycles if block(on, last).shape.vocab_size else 0.0
+    handing_on = (needed - 1) * (c.hop_cycles * on.shape[1] + c.stage_cycles)
     rows = on.shape[0]
     cycles, context = 0.0, input
-    while context < input + output:  # a layer's cost changes when a row takes one more token
-        last = min(input + output, -(-context // rows) * rows + 1)
-        one = layers.layer_cost(layers.decode_layer(sizes, on, context, c, _groups(groups))).cycles * sizes.layers
-        handing_on = (needed - 1) * (c.hop_cycles * on.shape[1] + c.stage_cycles)
-        cycles += (last - context) * (one + handing_on)
-        context = last
-    placing = _placing(sizes, input, min(before.rows, on.rows), before.cols + on.cols, c)
+    while context < last:  # a layer's cost changes when a row takes one more token
+        after = min(last, -(-context // rows) * rows + 1)
+        layer = layers.total(layers.decode_steps(block(on, context), context, c)).cycles
+        cycles += (after - context) * (layer * shape.num_hidden_layers + head + handing_on)
+        context = after
+    placing = _placing(shape, input, min(before.rows, on.rows), before.cols + on.cols, c)
     replacement, decoding = placing / on.device.clock_hz, cycles / on.device.clock_hz
     seconds = first.seconds + replacement + decoding
     joules = seconds * on.device.power_watts
     return Request(
+        program=program,
         tokens_per_second=output / seconds,
         prefill_seconds=first.seconds,
         replacement_seconds=replacement,
@@ -199,26 +225,47 @@ def request(
     )
 
 
-def kv(*, device: str | Device = "wse2", model: str | ModelSizes, mesh: Any) -> Capacity:
+def kv(*, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true") -> Capacity:
     """What the KV cache of a decode mesh holds beside the weights, its layers spread evenly over the device's regions.
 
     Regions are counted by cores, as the paper does, not laid out. With concatenation one row takes every new token.
+    "measured" counts as the paper does, too: every width is cut evenly over a line, rotary pairs or not.
     """
     on, c = _on(device, mesh)
-    sizes = model_sizes(model)
+    shape = shape_of(model)
 
-    def build(at: Mesh) -> Residency:
-        each = -(-sizes.layers // _regions(at, c))
-        held = {name: size * each for name, size in layers.weights(sizes, at).items()}
-        return Residency(f"{sizes.name}, {each} layers on each of {_regions(at, c)} regions", held, build)
+    def held(at: Mesh) -> tuple[dict[str, int], int]:
+        """Bytes of a core's weights, by buffer, and of its share of one token's keys and values, of one layer."""
+        if program == "measured":
+            return _evenly_cut(shape, at)
+        block = layers.decode_block(shape, at, 1, c, program=program)
+        stays = layers.decode_need(block).stays
+        weights = {name: size for name, size in stays.items() if not name.endswith("_cache")}
+        return weights, sum(size for name, size in stays.items() if name not in weights) // block.slots
 
-    held = build(on)
-    held.check(on)
+    def check(at: Mesh) -> tuple[dict[str, int], int]:
+        weights, entry = held(at)
+        each = -(-shape.num_hidden_layers // _regions(at, c))
+        what = f"{shape.name}, {each} layers on each of {_regions(at, c)} regions"
+        sram.demand(what, at, {name: size * each for name, size in weights.items()})
+        return weights, entry
+
+    weights, entry = sram.fitting(check, on)
     regions = _regions(on, c)
-    each = -(-sizes.layers // regions)
-    entry = layers.kv_entry(sizes, on) * each
-    tokens = (on.device.sram_bytes - held.bytes) // entry
-    return Capacity(tokens, tokens * on.shape[0], each, regions, held.bytes, entry)
+    each = -(-shape.num_hidden_layers // regions)
+    held_bytes = each * sum(weights.values())
+    tokens = (on.device.sram_bytes - held_bytes) // (entry * each)
+    return Capacity(tokens, tokens * on.shape[0], each, regions, held_bytes, entry * each)
+
+
+def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
+    rows, cols = mesh.shape
+    (d,), (q, kv_width, f) = (
+        tiles(rows, shape.hidden_size),
+        tiles(cols, shape.q_width, shape.kv_width, shape.intermediate_size),
+    )
+    elements = {"wq": d * q, "wkv": 2 * d * kv_width, "wo": q * d, "wgu": 2 * d * f, "wdown": f * d}
+    return {name: 2 * size for name, size in elements.items()}, 2 * 2 * kv_width
 
 
 def energy(
@@ -250,10 +297,15 @@ def _regions(on: Mesh, c: Constants) -> int:
     return max(1, (c.cores or on.device.cores) // (on.rows * on.cols))
 
 
-def _placing(model: ModelSizes, tokens: int, rows: int, hops: int, c: Constants) -> float:
-    width, kv = model.width, model.kv_width
-    weights = 2 * model.dim * width + 2 * model.dim * kv + 3 * model.dim * model.ffn
-    words = model.layers * (weights + 2 * tokens * kv) / 2
+def _layers_per_region(held: sram.Need, mesh: Mesh) -> int:
+    """How many layers with these buffers one region holds; they share what comes and goes."""
+    return (mesh.device.sram_bytes - sum(held.passes.values())) // sum(held.stays.values())
+
+
+def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
+    width, kv_width = shape.hidden_size, shape.kv_width
+    weights = 2 * width * shape.q_width + 2 * width * kv_width + 3 * width * shape.intermediate_size
+    words = shape.num_hidden_layers * (weights + 2 * tokens * kv_width) / 2
     return words / rows * c.word_cycles + hops * c.hop_cycles
 
 
@@ -277,21 +329,23 @@ def _kernel(on: Mesh, found: Cost, c: Constants, dtype: str, rival: str | None =
     )
 
 
-def _layered(on: Mesh, model: ModelSizes, steps: tuple[layers.Step, ...], tokens: int, c: Constants) -> Layered:
-    layer = layers.layer_cost(steps)
-    seconds = layer.cycles * model.layers / on.device.clock_hz
-    named: dict[str, float] = {}
-    for step in steps:
-        named[step.name] = named.get(step.name, 0.0) + step.cost.cycles
+def _layered(
+    on: Mesh, shape: DecoderShape, steps: layers.Steps, head: layers.Steps, tokens: int, c: Constants, program: str
+) -> Layered:
+    layer, last = layers.total(steps), layers.total(head)
+    whole = layer * shape.num_hidden_layers + last
+    seconds = whole.cycles / on.device.clock_hz
     return Layered(
+        program=program,
         tokens_per_second=tokens / seconds,
         cycles_per_layer=layer.cycles,
         compute_cycles_per_layer=layer.compute_cycles,
         communication_cycles_per_layer=layer.communication_cycles,
         seconds=seconds,
-        layers=model.layers,
-        mac_utilisation=layer.macs / (layer.cycles * on.device.macs_per_cycle_fp16),
-        sram_utilisation=layer.sram_bytes / (layer.cycles * c.sram_bytes_per_cycle),
+        layers=shape.num_hidden_layers,
+        mac_utilisation=whole.macs / (whole.cycles * on.device.macs_per_cycle_fp16),
+        sram_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
         joules_per_token=seconds * on.device.power_watts / tokens,
-        steps=named,
+        head_cycles=last.cycles,
+        steps={name: cost.cycles for name, cost in steps.items()},
     )

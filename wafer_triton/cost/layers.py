@@ -1,192 +1,180 @@
-"""Layers of a decoder as WaferLLM lays them on the mesh (OSDI'25, section 4), priced step by step.
+"""Layers of a decoder, priced: the parts that run (`schedule.decode`, `schedule.prefill`), step by step.
 
-As in the programs that were measured: one head as wide as the model, K and V as wide as Q (also for models that group
-their heads), sizes padded to multiples of the mesh, 16-bit tiles. Sizes of tiles: d of the model's width, a of the
-attention's, f of the feed-forward's, s of the sequence; behind it the mesh axis that cuts it.
+Two programs are priced, which are one builder with two shapes. "true" is the model's own: its heads, its grouped keys
+and values, a cache that grows, and the head behind the layers. "measured" is what WaferLLM ran on silicon: one head as
+wide as the model, keys and values as wide as queries, a cache that is given, and layers alone (OSDI'25, section 4).
+Tiles and sums are fp16, as on the wafer, unless the block says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.model_presets import ModelSizes
-from wafer_triton.cost.phases import Phase
-from wafer_triton.cost.price import Cost, price
-from wafer_triton.cost.programs import tiles
-from wafer_triton.cost.steps import (
-    Groups,
-    aligned,
-    best_groups,
-    gemm_routes,
-    multiplied,
-    product,
-    reduce_routes,
-    reduced,
-    total,
-    work,
-)
+from wafer_triton.cost.phases import Sketch, phases
+from wafer_triton.cost.price import Cost, phase_cost, relayed
+from wafer_triton.count.routes import colours
+from wafer_triton.errors import ShapeError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.norm import rms_norm, softmax_parts
+from wafer_triton.schedule import decode, prefill, sram
+from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.reduce import two_level
+from wafer_triton.shapes import DecoderShape
 
-DTYPE = "fp16"
-DECODE_REDUCES = 10
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a layer: its local work, then its all-reduce, if any."""
-
-    name: str
-    local: Cost
-    reduce: Cost = field(default_factory=Cost)
-
-    @property
-    def cost(self) -> Cost:
-        """Of the whole step."""
-        return self.local + self.reduce
+PROGRAMS = ("true", "measured")
+Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
+Groups = tuple[int, ...] | None
+_PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are the same on every mesh
 
 
-class _Layer:
-    """Collects the steps of one layer on one mesh."""
+def decode_block(
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true"
+) -> Block:
+    """The block of a decode layer with `context` tokens in its cache; `groups` None takes the fastest K-tree."""
+    tree = tree_for(mesh, c.of("decode")) if groups is None else groups
+    entries = -(-context // mesh.shape[0])
+    if _measured(program):
+        return Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree)
+    return Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
 
-    def __init__(self, mesh: Mesh, c: Constants, groups: Groups) -> None:
-        self.mesh, self.c, self.steps = mesh, c, []  # type: Mesh, Constants, list[Step]
-        self.groups: dict[str, Groups] = {
-            axis: best_groups(mesh.length(axis), c) if groups is None else groups for axis in "xy"
-        }
-        held = mesh.device.routes
-        self.routes = reduce_routes(mesh, self.groups)
-        self.relayed = held is not None and held < self.routes
 
-    def add(self, name: str, build: Callable[[Builder], None], axis: str = "", elements: int = 0) -> None:
-        """A step with the local work of `build` on a core, and an all-reduce of `elements` along `axis`."""
-        local = total((replace(one, fold=self.fold) for one in work(build, self.mesh.device)), self.c)
-        self.steps.append(Step(name, local, self.reduce(axis, elements) if axis else Cost()))
+def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
+    """The block of a prefill layer, on the square grid of a mesh."""
+    square = mesh.square()
+    own = shape.measured() if _measured(program) else shape
+    return Block(own, square, "fp16", "fp16", groups=tree_for(square, c))
 
-    def reduce(self, axis: str, elements: int) -> Cost:
-        return total(reduced(self.mesh, axis, elements, self.groups[axis], DTYPE), self.c, self.relayed)
 
-    @property
-    def fold(self) -> int:
-        return self.mesh.fold[0] * self.mesh.fold[1]
+def decode_steps(block: Block, context: int, c: Constants) -> Steps:
+    """One token through one layer."""
+    return _steps((block, part, args, c) for part, args in decode.layer(block, context))
 
-    def norm(self, axis: str, m: int, n: int) -> None:
-        def build(b: Builder) -> None:
-            for name, tile in (("x", (m, n)), ("w", (n,)), ("h", (m, n))):
-                b.buffer(name, tile, DTYPE, "input")
-            rms_norm(b, "x", "w", "h", "x", width=n, eps=1e-5, sums=DTYPE)
 
-        self.add("rms norm", build, axis, m)
+def prefill_steps(block: Block, tokens: int, c: Constants) -> Steps:
+    """A prompt of so many tokens a row through one layer."""
+    return _steps((block, part, args, c) for part, args in prefill.layer(tokens))
 
-    def softmax(self, axis: str, m: int, n: int) -> None:
-        def build(b: Builder) -> None:
-            for name in "sp":
-                b.buffer(name, (1, m, n), DTYPE, "input")
-            b.buffer("bias", (m, n), DTYPE, "input")
-            softmax_parts(b, "s", "bias", "p", "x", scale=1.0, sums=DTYPE)
 
-        self.add("softmax", build, axis, m)
-        self.steps.append(Step("softmax sum", Cost(), self.reduce(axis, m)))
+def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
+    """Some tokens through the final norm and the LM head."""
+    return _steps([(decode.head_block(block), decode.head, (tokens,), c)])
 
-    def elementwise(self, name: str, op: str, reads: Iterable[tuple[int, ...]], writes: int, **params: Any) -> None:
-        def build(b: Builder) -> None:
-            ins = [b.buffer(f"in{number}", tile, DTYPE, "input") for number, tile in enumerate(reads)]
-            b.round(b.local(op, b.buffer("out", (writes,), DTYPE, "output"), ins, **params))
 
-        self.add(name, build)
+def total(steps: Steps) -> Cost:
+    """The cost of all steps."""
+    return sum(steps.values(), Cost())
+
+
+def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> Steps:
+    steps: Steps = {}
+    for block, part, args, c in parts:
+        for name, cost in _part(part, block, args, c).items():
+            steps[name] = steps.get(name, Cost()) + cost
+    return steps
 
 
 @lru_cache(maxsize=4096)
-def decode_layer(model: ModelSizes, mesh: Mesh, context: int, c: Constants, groups: Groups = None) -> tuple[Step, ...]:
-    """One token through one layer, `context` tokens in the cache: ten all-reduces, seven along y and three along x."""
+def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
+    """The cost of a part by step."""
+    sketch = sketched(part, block, *args)
+    own, needed = c.of(part.family), _colours(part, block, args)
+    over = relayed(needed, block.mesh.device)
+    steps: Steps = {}
+    for phase in phases(sketch):
+        steps[phase.label] = steps.get(phase.label, Cost(routes=needed)) + phase_cost(phase, own, over)
+    peak = sram.account(sketch).peak_bytes
+    return {name: replace(cost, sram_peak_bytes=peak) for name, cost in steps.items()}
+
+
+def sketched(part: Part, block: Block, *args: int) -> Sketch:
+    """A part's rounds as pricing wants them."""
+    sketch = Sketch(block.mesh, part.title, part.family)
+    part(sketch, block, *args)
+    return sketch
+
+
+def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
+    """The routes that a part needs. They follow from where messages go, not from how large they are."""
+    mesh = block.mesh
+    if part.family == "decode":
+        return _routes_of(part, mesh, block.groups, block.policy, block.batch, args, block.shape.qk_norm)
+    small = Mesh(*(min(side, _PART_OF_A_MESH) for side in (mesh.rows, mesh.cols)), mesh.device).square()
+    return _routes_of(part, small, None, None, 1, (1,) * len(args), block.shape.qk_norm)
+
+
+@lru_cache(maxsize=1024)
+def _routes_of(
+    part: Part, mesh: Mesh, groups: Groups, policy: str | None, batch: int, args: tuple[int, ...], qk_norm: bool
+) -> int:
+    entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
+    shape = DecoderShape(2, 2, 1, 1, 1, 2, 2, qk_norm=qk_norm)
+    block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch)
+    return colours(sketched(part, block, *args))
+
+
+def decode_need(block: Block) -> sram.Need:
+    """What a core needs for one decode layer."""
+    parts = [(decode.project, ()), (decode.attend, (0,)), (decode.output, ())]
+    attention = sram.need(sketched(part, block, *args) for part, args in parts)
+    return _layer_need(attention, sram.need([sketched(decode.ffn, block)]))
+
+
+def prefill_need(block: Block, tokens: int) -> sram.Need:
+    """What a core needs for one prefill layer of so many tokens a row."""
+    attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens))
+    return _layer_need(attention, ffn)
+
+
+def _layer_need(attention: sram.Need, ffn: sram.Need) -> sram.Need:
+    """Of two blocks in the same memory: weights with the block's name where both have one."""
+    stays = attention.stays | {f"{name} of feed-forward" * (name in attention.stays) or name: size
+                               for name, size in ffn.stays.items()}  # fmt: skip
+    return sram.Need(stays, max(attention.passes, ffn.passes, key=lambda sizes: sum(sizes.values())))
+
+
+def check_decode(block: Block) -> sram.Need:
+    """The need of a decode layer; SramError if a core does not hold it."""
+    needed = decode_need(block)
+    sram.demand(f"{block.shape.name}, decode", block.mesh, needed.stays | needed.passes)
+    return needed
+
+
+def check_prefill(block: Block, tokens: int) -> Block:
+    """The block as a core holds it, with a second buffer of partial sums if there is room; SramError if it does not."""
+    for choice in (block, replace(block, overlap=False)):
+        needed = prefill_need(choice, -(-tokens // block.mesh.shape[0]))
+        try:
+            sram.demand(f"{block.shape.name}, prefill of {tokens} tokens", block.mesh, needed.stays | needed.passes)
+        except SramError:
+            if not choice.overlap:
+                raise
+            continue
+        return choice
+    raise AssertionError("the last choice returns or raises")
+
+
+def tree_for(mesh: Mesh, c: Constants) -> Groups:
+    """The fastest K-tree of a mesh whose lines are equally long; None, the default tree, for any other mesh."""
     rows, cols = mesh.shape
-    (dy, sy), (ax, fx) = tiles(rows, model.dim, context), tiles(cols, model.width, model.ffn)
-    at = _Layer(mesh, c.in_decode(), groups)
-
-    def gemv(name: str, axis: str, k: int, n: int) -> None:
-        at.steps.append(Step(name, total(product(mesh, k, n, DTYPE), at.c), at.reduce(axis, n)))
-
-    at.norm("y", 1, dy)
-    gemv("qkv", "y", dy, 3 * ax)
-    gemv("scores", "x", ax, sy)
-    at.softmax("y", 1, sy)
-    gemv("attention", "y", sy, ax)
-    at.elementwise("normalise", "normalize", [(ax,), (1,)], ax, m=1, heads=1, n=ax)
-    gemv("output projection", "x", ax, dy)
-    at.elementwise("residual", "add", [(dy,), (dy,)], dy, size=dy)
-    at.norm("y", 1, dy)
-    gemv("gate and up", "y", dy, 2 * fx)
-    at.elementwise("silu", "silu_mul", [(2 * fx,)], fx, m=1, n=fx)
-    gemv("down", "x", fx, dy)
-    at.elementwise("residual", "add", [(dy,), (dy,)], dy, size=dy)
-    extra = Cost(cycles=c.decode_step_cycles + c.decode_work_cycles, compute_cycles=c.decode_work_cycles)
-    return (*at.steps, Step("set-up of the steps", Cost(routes=at.routes), extra * DECODE_REDUCES))
+    return best_groups(rows, c) if rows == cols else None
 
 
-@lru_cache(maxsize=256)
-def prefill_layer(model: ModelSizes, mesh: Mesh, tokens: int, c: Constants) -> tuple[Step, ...]:
-    """A prompt through one layer: eight MeshGEMMs, of which five align their activation, and one GEMM-T."""
-    square = mesh.square()
-    d, a, f, t = tiles(square.shape[0], model.dim, model.width, model.ffn, tokens)
-    at = _Layer(square, c, None)
-    held, at.routes = mesh.device.routes, at.routes + gemm_routes()
-    at.relayed = held is not None and held < at.routes
-
-    def gemm(name: str, m: int, k: int, *widths: int, align: bool = True) -> None:
-        parts = aligned(square, m * k, DTYPE) if align else []
-        for n in widths:
-            parts += multiplied(square, m, k, n, DTYPE)
-        at.steps.append(Step(name, total(parts, c, at.relayed)))
-
-    at.norm("x", t, d)
-    gemm("q, k, v", t, d, a, a, a)
-    at.steps.append(Step("scores", _scores(at, t, a, c)))
-    at.softmax("x", t, t)
-    gemm("attention", t, t, a)
-    at.elementwise("normalise", "normalize", [(t * a,), (t,)], t * a, m=t, heads=1, n=a)
-    gemm("output projection", t, a, d)
-    at.elementwise("residual", "add", [(t * d,), (t * d,)], t * d, size=t * d)
-    at.norm("x", t, d)
-    gemm("gate, up", t, d, f, f)
-    at.elementwise("silu", "silu_mul", [(t * 2 * f,)], t * f, m=t, n=f)
-    gemm("down", t, f, d)
-    at.elementwise("residual", "add", [(t * d,), (t * d,)], t * d, size=t * d)
-    return tuple(at.steps)
+def best_groups(length: int, c: Constants) -> tuple[int, ...]:
+    """The number of groups on the first of two levels that makes an all-reduce of one word fastest."""
+    return _best_groups(length, c.stage_cycles, c.hop_cycles)
 
 
-def _scores(at: _Layer, t: int, a: int, c: Constants) -> Cost:
-    """GEMM-T: the partial sums of a round stream over the links beside the product of the next one.
-
-    Assumed, as the schedule reduces each round before the next: it has one buffer of partial sums, and a second one
-    lets them overlap. The links of a row then bound a round from below, and the last reduction shows at the end.
-    """
-    stream, _ = reduced(at.mesh, "x", t * t, at.groups["x"], DTYPE) if at.mesh.shape[1] > 1 else (Phase("stream"),) * 2
-    parts: list[Phase] = [
-        replace(one, busiest_words=max(one.busiest_words, stream.busiest_words), packed=min(one.packed, 1))
-        for one in multiplied(at.mesh, t, a, t, DTYPE)
-    ]
-    return total(parts, c, at.relayed) + price(stream, c, at.relayed)
+@lru_cache(maxsize=1024)
+def _best_groups(length: int, stage: float, hop: float) -> tuple[int, ...]:
+    if length <= 4:
+        return ()
+    count, stages, hops = two_level(length)
+    return (int(count[(stages * stage + hops * hop).argmin()]),)
 
 
-def layer_cost(steps: tuple[Step, ...]) -> Cost:
-    """The cost of a layer."""
-    return sum((step.cost for step in steps), Cost())
-
-
-def weights(model: ModelSizes, mesh: Mesh) -> dict[str, int]:
-    """Bytes per core of one layer's 16-bit weights, by buffer; K and V as the model groups them."""
-    rows, cols = mesh.shape
-    (d_in,), (q, kv, f) = tiles(rows, model.dim), tiles(cols, model.width, model.kv_width, model.ffn)
-    elements: dict[str, Any] = {"wq": d_in * q, "wkv": 2 * d_in * kv, "wo": q * d_in, "wgu": 2 * d_in * f}
-    return {name: 2 * size for name, size in (elements | {"wdown": f * d_in}).items()}
-
-
-def kv_entry(model: ModelSizes, mesh: Mesh) -> int:
-    """Bytes per core of one token's keys and values in one layer."""
-    (kv,) = tiles(mesh.shape[1], model.kv_width)
-    return 2 * 2 * kv
+def _measured(program: str) -> bool:
+    if program not in PROGRAMS:
+        raise ShapeError(f"program {program!r}: choose 'true', the model's own, or 'measured', that of the paper")
+    return program == "measured"

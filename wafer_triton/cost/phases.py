@@ -51,6 +51,7 @@ class Phase:
     macs: int = 0  # of a core
     elements: int = 0  # vector elements of a core
     sram_bytes: int = 0  # that a core's local operations read and write, every operand once
+    label: str = ""  # the step of the algorithm that it is part of
     hidden: bool = False  # a stream that flows beside the next product: its words are counted there
 
 
@@ -168,6 +169,7 @@ def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) 
         macs=macs,
         elements=elements,
         sram_bytes=sram_bytes,
+        label=first.label,
     )
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from math import ceil
+from weakref import WeakKeyDictionary
 
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.phases import Phase, Product, Sketch, phases
-from wafer_triton.count.routes import routes
+from wafer_triton.cost.phases import Phase, Product, phases
+from wafer_triton.count.routes import colours
+from wafer_triton.device import Device
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
 
@@ -58,27 +60,34 @@ class Cost:
         )
 
 
-def price(schedule: Schedule | Sketch, using: Constants | None = None) -> Cost:
+def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     """The predicted cost of a schedule on its mesh's device, without the start of the program that it is part of.
 
     `using` is in place of the constants of the device, those of the schedule's family.
     """
-    family = schedule.family
-    chosen = (constants(schedule.mesh.device) if using is None else using).of(family)
-    needed, held = routes(schedule).colours, schedule.mesh.device.routes
-    total = Cost(routes=needed, sram_peak_bytes=sram.account(schedule).peak_bytes)
-    relayed = held is not None and needed > held
-    for phase in phases(schedule):
-        total += phase_cost(phase, chosen, relayed)
-    return total
+    chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
+    if schedule not in _READ:
+        _READ[schedule] = phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
+    demands, needed, peak = _READ[schedule]
+    over = relayed(needed, schedule.mesh.device)
+    return sum((phase_cost(phase, chosen, over) for phase in demands), Cost(routes=needed, sram_peak_bytes=peak))
 
 
-def phase_cost(phase: Phase, c: Constants, relayed: bool = False) -> Cost:
+# Phases, routes and SRAM peak of schedules: a fit prices the same ones with many constants.
+_READ: WeakKeyDictionary[Schedule, tuple[list[Phase], int, int]] = WeakKeyDictionary()
+
+
+def relayed(colours: int, device: Device) -> bool:
+    """Whether a schedule that needs so many routes is relayed core by core on a device."""
+    return device.routes is not None and colours > device.routes
+
+
+def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
     """The cost of one phase, all its repetitions."""
     if phase.hidden:
         counted = Cost(rounds=phase.rounds, stages=phase.stages, hops=phase.hops, link_bytes=phase.link_bytes)
         return counted * phase.times
-    hop = c.hop_cycles + (c.stage_cycles if relayed else 0.0)
+    hop = c.hop_cycles + (c.stage_cycles if by_cores else 0.0)
     contention = phase.busiest_words * c.word_cycles
     transfer = max(contention, phase.mean_words * c.word_cycles + phase.hops * hop)
     compute = _compute(phase, c)

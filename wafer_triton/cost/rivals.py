@@ -10,11 +10,11 @@ from math import ceil, log2
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product
-from wafer_triton.cost.price import Cost, price
-from wafer_triton.cost.programs import tiles
+from wafer_triton.cost.price import Cost, phase_cost
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.product import tiles
 
 ASSUMED = {
     "t10": "compute-shift that ignores distance: a shift's partners lie a third of the line apart on average, so a "
@@ -46,7 +46,7 @@ def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Cons
         macs=tm * tk * tn,
         sram_bytes=BYTES[dtype] * (tm * tk + tk * tn + tm * tn),
     )
-    return price(one, c, relayed=True) + Cost(routes=crowd, sram_peak_bytes=held * one.fold)
+    return phase_cost(one, c, relayed=True) + Cost(routes=crowd, sram_peak_bytes=held * one.fold)
 
 
 def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
@@ -72,7 +72,7 @@ def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -
     )
     back = Phase("circuit", stages=1, hops=length - 1, busiest_words=words, mean_words=words)
     parts = [local] + ([reduce, back] if length > 1 else [])
-    priced = sum((price(part, c, relayed=True) for part in parts), Cost())
+    priced = sum((phase_cost(part, c, relayed=True) for part in parts), Cost())
     return priced + Cost(routes=levels or 1, sram_peak_bytes=held)
 
 

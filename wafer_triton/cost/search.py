@@ -11,11 +11,11 @@ from typing import Any
 
 from wafer_triton import estimate
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.model_presets import ModelSizes, model_sizes
-from wafer_triton.cost.steps import best_groups
+from wafer_triton.cost.layers import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
+from wafer_triton.shapes import DecoderShape, shape_of
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Plan:
 
 
 def plan(
-    *, model: str | ModelSizes, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None,
 ) -> list[Plan]:  # fmt: skip
     """The fastest plans for a request, best first, over square meshes of the given `sides`, or all multiples of `step`.
@@ -41,7 +41,7 @@ def plan(
     A plan holds all layers and the whole cache in the SRAM of the device's regions. Raises the last reason (SramError,
     MeshError) when there is none.
     """
-    on, sizes = find_device(device), model_sizes(model)
+    on, sizes = find_device(device), shape_of(model)
     for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
         if type(size) is not int or size < 1:
             raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
@@ -72,7 +72,7 @@ def plan(
             )
         )
     found.sort(key=lambda one: -one[2].tokens_per_second)
-    c = constants(on).in_decode()
+    c = constants(on).of("decode")
     return [
         Plan(
             first,
@@ -101,7 +101,7 @@ def _seconds(
     return seconds, None if seconds else reason
 
 
-def _capacity(on: Device, model: ModelSizes, side: int) -> int:
+def _capacity(on: Device, model: DecoderShape, side: int) -> int:
     try:
         return estimate.kv(device=on, model=model, mesh=side).shift_tokens
     except WaferError:

@@ -62,13 +62,21 @@ class Block:
 
     @property
     def head(self) -> int:
-        """Dimensions of a head that one column holds."""
-        return 2 * self.pairs
+        """Dimensions of a head that one column holds: whole rotary pairs, where they are turned."""
+        return 2 * self.pairs if self.shape.rotary else self.share(self.shape.head_dim, "x")
 
     @property
     def all_heads(self) -> int:
         """Query, key and value heads."""
         return self.shape.num_attention_heads + 2 * self.shape.num_key_value_heads
+
+    @property
+    def apart(self) -> bool:
+        """Whether prefill multiplies by every projection in a product of its own, as nothing needs them side by side.
+
+        So do the kernels that were measured; with RoPE, which splits one product, they are side by side.
+        """
+        return not self.shape.rotary
 
     @property
     def qkv(self) -> int:
@@ -84,22 +92,28 @@ class Block:
         """Query and key-value heads, as local operations name them."""
         return {"heads": self.shape.num_attention_heads, "kv_heads": self.shape.num_key_value_heads}
 
-    def attention_weights(self, b: Builder, axis: str, tokens: int) -> None:
-        """Declare an attention block's weights; the model's width is cut along `axis`, `tokens` rows get a bias."""
+    def attention_weights(self, b: Builder, axis: str, tokens: int, apart: bool = False) -> None:
+        """Declare an attention block's weights; the model's width is cut along `axis`, `tokens` rows get a bias.
+
+        The projections lie side by side or, if `apart`, in buffers of their own.
+        """
         c, d = self.shape, self.share(self.shape.hidden_size, axis)
         b.buffer("norm", (d,), self.dtype, "resident")
-        b.buffer("wqkv", (d, self.qkv), self.dtype, "resident")
+        widths = {"wq": c.num_attention_heads, "wk": c.num_key_value_heads, "wv": c.num_key_value_heads}
+        for name, heads in widths.items() if apart else [("wqkv", self.all_heads)]:
+            b.buffer(name, (d, heads * self.head), self.dtype, "resident")
         b.buffer("wo", (c.num_attention_heads * self.head, d), self.dtype, "resident")
         if c.qkv_bias:
             b.buffer("bqkv", (tokens, self.qkv), self.dtype, "resident")
         if c.qk_norm:
             b.buffer("qk_norm", (c.num_attention_heads + c.num_key_value_heads, self.head), self.dtype, "resident")
 
-    def ffn_weights(self, b: Builder, axis: str) -> None:
-        """Declare a feed-forward block's weights; the model's width is cut along `axis`."""
+    def ffn_weights(self, b: Builder, axis: str, apart: bool = False) -> None:
+        """Declare a feed-forward block's weights; the model's width is cut along `axis`, `apart` as for attention."""
         d, f = self.share(self.shape.hidden_size, axis), self.share(self.shape.intermediate_size, "x")
         b.buffer("norm", (d,), self.dtype, "resident")
-        b.buffer("wgu", (d, 2 * f), self.dtype, "resident")
+        for name, width in (("wg", f), ("wu", f)) if apart else (("wgu", 2 * f),):
+            b.buffer(name, (d, width), self.dtype, "resident")
         b.buffer("wdown", (f, d), self.dtype, "resident")
 
     def norm(self, b: Builder, axis: str) -> None:

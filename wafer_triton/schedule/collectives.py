@@ -28,15 +28,19 @@ def _both_ways(size: int, root: int) -> list[tuple[Index, Index]]:
     return [(np.full_like(side, root), side) for side in sides if side.size]
 
 
-def broadcast(b: Builder, name: str, axis: str, root: int, label: str = "broadcast") -> None:
+def broadcast(b: Builder, name: str | Slot, axis: str, root: int, label: str = "broadcast") -> None:
     """Every core of a line gets the tile of its position `root`."""
-    b.rounds += _broadcast(b.mesh.shape, b.buffers[name], axis, root, label, b.mesh.length(axis))
+    slot = as_slot(name)
+    buffer, whole = b.buffers[slot.buffer], slot.index is None
+    b.rounds += _broadcast(b.mesh.shape, buffer, whole, axis, root, label, b.mesh.length(axis))
 
 
 @lru_cache(maxsize=512)
-def _broadcast(mesh: tuple[int, int], buffer: Buffer, axis: str, root: int, label: str, size: int) -> tuple[Round, ...]:
+def _broadcast(
+    mesh: tuple[int, int], buffer: Buffer, whole: bool, axis: str, root: int, label: str, size: int
+) -> tuple[Round, ...]:
     """The round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
-    slot = Slot(buffer.name)
+    slot = Slot(buffer.name, None if whole else 0)
     moves = tuple(Exchange(axis, slot, slot, send, recv) for send, recv in _both_ways(size, root))
     return (Round(moves, (), label),) if moves else ()
 

@@ -6,9 +6,11 @@ transposed. Projections and feed-forward take the vectors of all sequences at on
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from wafer_triton.schedule.block import Block, Part, part
+from wafer_triton.errors import MeshError, SramError
+from wafer_triton.schedule.block import Block, Part, part, schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import softmax_parts
@@ -45,14 +47,21 @@ def project(b: Builder, block: Block) -> None:
     m = block.batch
     _attention(b, block)
     d = block.share(block.shape.hidden_size, "y")
-    for name in ("cos", "sin"):
-        b.buffer(name, (m, block.pairs), block.dtype, "input")
     b.buffer("h", (m, d), block.dtype)
-    b.buffer("qkv", (m, block.qkv), block.sums)
     _heads(b, block, "output", "q", "k", "v")
     block.norm(b, "y")
-    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
-    meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv, label="qkv", **run)
+    run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "qkv"}
+    if block.apart:  # one product and one reduction, whose thirds are slots
+        assert m == 1, "thirds of several tokens' projections are no slots"
+        b.buffer("qkv", (1, block.qkv // 3), block.sums, slots=3)
+        meshgemv(b, "h", "wqkv", Slot("qkv", None), "y", m=m, k=d, n=block.qkv, **run)
+        size = b.buffers["qkv"].numel
+        b.round(*(b.local("copy", name, Slot("qkv", slot), size=size) for slot, name in enumerate("qkv")), label="qkv")
+        return
+    for name in ("cos", "sin"):
+        b.buffer(name, (m, block.pairs), block.dtype, "input")
+    b.buffer("qkv", (m, block.qkv), block.sums)
+    meshgemv(b, "h", "wqkv", "qkv", "y", m=m, k=d, n=block.qkv, **run)
     block.rotate(b, m, tuple(Slot(name, None) for name in "qkv"))
 
 
@@ -141,3 +150,20 @@ def layer(block: Block, context: int) -> tuple[tuple[Part, tuple[int, ...]], ...
     appends = [] if block.policy is None else [(append, (number, context - 1, context - 1)) for number in every]
     attends = [(attend, (number,)) for number in every]
     return ((project, ()), *appends, *attends, (output, ()), (ffn, ()))
+
+
+def head_block(block: Block) -> Block:
+    """The block on the smallest whole multiple of its mesh that holds the LM head; MeshError if the device does not."""
+    mesh, device = block.mesh, block.mesh.device
+    for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
+        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
+        try:
+            schedule(head, bigger, block.batch)
+        except SramError as error:
+            reason = error
+            continue
+        return bigger
+    raise MeshError(
+        f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
+        f"take another mesh or a larger device ({reason})"
+    )

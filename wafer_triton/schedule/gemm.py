@@ -73,7 +73,7 @@ def meshgemm(
     b: Builder,
     a: str,
     w: str,
-    c: str,
+    c: str | Slot,
     *,
     m: int,
     k: int,

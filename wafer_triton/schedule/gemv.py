@@ -15,7 +15,7 @@ def meshgemv(
     b: Builder,
     x: str | Slot,
     w: str,
-    y: str,
+    y: str | Slot,
     axis: str,
     *,
     m: int,

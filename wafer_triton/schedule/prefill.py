@@ -12,6 +12,7 @@ from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.norm import softmax_parts
+from wafer_triton.schedule.rounds import Slot
 
 
 @part("prefill attention")
@@ -25,12 +26,13 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), c.num_attention_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "resident")
-    block.attention_weights(b, "x", tokens)
-    b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
-    b.buffer("sin", (tokens, block.pairs), block.dtype, "input")
+    block.attention_weights(b, "x", tokens, block.apart)
+    if not block.apart:
+        b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
+        b.buffer("sin", (tokens, block.pairs), block.dtype, "input")
+        b.buffer("qkv", (tokens, block.qkv), block.sums)
     b.buffer("bias", (tokens, seen), "fp32", "input")
     b.buffer("h", (tokens, d), block.dtype)
-    b.buffer("qkv", (tokens, block.qkv), block.sums)
     b.buffer("q", (tokens, q_heads, width), block.dtype, "output")
     for name in ("k", "v"):
         b.buffer(name, (tokens, c.num_key_value_heads, width), block.dtype, "output")
@@ -45,11 +47,16 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
 
     block.norm(b, "x")
     align(b, "h", "x")
-    meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv, label="qkv", **run)
     # the copies take as many elements as there are new ones, at the front
     new = b.buffers["k"].numel
     copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
-    block.rotate(b, tokens, ("q", "k", "v"), *copies)
+    if block.apart:
+        for name, heads in (("q", q_heads), ("k", c.num_key_value_heads), ("v", c.num_key_value_heads)):
+            meshgemm(b, "h", f"w{name}", name, k=d, n=heads * width, label="qkv", **run)
+        b.round(*copies, label="qkv")
+    else:
+        meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv, label="qkv", **run)
+        block.rotate(b, tokens, ("q", "k", "v"), *copies)
     meshgemm_t(b, "q", "keys", "s", k=width, n=seen, overlap=block.overlap, label="scores", **run, **block.heads)
     z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
     align_both(b, "p", "values")
@@ -67,15 +74,21 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "resident")
-    block.ffn_weights(b, "x")
+    block.ffn_weights(b, "x", block.apart)
     b.buffer("h", (tokens, d), block.dtype)
-    b.buffer("gu", (tokens, 2 * f), block.sums)
+    gates = 2 if block.apart else 1  # each in a slot, or side by side
+    b.buffer("gu", (tokens, 2 * f // gates), block.sums, slots=gates)
     b.buffer("act", (tokens, f), block.dtype)
     b.buffer("y", (tokens, d), block.sums)
     block.norm(b, "x")
     align(b, "h", "x")
-    meshgemm(b, "h", "wgu", "gu", k=d, n=2 * f, label="gate and up", **run)
-    b.round(b.local("silu_mul", "act", "gu", m=tokens, n=f), label="silu")
+    if block.apart:
+        for slot, name in enumerate(("wg", "wu")):
+            meshgemm(b, "h", name, Slot("gu", slot), k=d, n=f, label="gate and up", **run)
+        b.round(b.local("silu_mul", "act", Slot("gu", None), m=1, n=tokens * f), label="silu")
+    else:
+        meshgemm(b, "h", "wgu", "gu", k=d, n=2 * f, label="gate and up", **run)
+        b.round(b.local("silu_mul", "act", "gu", m=tokens, n=f), label="silu")
     align(b, "act", "x")
     meshgemm(b, "act", "wdown", "y", k=f, n=d, label="down", **run)
     b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Slot, as_slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
 
@@ -76,6 +76,24 @@ def ktree(
     return tuple(stages), int(points[0])
 
 
+def two_level(size: int) -> tuple[Index, Index, Index]:
+    """Numbers of groups that a two-level K-tree over a line may have, its stages with each, and its hops and back.
+
+    The hops are those of the longest way up and of the multicast from its root. All numbers of groups at once, as
+    `ktree` groups: the first `size % count` groups are one core larger, roots lie in the middle.
+    """
+    count = np.arange(1, size + 1)
+    each, larger = np.divmod(size, count)
+
+    def root(group: Index | int) -> Index:
+        return group * each + np.minimum(group, larger) + (each + (group < larger)) // 2
+
+    top, depth = count // 2, (each + (larger > 0)) // 2
+    middle = root(top)
+    across = np.maximum(middle - root(0), root(count - 1) - middle)
+    return count, depth + top, depth + across + np.maximum(middle, size - 1 - middle)
+
+
 def checked_groups(groups: object) -> None:
     """MeshError unless `groups` is None or a tuple of whole numbers."""
     if groups is not None and not (isinstance(groups, tuple) and all(isinstance(one, int) for one in groups)):
@@ -119,7 +137,7 @@ def _sorted(pairs: list[tuple[int, int]]) -> Way:
 
 def reduce(
     b: Builder,
-    acc: str,
+    acc: str | Slot,
     axis: str,
     *,
     op: str = "add",
@@ -131,6 +149,7 @@ def reduce(
 ) -> int | Index:
     """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, and return its position.
 
+    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all of them as one tile.
     `root` is a position, or one for each line; None takes the tree's own. Every message arrives in a mailbox
     (`inbox.up` from lower positions, `inbox.down` from higher ones; `acc` unless given) and is combined before the
     next stage. Roots that differ from line to line are reached by chains from both ends, whose routes, those to
@@ -147,27 +166,31 @@ def reduce(
     else:
         own = None if root is None else int(np.asarray(root))
         stages, place = _arrays(b.mesh.length(axis), algorithm, groups, own)
-    names = (f"{inbox or acc}.up", f"{inbox or acc}.down")
+    slot = as_slot(acc)
+    names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
     for number, mail in enumerate(names):
         if any(stage[number][0].size for stage in stages):
-            b.like(mail, acc)
-    b.rounds += _combining(stages, b.buffers[acc], names, axis, op, label, b.mesh.shape)
+            b.like(mail, slot.buffer)
+    buffer, whole = b.buffers[slot.buffer], slot.index is None
+    b.rounds += _combining(stages, buffer, whole, names, axis, op, label, b.mesh.shape)
     return place
 
 
 @lru_cache(maxsize=512)
 def _combining(
-    stages: Stages, acc: Buffer, inboxes: tuple[str, str], axis: str, op: str, label: str, mesh: tuple[int, int]
-) -> tuple[Round, ...]:
+    stages: Stages, acc: Buffer, whole: bool, inboxes: tuple[str, str], axis: str, op: str, label: str,
+    mesh: tuple[int, int],
+) -> tuple[Round, ...]:  # fmt: skip
     """The rounds of a reduction; schedules that reduce alike share them, so that they are looked at once."""
-    rounds = []
+    rounds, index = [], None if whole else 0
+    size = acc.numel * (acc.slots if whole else 1)
     for stage in stages.ways:
         exchanges, adds = [], []
         for (send, recv, lines), inbox in zip(stage, inboxes, strict=True):
             if send.size:
-                exchanges.append(Exchange(axis, Slot(acc.name), Slot(inbox), send, recv, lines))
-                slots = (Slot(acc.name), Slot(inbox))
-                adds.append(Local(op, slots[:1], slots, {"size": acc.numel}, Cores(axis, recv, lines)))
+                slots = (Slot(acc.name, index), Slot(inbox, index))
+                exchanges.append(Exchange(axis, *slots, send, recv, lines))
+                adds.append(Local(op, slots[:1], slots, {"size": size}, Cores(axis, recv, lines)))
         rounds.append(Round(tuple(exchanges), tuple(adds), label))
     return tuple(rounds)
 
@@ -205,7 +228,7 @@ def ring_all_reduce(b: Builder, acc: str, axis: str, *, op: str = "add", label: 
 
 def all_reduce(
     b: Builder,
-    acc: str,
+    acc: str | Slot,
     axis: str,
     *,
     op: str = "add",
@@ -215,11 +238,14 @@ def all_reduce(
 ) -> None:
     """Every core of a line gets the combination of the line's tiles of `acc`.
 
-    "ktree", "pipeline", "two-phase" and "star" reduce to one core, which multicasts; "ring" passes chunks around.
-    Raises MeshError for another algorithm, or for groups where the algorithm has its own.
+    "ktree", "pipeline", "two-phase" and "star" reduce to one core, which multicasts; "ring" passes chunks around. The
+    trees take a whole buffer as well, `Slot(name, None)`. Raises MeshError for another algorithm, or for groups where
+    the algorithm has its own.
     """
     if algorithm in ("ring", "star") and groups is not None:
         raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
+    if algorithm in ("ring", "star"):
+        assert isinstance(acc, str), f"{algorithm} takes the first slot of a buffer"
     if algorithm == "ring":
         ring_all_reduce(b, acc, axis, op=op, label=label)
         return

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.rounds import Buffer, Round, Schedule
 
 T = TypeVar("T")
+
+
+class Builder(Protocol):
+    """What has buffers and rounds before it is a schedule."""
+
+    mesh: Mesh
+    buffers: dict[str, Buffer]
+    rounds: list[Round]
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class Span:
     bytes: int
 
 
-def spans(schedule: Schedule) -> dict[str, Span]:
+def spans(schedule: Schedule | Builder) -> dict[str, Span]:
     """When each buffer lives; those that are never used do not, unless they are resident.
 
     A resident buffer or input lives from the start, a resident buffer or output to the end, and every buffer at least
@@ -39,10 +47,15 @@ def spans(schedule: Schedule) -> dict[str, Span]:
     """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
+    seen: dict[int, int] = {}  # of rounds that come more than once the first and the last time
     for number, round_ in enumerate(schedule.rounds):
+        if id(round_) not in seen:
+            for name in round_.touched:
+                first.setdefault(name, number)
+        seen[id(round_)] = number
+    for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
         for name in round_.touched:
-            first.setdefault(name, number)
-            last[name] = number
+            last[name] = max(last.get(name, 0), seen[id(round_)])
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
     found = {}
     for name, buffer in schedule.buffers.items():
@@ -53,7 +66,7 @@ def spans(schedule: Schedule) -> dict[str, Span]:
     return found
 
 
-def account(schedule: Schedule) -> SramAccount:
+def account(schedule: Schedule | Builder) -> SramAccount:
     """The SRAM peak of a schedule; all cores of a mesh hold the same buffers."""
     living = spans(schedule)
     change = [0] * (len(schedule.rounds) + 2)
@@ -79,6 +92,60 @@ def check(schedule: Schedule) -> None:
             f"{schedule.name} on mesh {mesh}: core {mesh.origin} (and every other) needs {found.peak_bytes:,} B in "
             f"round {found.peak_round}, {found.peak_bytes - limit:,} B over the {limit:,} B of SRAM on "
             f"{mesh.device.name}: {buffers}"
+        )
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on a core, by buffer: what stays (weights, caches), and the most that comes and goes."""
+
+    stays: dict[str, int]
+    passes: dict[str, int]
+
+    def beside(self, other: Need) -> Need:
+        """Both phases of a block in the same memory: the larger of everything."""
+        stays = {name: max(self.stays.get(name, 0), other.stays.get(name, 0)) for name in self.stays | other.stays}
+        return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
+
+
+PASSING = ("x", "keys", "values")  # resident in a schedule, but the region's or the prompt's, not the block's
+
+
+def need(schedules: Iterable[Schedule | Builder]) -> Need:
+    """What a core needs for schedules that run one after another and share what stays."""
+    built = list(schedules)
+    stays: dict[str, int] = {}
+    passes: dict[str, int] = {}
+    for schedule in built:
+        fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
+        for buffer in schedule.buffers.values():
+            if buffer.role == "resident" and buffer.name not in PASSING:
+                stays[buffer.name] = buffer.bytes * fold
+    for schedule in built:
+        live = {name: size for name, size in account(schedule).by_buffer.items() if name not in stays}
+        passes = max(passes, live, key=lambda sizes: sum(sizes.values()))
+    return Need(stays, passes)
+
+
+def total(needs: Iterable[Need]) -> dict[str, int]:
+    """What a core holds at the most, by buffer: all blocks' weights and caches, the largest working set of any."""
+    held: dict[str, int] = {}
+    passing: dict[str, int] = {}
+    for block in needs:
+        for name, size in block.stays.items():
+            held[name] = held.get(name, 0) + size
+        passing = max(passing, block.passes, key=lambda sizes: sum(sizes.values()))
+    return held | passing
+
+
+def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:
+    """Raise SramError, naming the largest buffer, unless a core holds buffers of these bytes."""
+    size, limit = sum(held.values()), mesh.device.sram_bytes
+    if size > limit:
+        largest = max(held, key=lambda name: held[name])
+        raise SramError(
+            f"{what} on mesh {mesh}: every core needs {size:,} B, {size - limit:,} B over the {limit:,} B of SRAM on "
+            f"{mesh.device.name}; the largest buffer is {largest} with {held[largest]:,} B"
         )
 
 

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from wafer_triton.cost import layers, steps
+from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.model_presets import MODELS, ModelSizes
-from wafer_triton.cost.price import Cost
+from wafer_triton.cost.price import Cost, price
 from wafer_triton.device import device
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.product import recipe
+from wafer_triton.shapes import of_sizes, shape_of
 
 FOLDER = Path(__file__).parents[1] / "data"
+_MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon
 CLOCK_HZ = 1.1e9  # of the WSE-2 tables, which give tokens per second
 
 
@@ -42,10 +44,11 @@ def _records(file: str) -> list[dict[str, str]]:
 
 def _meshgemm(record: dict[str, str]) -> list[Row]:
     side, m, k, n = (int(record[key]) for key in ("mesh", "tile_m", "tile_k", "tile_n"))
-    on = Mesh(side, side, device("wse3"))
+    sizes = ((side * m, side * k), (side * k, side * n))
+    product = recipe("gemm", Mesh(side, side, device("wse3")), "fp16", sizes, _MEASURED)
 
     def predict(c: Constants) -> float:
-        return c.kernel_cycles + steps.total((*steps.aligned(on, m * k), *steps.multiplied(on, m, k, n)), c).cycles
+        return c.kernel_cycles + price(product.schedule, c).cycles
 
     name = f"{side}, {m} x {k} x {n}"
     groups = {"mesh": str(side), "tile": f"{m} x {k} x {n}"}
@@ -54,10 +57,12 @@ def _meshgemm(record: dict[str, str]) -> list[Row]:
 
 def _meshgemv(record: dict[str, str]) -> list[Row]:
     side, k, n, count = (int(record[key]) for key in ("mesh", "tile_k", "tile_n", "group_num"))
-    on = Mesh(side, side, device("wse3"))
+    sizes = ((1, side * k), (side * k, side * n))
+    options = (("groups", (count,)), ("sums", "fp16"))
+    product = recipe("gemv", Mesh(side, side, device("wse3")), "fp16", sizes, options)
 
     def predict(c: Constants) -> float:
-        return c.kernel_cycles + steps.total((*steps.product(on, k, n), *steps.reduced(on, "y", n, (count,))), c).cycles
+        return c.kernel_cycles + price(product.schedule, c).cycles
 
     name = f"{side}, {k} x {n}, {count} groups"
     groups = {"mesh": str(side), "tile": f"{k} x {n}", "group_num": str(count)}
@@ -66,10 +71,12 @@ def _meshgemv(record: dict[str, str]) -> list[Row]:
 
 def _wse3_decode(record: dict[str, str]) -> list[Row]:
     side, dim, ffn, context = (int(record[key]) for key in ("mesh", "dim", "ffn_dim", "sequence"))
-    model, on = ModelSizes("one layer", 1, dim, ffn, 1, 1), Mesh(side, side, device("wse3"))
+    shape, on = of_sizes(dim, ffn, 1, 1, 1), Mesh(side, side, device("wse3"))
+    groups = (int(record["group_num"]),)
 
     def layer(c: Constants) -> Cost:
-        return layers.layer_cost(layers.decode_layer(model, on, context, c, (int(record["group_num"]),)))
+        block = layers.decode_block(shape, on, context, c, groups, "measured")
+        return layers.total(layers.decode_steps(block, context, c))
 
     def total(c: Constants) -> float:
         return layer(c).cycles
@@ -91,18 +98,20 @@ def _wse2_llm(phase: str) -> Callable[[dict[str, str]], list[Row]]:
     def read(record: dict[str, str]) -> list[Row]:
         if record["phase"] != phase:
             return []
-        model, side, tokens = MODELS[record["model"]], int(record["mesh"]), int(record["tokens"])
+        shape, side, tokens = shape_of(record["model"]), int(record["mesh"]), int(record["tokens"])
         on = Mesh(side, side, device("wse2"))
 
         def predict(c: Constants) -> float:
             if phase == "decode":
-                return CLOCK_HZ / model.layers / layers.layer_cost(layers.decode_layer(model, on, tokens, c)).cycles
-            return (
-                CLOCK_HZ * tokens / model.layers / layers.layer_cost(layers.prefill_layer(model, on, tokens, c)).cycles
-            )
+                block = layers.decode_block(shape, on, tokens, c, program="measured")
+                steps, count = layers.decode_steps(block, tokens, c), 1
+            else:
+                block = layers.prefill_block(shape, on, c, "measured")
+                steps, count = layers.prefill_steps(block, -(-tokens // side), c), tokens
+            return CLOCK_HZ * count / shape.num_hidden_layers / layers.total(steps).cycles
 
-        groups = {"row": f"{model.name} {side}", "mesh": str(side), "model": model.name}
-        name = f"{model.name}, {side}"
+        groups = {"row": f"{shape.name} {side}", "mesh": str(side), "model": shape.name}
+        name = f"{shape.name}, {side}"
         return [Row(f"WSE-2 {phase}", name, float(record["tokens_per_second"]), "tokens/s", predict, groups)]
 
     return read
