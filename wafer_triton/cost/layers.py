@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Sketch, phases
+from wafer_triton.cost.phases import Phase, Sketch, phases
 from wafer_triton.cost.price import Cost, phase_cost, relayed
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError, SramError
@@ -75,17 +75,22 @@ def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> S
     return steps
 
 
-@lru_cache(maxsize=4096)
 def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     """The cost of a part by step."""
-    sketch = sketched(part, block, *args)
-    own, needed = c.of(part.family), _colours(part, block, args)
-    over = relayed(needed, block.mesh.device)
+    demands, needed, peak = _read(part, block, args)
+    own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
-    for phase in phases(sketch):
-        steps[phase.label] = steps.get(phase.label, Cost(routes=needed)) + phase_cost(phase, own, over)
-    peak = sram.account(sketch).peak_bytes
-    return {name: replace(cost, sram_peak_bytes=peak) for name, cost in steps.items()}
+    for phase in demands:
+        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak))
+        steps[phase.label] = before + phase_cost(phase, own, over)
+    return steps
+
+
+@lru_cache(maxsize=4096)
+def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
+    """The phases of a part, the routes that it needs, and a core's SRAM peak: what does not depend on constants."""
+    sketch = sketched(part, block, *args)
+    return phases(sketch), _colours(part, block, args), sram.account(sketch).peak_bytes
 
 
 def sketched(part: Part, block: Block, *args: int) -> Sketch:
