@@ -150,16 +150,18 @@ def decode(
 ) -> Layered:  # fmt: skip
     """One token, after which the cache holds `context` tokens."""
     on, c = _on(device, mesh)
-    shape = shape_of(model)
+    shape, tree = shape_of(model), _groups(groups)
     tiles(1, context)
+    return sram.fitting(lambda at: decode_on(at, shape, context, c, tree, program), on)
 
-    def block(at: Mesh) -> layers.Block:
-        return layers.decode_block(shape, at, context, c, _groups(groups), program)
 
-    sram.fitting(lambda at: layers.check_decode(block(at)), on)
-    steps = layers.decode_steps(block(on), context, c)
-    head = layers.head_steps(block(on), 1, c) if block(on).shape.vocab_size else {}
-    return _layered(on, shape, steps, head, 1, c, program)
+def decode_on(
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: layers.Groups = None, program: str = "true"
+) -> Layered:
+    """See `decode`; the SramError of a mesh that is too small does not say which one would do."""
+    block = layers.decode_block(shape, mesh, context, c, groups, program)
+    layers.check_decode(block)
+    return _layered(mesh, shape, layers.decode_steps(block, context, c), _head(block, c), 1, c, program)
 
 
 def prefill(
@@ -169,11 +171,19 @@ def prefill(
     on, c = _on(device, mesh)
     shape = shape_of(model)
     tiles(1, tokens)
-    block = sram.fitting(lambda at: layers.check_prefill(layers.prefill_block(shape, at, c, program), tokens), on)
+    return sram.fitting(lambda at: prefill_on(at, shape, tokens, c, program), on)
+
+
+def prefill_on(mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true") -> Layered:
+    """See `prefill`; the SramError of a mesh that is too small does not say which one would do."""
+    block = layers.check_prefill(layers.prefill_block(shape, mesh, c, program), tokens)
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c)
-    after = layers.decode_block(shape, on, tokens, c, program=program)  # the head works on the last token alone
-    head = layers.head_steps(after, 1, c) if after.shape.vocab_size else {}
-    return _layered(on, shape, steps, head, tokens, c, program)
+    last = layers.decode_block(shape, mesh, 1, c, program=program)  # the head takes the last token alone
+    return _layered(mesh, shape, steps, _head(last, c), tokens, c, program)
+
+
+def _head(block: layers.Block, c: Constants) -> layers.Steps:
+    return layers.head_steps(block, 1, c) if block.shape.vocab_size else {}
 
 
 def request(
@@ -185,25 +195,33 @@ def request(
     Assumed: layers that do not fit one region pass the activation on over a mesh's length; weights and cache cross the
     middle of the smaller mesh once when they are placed anew, all its rows at a time.
     """
-    first = prefill(device=device, model=model, mesh=prefill_mesh, tokens=input, program=program)
     on, c = _on(device, decode_mesh)
-    before, shape = as_mesh(prefill_mesh, on.device), shape_of(model)
-    tiles(1, output)
+    before, shape, tree = as_mesh(prefill_mesh, on.device), shape_of(model), _groups(groups)
+    tiles(1, input, output)
+    first = sram.fitting(lambda at: prefill_on(at, shape, input, c, program), before)
+    return sram.fitting(lambda at: request_on(before, at, shape, first, input, output, c, tree, program), on)
 
-    def block(at: Mesh, context: int) -> layers.Block:
-        return layers.decode_block(shape, at, context, c, _groups(groups), program)
+
+def request_on(
+    before: Mesh, on: Mesh, shape: DecoderShape, first: Layered, input: int, output: int, c: Constants,
+    groups: layers.Groups = None, program: str = "true",
+) -> Request:  # fmt: skip
+    """See `request`, behind a prefill that is priced already, on mesh `before`."""
+
+    def block(context: int) -> layers.Block:
+        return layers.decode_block(shape, on, context, c, groups, program)
 
     last = input + output
-    held = sram.fitting(lambda at: layers.check_decode(block(at, last)), on)
+    held = layers.check_decode(block(last))
     available = _regions(on, c)
     needed = -(-shape.num_hidden_layers // max(1, _layers_per_region(held, on)))
-    head = layers.total(layers.head_steps(block(on, last), 1, c)).cycles if block(on, last).shape.vocab_size else 0.0
+    head = layers.total(_head(block(last), c)).cycles
     handing_on = (needed - 1) * (c.hop_cycles * on.shape[1] + c.stage_cycles)
     rows = on.shape[0]
     cycles, context = 0.0, input
     while context < last:  # a layer's cost changes when a row takes one more token
         after = min(last, -(-context // rows) * rows + 1)
-        layer = layers.total(layers.decode_steps(block(on, context), context, c)).cycles
+        layer = layers.total(layers.decode_steps(block(context), context, c)).cycles
         cycles += (after - context) * (layer * shape.num_hidden_layers + head + handing_on)
         context = after
     placing = _placing(shape, input, min(before.rows, on.rows), before.cols + on.cols, c)

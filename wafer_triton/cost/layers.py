@@ -93,6 +93,7 @@ def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase],
     return phases(sketch), _colours(part, block, args), sram.account(sketch).peak_bytes
 
 
+@lru_cache(maxsize=64)
 def sketched(part: Part, block: Block, *args: int) -> Sketch:
     """A part's rounds as pricing wants them."""
     sketch = Sketch(block.mesh, part.title, part.family)
@@ -119,6 +120,7 @@ def _routes_of(
     return colours(sketched(part, block, *args))
 
 
+@lru_cache(maxsize=1024)
 def decode_need(block: Block) -> sram.Need:
     """What a core needs for one decode layer."""
     parts = [(decode.project, ()), (decode.attend, (0,)), (decode.output, ())]
@@ -126,6 +128,7 @@ def decode_need(block: Block) -> sram.Need:
     return _layer_need(attention, sram.need([sketched(decode.ffn, block)]))
 
 
+@lru_cache(maxsize=1024)
 def prefill_need(block: Block, tokens: int) -> sram.Need:
     """What a core needs for one prefill layer of so many tokens a row."""
     attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens))

@@ -7,9 +7,11 @@ those of the line with most rounds; the lines of a mesh work alike.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from wafer_triton import local
@@ -64,38 +66,32 @@ class Sketch(Builder):
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
         super().__init__(mesh, name, family)
-        self.loops: list[tuple[slice, int]] = []  # the rounds of the third turn, and how many more there are
+        self.loops: list[
+            tuple[int, int, int]
+        ] = []  # the rounds of a second turn, from and to, and how many are left out
 
     def repeat(self, times: int, turn: Callable[[int], None]) -> None:
-        super().repeat(min(times, 2), turn)
-        if times > 2:
-            start = len(self.rounds)
-            turn(2)
-            self.loops.append((slice(start, len(self.rounds)), times - 3))
+        ends = []
+        for number in range(min(times, 3)):
+            turn(number)
+            ends.append(len(self.rounds))
+        if times > 3:
+            self.loops.append((ends[0], ends[1], times - 3))
 
     def roots(self, place: Index) -> Index | int:
         return int(place.max())
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:
-    """The phases of a schedule, built or not.
+    """The phases of a schedule, built or not, equal ones as one.
 
     A stream is hidden if the next product, but for local operations the next round, needs nothing of what it touches.
-    Of the turns that a sketch leaves out each has the phases by which its third turn adds to the first two.
+    Turns that a sketch leaves out have the phases of its second one, before and after which there is another.
     """
-    found = _phases(schedule, schedule.rounds)
-    for turn, more in schedule.loops if isinstance(schedule, Sketch) else ():
-        fewer = _phases(schedule, [*schedule.rounds[: turn.start], *schedule.rounds[turn.stop :]])
-        found.update({phase: times * more for phase, times in (found - fewer).items()})
-    return [replace(phase, times=times) for phase, times in found.items()]
-
-
-def _phases(schedule: Schedule | Builder, rounds: Sequence[Round]) -> Counter[Phase]:
-    """The phases of some rounds, and how often each comes."""
-    cut = runs(schedule, rounds)
+    cut = runs(schedule)
     traffic = Traffic(schedule)
     alone: dict[int, Phase] = {}  # of rounds that are runs of their own, most of which come often
-    whole = []
+    whole: list[Phase] = []
     for run in cut:
         phase = alone.get(id(run[0])) if len(run) == 1 else None
         if phase is None:
@@ -109,7 +105,13 @@ def _phases(schedule: Schedule | Builder, rounds: Sequence[Round]) -> Counter[Ph
             busiest = max(phase.busiest_words, whole[behind].busiest_words)
             whole[behind] = replace(whole[behind], busiest_words=busiest)
             whole[number] = replace(phase, hidden=True)
-    return Counter(whole)
+    found = Counter(whole)
+    if isinstance(schedule, Sketch) and schedule.loops:
+        starts = [0, *accumulate(map(len, cut))]
+        for first, end, more in schedule.loops:
+            for number in range(bisect_left(starts, first), bisect_left(starts, end)):
+                found[whole[number]] += more
+    return [replace(phase, times=times) for phase, times in found.items()]
 
 
 def _product_beside(cut: list[list[Round]], whole: list[Phase], number: int) -> int | None:

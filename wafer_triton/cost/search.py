@@ -15,6 +15,7 @@ from wafer_triton.cost.layers import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
+from wafer_triton.mesh import Mesh
 from wafer_triton.shapes import DecoderShape, shape_of
 
 
@@ -34,76 +35,81 @@ class Plan:
 
 def plan(
     *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
-    sides: Sequence[int] | None = None,
+    sides: Sequence[int] | None = None, program: str = "true",
 ) -> list[Plan]:  # fmt: skip
     """The fastest plans for a request, best first, over square meshes of the given `sides`, or all multiples of `step`.
 
     A plan holds all layers and the whole cache in the SRAM of the device's regions. Raises the last reason (SramError,
     MeshError) when there is none.
     """
-    on, sizes = find_device(device), shape_of(model)
+    on, shape = find_device(device), shape_of(model)
+    c = constants(on)
     for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
         if type(size) is not int or size < 1:
             raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
     sides = range(step, min(on.rows, on.cols) + 1, step) if sides is None else sides
-    prefills, reason = _seconds(sides, lambda side: estimate.prefill(device=on, model=sizes, mesh=side, tokens=input))
-    ends = [input + 1, input + output]
-    decodes, why = _seconds(
-        sides, lambda side: max((estimate.decode(device=on, model=sizes, mesh=side, context=one) for one in ends),
-                                key=lambda one: one.seconds)
+
+    def square(side: int) -> Mesh:
+        return Mesh(side, side, on)
+
+    prefills, reason = _estimates(sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program))
+    decodes, why = _estimates(
+        sides, lambda side: max((estimate.decode_on(square(side), shape, context, c, program=program)
+                                 for context in (input + 1, input + output)), key=lambda one: one.seconds)
     )  # fmt: skip
-    found, narrowed = [], sorted(decodes, key=lambda side: decodes[side])
-    for first in sorted(prefills, key=lambda side: prefills[side])[: 2 * best]:
+    found, narrowed = [], sorted(decodes, key=lambda side: decodes[side].seconds)
+    for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
+        fitting = 0
         for side in narrowed:
-            made = estimate.request(
-                device=on, model=sizes, prefill_mesh=first, decode_mesh=side, input=input, output=output
+            request = estimate.request_on(
+                square(first), square(side), shape, prefills[first], input, output, c, program=program
             )
-            if not made.fits:
-                continue
-            found.append((first, side, made))
-            if sum(one[0] == first for one in found) == 2 * best:
+            if request.fits:
+                found.append((first, side, request))
+                fitting += 1
+            if fitting == 2 * best:
                 break
     if not found:
         raise (
             reason
             or why
             or MeshError(
-                f"{sizes.name} with {input + output} tokens of cache does not fit {on.name}: no mesh holds all layers"
+                f"{shape.name} with {input + output} tokens of cache does not fit {on.name}: no mesh holds all layers"
             )
         )
     found.sort(key=lambda one: -one[2].tokens_per_second)
-    c = constants(on).of("decode")
+    decoding = c.of("decode")
     return [
         Plan(
             first,
             side,
-            (best_groups(side, c) or (1,))[0],
+            (best_groups(side, decoding) or (1,))[0],
             made.decode_regions,
             made.tokens_per_second,
             made.prefill_seconds,
             made.decode_seconds,
-            _capacity(on, sizes, side),
+            _capacity(square(side), shape, program),
         )
         for first, side, made in found[:best]
     ]
 
 
-def _seconds(
+def _estimates(
     sides: Sequence[int], estimated: Callable[[int], estimate.Layered]
-) -> tuple[dict[int, float], WaferError | None]:
-    """Seconds by side, and why the largest side did not do if none did."""
-    seconds, reason = {}, None
+) -> tuple[dict[int, estimate.Layered], WaferError | None]:
+    """Estimates by side, and why the largest side did not do if none did."""
+    found, reason = {}, None
     for side in sides:
         try:
-            seconds[side] = estimated(side).seconds
+            found[side] = estimated(side)
         except WaferError as error:
             reason = error
-    return seconds, None if seconds else reason
+    return found, None if found else reason
 
 
-def _capacity(on: Device, model: DecoderShape, side: int) -> int:
+def _capacity(mesh: Mesh, shape: DecoderShape, program: str) -> int:
     try:
-        return estimate.kv(device=on, model=model, mesh=side).shift_tokens
+        return estimate.kv(device=mesh.device, model=shape, mesh=mesh, program=program).shift_tokens
     except WaferError:
         return 0
 

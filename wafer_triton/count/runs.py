@@ -13,7 +13,6 @@ Every round is of one kind:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,19 +24,23 @@ from wafer_triton.schedule.rounds import Exchange, Round, Schedule
 
 def kind(round_: Round) -> str:
     """The kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
-    if round_ not in _KINDS:
-        _KINDS[round_] = _kind(round_)
-    return _KINDS[round_]
+    known = _KINDS.get(round_)
+    if known is None:
+        known = _KINDS[round_] = _kind(round_)
+    return known
 
 
-def runs(schedule: Schedule | Builder, rounds: Sequence[Round] | None = None) -> list[list[Round]]:
-    """The rounds of a schedule, built or not, or some `rounds` of it, cut into runs."""
+def runs(schedule: Schedule | Builder) -> list[list[Round]]:
+    """The rounds of a schedule, built or not, cut into runs."""
     cut: list[list[Round]] = []
-    for round_ in schedule.rounds if rounds is None else rounds:
-        if cut and kind(round_) == kind(cut[-1][-1]) and _follows(kind(round_), cut[-1][-1], round_):
+    before = ""
+    for round_ in schedule.rounds:
+        own = kind(round_)
+        if own == before and _follows(own, cut[-1][-1], round_):
             cut[-1].append(round_)
         else:
             cut.append([round_])
+        before = own
     return cut
 
 

@@ -7,10 +7,12 @@ transposed. Projections and feed-forward take the vectors of all sequences at on
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.schedule.block import Block, Part, part, schedule
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import softmax_parts
@@ -152,13 +154,16 @@ def layer(block: Block, context: int) -> tuple[tuple[Part, tuple[int, ...]], ...
     return ((project, ()), *appends, *attends, (output, ()), (ffn, ()))
 
 
+@lru_cache(maxsize=1024)
 def head_block(block: Block) -> Block:
     """The block on the smallest whole multiple of its mesh that holds the LM head; MeshError if the device does not."""
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
+        b = Builder(bigger.mesh, head.title, head.family)
+        head(b, bigger, block.batch)
         try:
-            schedule(head, bigger, block.batch)
+            sram.check(b.build(draft=True))
         except SramError as error:
             reason = error
             continue

@@ -94,19 +94,19 @@ def meshgemm(
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
     hands = (a, w)
     spare = (b.like(f"{a}.next", a), b.like(f"{w}.next", w))
-    made: dict[tuple[bool, bool], Round] = {}
-    for number in range(size):
+    known: dict[tuple[bool, bool], Round] = {}
+
+    def turn(number: int) -> None:
         now, following = (hands, spare) if number % 2 == 0 else (spare, hands)
         kind = (number == 0, number % 2 == 0)
-        if kind not in made:
+        if kind not in known:
             product = b.local(op, c, now, add=number > 0, **params)
-            shifts = (
-                [ring_step(b, axis, now[i], following[i], order=order) for i, axis in enumerate("xy")]
-                if size > 1
-                else []
-            )
-            made[kind] = Round(tuple(shifts), (product,), label)
-        b.rounds.append(made[kind])  # equal rounds are one object: they are validated, planned and priced once
+            ways = enumerate("xy") if size > 1 else ()
+            shifts = (ring_step(b, axis, now[i], following[i], order=order) for i, axis in ways)
+            known[kind] = Round(tuple(shifts), (product,), label)
+        b.rounds.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
+
+    b.repeat(size, turn)
     _come_home(b, w, spare[1], label)
 
 
