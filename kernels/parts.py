@@ -98,7 +98,7 @@ def agree(parts: Sequence[Part]) -> bool:
     return len({one.num_warps for one in parts if one.sums}) <= 1 and len({one.rounds for one in parts}) <= 1
 
 
-class Local:
+class LocalKernel:
     """The kernel of a local operation: a launcher, whose `part` is what it adds to a launch."""
 
     def __init__(self, make: Callable[..., Part]) -> None:

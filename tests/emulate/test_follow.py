@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from wafer_triton.emulate.executor import EXCHANGES, Tables
+from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.steps import Tables
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from wafer_triton.emulate.launches import ComputeShifts, rings_of
+from wafer_triton.emulate.steps import Step
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Index
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # the two slots [rows, cols, numel] that a matrix alternates between
-Step = Callable[[], None]
 
 COLUMNS = 4  # taken at a time
 LARGE = 2**20  # elements of what moves along the columns, from which on this is quicker

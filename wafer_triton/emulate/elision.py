@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.emulate.executor import Executor, Memory, Place, Step
 from wafer_triton.emulate.launches import ComputeShifts, combining, compute_shifts, mailboxes, reduce_tree
+from wafer_triton.emulate.steps import Memory, Place, Planner, Step
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -19,8 +19,8 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, S
 class Elision:
     """Plans with renamed tiles: `places` says for each buffer where its tiles lie now."""
 
-    def __init__(self, executor: Executor, schedule: Schedule, memory: Memory) -> None:
-        self.executor = executor
+    def __init__(self, planner: Planner, schedule: Schedule, memory: Memory) -> None:
+        self.planner = planner
         self.schedule = schedule
         self.memory = memory
         self.places: dict[str, Place] = {}
@@ -55,7 +55,7 @@ class Elision:
         places = [self.places.get(slot.buffer, Place(slot)) for slot in (run.a[0], run.b[0])]
         if any(self.own_among(place, None) for place in places):
             return 0
-        step = self.executor.products(self.memory, run, *places)
+        step = self.planner.products(self.memory, run, *places)
         if step is None:
             return 0
         for round_ in rounds[: run.number]:
@@ -65,7 +65,7 @@ class Elision:
 
     def tree(self, rounds: tuple[Round, ...]) -> int:
         """Plan a reduce tree, or a round of one, its messages as ever; how many rounds that was."""
-        if self.executor.tree is None:
+        if self.planner.tree is None:
             return self.messages(rounds)
         tree = reduce_tree(self.schedule, rounds)
         if tree is None:
@@ -81,16 +81,16 @@ class Elision:
             self.written(found.acc, keep=True)
         # only now, as room for one operation moves what another reads
         ins = [tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins) for op in before]
-        self.steps += self.executor.tree(self.memory, found, before, ins)
+        self.steps += self.planner.tree(self.memory, found, before, ins)
         return number
 
     def messages(self, rounds: tuple[Round, ...]) -> int:
-        """Plan a round that sends one buffer and combines what arrives, if the executor has a step for that."""
+        """Plan a round that sends one buffer and combines what arrives, if the planner has a step for that."""
         pairs = combining(rounds[0])
         if pairs is None or not {exchange.dst.buffer for exchange, _ in pairs} <= self.passing:
             return 0
         self.written(pairs[0][0].src.buffer, keep=True)
-        fused = self.executor.fuse(self.memory, self.schedule, rounds)
+        fused = self.planner.fuse(self.memory, self.schedule, rounds)
         if fused is None:
             return 0
         self.steps += fused[1]
@@ -101,7 +101,7 @@ class Elision:
         for op in round_.locals:
             if self.renamed(op):
                 continue
-            self.steps.append(self.executor.compute(self.memory, op, self.prepared(op)))
+            self.steps.append(self.planner.compute(self.memory, op, self.prepared(op)))
 
     def prepared(self, op: Local) -> tuple[Place, ...]:
         """Where an operation finds what it reads, once there is room for what it writes."""
@@ -208,7 +208,7 @@ class Elision:
         ):
             self.settle(exchange.src.buffer)
         src = self.places.get(exchange.src.buffer, Place(exchange.src))
-        self.steps.append(self.executor.move(self.memory, [exchange], src))
+        self.steps.append(self.planner.move(self.memory, [exchange], src))
 
     def written(self, name: str, keep: bool) -> None:
         """Before memory of `name` changes: tiles of others that lie there move out; its own come home if kept."""
@@ -249,4 +249,4 @@ class Elision:
             at = np.arange(mesh.shape[1])
             where = Cores("x", np.where(place.flat(mesh.shape).reshape(mesh.shape) < 0, -1, at))
         op = Local("copy", (Slot(name),), (place.slot,), {"size": self.memory.buffers[name].numel}, where)
-        self.steps.append(self.executor.compute(self.memory, op, (Place(place.slot) if home else place,)))
+        self.steps.append(self.planner.compute(self.memory, op, (Place(place.slot) if home else place,)))

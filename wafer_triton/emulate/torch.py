@@ -1,4 +1,4 @@
-"""The torch executor: all cores batched, a neighbour move an indexed copy. It defines what a schedule computes.
+"""The torch executor: all cores batched, a neighbour move an indexed copy, local operations in their fast forms.
 
 Tiles lie in their buffer's dtype. An operation widens what it reads to fp32 and rounds what it writes, which gives the
 values of a core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU.
@@ -17,8 +17,10 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate import columns
-from wafer_triton.emulate.executor import Executor, Memory, Place, Step
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.fast import Form, form
 from wafer_triton.emulate.launches import ComputeShifts, combining, compute_shifts, mailboxes, sends_of
+from wafer_triton.emulate.steps import Memory, Place, Step
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -120,7 +122,7 @@ class TorchExecutor(Executor):
         a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
         if not fp32 or torch.device(self.device).type != "cpu" or a.slots > 1 or b.slots > 1:
             return None
-        return columns.plan(memory.mesh, run, (a.numel, b.numel), partial(find("gemm").run, **run.params))
+        return columns.plan(memory.mesh, run, (a.numel, b.numel), partial(form(find("gemm")).run, **run.params))
 
     def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
         """A round gathers the tiles that the cores hold by then; only whose they are moves on, not the tiles."""
@@ -153,13 +155,15 @@ class TorchExecutor(Executor):
 
     def _direct(self, op: LocalOp, params: Params, outs: Tensors, reads: Tensors) -> Step:
         """A step that runs an operation on these very tensors, widened if need be."""
-        if _as_they_are(op, params, outs, reads):
-            return lambda: op.run(*outs, *reads, **params)
-        return _run_widened(op, params, [self._wide(part) for part in _parts(outs, reads)])
+        fast = form(op)
+        if _as_they_are(fast, params, outs, reads):
+            return lambda: fast.run(*outs, *reads, **params)
+        keeps = _keeps(op, params, outs[0].shape[-1])
+        return _run_widened(fast, params, keeps, [self._wide(part) for part in _parts(outs, reads)])
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
-        area = _area(op.where)
+        fast, area = form(definition), _area(op.where)
         direct = all(place.is_own and place.slot.is_fixed for place in ins) and all(out.is_fixed for out in op.outs)
         if area is not None and direct:
             outs = [_tiles(memory, out)[area] for out in op.outs]
@@ -167,17 +171,17 @@ class TorchExecutor(Executor):
             return self._direct(definition, params, outs, reads)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
-        updates = definition.updates(params)
         places = [self._rows_of(memory, out, cores) for out in op.outs]
+        keeps = _keeps(definition, params, places[0][1].shape[1])
 
         def gathered() -> None:
-            results = [flat.index_select(0, rows) if updates else flat.new_empty(len(cores), flat.shape[1])
+            results = [flat.index_select(0, rows) if keeps else flat.new_empty(len(cores), flat.shape[1])
                        for rows, flat in places]  # fmt: skip
             given = [take() for take in takes]
-            if _as_they_are(definition, params, results, given):
-                definition.run(*results, *given, **params)
+            if _as_they_are(fast, params, results, given):
+                fast.run(*results, *given, **params)
             else:
-                _run_widened(definition, params, [self._wide((results, given))])()
+                _run_widened(fast, params, keeps, [self._wide((results, given))])()
             for (rows, flat), result in zip(places, results, strict=True):
                 flat.index_copy_(0, rows, result)
 
@@ -254,24 +258,28 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
 
 
-def _as_they_are(op: LocalOp, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
+def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
+    """Whether outputs of `numel` elements must hold what they held before: they are added to, or written in part."""
+    return op.updates(params) or bool(params.get("size", numel) < numel)
+
+
+def _as_they_are(fast: Form, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
     """Whether the operation may have these tensors: all are fp32, or all of one dtype that it takes."""
     dtypes = {one.dtype for one in (*outs, *reads)}
-    return dtypes == {torch.float32} or (len(dtypes) == 1 and op.narrow(params))
+    return dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
 
 
-def _run_widened(op: LocalOp, params: Params, parts: list[_Wide]) -> Step:
+def _run_widened(fast: Form, params: Params, keeps: bool, parts: list[_Wide]) -> Step:
     """A step that widens what is read, runs the operation, and rounds what it wrote, part by part."""
-    updates = op.updates(params)
 
     def step() -> None:
         for outs, reads, writes in parts:
             for wide, narrow in reads:
                 wide.copy_(narrow)
-            if updates:
+            if keeps:
                 for narrow, wide in writes:
                     wide.copy_(narrow)
-            op.run(*outs, **params)
+            fast.run(*outs, **params)
             for narrow, wide in writes:
                 narrow.copy_(wide)
 

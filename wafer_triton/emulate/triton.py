@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.executor import Executor, Launch, Memory, Place, Program, Step, TreePlanner, together
+from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.launches import (
     ComputeShifts,
     Tree,
@@ -24,6 +24,7 @@ from wafer_triton.emulate.launches import (
     rings_of,
     sends_of,
 )
+from wafer_triton.emulate.steps import Launch, Memory, Place, Step, TreePlanner, together
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand
@@ -31,8 +32,7 @@ from wafer_triton.kernels.compute_shift import one_round, residency, several_rou
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Moves
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
-from wafer_triton.kernels.parts import Local as LocalKernel
-from wafer_triton.kernels.parts import Part, agree
+from wafer_triton.kernels.parts import LocalKernel, Part, agree
 from wafer_triton.kernels.protocol import ARRIVALS, FIRST_SLOT, SLOTS, rounds_at_once
 from wafer_triton.kernels.tree import tree
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
