@@ -162,7 +162,7 @@ LAYERS = [
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.triton"},
-    {"recipes", "ops", "compare", "train"},
+    {"ops", "compare", "train"},
     {"models"},
     {"draw", "cli"},
 ]
