@@ -55,7 +55,9 @@ class Executor(Planner):
         memory = dict(shared or {})
         pool = {} if scratch is None else scratch
         fresh = [
-            one for name, one in schedule.buffers.items() if name in tensors or (name not in memory and one not in pool)
+            buffer
+            for name, buffer in schedule.buffers.items()
+            if name in tensors or (name not in memory and buffer not in pool)
         ]
         self.admit(schedule, fresh)
         for name, buffer in schedule.buffers.items():
@@ -84,7 +86,9 @@ class Executor(Planner):
         """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
         if torch.device(self.device).type != "cuda":
             return
-        need = schedule.mesh.cores * sum(one.slots * one.numel * self.storage(one).itemsize for one in fresh)
+        need = schedule.mesh.cores * sum(
+            buffer.slots * buffer.numel * self.storage(buffer).itemsize for buffer in fresh
+        )
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         rows, cols = schedule.mesh.shape
@@ -137,7 +141,7 @@ class Executor(Planner):
             tables.begin(schedule.name)
         if self.exchange == "elided":
             return Elision(self, schedule, memory).plan()
-        made: dict[int, list[Step]] = {}
+        planned: dict[int, list[Step]] = {}
         steps: list[Step] = []
         rounds = schedule.rounds
         while rounds:
@@ -146,9 +150,9 @@ class Executor(Planner):
                 steps += fused[1]
                 rounds = rounds[fused[0] :]
                 continue
-            if id(rounds[0]) not in made:
-                made[id(rounds[0])] = self.round(memory, rounds[0])
-            steps += made[id(rounds[0])]
+            if id(rounds[0]) not in planned:
+                planned[id(rounds[0])] = self.round(memory, rounds[0])
+            steps += planned[id(rounds[0])]
             rounds = rounds[1:]
         return steps
 
@@ -183,8 +187,8 @@ class Program:
     @property
     def launches(self) -> tuple[str, ...]:
         """What one `run` launches, each kind once with its number; empty where the executor launches no kernels."""
-        found = Counter(step.what for step in self.steps if isinstance(step, Launch))
-        return tuple(what if number == 1 else f"{number} x {what}" for what, number in found.items())
+        launches = Counter(step.what for step in self.steps if isinstance(step, Launch))
+        return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""

@@ -136,7 +136,7 @@ class Planner(ABC):
         """How many of the rounds left go together in this executor, if any do, and their steps."""
         return None
 
-    def products(self, memory: Memory, found: ComputeShifts, a: Place, b: Place) -> Step | None:
+    def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
         """One step for all products of a run of compute-shift rounds, on tiles as they lie, where there is one."""
         return None
 
@@ -147,14 +147,14 @@ class Planner(ABC):
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         """The steps of one round: its moves, then its local operations."""
-        moves = [self.move(memory, some, Place(some[0].src)) for some in together(round_)]
+        moves = [self.move(memory, exchanges, Place(exchanges[0].src)) for exchanges in together(round_)]
         return moves + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
 
 
 def together(round_: Round) -> list[list[Exchange]]:
     """The exchanges of a round, those from one slot to one slot together."""
-    found: dict[object, list[Exchange]] = {}
-    for one in round_.exchanges:
-        fixed = one.src.is_fixed and one.dst.is_fixed
-        found.setdefault((str(one.src), str(one.dst)) if fixed else id(one), []).append(one)
-    return list(found.values())
+    groups: dict[object, list[Exchange]] = {}
+    for exchange in round_.exchanges:
+        fixed = exchange.src.is_fixed and exchange.dst.is_fixed
+        groups.setdefault((str(exchange.src), str(exchange.dst)) if fixed else id(exchange), []).append(exchange)
+    return list(groups.values())

@@ -52,8 +52,8 @@ class TorchExecutor(Executor):
         return torch_dtype(buffer.dtype)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        grids = [self._grid(memory, one, src) for one in exchanges]
-        rest = [one for one, step in zip(exchanges, grids, strict=True) if step is None]
+        grids = [self._grid(memory, exchange, src) for exchange in exchanges]
+        rest = [exchange for exchange, step in zip(exchanges, grids, strict=True) if step is None]
         steps = [step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else [])
         return steps[0] if len(steps) == 1 else lambda: [step() for step in steps]
 
@@ -81,11 +81,11 @@ class TorchExecutor(Executor):
         if len(sends) == 2:  # of a large matrix alone is the run of rounds worth finding
             large = memory.tensors[sends[1][0].src.buffer].numel() >= columns.LARGE
             run = compute_shifts(schedule, rounds) if large else None
-            found = None if run is None else self._sweep(memory, run)
-            if run is None or found is None:
+            sweep = None if run is None else self._sweep(memory, run)
+            if run is None or sweep is None:
                 return None
             a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (run.a, run.b))
-            return run.number, [found.explicit(a, b, memory.tensors[run.c])]
+            return run.number, [sweep.explicit(a, b, memory.tensors[run.c])]
         step = self._messages(memory, schedule, rounds[0])
         return None if step is None else (1, [step])
 
@@ -108,7 +108,7 @@ class TorchExecutor(Executor):
         acc = _flat(memory, pairs[0][0].src)
         if len(got.unique()) == len(got):
             return lambda: acc.index_add_(0, got, acc.index_select(0, sent))
-        sizes = [len(one.receivers.flat(memory.mesh)) for one in home]
+        sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
 
         def step() -> None:  # a core that gets two messages adds them in the order of the round
             for target, message in zip(got.split(sizes), acc.index_select(0, sent).split(sizes), strict=True):
@@ -132,13 +132,13 @@ class TorchExecutor(Executor):
         lie = [self._rows_of(memory, place.slot, np.arange(memory.mesh.cores))[1] for place in (a, b)]
         if any(memory.buffers[place.slot.buffer].slots > 1 for place in (a, b)):
             return None
-        found = self._sweep(memory, run)
-        if found is not None:
-            return found.elided(lie[0], lie[1], (starts[0], starts[1]), memory.tensors[run.c], memory.tensors[run.out])
+        sweep = self._sweep(memory, run)
+        if sweep is not None:
+            return sweep.elided(lie[0], lie[1], (starts[0], starts[1]), memory.tensors[run.c], memory.tensors[run.out])
         begins = [torch.from_numpy(start).to(self.device) for start in starts]
-        hold = [torch.empty_like(one) for one in lie]
+        hold = [torch.empty_like(tiles) for tiles in lie]
         c, out = _tiles(memory, Slot(run.c)), _tiles(memory, Slot(run.out))
-        reads = [one.view(*shape, -1) for one in hold]
+        reads = [tiles.view(*shape, -1) for tiles in hold]
         first, rest = (self._direct(definition, {**run.params, "add": add}, [c], reads) for add in (run.add, True))
 
         def step() -> None:
@@ -190,15 +190,16 @@ class TorchExecutor(Executor):
     def _wide(self, part: _Part) -> _Wide:
         """Operands in fp32: themselves, or room for them in a piece of memory that all steps use in turn."""
         outs, reads = part
-        narrow = [one for one in (*outs, *reads) if one.dtype != torch.float32]
-        size = sum(one.numel() for one in narrow)
+        operands = [*outs, *reads]
+        sizes = [operand.numel() for operand in operands if operand.dtype != torch.float32]
+        size = sum(sizes)
         if self._room.numel() < size:  # steps planned before keep theirs
             self._room = torch.empty(size, device=self.device)
-        rooms = iter(self._room[:size].split([one.numel() for one in narrow]))
-        wide = [one if one.dtype == torch.float32 else next(rooms).view(one.shape) for one in (*outs, *reads)]
-        pairs = list(zip((*outs, *reads), wide, strict=True))
-        widened = [(two, one) for one, two in pairs[len(outs) :] if one is not two]
-        return wide, widened, [(one, two) for one, two in pairs[: len(outs)] if one is not two]
+        rooms = iter(self._room[:size].split(sizes))
+        wide = [x if x.dtype == torch.float32 else next(rooms).view(x.shape) for x in operands]
+        pairs = list(zip(operands, wide, strict=True))
+        widened = [(fp32, given) for given, fp32 in pairs[len(outs) :] if given is not fp32]
+        return wide, widened, [(given, fp32) for given, fp32 in pairs[: len(outs)] if given is not fp32]
 
     def _views(
         self, memory: Memory, exchange: Exchange, to: Slot
@@ -206,13 +207,13 @@ class TorchExecutor(Executor):
         """The receivers' tiles of `to`, and what the senders have or, where they are no grid, of whom to pick whom."""
         if not exchange.src.is_fixed or not to.is_fixed or exchange.recv.ndim > 1:
             return None
-        lines, recv, send = (_select(one, self.device) for one in (exchange.lines, exchange.recv, exchange.send))
+        lines, recv, send = (_select(index, self.device) for index in (exchange.lines, exchange.recv, exchange.send))
         if not isinstance(lines, slice) or not isinstance(recv, slice):
             return None
         at = slice(None) if isinstance(send, torch.Tensor) else send
         x = exchange.axis == "x"
-        target, source = _tiles(memory, to), _tiles(memory, exchange.src)
-        target, source = (one[(lines, place) if x else (place, lines)] for one, place in ((target, recv), (source, at)))
+        ends = ((_tiles(memory, to), recv), (_tiles(memory, exchange.src), at))
+        target, source = (tiles[(lines, place) if x else (place, lines)] for tiles, place in ends)
         return target, source, send if isinstance(send, torch.Tensor) else None
 
     def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Ends:
@@ -221,7 +222,7 @@ class TorchExecutor(Executor):
         in_place = src.lies_in(exchanges[0].src)
         if in_place and others in known:
             return known[others]
-        pairs = [(one.senders.flat(memory.mesh), one.receivers.flat(memory.mesh)) for one in exchanges]
+        pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
         at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
         ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
@@ -265,7 +266,7 @@ def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
 
 def _as_they_are(fast: Form, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
     """Whether the operation may have these tensors: all are fp32, or all of one dtype that it takes."""
-    dtypes = {one.dtype for one in (*outs, *reads)}
+    dtypes = {operand.dtype for operand in (*outs, *reads)}
     return dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
 
 
@@ -292,10 +293,10 @@ _CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays
 def _parts(outs: list[torch.Tensor], reads: list[torch.Tensor]) -> list[_Part]:
     """The same tensors in slices of their first dimension, none of which widens more than the cache holds."""
     rows = outs[0].shape[0]
-    most = max(one.numel() for one in (*outs, *reads))
+    most = max(operand.numel() for operand in (*outs, *reads))
     size = max(1, rows * _CACHED // max(most, 1))
     cuts = [slice(start, start + size) for start in range(0, rows, size)]
-    return [([out[cut] for out in outs], [one[cut] for one in reads]) for cut in cuts]
+    return [([out[cut] for out in outs], [read[cut] for read in reads]) for cut in cuts]
 
 
 def _select(index: Index | None, device: str) -> Select:
