@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from schedules import LAYERS, MOVES, SUMS, given, schedule
+from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.emulate import reference
 from wafer_triton.emulate.executor import EXCHANGES, Executor
 from wafer_triton.emulate.reference import Reference
@@ -38,8 +38,8 @@ def line(*tiles: float) -> Tensor:
     return torch.tensor(tiles).view(1, -1, 1)
 
 
-def ran(made: Schedule, tensors: dict[str, Tensor], **options) -> Reference:
-    machine = Reference(made, tensors, **options)
+def ran(schedule: Schedule, tensors: dict[str, Tensor], **options) -> Reference:
+    machine = Reference(schedule, tensors, **options)
     machine.run()
     return machine
 
@@ -112,30 +112,32 @@ def test_a_missing_tensor_is_named():
 # --- a wrong schedule gives another result ---
 
 
-def first(made: Schedule, of: str) -> int:
-    return next(number for number, round_ in enumerate(made.rounds) if getattr(round_, of))
+def first(schedule: Schedule, of: str) -> int:
+    return next(number for number, round_ in enumerate(schedule.rounds) if getattr(round_, of))
 
 
-def with_round(made: Schedule, number: int, round_: Round | None) -> Schedule:
+def with_round(schedule: Schedule, number: int, round_: Round | None) -> Schedule:
     rest = () if round_ is None else (round_,)
-    return replace(made, rounds=(*made.rounds[:number], *rest, *made.rounds[number + 1 :]))
+    return replace(schedule, rounds=(*schedule.rounds[:number], *rest, *schedule.rounds[number + 1 :]))
 
 
-def without_a_round(made: Schedule) -> Schedule:
-    return with_round(made, first(made, "exchanges"), None)
+def without_a_round(schedule: Schedule) -> Schedule:
+    return with_round(schedule, first(schedule, "exchanges"), None)
 
 
-def without_a_local(made: Schedule) -> Schedule:
-    number = first(made, "locals")
-    return with_round(made, number, replace(made.rounds[number], locals=made.rounds[number].locals[1:]))
+def without_a_local(schedule: Schedule) -> Schedule:
+    number = first(schedule, "locals")
+    return with_round(schedule, number, replace(schedule.rounds[number], locals=schedule.rounds[number].locals[1:]))
 
 
-def with_exchange(made: Schedule, change) -> Schedule:
+def with_exchange(schedule: Schedule, change) -> Schedule:
     number = next(
-        number for number, round_ in enumerate(made.rounds) if round_.exchanges and round_.exchanges[0].lines is None
+        number
+        for number, round_ in enumerate(schedule.rounds)
+        if round_.exchanges and round_.exchanges[0].lines is None
     )
-    exchange, *others = made.rounds[number].exchanges
-    return with_round(made, number, replace(made.rounds[number], exchanges=(change(exchange), *others)))
+    exchange, *others = schedule.rounds[number].exchanges
+    return with_round(schedule, number, replace(schedule.rounds[number], exchanges=(change(exchange), *others)))
 
 
 def from_another(exchange: Exchange) -> Exchange:
@@ -147,19 +149,21 @@ def on_fewer_lines(exchange: Exchange) -> Exchange:
     return replace(exchange, send=keep(exchange.send), recv=keep(exchange.recv), lines=np.arange(1, 3))
 
 
-def fewer_cores(made: Schedule) -> Schedule:
-    number = next(number for number, round_ in enumerate(made.rounds) if any(op.where is None for op in round_.locals))
+def fewer_cores(schedule: Schedule) -> Schedule:
+    number = next(
+        number for number, round_ in enumerate(schedule.rounds) if any(op.where is None for op in round_.locals)
+    )
     op: Local
-    op, *others = made.rounds[number].locals
+    op, *others = schedule.rounds[number].locals
     changed = replace(op, where=Cores("x", np.array([1, 2])))
-    return with_round(made, number, replace(made.rounds[number], locals=(changed, *others)))
+    return with_round(schedule, number, replace(schedule.rounds[number], locals=(changed, *others)))
 
 
 MUTATIONS = {
     "a round is missing": without_a_round,
     "an operation is missing": without_a_local,
-    "a tile comes from another core": lambda made: with_exchange(made, from_another),
-    "a line is missing": lambda made: with_exchange(made, on_fewer_lines),
+    "a tile comes from another core": lambda schedule: with_exchange(schedule, from_another),
+    "a line is missing": lambda schedule: with_exchange(schedule, on_fewer_lines),
     "a core does not compute": fewer_cores,
 }
 
@@ -167,10 +171,10 @@ MUTATIONS = {
 @pytest.mark.parametrize("mutation", MUTATIONS)
 @pytest.mark.parametrize("kind", ["gemm-mesh", "gemm-t-mesh", "gemm-summa"])
 def test_a_schedule_that_differs_is_seen_to(kind, mutation):
-    made = schedule(SUMS[kind], "3", "fp32")
-    tensors = given(made, integers=True)
-    mutated = MUTATIONS[mutation](made)
-    wanted = ran(made, tensors).read("out")
+    schedule = build(SUMS[kind], "3", "fp32")
+    tensors = given(schedule, integers=True)
+    mutated = MUTATIONS[mutation](schedule)
+    wanted = ran(schedule, tensors).read("out")
     assert wanted.isfinite().all()
     assert not torch.equal(wanted, ran(mutated, tensors).read("out"))
     for exchange in EXCHANGES:  # the executors follow the mutation, too, and so do not merely know the algorithm
@@ -190,27 +194,27 @@ def identical(got: Tensor, wanted: Tensor, name: str = "") -> None:
     torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{name}: {text}")
 
 
-def results(made: Schedule) -> list[str]:
-    return [name for name, buffer in made.buffers.items() if buffer.role in ("resident", "output")]
+def results(schedule: Schedule) -> list[str]:
+    return [name for name, buffer in schedule.buffers.items() if buffer.role in ("resident", "output")]
 
 
-def assert_same(made: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
+def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
     """The executors leave the reference's values in every buffer that outlives the schedule."""
     for executor in executors:
-        program = executor.bind(made, tensors)
+        program = executor.bind(schedule, tensors)
         program.run()
-        for name in results(made):
+        for name in results(schedule):
             identical(program.read(name), machine.read(name), name)
 
 
-def assert_as_good(made: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
+def assert_as_good(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
     """The executors' values are as near to exact ones as the reference's are."""
-    exact = ran(made, tensors, exact=True)
+    exact = ran(schedule, tensors, exact=True)
     for executor in executors:
-        program = executor.bind(made, tensors)
+        program = executor.bind(schedule, tensors)
         program.run()
-        for name in results(made):
-            assert_close(program.read(name), exact.read(name), made.buffers[name].dtype, machine.read(name), name)
+        for name in results(schedule):
+            assert_close(program.read(name), exact.read(name), schedule.buffers[name].dtype, machine.read(name), name)
 
 
 def both() -> list[Executor]:
@@ -225,65 +229,65 @@ def both_on_triton() -> list[Executor]:
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("kind", [*SUMS, *MOVES])
 def test_torch_adds_integers_exactly(kind, mesh, dtype):
-    made = schedule((SUMS | MOVES)[kind], mesh, dtype)
-    tensors = given(made, integers=True)
-    machine = ran(made, tensors)
-    assert kind == "collectives" or all(machine.read(name).isfinite().all() for name in results(made))
-    assert_same(made, machine, tensors, *both())
+    schedule = build((SUMS | MOVES)[kind], mesh, dtype)
+    tensors = given(schedule, integers=True)
+    machine = ran(schedule, tensors)
+    assert kind == "collectives" or all(machine.read(name).isfinite().all() for name in results(schedule))
+    assert_same(schedule, machine, tensors, *both())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("kind", MOVES)
 def test_torch_adds_in_the_order_of_the_rounds(kind, mesh, dtype):
-    made = schedule(MOVES[kind], mesh, dtype)
-    tensors = given(made)
-    assert_same(made, ran(made, tensors), tensors, *both())
+    schedule = build(MOVES[kind], mesh, dtype)
+    tensors = given(schedule)
+    assert_same(schedule, ran(schedule, tensors), tensors, *both())
 
 
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("kind", SUMS)
 def test_torch_accumulates_in_fp16_bit_by_bit(kind, mesh):
-    made = schedule(SUMS[kind], mesh, "fp16", "fp16")
-    tensors = given(made)
-    assert_same(made, ran(made, tensors), tensors, *both())
+    schedule = build(SUMS[kind], mesh, "fp16", "fp16")
+    tensors = given(schedule)
+    assert_same(schedule, ran(schedule, tensors), tensors, *both())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("kind", [*SUMS, *LAYERS])
 def test_torch_is_as_good_as_the_reference(kind, mesh, dtype):
-    made = schedule((SUMS | LAYERS)[kind], mesh, dtype)
-    tensors = given(made)
-    machine = ran(made, tensors)
-    assert all(machine.read(name).isfinite().all() for name in results(made) if name != "att")
-    assert_as_good(made, machine, tensors, *both())
+    schedule = build((SUMS | LAYERS)[kind], mesh, dtype)
+    tensors = given(schedule)
+    machine = ran(schedule, tensors)
+    assert all(machine.read(name).isfinite().all() for name in results(schedule) if name != "att")
+    assert_as_good(schedule, machine, tensors, *both())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["1", "1x2", "3"])
 @pytest.mark.parametrize("kind", [*SUMS, *MOVES])
 def test_triton_adds_integers_exactly(kind, mesh):
-    made = schedule((SUMS | MOVES)[kind], mesh, "fp32")
-    tensors = given(made, integers=True)
-    machine = ran(made, tensors)
-    assert_same(made, machine, tensors, *both_on_triton())
+    schedule = build((SUMS | MOVES)[kind], mesh, "fp32")
+    tensors = given(schedule, integers=True)
+    machine = ran(schedule, tensors)
+    assert_same(schedule, machine, tensors, *both_on_triton())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["1x2", "3"])
 @pytest.mark.parametrize("kind", ["gemm-mesh", "gemm-t-mesh", "gemm-summa", "gemv-ktree-y"])
 def test_triton_accumulates_in_fp16_bit_by_bit(kind, mesh):
-    made = schedule(SUMS[kind], mesh, "fp16", "fp16")
-    tensors = given(made)
-    assert_same(made, ran(made, tensors), tensors, TritonExecutor(poison=True))
+    schedule = build(SUMS[kind], mesh, "fp16", "fp16")
+    tensors = given(schedule)
+    assert_same(schedule, ran(schedule, tensors), tensors, TritonExecutor(poison=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mesh", "dtype"), [("2", "fp32"), ("1x2", "bf16")])
 @pytest.mark.parametrize("kind", [*SUMS, *LAYERS])
 def test_triton_is_as_good_as_the_reference(kind, mesh, dtype):
-    made = schedule((SUMS | LAYERS)[kind], mesh, dtype)
-    tensors = given(made)
-    machine = ran(made, tensors)
-    assert_as_good(made, machine, tensors, *both_on_triton())
+    schedule = build((SUMS | LAYERS)[kind], mesh, dtype)
+    tensors = given(schedule)
+    machine = ran(schedule, tensors)
+    assert_as_good(schedule, machine, tensors, *both_on_triton())

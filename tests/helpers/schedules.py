@@ -167,16 +167,16 @@ LAYERS: dict[str, Make] = {
 }
 
 
-def schedule(make: Make, mesh: str, dtype: str, sums: str = "fp32") -> Schedule:
+def build(make: Make, mesh: str, dtype: str, sums: str = "fp32") -> Schedule:
     """The schedule on a mesh of roomy cores."""
     return make(as_mesh(mesh, ROOMY), dtype, sums)
 
 
-def given(made: Schedule, *, integers: bool = False) -> dict[str, Tensor]:
+def given(schedule: Schedule, *, integers: bool = False) -> dict[str, Tensor]:
     """Random tiles for every buffer that a schedule is given."""
     draw = (lambda *shape: torch.randint(-3, 4, shape).float()) if integers else torch.randn
     return {
-        name: draw(*made.mesh.shape, buffer.slots * buffer.numel)
-        for name, buffer in made.buffers.items()
+        name: draw(*schedule.mesh.shape, buffer.slots * buffer.numel)
+        for name, buffer in schedule.buffers.items()
         if buffer.role in ("input", "resident")
     }
