@@ -40,7 +40,7 @@ class Reference:
             if name not in tensors and buffer.role in ("input", "resident"):
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             fill = torch.full(shape, float("nan") if poison else 0.0)
-            values = tensors.get(name, fill).to(dtype).reshape(shape)  # what is given is rounded in any case
+            values = tensors.get(name, fill).to("cpu", dtype).reshape(shape)  # what is given is rounded in any case
             self.memory[name] = values.to(torch.float64 if exact else dtype, copy=True)
 
     def run(self, until: int | None = None) -> None:
