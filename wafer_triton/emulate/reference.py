@@ -23,8 +23,9 @@ from wafer_triton.schedule.rounds import Index, Local, Schedule, Slot
 class Reference:
     """A schedule on memory of its own: `tensors` [rows, cols, *tile], or [rows, cols, slots, *tile], are copied in.
 
-    All other memory is NaN, or zero with `poison=False`. With `exact` nothing is rounded, in memory or in arithmetic:
-    all is fp64. Raises ShapeError for a missing tensor.
+    All other memory is NaN, or zero with `poison=False`. With `exact` memory and arithmetic are fp64, and nothing that
+    is computed is rounded, unless an operation itself rounds (`accumulate="fp16"`). Raises ShapeError for a missing
+    tensor.
     """
 
     def __init__(
