@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import Local, Part, part
+from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
 @triton.jit
@@ -50,7 +50,7 @@ def _elementwise(args, core, P):
         store(tile_ptr(out, core) + offs, y, mask)
 
 
-def elementwise(fn: Any) -> Local:
+def elementwise(fn: Any) -> LocalKernel:
     """A launcher of out [size] = fn(in0, in1, in2); `fn` is a `@triton.jit` function of one to three fp32 blocks."""
 
     def make(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> Part:
@@ -58,7 +58,7 @@ def elementwise(fn: Any) -> Local:
         sizes = {"FN": fn, "INPUTS": len(ins), "SIZE": size, "BLOCK": cap}
         return part(_elementwise, (*outs, *ins), sizes, warps(cap))
 
-    return Local(make)
+    return LocalKernel(make)
 
 
 add = elementwise(add_values)
@@ -80,7 +80,7 @@ def _silu_mul(args, core, P):
         store(tile_ptr(out, core) + offs, gate * tl.sigmoid(gate) * up, mask)
 
 
-@Local
+@LocalKernel
 def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> Part:
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
     cap = block(m * n, 1024)

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, tile_ptr
-from wafer_triton.kernels.parts import Local, Part, part
+from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
 @triton.jit
@@ -187,13 +187,13 @@ def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) ->
     return part(_gemm, (*outs, *ins), chosen, num_warps, **options)
 
 
-@Local
+@LocalKernel
 def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
     """c [m, heads, n] (+)= a [heads, m, k] @ b [k, kv_heads, n]; parameters of `local.gemm_torch`."""
     return _part(outs, ins, **params)
 
 
-@Local
+@LocalKernel
 def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
     """c [heads, m, n] (+)= a [m, heads, k] @ b [n, kv_heads, k]^T; parameters of `local.gemm_t_torch`."""
     return _part(outs, ins, **params, transposed=True)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import Local, Part, part
+from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def _rms_scale(args, core, P):
         store(tile_ptr(out, core) + offs, tl.where(scaled, normed, value), mask)
 
 
-@Local
+@LocalKernel
 def sum_squares(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> Part:
     """s [m] = sum over n of x [m, n] squared."""
     block_n = block(n, 1024)
@@ -49,7 +49,7 @@ def sum_squares(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, 
     return part(_sum_squares, (*outs, *ins), sizes, warps(block_m * block_n), sums=True)
 
 
-@Local
+@LocalKernel
 def rms_scale(
     outs: tuple[Operand, ...],
     ins: tuple[Operand, ...],

@@ -70,21 +70,21 @@ def _parts_kernel(cores_ptr, args, sizes, BODIES: tl.constexpr, SOURCE: tl.const
 
 def arguments(parts: Sequence[Part], num_warps: int = 1) -> dict[str, Any]:
     """What a kernel that begins with `run_parts` is launched with; it goes on with something for `num_warps`."""
-    fixed = {one.num_warps for one in parts if one.sums}
+    fixed = {part.num_warps for part in parts if part.sums}
     return {
-        "args": tuple(one.args for one in parts),
-        "sizes": tuple(one.sizes for one in parts),
-        "BODIES": tuple(one.body for one in parts),
+        "args": tuple(part.args for part in parts),
+        "sizes": tuple(part.sizes for part in parts),
+        "BODIES": tuple(part.body for part in parts),
         "SOURCE": _source(parts),
-        "num_warps": max(fixed or {num_warps, *(one.num_warps for one in parts)}),
-        "num_stages": min((one.num_stages for one in parts), default=3),
-        "enable_fp_fusion": not any(one.rounds for one in parts),
+        "num_warps": max(fixed or {num_warps, *(part.num_warps for part in parts)}),
+        "num_stages": min((part.num_stages for part in parts), default=3),
+        "enable_fp_fusion": not any(part.rounds for part in parts),
     }
 
 
 def _source(parts: Sequence[Part]) -> str:
     """A key of what the device functions do: of those in a tuple, Triton's caches look at the name alone."""
-    functions = [fn for one in parts for fn in (one.body, *(size.value for size in one.sizes))]
+    functions = [fn for part in parts for fn in (part.body, *(size.value for size in part.sizes))]
     return " ".join(fn.cache_key for fn in functions if isinstance(fn, triton.JITFunction))
 
 
@@ -95,10 +95,10 @@ def launch(parts: Sequence[Part], cores: Tensor) -> None:
 
 def agree(parts: Sequence[Part]) -> bool:
     """Whether each part gives in one launch with the others the bits that it gives alone."""
-    return len({one.num_warps for one in parts if one.sums}) <= 1 and len({one.rounds for one in parts}) <= 1
+    return len({part.num_warps for part in parts if part.sums}) <= 1 and len({part.rounds for part in parts}) <= 1
 
 
-class Local:
+class LocalKernel:
     """The kernel of a local operation: a launcher, whose `part` is what it adds to a launch."""
 
     def __init__(self, make: Callable[..., Part]) -> None:

@@ -1,8 +1,8 @@
 """The waiting protocol of kernels whose programs wait for each other: its constants, and its programs as data.
 
 A slot has two flags. "full" says that its tile is there: the writer raises it after its payload. "credit" says that
-it may be written: its reader raises it after its last read. Who waits takes down what it waited for in the same atomic
-step, so that all flags are as they were when the launch ends.
+it may be written: its reader raises it after its last read. Who waits takes down what it waited for in the same
+instruction, so that all flags are as they were when the launch ends.
 
 - Compute-shift (several rounds in one launch, double-buffered): in round t a core waits until the tiles are in its
   slots t % SLOTS and room is in its neighbours' slots (t + 1) % SLOTS, copies the tiles there on their way to the
@@ -11,7 +11,7 @@ step, so that all flags are as they were when the launch ends.
   next launch begins with.
 - A reduce tree: a core takes its children's messages in order, and leaves the sum in its parent's mailbox.
 
-The kernels take their constants from here. A program is data: a list of steps, each atomic, in the order of the kernel;
+The kernels take their constants from here. A program is data: a list of atomic instructions in the order of the kernel;
 `wafer_triton.verify.interleavings` runs such programs in every order.
 """
 
@@ -34,7 +34,7 @@ FIRST_SLOT = 0  # where its tile lies at the start: there full is up, credit in 
 ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """A flag ("full", "credit") or one block of payload ("tile") of a core's slot."""
 
     kind: str
@@ -47,64 +47,68 @@ class Place(NamedTuple):
         return f"{self.kind}[operand {self.operand}, slot {self.slot}] of core {self.core}"
 
 
-class Step(NamedTuple):
-    """One atomic step of a core: "wait" for flags and take them down, "raise" one, "write" or "read" payload.
+class Instruction(NamedTuple):
+    """What a core does atomically: "wait" for flags and take them down, "raise" one, "write" or "read" payload.
 
-    `tile` tells payloads of one place apart: what is written, or what the reader means to read. A wait is for `place`
-    and for all of `also`, at once.
+    `tile` tells payloads of one location apart: what is written, or what the reader means to read. A wait is for
+    `location` and for all of `also`, at once.
     """
 
     action: str
-    place: Place
+    location: Location
     core: int
     round: int
     tile: int = 0
-    also: tuple[Place, ...] = ()
+    also: tuple[Location, ...] = ()
 
     @property
-    def flags(self) -> tuple[Place, ...]:
+    def flags(self) -> tuple[Location, ...]:
         """What a wait waits for."""
-        return (self.place, *self.also)
+        return (self.location, *self.also)
 
 
 @dataclass(frozen=True)
 class Protocol:
     """Programs in the order in which a GPU starts them, what is there at the start, and the flags up at the end."""
 
-    programs: tuple[tuple[Step, ...], ...]
-    tiles: dict[Place, int]
-    up: frozenset[Place]
-    up_at_end: frozenset[Place]
+    programs: tuple[tuple[Instruction, ...], ...]
+    tiles: dict[Location, int]
+    up: frozenset[Location]
+    up_at_end: frozenset[Location]
 
-    def without(self, wrong: Callable[[Step], bool]) -> Protocol:
-        """The protocol with some steps left out, to see that they are needed."""
-        return replace(self, programs=tuple(tuple(one for one in steps if not wrong(one)) for steps in self.programs))
+    def without(self, wrong: Callable[[Instruction], bool]) -> Protocol:
+        """The protocol with some instructions left out, to see that they are needed."""
+        kept = (tuple(step for step in program if not wrong(step)) for program in self.programs)
+        return replace(self, programs=tuple(kept))
 
 
 def neighbours(round_: Round, mesh: Mesh) -> list[list[int]]:
     """For each exchange of a round in which every core takes part: the core that each core sends to."""
-    found = []
+    tables = []
     for exchange in round_.exchanges:
         pairs = zip(exchange.senders.flat(mesh).tolist(), exchange.receivers.flat(mesh).tolist(), strict=True)
         to = dict(pairs)
         if len(to) == mesh.cores:
-            found.append([to[core] for core in range(mesh.cores)])
-    return found
+            tables.append([to[core] for core in range(mesh.cores)])
+    return tables
 
 
 def compute_shift(to: Sequence[Sequence[int]], rounds: int, *, slots: int = SLOTS, blocks: int = 1) -> Protocol:
     """The programs of a persistent compute-shift kernel; `to[operand][core]` is the neighbour that it sends to."""
     cores, operands = range(len(to[0])), range(len(to))
-    programs = [_shifting(core, [one[core] for one in to], rounds, slots, blocks) for core in cores]
-    every = [(core, one, slot) for core in cores for one in operands for slot in range(slots)]
+    programs = [_shifting(core, [neighbour[core] for neighbour in to], rounds, slots, blocks) for core in cores]
+    every = [(core, operand, slot) for core in cores for operand in operands for slot in range(slots)]
     tiles = [
-        Place("tile", core, one, FIRST_SLOT, block) for core in cores for one in operands for block in range(blocks)
+        Location("tile", core, operand, FIRST_SLOT, block)
+        for core in cores
+        for operand in operands
+        for block in range(blocks)
     ]
     return Protocol(
         tuple(programs),
         dict.fromkeys(tiles, 0),
-        frozenset(Place(flag_up(slot, FIRST_SLOT), core, one, slot) for core, one, slot in every),
-        frozenset(Place(flag_up(slot, rounds % slots), core, one, slot) for core, one, slot in every),
+        frozenset(Location(flag_up(slot, FIRST_SLOT), core, operand, slot) for core, operand, slot in every),
+        frozenset(Location(flag_up(slot, rounds % slots), core, operand, slot) for core, operand, slot in every),
     )
 
 
@@ -124,26 +128,30 @@ def rounds_at_once(to: Sequence[Index], order: Index, resident: int) -> int:
     rank[order] = np.arange(len(order))
     if resident >= len(order):
         return sys.maxsize
-    reach = max(int(np.abs(rank[one] - rank).max()) for one in to)
+    reach = max(int(np.abs(rank[neighbour] - rank).max()) for neighbour in to)
     return 1 + (resident - 1) // max(reach, 1)
 
 
-def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int) -> tuple[Step, ...]:
+def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int) -> tuple[Instruction, ...]:
     """One core's program; `to[operand]` is its neighbour."""
-    steps: list[Step] = []
+    program: list[Instruction] = []
     operands = range(len(to))
     for number in range(rounds):
         here, there = number % slots, (number + 1) % slots
-        tiles = [Place("full", core, one, here) for one in operands]
-        room = [Place("credit", to[one], one, there) for one in operands]
-        steps.append(Step("wait", tiles[0], core, number, also=(*tiles[1:], *room)))
+        tiles = [Location("full", core, operand, here) for operand in operands]
+        room = [Location("credit", to[operand], operand, there) for operand in operands]
+        program.append(Instruction("wait", tiles[0], core, number, also=(*tiles[1:], *room)))
         for block in range(blocks):
-            for one in operands:
-                steps.append(Step("read", Place("tile", core, one, here, block), core, number, number))
-                steps.append(Step("write", Place("tile", to[one], one, there, block), core, number, number + 1))
-        steps += [Step("raise", Place("full", to[one], one, there), core, number) for one in operands]
-        steps += [Step("raise", Place("credit", core, one, here), core, number) for one in operands]
-    return tuple(steps)
+            for operand in operands:
+                program.append(Instruction("read", Location("tile", core, operand, here, block), core, number, number))
+                program.append(
+                    Instruction("write", Location("tile", to[operand], operand, there, block), core, number, number + 1)
+                )
+        program += [
+            Instruction("raise", Location("full", to[operand], operand, there), core, number) for operand in operands
+        ]
+        program += [Instruction("raise", Location("credit", core, operand, here), core, number) for operand in operands]
+    return tuple(program)
 
 
 def reduce_tree(parent: Sequence[int], order: Sequence[int], *, blocks: int = 1) -> Protocol:
@@ -156,16 +164,16 @@ def reduce_tree(parent: Sequence[int], order: Sequence[int], *, blocks: int = 1)
     programs = []
     for core in order:
         number = height[core] = 1 + max((height.get(child, -1) for child in children[core]), default=-1)
-        steps = []
+        program = []
         for block in range(blocks):
             for slot in range(len(children[core])):
                 if block == 0:
-                    steps.append(Step("wait", Place("full", core, 0, slot), core, number))
-                steps.append(Step("read", Place("tile", core, 0, slot, block), core, number, 1))
+                    program.append(Instruction("wait", Location("full", core, 0, slot), core, number))
+                program.append(Instruction("read", Location("tile", core, 0, slot, block), core, number, 1))
             if parent[core] >= 0:
                 slot = children[parent[core]].index(core)
-                steps.append(Step("write", Place("tile", parent[core], 0, slot, block), core, number, 1))
+                program.append(Instruction("write", Location("tile", parent[core], 0, slot, block), core, number, 1))
         if parent[core] >= 0:
-            steps.append(Step("raise", Place("full", parent[core], 0, slot), core, number))
-        programs.append(tuple(steps))
+            program.append(Instruction("raise", Location("full", parent[core], 0, slot), core, number))
+        programs.append(tuple(program))
     return Protocol(tuple(programs), {}, frozenset(), frozenset())

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import Local, Part, part
+from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def _rope(args, core, P):
         store(v_ptr + HALF, high, mask_v)
 
 
-@Local
+@LocalKernel
 def rope(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, kv_heads: int, n: int) -> Part:
     """q, k [m, heads or kv_heads, n] rotated and v from qkv [m, heads + 2 kv_heads, n]; cos and sin [m, n/2]."""
     every, half = heads + 2 * kv_heads, n // 2

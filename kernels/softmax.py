@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import Local, Part, part
+from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
 @triton.jit
@@ -82,19 +82,19 @@ def _row_sizes(heads: int, m: int, n: int, scale: float) -> tuple[dict[str, Any]
     return sizes, warps(block_m * block_n)
 
 
-@Local
+@LocalKernel
 def row_max(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
     """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
     return part(_row_max, (*outs, *ins), *_row_sizes(heads, m, n, scale))
 
 
-@Local
+@LocalKernel
 def exp_sum(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
     """p [heads, m, n] = exp(scale * s + bias - top) and z [heads, m] = its sum over n; top [heads, m]."""
     return part(_exp_sum, (*outs, *ins), *_row_sizes(heads, m, n, scale), sums=True)
 
 
-@Local
+@LocalKernel
 def normalize(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, n: int) -> Part:
     """out [m, heads, n] = o / z with z [heads, m]."""
     cap = block(m * heads * n, 1024)

@@ -38,7 +38,7 @@ def roomy() -> Device:
 def launches(monkeypatch) -> Counter:
     """How often the Triton executor launches each kernel."""
     from wafer_triton.emulate import triton as triton_executor
-    from wafer_triton.kernels.parts import Local
+    from wafer_triton.kernels.parts import LocalKernel
 
     counted: Counter = Counter()
 
@@ -52,7 +52,7 @@ def launches(monkeypatch) -> Counter:
     for name in ("one_round", "elided", "tree", "exchange_kernel"):
         monkeypatch.setattr(triton_executor, name, count(name, getattr(triton_executor, name)))
 
-    class Counted(Local):
+    class Counted(LocalKernel):
         def __call__(self, *args, **kwargs):
             counted[self.name] += 1
             super().__call__(*args, **kwargs)

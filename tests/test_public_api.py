@@ -3,6 +3,8 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -12,10 +14,9 @@ import pytest
 import wafer_triton
 
 ROOT = Path(wafer_triton.__file__).parent
-FOLDERS = {"wafer_triton": ROOT, "wafer_triton.schedule": ROOT / "schedule"}
-FOLDERS |= {
-    f"wafer_triton.{name}": Path(import_module(f"wafer_triton.{name}").__file__).parent
-    for name in ("kernels", "models")
+# `kernels` and `models` lie at the top of the repository
+FOLDERS = {"wafer_triton": ROOT} | {
+    name: Path(import_module(f"wafer_triton.{name}").__file__).parent for name in ("kernels", "models")
 }
 
 
@@ -101,9 +102,9 @@ def test_an_unknown_name_lists_the_known():
 def test_every_error_is_a_wafer_error():
     from wafer_triton import errors
 
-    found = [one for one in vars(errors).values() if isinstance(one, type)]
-    assert len(found) > 5
-    assert all(issubclass(one, wafer_triton.WaferError) and one.__doc__ for one in found)
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    assert len(classes) > 5
+    assert all(issubclass(kind, wafer_triton.WaferError) and kind.__doc__ for kind in classes)
 
 
 # --- weight ---
@@ -115,7 +116,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_importing_the_package_is_light():
-    assert loaded("import wafer_triton") == set()
+    assert loaded("import wafer_triton, wafer_triton.local, wafer_triton.kernels.protocol") == set()
 
 
 @pytest.mark.slow
@@ -150,91 +151,165 @@ def test_planning_and_counting_work_without_torch():
 
 # --- layers ---
 
-# Left to right; a module imports only from its own layer or one further left. A module that is not named here lies
-# where its imports put it, so those who import it are held to that.
+# Left to right: a module imports only from its own layer or one further left. A name stands for a module or a folder;
+# the longest that fits a module is its own.
 LAYERS = [
     {"errors"},
-    {"device", "dtype"},
-    {"mesh", "sram", "layout"},
-    {"local", "schedule"},
-    {"account", "routes", "cost", "executor", "torch_executor", "testing"},
+    {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
+    {"mesh", "faults", "shapes", "layout", "local"},
+    {"schedule"},
+    {"count"},
+    {"cost", "verify", "emulate", "testing"},
     {"kernels"},
-    {"triton_executor"},
-    {"recipes", "ops"},
+    {"emulate.triton"},
+    {"ops", "compare", "train"},
     {"models"},
-    {"report", "cli"},
+    {"draw", "cli", "__main__"},
 ]
-# Planning and costing work where torch is missing.
-PLAIN = {"errors", "device", "dtype", "mesh", "sram", "local", "schedule", "account", "routes", "cost"}
-AT_BIRTH = {("schedule.rounds", "schedule.validate")}  # a schedule checks itself
+# Planning, checking and costing work where torch is missing.
+PLAIN = ("errors", "device", "dtype", "kernels.protocol", "mesh", "faults", "shapes", "local")
+PLAIN += ("schedule", "count", "cost", "verify")
+HEAVY = {"torch", "triton", "transformers", "einops"}
+
+Files = dict[str, Path]
 
 
-def modules() -> dict[str, Path]:
-    return {
-        f"{package}.{path.stem}".removeprefix("wafer_triton."): path
-        for package, folder in FOLDERS.items()
-        for path in folder.glob("*.py")
-        if path.stem != "__init__"
-    }
+@cache
+def modules() -> Files:
+    """Every module, by its name without `wafer_triton.`; a package goes by its folder's name."""
+    files = {}
+    for package, folder in FOLDERS.items():
+        for path in folder.rglob("*.py"):
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            files[".".join(part for part in parts if part not in ("wafer_triton", "__init__"))] = path
+    del files[""]  # the package itself loads its names when they are asked for
+    return files
 
 
-def imports(path: Path, *, lazy: bool = True) -> set[str]:
+@cache
+def imports(path: Path, *, lazy: bool = True) -> frozenset[str]:
     """Modules that a file imports, outside `if TYPE_CHECKING`; with `lazy` also inside functions."""
     tree = ast.parse(path.read_text())
-    skipped = [
+    skipped = {
         node for top in ast.walk(tree) if isinstance(top, ast.If) and "TYPE_CHECKING" in ast.unparse(top.test)
         for node in ast.walk(top)
-    ]  # fmt: skip
+    }  # fmt: skip
     if not lazy:
         functions = (top for top in ast.walk(tree) if isinstance(top, ast.FunctionDef | ast.AsyncFunctionDef))
-        skipped += [node for top in functions for node in ast.walk(top)]
-    found = set()
+        skipped |= {node for top in functions for node in ast.walk(top)}
+    names = set()
     for node in ast.walk(tree):
         if node in skipped:
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(names)
 
 
-def internal(module: str, known: dict[str, Path]) -> set[str]:
-    names = {name.removeprefix("wafer_triton.") for name in imports(known[module]) if name.startswith("wafer_triton.")}
-    return {name for name in names & known.keys() if (module, name) not in AT_BIRTH} - {module}
+def internal(module: str, files: Files, *, lazy: bool = True) -> set[str]:
+    """The project's modules that a module imports."""
+    names = {name.removeprefix("wafer_triton.") for name in imports(files[module], lazy=lazy)}
+    return (names & files.keys()) - {module}
 
 
-def layer(module: str, known: dict[str, Path], way: tuple[str, ...] = ()) -> int:
-    """The layer that lists a module or its package, else the rightmost of its imports'."""
-    assert module not in way, f"imports go in a circle: {' -> '.join([*way, module])}"
-    for number, names in enumerate(LAYERS):
-        if {module, module.split(".")[0]} & names:
-            return number
-    return max((layer(name, known, (*way, module)) for name in internal(module, known)), default=0)
+def within(module: str, names: Iterable[str]) -> list[str]:
+    """Those of the names that are a module or lie above it, the longest last."""
+    return sorted((name for name in names if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+def layer(module: str) -> int:
+    """The number of a module's layer; AssertionError if it has none."""
+    numbers = {name: number for number, names in enumerate(LAYERS) for name in names}
+    homes = within(module, numbers)
+    assert homes, f"{module} has no layer: name it, or its folder, in LAYERS"
+    return numbers[homes[-1]]
+
+
+def circle(files: Files) -> tuple[str, ...]:
+    """Modules of which each imports the next and the last the first, in functions too; empty if there are none."""
+    done: set[str] = set()
+
+    def follow(module: str, way: tuple[str, ...]) -> tuple[str, ...]:
+        if module in way:
+            return way[way.index(module) :]
+        if module in done:
+            return ()
+        for name in sorted(internal(module, files)):
+            if ring := follow(name, (*way, module)):
+                return ring
+        done.add(module)
+        return ()
+
+    return next((ring for module in sorted(files) if (ring := follow(module, ()))), ())
+
+
+def way_to_torch(module: str, files: Files) -> tuple[str, ...]:
+    """Modules, each imported by the one before when it is loaded, that lead from a module to torch and its kin."""
+    ways = [(module,)]
+    for way in ways:  # which grows meanwhile
+        heavy = {name.split(".")[0] for name in imports(files[way[-1]], lazy=False)} & HEAVY
+        if heavy:
+            return (*way, min(heavy))
+        seen = {name for other in ways for name in other}
+        ways += [(*way, name) for name in sorted(internal(way[-1], files, lazy=False) - seen)]
+    return ()
+
+
+def test_every_folder_is_seen():
+    folders = {str(path.parent) for path in modules().values()}
+    assert folders == {str(path.parent) for folder in FOLDERS.values() for path in folder.rglob("__init__.py")}
+    assert {
+        "cost.calibrate.fit",
+        "count.traffic",
+        "kernels.gemm",
+        "models.place.cuts",
+        "verify.state",
+    } <= modules().keys()
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_imports_point_left(module):
-    known = modules()
-    own = layer(module, known)
-    for name in sorted(internal(module, known)):
-        assert layer(name, known) <= own, f"{module} imports {name}, which lies further right"
+    for name in sorted(internal(module, modules())):
+        assert layer(name) <= layer(module), f"{module} imports {name}, which lies further right"
 
 
-@pytest.mark.parametrize("module", [name for name in sorted(modules()) if name.split(".")[0] in PLAIN])
+def test_no_imports_go_in_a_circle():
+    assert circle(modules()) == ()
+
+
+@pytest.mark.parametrize("module", [name for name in sorted(modules()) if within(name, PLAIN)])
 def test_planning_imports_neither_torch_nor_triton(module):
-    heavy = {name.split(".")[0] for name in imports(modules()[module], lazy=False)}
-    assert not heavy & {"torch", "triton", "transformers"}
+    assert way_to_torch(module, modules()) == ()
+
+
+@pytest.mark.parametrize("module", ["count.traffic", "cost.calibrate", "schedule.rounds", "verify.state", "local.gemm"])
+def test_torch_would_be_seen(module, tmp_path):
+    changed = tmp_path / "changed.py"
+    changed.write_text(modules()[module].read_text() + "\nimport torch\n")
+    assert way_to_torch(module, modules() | {module: changed}) == (module, "torch")
+
+
+@pytest.mark.parametrize(
+    "line", ["import wafer_triton.emulate.torch", "def f():\n    from wafer_triton.emulate import torch"]
+)
+def test_a_circle_would_be_seen(line, tmp_path):
+    changed = tmp_path / "changed.py"
+    changed.write_text(modules()["emulate.elision"].read_text() + f"\n{line}\n")
+    assert "emulate.elision" in circle(modules() | {"emulate.elision": changed})
 
 
 def test_transformers_computes_nothing():
     """It reads configs and tokenizers; in the demo it is also the judge."""
     for name, path in modules().items():
-        taken = {one.removeprefix("transformers.") for one in imports(path) if one.startswith("transformers.")}
+        taken = {item.removeprefix("transformers.") for item in imports(path) if item.startswith("transformers.")}
         assert name == "models.demo" or taken <= {"AutoConfig", "AutoTokenizer"}, name
 
 
 def test_kernels_know_no_schedule():
     for name, path in modules().items():
         if name.startswith("kernels."):
-            assert not {one for one in imports(path) if one.startswith(("wafer_triton.schedule", "wafer_triton.mesh"))}
+            assert not [
+                item for item in imports(path) if item.startswith(("wafer_triton.schedule", "wafer_triton.mesh"))
+            ]

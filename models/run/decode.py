@@ -10,7 +10,8 @@ import torch
 from einops import rearrange
 
 from wafer_triton.count.account import Account
-from wafer_triton.emulate.executor import Executor, Program, Step, Tables
+from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.steps import Step, Tables
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, head_tiles, layer_tiles
 from wafer_triton.models.place.moves import account_of

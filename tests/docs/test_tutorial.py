@@ -4,8 +4,8 @@ import re
 import sys
 from pathlib import Path
 
-from wafer_triton import local
 from wafer_triton.kernels import KERNELS
+from wafer_triton.local import registry
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
@@ -14,7 +14,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILIN
 def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(local, "LOCAL_OPS", dict(local.LOCAL_OPS))
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
     saved, names = dict(KERNELS), {"__name__": "tutorial"}
     try:
         for block in BLOCKS:

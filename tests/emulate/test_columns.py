@@ -16,15 +16,15 @@ from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule
 
 
-def ran(made: Schedule, exchange: str = "explicit", runs: int = 2) -> Program:
+def ran(schedule: Schedule, exchange: str = "explicit", runs: int = 2) -> Program:
     """A program of random operands after some runs; memory that nobody writes is NaN."""
     generator = torch.Generator().manual_seed(4)
     tiles = {
-        one.name: torch.randn(*made.mesh.shape, *one.tile, generator=generator)
-        for one in made.buffers.values()
-        if one.role in ("input", "resident")
+        buffer.name: torch.randn(*schedule.mesh.shape, *buffer.tile, generator=generator)
+        for buffer in schedule.buffers.values()
+        if buffer.role in ("input", "resident")
     }
-    program = TorchExecutor(exchange=exchange, poison=True).bind(made, tiles)
+    program = TorchExecutor(exchange=exchange, poison=True).bind(schedule, tiles)
     for _ in range(runs):
         program.run()
     return program
@@ -51,10 +51,10 @@ def one_by_one(monkeypatch):
 @pytest.mark.parametrize("side", [1, 2, 3, 4, 7])
 def test_explicit_rounds_leave_the_memory_of_rounds_one_by_one(side, transposed, monkeypatch, one_by_one):
     shapes = (9, 10), ((11, 10) if transposed else (10, 11))
-    made = recipe("gemm", Mesh(side, side), "fp32", shapes, (("transposed", transposed),)).schedule
-    wanted = bits(one_by_one(made))
+    schedule = recipe("gemm", Mesh(side, side), "fp32", shapes, (("transposed", transposed),)).schedule
+    wanted = bits(one_by_one(schedule))
     monkeypatch.setattr(columns, "LARGE", 0)
-    got, passing = bits(ran(made)), mailboxes(made)
+    got, passing = bits(ran(schedule)), mailboxes(schedule)
     assert bool(passing) == (transposed and side > 1)
     assert [name for name in wanted if name not in passing and not torch.equal(got[name], wanted[name])] == []
 
@@ -62,11 +62,11 @@ def test_explicit_rounds_leave_the_memory_of_rounds_one_by_one(side, transposed,
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 8])
 def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, monkeypatch):
-    made = recipe("gemm", Mesh(side, side), dtype, ((19, 36), (36, 21)), ()).schedule
+    schedule = recipe("gemm", Mesh(side, side), dtype, ((19, 36), (36, 21)), ()).schedule
     monkeypatch.setattr(columns, "LARGE", 0)
-    explicit, elided = (ran(made, exchange, 1) for exchange in EXCHANGES)
+    explicit, elided = (ran(schedule, exchange, 1) for exchange in EXCHANGES)
     assert len(elided.steps) < 4
-    (result,) = (name for name, buffer in made.buffers.items() if buffer.role == "output")
+    (result,) = (name for name, buffer in schedule.buffers.items() if buffer.role == "output")
     assert torch.equal(bits(explicit)[result], bits(elided)[result])
     assert not explicit.read(result).isnan().any()
 
@@ -80,10 +80,10 @@ def test_sums_go_on_from_what_is_there(side, exchange, monkeypatch, one_by_one):
     meshgemm(b, "a", "b", "c", m=3, k=4, n=6)
     (product,) = b.rounds[0].locals
     b.rounds[0] = replace(b.rounds[0], locals=(replace(product, params={**product.params, "add": True}),))
-    made = b.build()
-    wanted = one_by_one(made).read("c")
+    schedule = b.build()
+    wanted = one_by_one(schedule).read("c")
     monkeypatch.setattr(columns, "LARGE", 0)
-    assert torch.equal(ran(made, exchange).read("c"), wanted)
+    assert torch.equal(ran(schedule, exchange).read("c"), wanted)
 
 
 def test_rounds_really_go_together(monkeypatch):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from wafer_triton.emulate.executor import EXCHANGES, Tables
+from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.steps import Tables
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError
@@ -38,13 +39,13 @@ def test_what_was_recorded_of_programs_that_share_tables_follows(policy, exchang
     judge = TorchExecutor().bind(append(cache, 2), filled(cache))
     for count in range(2, cache.capacity):
         judge.follow(append(cache, count))
-        made = append(cache, count)
+        schedule = append(cache, count)
         new = torch.randn(3, 2, 10)
         for program in (*programs, judge):
             program.write("new", new)
         for program in programs:
-            program.follow(made)
-            assert program.schedule is made
+            program.follow(schedule)
+            assert program.schedule is schedule
         for steps in recorded:
             for step in steps:
                 step()
@@ -58,10 +59,10 @@ def test_a_program_without_tables_is_planned_anew():
     cache = KvCache(3, 4)
     program, judge = (on.bind(append(cache, 2), filled(cache)) for on in (TritonExecutor(), TorchExecutor()))
     for count in (2, 3, 4):
-        for one in (program, judge):
-            one.write("new", torch.full((3, 2, 10), count + 0.5))
-            one.follow(append(cache, count))
-            one.run()
+        for each in (program, judge):
+            each.write("new", torch.full((3, 2, 10), count + 0.5))
+            each.follow(append(cache, count))
+            each.run()
     assert torch.equal(program.memory["cache"], judge.memory["cache"])
 
 
@@ -80,12 +81,12 @@ def test_a_schedule_that_differs_in_more_than_indices_is_refused():
 def test_planning_that_was_interrupted_is_done_again(monkeypatch):
     cache = KvCache(3, 4)
     program = TritonExecutor().bind(append(cache, 0), filled(cache), tables=Tables())
-    judge, made = TorchExecutor().bind(append(cache, 0), filled(cache)), append(cache, 1)
+    judge, schedule = TorchExecutor().bind(append(cache, 0), filled(cache)), append(cache, 1)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(TritonExecutor, "compute", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        program.follow(made)
-    for one in (program, judge):
-        one.write("new", torch.arange(60.0).view(3, 2, 10))
-        one.follow(made)
-        one.run()
+        program.follow(schedule)
+    for each in (program, judge):
+        each.write("new", torch.arange(60.0).view(3, 2, 10))
+        each.follow(schedule)
+        each.run()
     assert torch.equal(program.memory["cache"], judge.memory["cache"])

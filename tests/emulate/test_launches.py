@@ -15,8 +15,8 @@ from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule, Slot
 
 
-def found(schedule: Schedule):
-    start = next(at for at, one in enumerate(schedule.rounds) if any(op.op == "gemm" for op in one.locals))
+def first_run(schedule: Schedule):
+    start = next(at for at, round_ in enumerate(schedule.rounds) if any(op.op == "gemm" for op in round_.locals))
     return compute_shifts(schedule, schedule.rounds[start:])
 
 
@@ -25,7 +25,7 @@ def gemm(side: int, **options):
 
 
 def test_all_rounds_of_meshgemm_and_the_rounding_of_its_sums_go_together():
-    run = found(gemm(4))
+    run = first_run(gemm(4))
     assert (run.number, run.rounds, run.c, run.out, run.add) == (4, 5, "c", "out", False)
     assert [str(slot) for slot in (*run.a, *run.b)] == ["a[0]", "a.next[0]", "b[0]", "b.next[0]"]
     assert run.to[0][:4].tolist() == [2, 0, 3, 1] and run.to[1][::4].tolist() == [8, 0, 12, 4], "0, 2, 3, 1 along both"
@@ -33,13 +33,13 @@ def test_all_rounds_of_meshgemm_and_the_rounding_of_its_sums_go_together():
 
 
 def test_with_an_odd_side_b_goes_home_before_the_sums_are_rounded():
-    run = found(gemm(3))
+    run = first_run(gemm(3))
     assert (run.number, run.rounds, run.out) == (3, 3, "c")
 
 
 @pytest.mark.parametrize("algorithm", ["summa", "allgather"])
 def test_other_algorithms_have_no_such_run(algorithm):
-    assert found(gemm(4, algorithm=algorithm)) is None
+    assert first_run(gemm(4, algorithm=algorithm)) is None
 
 
 def two_products(read_again: bool = False, other_sizes: bool = False) -> Schedule:
@@ -60,12 +60,12 @@ def two_products(read_again: bool = False, other_sizes: bool = False) -> Schedul
 
 
 def test_sums_that_are_looked_at_again_stay_where_they_are():
-    assert found(two_products()).out == "out"
-    assert found(two_products(read_again=True)).out == "c"
+    assert first_run(two_products()).out == "out"
+    assert first_run(two_products(read_again=True)).out == "c"
 
 
 def test_a_copy_of_a_part_is_no_rounding():
-    assert found(two_products(other_sizes=True)).out == "c"
+    assert first_run(two_products(other_sizes=True)).out == "c"
 
 
 def test_a_second_product_into_the_same_sums_is_a_run_of_its_own():
@@ -75,7 +75,7 @@ def test_a_second_product_into_the_same_sums_is_a_run_of_its_own():
     b.buffer("c", (2, 2), "fp32", "output")
     meshgemm(b, "a", "w", "c", m=2, k=2, n=2)
     meshgemm(b, "a", "w", "c", m=2, k=2, n=2)
-    assert found(b.build()).number == 2
+    assert first_run(b.build()).number == 2
 
 
 # --- sums that cannot wait in registers, and tiles that lie where the sums go ---
@@ -101,20 +101,20 @@ def product_of(side: int, dtype: str = "fp32", c: Slot | None = None, slots: int
 def same_everywhere(schedule: Schedule) -> None:
     """Both executors, with both exchanges, leave what the torch executor does round by round."""
     generator = torch.Generator().manual_seed(1)
-    shapes = {name: (*schedule.mesh.shape, one.slots, *one.tile) for name, one in schedule.buffers.items()}
+    shapes = {name: (*schedule.mesh.shape, buffer.slots, *buffer.tile) for name, buffer in schedule.buffers.items()}
     given = {
         name: torch.randint(-30, 31, shapes[name], generator=generator).float()
-        for name, one in schedule.buffers.items()
-        if one.role == "resident"
+        for name, buffer in schedule.buffers.items()
+        if buffer.role == "resident"
     }
-    found = []
+    results = []
     for on in (TorchExecutor, TritonExecutor):
         for exchange in ("explicit", "elided"):
             program = on(exchange=exchange).bind(schedule, given)
             program.run()
-            found.append({name: program.read(name).cpu() for name in given})
-    for number, one in enumerate(found):
-        assert [name for name in given if not torch.equal(one[name], found[0][name])] == [], number
+            results.append({name: program.read(name).cpu() for name in given})
+    for number, values in enumerate(results):
+        assert [name for name in given if not torch.equal(values[name], results[0][name])] == [], number
 
 
 @pytest.mark.slow

@@ -106,6 +106,23 @@ def test_what_a_buffer_stores_is_rounded_to_its_dtype():
             assert torch.equal(got[name], x.to(dtype))
 
 
+@exchanges
+@pytest.mark.parametrize("where", [None, Cores("x", np.array([0, 1, 3]))], ids=["all", "some"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_copy_of_a_part_leaves_the_rest(dtype, where, exchange):
+    b = Builder(Mesh(2, 4), "part")
+    b.buffer("x", (2,), "fp32", "input")
+    b.buffer("y", (5,), dtype, "resident")
+    b.round(b.local("copy", "y", "x", where, size=2))
+    x, y = torch.randn(2, 4, 2).bfloat16().float(), torch.randn(2, 4, 5).bfloat16().float()
+    wanted, cores = y.clone(), slice(None) if where is None else where.at
+    wanted[:, cores, :2] = x[:, cores]
+    program = TorchExecutor(exchange=exchange).bind(b.build(), {"x": x, "y": y})
+    for _ in range(2):  # a second run finds in temporary memory what the first one left there
+        program.run()
+        assert torch.equal(program.read("y").float(), wanted)
+
+
 def test_inputs_are_rounded_and_copied():
     b = Builder(Mesh(1, 1), "given")
     b.buffer("x", (1,), "fp16", "resident")

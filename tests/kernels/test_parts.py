@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from wafer_triton.emulate.executor import EXCHANGES, Launch
+from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.steps import Launch
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find

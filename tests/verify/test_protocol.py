@@ -10,9 +10,9 @@ from wafer_triton.kernels.protocol import (
     ARRIVALS,
     SLOTS,
     UP,
-    Place,
+    Instruction,
+    Location,
     Protocol,
-    Step,
     compute_shift,
     neighbours,
     reduce_tree,
@@ -100,22 +100,22 @@ def swapped(protocol: Protocol, wrong) -> Protocol:
     """Neighbouring steps that `wrong(first, second)` picks change places."""
     programs = []
     for steps in protocol.programs:
-        made = list(steps)
+        changed = list(steps)
         for at, (first, second) in enumerate(itertools.pairwise(steps)):
             if wrong(first, second):
-                made[at : at + 2] = [second, first]
-        programs.append(tuple(made))
+                changed[at : at + 2] = [second, first]
+        programs.append(tuple(changed))
     return replace(protocol, programs=tuple(programs))
 
 
 def awaiting(protocol: Protocol, change) -> Protocol:
     """Waits are for what `change` makes of each flag, None: not for it."""
 
-    def changed(step: Step) -> Step:
+    def changed(step: Instruction) -> Instruction:
         if step.action != "wait":
             return step
-        place, *also = [one for one in map(change, step.flags) if one is not None]
-        return step._replace(place=place, also=tuple(also))
+        location, *also = [flag for flag in map(change, step.flags) if flag is not None]
+        return step._replace(location=location, also=tuple(also))
 
     return replace(protocol, programs=tuple(tuple(map(changed, steps)) for steps in protocol.programs))
 
@@ -125,11 +125,11 @@ def not_for(kind: str):
 
 
 def is_wait(kind: str):
-    return lambda step: step.action == "wait" and step.place.kind == kind
+    return lambda step: step.action == "wait" and step.location.kind == kind
 
 
 def is_raise(kind: str):
-    return lambda step: step.action == "raise" and step.place.kind == kind
+    return lambda step: step.action == "raise" and step.location.kind == kind
 
 
 def is_read(step):
@@ -140,11 +140,11 @@ def moved_up(protocol: Protocol, which, past) -> Protocol:
     """Each step that `which` picks goes before the last earlier one that `past` picks."""
     programs = []
     for steps in protocol.programs:
-        made: list[Step] = []
+        moved: list[Instruction] = []
         for step in steps:
-            at = max((n for n, one in enumerate(made) if past(one)), default=len(made)) if which(step) else len(made)
-            made.insert(at, step)
-        programs.append(tuple(made))
+            earlier = [number for number, other in enumerate(moved) if past(other)] if which(step) else []
+            moved.insert(max(earlier, default=len(moved)), step)
+        programs.append(tuple(moved))
     return replace(protocol, programs=tuple(programs))
 
 
@@ -165,7 +165,7 @@ FAULTS = {
         awaiting(SHIFT, lambda flag: flag._replace(core=(flag.core - 1) % 3) if flag.kind == "credit" else flag),
         "overwritten"),
     "credit-up-at-the-start": (
-        replace(SHIFT, up=SHIFT.up | {Place("credit", core, 0, 0) for core in range(3)}), "lost-flag"),
+        replace(SHIFT, up=SHIFT.up | {Location("credit", core, 0, 0) for core in range(3)}), "lost-flag"),
     "tree-does-not-wait": (TREE.without(is_wait("full")), "unwritten-read"),
     "tree-flag-before-payload": (swapped(TREE, FLAG_FIRST), "unwritten-read"),
     "tree-no-flag": (TREE.without(is_raise("full")), "deadlock"),
@@ -259,8 +259,8 @@ def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
 def test_flags_are_as_the_next_launch_needs_them():
     assert compute_shift(line(3), 4).up_at_end == compute_shift(line(3), 4).up
     odd = compute_shift(line(3), 3)
-    assert odd.up_at_end == {place._replace(slot=1 - place.slot) for place in odd.up}
-    left = replace(SHIFT, up_at_end=SHIFT.up_at_end | {Place("full", 1, 0, 0)})
+    assert odd.up_at_end == {flag._replace(slot=1 - flag.slot) for flag in odd.up}
+    left = replace(SHIFT, up_at_end=SHIFT.up_at_end | {Location("full", 1, 0, 0)})
     found = explore(left).finding
     assert (found.verdict, found.core) == ("flags-left", 1)
 
@@ -279,7 +279,7 @@ def test_the_search_says_when_it_stopped_early():
 
 
 def test_the_constants_are_those_of_the_model():
-    assert {step.place.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
+    assert {step.location.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
     assert UP == 1
     waits = [one for steps in compute_shift(torus(2, 2), 1).programs for one in steps if one.action == "wait"]
     assert {len(one.flags) for one in waits} == {ARRIVALS}

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from wafer_triton.emulate.launches import ComputeShifts, rings_of
+from wafer_triton.emulate.steps import Step
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Index
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # the two slots [rows, cols, numel] that a matrix alternates between
-Step = Callable[[], None]
 
 COLUMNS = 4  # taken at a time
 LARGE = 2**20  # elements of what moves along the columns, from which on this is quicker
@@ -44,22 +44,22 @@ class Sweep:
         order = np.concatenate([grid[:, block].ravel() for block in self.blocks])
         before = np.roll(np.argsort(order).reshape(side, side), 1, axis=1)  # in that order, who comes before in the row
         home, along = _table(self.cores.ravel()[order]), _table(before.ravel()[order])
-        whole = [one.flatten(0, 1) for one in (*a, *b, c)]
+        whole = [tensor.flatten(0, 1) for tensor in (*a, *b, c)]
 
         def step() -> None:
             moved = [whole[0].index_select(0, home)]
             for _ in range(run.number):
                 moved.append(moved[-1].index_select(0, along))
             for block, cores in zip(self.blocks, self.of_block, strict=True):
-                total, now = (one.index_select(0, cores).unflatten(0, (side, -1)) for one in (whole[4], whole[2]))
+                total, now = (whole[number].index_select(0, cores).unflatten(0, (side, -1)) for number in (4, 2))
                 before, held = torch.empty_like(now), slice(side * block.start, side * block.stop)
                 for number in range(run.number):
                     tiles = moved[number][held].unflatten(0, (side, -1))
                     self.product(total, tiles.float(), now.float(), add=number > 0 or run.add)
                     before[1:], before[0] = now[:-1], now[-1]
                     before, now = now, before
-                for one, tiles in ((whole[4], total), (whole[2 + last], now), (whole[3 - last], before)):
-                    one.index_copy_(0, cores, tiles.flatten(0, 1))
+                for target, tiles in ((whole[4], total), (whole[2 + last], now), (whole[3 - last], before)):
+                    target.index_copy_(0, cores, tiles.flatten(0, 1))
             for slot, tiles in ((last, moved[-1]), (1 - last, moved[-2])):
                 whole[slot].index_copy_(0, home, tiles)
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.emulate.executor import Executor, Memory, Place, Step
 from wafer_triton.emulate.launches import ComputeShifts, combining, compute_shifts, mailboxes, reduce_tree
+from wafer_triton.emulate.steps import Memory, Place, Planner, Step
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -19,8 +19,8 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, S
 class Elision:
     """Plans with renamed tiles: `places` says for each buffer where its tiles lie now."""
 
-    def __init__(self, executor: Executor, schedule: Schedule, memory: Memory) -> None:
-        self.executor = executor
+    def __init__(self, planner: Planner, schedule: Schedule, memory: Memory) -> None:
+        self.planner = planner
         self.schedule = schedule
         self.memory = memory
         self.places: dict[str, Place] = {}
@@ -55,7 +55,7 @@ class Elision:
         places = [self.places.get(slot.buffer, Place(slot)) for slot in (run.a[0], run.b[0])]
         if any(self.own_among(place, None) for place in places):
             return 0
-        step = self.executor.products(self.memory, run, *places)
+        step = self.planner.products(self.memory, run, *places)
         if step is None:
             return 0
         for round_ in rounds[: run.number]:
@@ -65,32 +65,32 @@ class Elision:
 
     def tree(self, rounds: tuple[Round, ...]) -> int:
         """Plan a reduce tree, or a round of one, its messages as ever; how many rounds that was."""
-        if self.executor.tree is None:
+        if self.planner.tree is None:
             return self.messages(rounds)
         tree = reduce_tree(self.schedule, rounds)
         if tree is None:
             return 0
-        found, before, number = tree
+        reduction, before, number = tree
         writes = {slot.buffer for op in before for slot in op.outs}
         lying = {place.slot.buffer for place in self.places.values()} | self.places.keys()
         if any(op.op == "copy" for op in before) or (len(before) > 1 and writes & lying):
             return 0  # the first round goes by itself; then the others may go together
         for op in before:
             self.prepared(op)
-        if found.acc not in writes:
-            self.written(found.acc, keep=True)
+        if reduction.acc not in writes:
+            self.written(reduction.acc, keep=True)
         # only now, as room for one operation moves what another reads
         ins = [tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins) for op in before]
-        self.steps += self.executor.tree(self.memory, found, before, ins)
+        self.steps += self.planner.tree(self.memory, reduction, before, ins)
         return number
 
     def messages(self, rounds: tuple[Round, ...]) -> int:
-        """Plan a round that sends one buffer and combines what arrives, if the executor has a step for that."""
+        """Plan a round that sends one buffer and combines what arrives, if the planner has a step for that."""
         pairs = combining(rounds[0])
         if pairs is None or not {exchange.dst.buffer for exchange, _ in pairs} <= self.passing:
             return 0
         self.written(pairs[0][0].src.buffer, keep=True)
-        fused = self.executor.fuse(self.memory, self.schedule, rounds)
+        fused = self.planner.fuse(self.memory, self.schedule, rounds)
         if fused is None:
             return 0
         self.steps += fused[1]
@@ -101,7 +101,7 @@ class Elision:
         for op in round_.locals:
             if self.renamed(op):
                 continue
-            self.steps.append(self.executor.compute(self.memory, op, self.prepared(op)))
+            self.steps.append(self.planner.compute(self.memory, op, self.prepared(op)))
 
     def prepared(self, op: Local) -> tuple[Place, ...]:
         """Where an operation finds what it reads, once there is room for what it writes."""
@@ -117,7 +117,7 @@ class Elision:
         return tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins)
 
     def exchanges(self, round_: Round) -> None:
-        renamed = {one.dst.buffer: self.renaming(one) for one in round_.exchanges}
+        renamed = {exchange.dst.buffer: self.renaming(exchange) for exchange in round_.exchanges}
         if len(renamed) < len(round_.exchanges):  # several into one buffer: all are renamed, or none
             renamed = self.joint_renaming(round_)
         self.places.update({name: place for name, place in renamed.items() if place is not None})
@@ -145,11 +145,12 @@ class Elision:
     def partly(self, name: str, exchanges: list[Exchange]) -> Place | None:
         """The place of a buffer some of whose cores receive tiles of one other."""
         mesh = self.memory.mesh
-        if not all(self.single(one) for one in exchanges) or len({one.src.buffer for one in exchanges}) > 1:
+        sources = {exchange.src.buffer for exchange in exchanges}
+        if not all(self.single(exchange) for exchange in exchanges) or len(sources) > 1:
             return None
         if name in self.passing:
             return None
-        pairs = [(one.receivers.flat(mesh), one.senders.flat(mesh)) for one in exchanges]
+        pairs = [(exchange.receivers.flat(mesh), exchange.senders.flat(mesh)) for exchange in exchanges]
         return self.some_from(name, exchanges[0].src.buffer, *map(np.concatenate, zip(*pairs, strict=True)))
 
     def some_from(self, name: str, source: str, cores: Index, senders: Index) -> Place | None:
@@ -170,15 +171,16 @@ class Elision:
     def single(self, exchange: Exchange) -> bool:
         """Whether an exchange is between the only slots of its buffers."""
         buffers = (self.memory.buffers[exchange.src.buffer], self.memory.buffers[exchange.dst.buffer])
-        return all(one.slots == 1 for one in buffers) and exchange.src.is_fixed and exchange.src.index == 0
+        return all(buffer.slots == 1 for buffer in buffers) and exchange.src.is_fixed and exchange.src.index == 0
 
     def renamed(self, op: Local) -> bool:
         """Whether a local operation is a copy of whole tiles that a renaming stands for."""
         if op.op != "copy":
             return False
         (out,), (src,) = op.outs, op.ins
-        one, two = self.memory.buffers[out.buffer], self.memory.buffers[src.buffer]
-        if (one.dtype, one.slots, one.numel) != (two.dtype, 1, op.params["size"]) or two.slots > 1:
+        target, source = self.memory.buffers[out.buffer], self.memory.buffers[src.buffer]
+        alike = (target.dtype, target.slots, target.numel) == (source.dtype, 1, op.params["size"])
+        if not alike or source.slots > 1:
             return False
         if op.where is None:  # nothing to follow: a copy is a copy
             place = self.places.get(src.buffer)
@@ -208,7 +210,7 @@ class Elision:
         ):
             self.settle(exchange.src.buffer)
         src = self.places.get(exchange.src.buffer, Place(exchange.src))
-        self.steps.append(self.executor.move(self.memory, [exchange], src))
+        self.steps.append(self.planner.move(self.memory, [exchange], src))
 
     def written(self, name: str, keep: bool) -> None:
         """Before memory of `name` changes: tiles of others that lie there move out; its own come home if kept."""
@@ -218,22 +220,22 @@ class Elision:
 
     def settle(self, name: str) -> None:
         """Bring the tiles of `name`, and all that lie in its memory, into their own buffers."""
-        found, todo = [], [name]
+        names, todo = list[str](), [name]
         while todo:
-            one = todo.pop()
-            if one in found:
+            lying = todo.pop()
+            if lying in names:
                 continue
-            found.append(one)
-            todo += [other for other, place in self.places.items() if place.slot.buffer == one]
-        moves = [(one, self.places.pop(one)) for one in found if one in self.places]
-        moves = [(one, place) for one, place in moves if not (place.is_own and place.slot.buffer == one)]
+            names.append(lying)
+            todo += [other for other, place in self.places.items() if place.slot.buffer == lying]
+        moves = [(lying, self.places.pop(lying)) for lying in names if lying in self.places]
+        moves = [(lying, place) for lying, place in moves if not place.lies_in(Slot(lying))]
         if len(moves) == 1 and moves[0][1].slot.buffer != moves[0][0]:
             self.copy(moves[0][0], moves[0][1])
             return
-        for one, place in moves:  # they may lie in each other's memory: all move out before any moves in
-            self.copy(self.spare(one), place)
-        for one, place in moves:
-            self.copy(one, replace(place, slot=Slot(f"{one}.settled")), home=True)
+        for lying, place in moves:  # they may lie in each other's memory: all move out before any moves in
+            self.copy(self.spare(lying), place)
+        for lying, place in moves:
+            self.copy(lying, replace(place, slot=Slot(f"{lying}.settled")), home=True)
 
     def spare(self, name: str) -> str:
         buffer = replace(self.memory.buffers[name], name=f"{name}.settled")
@@ -249,4 +251,4 @@ class Elision:
             at = np.arange(mesh.shape[1])
             where = Cores("x", np.where(place.flat(mesh.shape).reshape(mesh.shape) < 0, -1, at))
         op = Local("copy", (Slot(name),), (place.slot,), {"size": self.memory.buffers[name].numel}, where)
-        self.steps.append(self.executor.compute(self.memory, op, (Place(place.slot) if home else place,)))
+        self.steps.append(self.planner.compute(self.memory, op, (Place(place.slot) if home else place,)))

@@ -8,111 +8,24 @@ same, and so do the bits.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.launches import ComputeShifts, Tree
-from wafer_triton.errors import BackendError, ScheduleError, ShapeError
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.emulate.elision import Elision
+from wafer_triton.emulate.steps import Launch, Memory, Planner, Step, Tables
+from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.schedule.rounds import Buffer, Schedule
 
 EXCHANGES = ("explicit", "elided")
-Step = Callable[[], object]
 
 
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """A step with words for what it launches, which a run's record shows."""
-
-    what: str
-    run: Step
-
-    def __call__(self) -> None:
-        """Do it."""
-        self.run()
-
-
-class Tables:
-    """The index tables of programs that are planned alike and so share them.
-
-    Planning asks for tables in an order. When it is done again, for a schedule that differs in indices alone, the
-    tables are written anew where they lie, and whatever was recorded of those programs follows.
-    """
-
-    def __init__(self) -> None:
-        self.held: list[torch.Tensor] = []
-        self.schedule: Schedule | None = None  # that the tables are of; None while they are being written
-        self._name, self._next = "", 0
-
-    def begin(self, name: str) -> None:
-        """The next table is the first one of the schedule `name`."""
-        self.schedule, self._name, self._next = None, name, 0
-
-    def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
-        """The next table, with these values; ScheduleError if the one planned first had another size."""
-        if self._next == len(self.held):
-            self.held.append(torch.empty_like(values, device=device))
-        table = self.held[self._next]
-        if table.shape != values.shape:
-            raise ScheduleError(
-                f"{self._name}: table {self._next} has {values.numel()} entries, and {table.numel()} in the "
-                f"schedule that was bound; bind this one anew, it differs in more than its indices"
-            )
-        self._next += 1
-        return table.copy_(values)
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Where the cores' tiles of a slot lie: core (i, j)'s in the slot of core `base[row[i], col[j]]`; None: the same.
-
-    `base` is flat, over all cores; -1 stands for a tile that lies in the core's own memory of the buffer itself, when
-    only some were renamed.
-    """
-
-    slot: Slot
-    row: Index | None = None
-    col: Index | None = None
-    base: Index | None = None
-
-    @property
-    def is_own(self) -> bool:
-        """Whether every core's tile lies with the core itself."""
-        return self.row is None and self.col is None and self.base is None
-
-    def lies_in(self, slot: Slot) -> bool:
-        """Whether every core's tile lies with the core itself, in the buffer of `slot`."""
-        return self.is_own and self.slot.buffer == slot.buffer
-
-    def flat(self, shape: tuple[int, int]) -> Index:
-        """The core that holds the tile of each core."""
-        if self.base is not None and self.row is None and self.col is None:
-            return self.base
-        row = np.arange(shape[0]) if self.row is None else self.row
-        col = np.arange(shape[1]) if self.col is None else self.col
-        cores = (row[:, None] * shape[1] + col).ravel()
-        return cores if self.base is None else self.base[cores]
-
-    def moved(self, axis: str, source: Index) -> Place:
-        """This place after an exchange in which position i of `axis` receives from position source[i]."""
-        if axis == "x":
-            return replace(self, col=_compose(self.col, source))
-        return replace(self, row=_compose(self.row, source))
-
-
-def _compose(before: Index | None, source: Index) -> Index | None:
-    index = source if before is None else before[source]
-    return None if (index == np.arange(len(index))).all() else index
-
-
-class Executor(ABC):
+class Executor(Planner):
     """Runs schedules. `exchange` is "explicit" or "elided"; `poison` fills all memory that is not given with NaN."""
 
     def __init__(self, *, exchange: str = "explicit", poison: bool = False) -> None:
@@ -142,7 +55,9 @@ class Executor(ABC):
         memory = dict(shared or {})
         pool = {} if scratch is None else scratch
         fresh = [
-            one for name, one in schedule.buffers.items() if name in tensors or (name not in memory and one not in pool)
+            buffer
+            for name, buffer in schedule.buffers.items()
+            if name in tensors or (name not in memory and buffer not in pool)
         ]
         self.admit(schedule, fresh)
         for name, buffer in schedule.buffers.items():
@@ -171,7 +86,9 @@ class Executor(ABC):
         """BackendError if buffers that this executor is about to make do not fit into its device's memory."""
         if torch.device(self.device).type != "cuda":
             return
-        need = schedule.mesh.cores * sum(one.slots * one.numel * self.storage(one).itemsize for one in fresh)
+        need = schedule.mesh.cores * sum(
+            buffer.slots * buffer.numel * self.storage(buffer).itemsize for buffer in fresh
+        )
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         rows, cols = schedule.mesh.shape
@@ -218,23 +135,13 @@ class Executor(ABC):
     def storage(self, buffer: Buffer) -> torch.dtype:
         """The dtype that a buffer is stored in."""
 
-    @abstractmethod
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        """A step that copies the senders' tiles into the receivers' slots; all exchanges are from one slot to one."""
-
-    @abstractmethod
-    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
-        """A step that runs a local operation on its cores."""
-
     def _plan(self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None) -> list[Step]:
         memory = Memory(schedule.mesh, dict(schedule.buffers), tensors, tables)
         if tables is not None:
             tables.begin(schedule.name)
         if self.exchange == "elided":
-            from wafer_triton.emulate.elision import Elision  # it plans with what is defined here
-
             return Elision(self, schedule, memory).plan()
-        made: dict[int, list[Step]] = {}
+        planned: dict[int, list[Step]] = {}
         steps: list[Step] = []
         rounds = schedule.rounds
         while rounds:
@@ -243,52 +150,11 @@ class Executor(ABC):
                 steps += fused[1]
                 rounds = rounds[fused[0] :]
                 continue
-            if id(rounds[0]) not in made:
-                made[id(rounds[0])] = self.round(memory, rounds[0])
-            steps += made[id(rounds[0])]
+            if id(rounds[0]) not in planned:
+                planned[id(rounds[0])] = self.round(memory, rounds[0])
+            steps += planned[id(rounds[0])]
             rounds = rounds[1:]
         return steps
-
-    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
-        """How many of the rounds left go together in this executor, if any do, and their steps."""
-        return None
-
-    def products(self, memory: Memory, found: ComputeShifts, a: Place, b: Place) -> Step | None:
-        """One step for all products of a run of compute-shift rounds, on tiles as they lie, where there is one."""
-        return None
-
-    @property
-    def tree(self) -> TreePlanner | None:
-        """What plans a reduce tree and the operations before it, on operands as they lie, where executors have it."""
-        return None
-
-    def round(self, memory: Memory, round_: Round) -> list[Step]:
-        """The steps of one round: its moves, then its local operations."""
-        moves = [self.move(memory, some, Place(some[0].src)) for some in together(round_)]
-        return moves + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
-
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are what planning writes, if they are kept."""
-
-    mesh: Mesh
-    buffers: dict[str, Buffer]
-    tensors: dict[str, torch.Tensor]
-    tables: Tables | None = None
-
-
-def together(round_: Round) -> list[list[Exchange]]:
-    """The exchanges of a round, those from one slot to one slot together."""
-    found: dict[object, list[Exchange]] = {}
-    for one in round_.exchanges:
-        fixed = one.src.is_fixed and one.dst.is_fixed
-        found.setdefault((str(one.src), str(one.dst)) if fixed else id(one), []).append(one)
-    return list(found.values())
-
-
-# memory, the tree, the operations before it, and where their operands lie
-TreePlanner = Callable[[Memory, Tree, tuple[Local, ...], Sequence[tuple[Place, ...]]], list[Step]]
 
 
 @dataclass(eq=False)
@@ -321,8 +187,8 @@ class Program:
     @property
     def launches(self) -> tuple[str, ...]:
         """What one `run` launches, each kind once with its number; empty where the executor launches no kernels."""
-        found = Counter(step.what for step in self.steps if isinstance(step, Launch))
-        return tuple(what if number == 1 else f"{number} x {what}" for what, number in found.items())
+        launches = Counter(step.what for step in self.steps if isinstance(step, Launch))
+        return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""

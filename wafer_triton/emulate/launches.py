@@ -66,22 +66,22 @@ def rings_of(run: ComputeShifts, mesh: Mesh) -> tuple[Index, Index] | None:
     rows, cols = mesh.shape
     if rows != cols:
         return None
-    to_a, to_b = (one.reshape(mesh.shape) for one in run.to)
+    to_a, to_b = (to.reshape(mesh.shape) for to in run.to)
     along, down = to_a[0], to_b[:, 0] // cols
     if not np.array_equal(to_a, np.arange(rows)[:, None] * cols + along):
         return None
     if not np.array_equal(to_b, down[:, None] * cols + np.arange(cols)):
         return None
     rings = _cycle(down), _cycle(along)
-    return rings if all(len(one) == rows for one in rings) else None
+    return rings if all(len(order) == rows for order in rings) else None
 
 
 def _cycle(to: Index) -> Index:
     """What is passed on the way from 0 back to 0."""
-    found = [0]
-    while to[found[-1]] != 0:
-        found.append(int(to[found[-1]]))
-    return np.array(found)
+    passed = [0]
+    while to[passed[-1]] != 0:
+        passed.append(int(to[passed[-1]]))
+    return np.array(passed)
 
 
 def _goes_on(
@@ -123,7 +123,7 @@ def _rounding(schedule: Schedule, rounds: tuple[Round, ...], c: Slot, moving: se
     buffer, target = schedule.buffers[c.buffer], schedule.buffers[op.outs[0].buffer]
     whole = op.op == "copy" and op.where is None and op.params["size"] == buffer.numel == target.numel
     plain = whole and op.ins[0].buffer == c.buffer and buffer.slots == 1 == target.slots and target.name not in moving
-    if not plain or buffer.role != "scratch" or any(c.buffer in one.touched for one in set(rounds[1:])):
+    if not plain or buffer.role != "scratch" or any(c.buffer in round_.touched for round_ in set(rounds[1:])):
         return None
     return target.name
 
@@ -134,7 +134,7 @@ def sends_of(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]] | N
 
     None if the round is not one product on all cores beside full shifts of its inputs.
     """
-    if [(one.op, one.where) for one in round_.locals] != [("gemm", None)] or not round_.overlaps:
+    if [(op.op, op.where) for op in round_.locals] != [("gemm", None)] or not round_.overlaps:
         return None
     (op,) = round_.locals
     sends = {}
@@ -156,12 +156,12 @@ def reduce_tree(schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[Tree, tu
 
     Only operations that change nothing of what others hold come before, so each core can go through all of them alone.
     """
-    before = next((number for number, one in enumerate(rounds) if one.exchanges), len(rounds))
-    ops = [op for one in rounds[:before] for op in one.locals]
-    found = reduction(rounds[before:], schedule.mesh) if all(op.where is None for op in ops) else None
-    if found is None or not found.inboxes <= mailboxes(schedule):
+    before = next((number for number, round_ in enumerate(rounds) if round_.exchanges), len(rounds))
+    ops = [op for round_ in rounds[:before] for op in round_.locals]
+    tree = reduction(rounds[before:], schedule.mesh) if all(op.where is None for op in ops) else None
+    if tree is None or not tree.inboxes <= mailboxes(schedule):
         return None
-    return found, tuple(ops), before + found.rounds
+    return tree, tuple(ops), before + tree.rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +191,7 @@ def reduction(rounds: tuple[Round, ...], mesh: Mesh) -> Tree | None:
         (_, first) = messages[0]
         if used and (first.outs[0].buffer, first.op) != (acc, name):
             break
-        pairs = [(one.senders.flat(mesh), one.receivers.flat(mesh)) for one, _ in messages]
+        pairs = [(exchange.senders.flat(mesh), exchange.receivers.flat(mesh)) for exchange, _ in messages]
         # a core that has sent is done; a round that breaks this begins another tree (or is none)
         if any((parent[send] >= 0).any() or (parent[recv] >= 0).any() for send, recv in pairs):
             break
@@ -208,7 +208,7 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Scratch buffers that only pass messages to the operation that combines them: a tree may have its own instead."""
     inboxes: set[str] = set()
     others: set[str] = set()
-    for round_ in {id(one): one for one in schedule.rounds}.values():
+    for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
         arriving = {exchange.dst.buffer for exchange, _ in combining(round_) or ()}
         inboxes |= arriving
         others |= round_.touched - arriving
@@ -221,11 +221,11 @@ def combining(round_: Round) -> list[tuple[Exchange, Local]] | None:
         return None
     pairs = []
     for op in round_.locals:
-        exchange = next((one for one in round_.exchanges if one.dst.buffer == op.ins[-1].buffer), None)
+        exchange = next((arrival for arrival in round_.exchanges if arrival.dst.buffer == op.ins[-1].buffer), None)
         if exchange is None or op.op not in COMBINING or op.where is None or op.where.at is not exchange.recv:
             return None
-        lines = (one if one is None else one.tolist() for one in (op.where.lines, exchange.lines))
-        if op.where.axis != exchange.axis or len({str(one) for one in lines}) > 1:
+        lines = {str(None if index is None else index.tolist()) for index in (op.where.lines, exchange.lines)}
+        if op.where.axis != exchange.axis or len(lines) > 1:
             return None
         accs = {op.outs[0].buffer, op.ins[0].buffer, exchange.src.buffer}
         slots = (exchange.src, exchange.dst, *op.outs, *op.ins)

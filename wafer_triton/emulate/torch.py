@@ -1,4 +1,4 @@
-"""The torch executor: all cores batched, a neighbour move an indexed copy. It defines what a schedule computes.
+"""The torch executor: all cores batched, a neighbour move an indexed copy, local operations in their fast forms.
 
 Tiles lie in their buffer's dtype. An operation widens what it reads to fp32 and rounds what it writes, which gives the
 values of a core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU.
@@ -17,8 +17,10 @@ import torch
 
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate import columns
-from wafer_triton.emulate.executor import Executor, Memory, Place, Step
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.fast import Form, form
 from wafer_triton.emulate.launches import ComputeShifts, combining, compute_shifts, mailboxes, sends_of
+from wafer_triton.emulate.steps import Memory, Place, Step
 from wafer_triton.local import LocalOp, find
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -50,8 +52,8 @@ class TorchExecutor(Executor):
         return torch_dtype(buffer.dtype)
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        grids = [self._grid(memory, one, src) for one in exchanges]
-        rest = [one for one, step in zip(exchanges, grids, strict=True) if step is None]
+        grids = [self._grid(memory, exchange, src) for exchange in exchanges]
+        rest = [exchange for exchange, step in zip(exchanges, grids, strict=True) if step is None]
         steps = [step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else [])
         return steps[0] if len(steps) == 1 else lambda: [step() for step in steps]
 
@@ -79,11 +81,11 @@ class TorchExecutor(Executor):
         if len(sends) == 2:  # of a large matrix alone is the run of rounds worth finding
             large = memory.tensors[sends[1][0].src.buffer].numel() >= columns.LARGE
             run = compute_shifts(schedule, rounds) if large else None
-            found = None if run is None else self._sweep(memory, run)
-            if run is None or found is None:
+            sweep = None if run is None else self._sweep(memory, run)
+            if run is None or sweep is None:
                 return None
             a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (run.a, run.b))
-            return run.number, [found.explicit(a, b, memory.tensors[run.c])]
+            return run.number, [sweep.explicit(a, b, memory.tensors[run.c])]
         step = self._messages(memory, schedule, rounds[0])
         return None if step is None else (1, [step])
 
@@ -106,7 +108,7 @@ class TorchExecutor(Executor):
         acc = _flat(memory, pairs[0][0].src)
         if len(got.unique()) == len(got):
             return lambda: acc.index_add_(0, got, acc.index_select(0, sent))
-        sizes = [len(one.receivers.flat(memory.mesh)) for one in home]
+        sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
 
         def step() -> None:  # a core that gets two messages adds them in the order of the round
             for target, message in zip(got.split(sizes), acc.index_select(0, sent).split(sizes), strict=True):
@@ -120,7 +122,7 @@ class TorchExecutor(Executor):
         a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
         if not fp32 or torch.device(self.device).type != "cpu" or a.slots > 1 or b.slots > 1:
             return None
-        return columns.plan(memory.mesh, run, (a.numel, b.numel), partial(find("gemm").run, **run.params))
+        return columns.plan(memory.mesh, run, (a.numel, b.numel), partial(form(find("gemm")).run, **run.params))
 
     def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
         """A round gathers the tiles that the cores hold by then; only whose they are moves on, not the tiles."""
@@ -130,13 +132,13 @@ class TorchExecutor(Executor):
         lie = [self._rows_of(memory, place.slot, np.arange(memory.mesh.cores))[1] for place in (a, b)]
         if any(memory.buffers[place.slot.buffer].slots > 1 for place in (a, b)):
             return None
-        found = self._sweep(memory, run)
-        if found is not None:
-            return found.elided(lie[0], lie[1], (starts[0], starts[1]), memory.tensors[run.c], memory.tensors[run.out])
+        sweep = self._sweep(memory, run)
+        if sweep is not None:
+            return sweep.elided(lie[0], lie[1], (starts[0], starts[1]), memory.tensors[run.c], memory.tensors[run.out])
         begins = [torch.from_numpy(start).to(self.device) for start in starts]
-        hold = [torch.empty_like(one) for one in lie]
+        hold = [torch.empty_like(tiles) for tiles in lie]
         c, out = _tiles(memory, Slot(run.c)), _tiles(memory, Slot(run.out))
-        reads = [one.view(*shape, -1) for one in hold]
+        reads = [tiles.view(*shape, -1) for tiles in hold]
         first, rest = (self._direct(definition, {**run.params, "add": add}, [c], reads) for add in (run.add, True))
 
         def step() -> None:
@@ -153,13 +155,15 @@ class TorchExecutor(Executor):
 
     def _direct(self, op: LocalOp, params: Params, outs: Tensors, reads: Tensors) -> Step:
         """A step that runs an operation on these very tensors, widened if need be."""
-        if _as_they_are(op, params, outs, reads):
-            return lambda: op.run(*outs, *reads, **params)
-        return _run_widened(op, params, [self._wide(part) for part in _parts(outs, reads)])
+        fast = form(op)
+        if _as_they_are(fast, params, outs, reads):
+            return lambda: fast.run(*outs, *reads, **params)
+        keeps = _keeps(op, params, outs[0].shape[-1])
+        return _run_widened(fast, params, keeps, [self._wide(part) for part in _parts(outs, reads)])
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
-        area = _area(op.where)
+        fast, area = form(definition), _area(op.where)
         direct = all(place.is_own and place.slot.is_fixed for place in ins) and all(out.is_fixed for out in op.outs)
         if area is not None and direct:
             outs = [_tiles(memory, out)[area] for out in op.outs]
@@ -167,17 +171,17 @@ class TorchExecutor(Executor):
             return self._direct(definition, params, outs, reads)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
-        updates = definition.updates(params)
         places = [self._rows_of(memory, out, cores) for out in op.outs]
+        keeps = _keeps(definition, params, places[0][1].shape[1])
 
         def gathered() -> None:
-            results = [flat.index_select(0, rows) if updates else flat.new_empty(len(cores), flat.shape[1])
+            results = [flat.index_select(0, rows) if keeps else flat.new_empty(len(cores), flat.shape[1])
                        for rows, flat in places]  # fmt: skip
             given = [take() for take in takes]
-            if _as_they_are(definition, params, results, given):
-                definition.run(*results, *given, **params)
+            if _as_they_are(fast, params, results, given):
+                fast.run(*results, *given, **params)
             else:
-                _run_widened(definition, params, [self._wide((results, given))])()
+                _run_widened(fast, params, keeps, [self._wide((results, given))])()
             for (rows, flat), result in zip(places, results, strict=True):
                 flat.index_copy_(0, rows, result)
 
@@ -186,15 +190,16 @@ class TorchExecutor(Executor):
     def _wide(self, part: _Part) -> _Wide:
         """Operands in fp32: themselves, or room for them in a piece of memory that all steps use in turn."""
         outs, reads = part
-        narrow = [one for one in (*outs, *reads) if one.dtype != torch.float32]
-        size = sum(one.numel() for one in narrow)
+        operands = [*outs, *reads]
+        sizes = [operand.numel() for operand in operands if operand.dtype != torch.float32]
+        size = sum(sizes)
         if self._room.numel() < size:  # steps planned before keep theirs
             self._room = torch.empty(size, device=self.device)
-        rooms = iter(self._room[:size].split([one.numel() for one in narrow]))
-        wide = [one if one.dtype == torch.float32 else next(rooms).view(one.shape) for one in (*outs, *reads)]
-        pairs = list(zip((*outs, *reads), wide, strict=True))
-        widened = [(two, one) for one, two in pairs[len(outs) :] if one is not two]
-        return wide, widened, [(one, two) for one, two in pairs[: len(outs)] if one is not two]
+        rooms = iter(self._room[:size].split(sizes))
+        wide = [x if x.dtype == torch.float32 else next(rooms).view(x.shape) for x in operands]
+        pairs = list(zip(operands, wide, strict=True))
+        widened = [(fp32, given) for given, fp32 in pairs[len(outs) :] if given is not fp32]
+        return wide, widened, [(given, fp32) for given, fp32 in pairs[: len(outs)] if given is not fp32]
 
     def _views(
         self, memory: Memory, exchange: Exchange, to: Slot
@@ -202,13 +207,13 @@ class TorchExecutor(Executor):
         """The receivers' tiles of `to`, and what the senders have or, where they are no grid, of whom to pick whom."""
         if not exchange.src.is_fixed or not to.is_fixed or exchange.recv.ndim > 1:
             return None
-        lines, recv, send = (_select(one, self.device) for one in (exchange.lines, exchange.recv, exchange.send))
+        lines, recv, send = (_select(index, self.device) for index in (exchange.lines, exchange.recv, exchange.send))
         if not isinstance(lines, slice) or not isinstance(recv, slice):
             return None
         at = slice(None) if isinstance(send, torch.Tensor) else send
         x = exchange.axis == "x"
-        target, source = _tiles(memory, to), _tiles(memory, exchange.src)
-        target, source = (one[(lines, place) if x else (place, lines)] for one, place in ((target, recv), (source, at)))
+        ends = ((_tiles(memory, to), recv), (_tiles(memory, exchange.src), at))
+        target, source = (tiles[(lines, place) if x else (place, lines)] for tiles, place in ends)
         return target, source, send if isinstance(send, torch.Tensor) else None
 
     def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Ends:
@@ -217,7 +222,7 @@ class TorchExecutor(Executor):
         in_place = src.lies_in(exchanges[0].src)
         if in_place and others in known:
             return known[others]
-        pairs = [(one.senders.flat(memory.mesh), one.receivers.flat(memory.mesh)) for one in exchanges]
+        pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
         at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
         ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
@@ -254,24 +259,28 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
 
 
-def _as_they_are(op: LocalOp, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
+def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
+    """Whether outputs of `numel` elements must hold what they held before: they are added to, or written in part."""
+    return op.updates(params) or bool(params.get("size", numel) < numel)
+
+
+def _as_they_are(fast: Form, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
     """Whether the operation may have these tensors: all are fp32, or all of one dtype that it takes."""
-    dtypes = {one.dtype for one in (*outs, *reads)}
-    return dtypes == {torch.float32} or (len(dtypes) == 1 and op.narrow(params))
+    dtypes = {operand.dtype for operand in (*outs, *reads)}
+    return dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
 
 
-def _run_widened(op: LocalOp, params: Params, parts: list[_Wide]) -> Step:
+def _run_widened(fast: Form, params: Params, keeps: bool, parts: list[_Wide]) -> Step:
     """A step that widens what is read, runs the operation, and rounds what it wrote, part by part."""
-    updates = op.updates(params)
 
     def step() -> None:
         for outs, reads, writes in parts:
             for wide, narrow in reads:
                 wide.copy_(narrow)
-            if updates:
+            if keeps:
                 for narrow, wide in writes:
                     wide.copy_(narrow)
-            op.run(*outs, **params)
+            fast.run(*outs, **params)
             for narrow, wide in writes:
                 narrow.copy_(wide)
 
@@ -284,10 +293,10 @@ _CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays
 def _parts(outs: list[torch.Tensor], reads: list[torch.Tensor]) -> list[_Part]:
     """The same tensors in slices of their first dimension, none of which widens more than the cache holds."""
     rows = outs[0].shape[0]
-    most = max(one.numel() for one in (*outs, *reads))
+    most = max(operand.numel() for operand in (*outs, *reads))
     size = max(1, rows * _CACHED // max(most, 1))
     cuts = [slice(start, start + size) for start in range(0, rows, size)]
-    return [([out[cut] for out in outs], [one[cut] for one in reads]) for cut in cuts]
+    return [([out[cut] for out in outs], [read[cut] for read in reads]) for cut in cuts]
 
 
 def _select(index: Index | None, device: str) -> Select:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.executor import Executor, Launch, Memory, Place, Program, Step, TreePlanner, together
+from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.launches import (
     ComputeShifts,
     Tree,
@@ -24,6 +24,7 @@ from wafer_triton.emulate.launches import (
     rings_of,
     sends_of,
 )
+from wafer_triton.emulate.steps import Launch, Memory, Place, Step, TreePlanner, together
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand
@@ -31,8 +32,7 @@ from wafer_triton.kernels.compute_shift import one_round, residency, several_rou
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Moves
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
-from wafer_triton.kernels.parts import Local as LocalKernel
-from wafer_triton.kernels.parts import Part, agree
+from wafer_triton.kernels.parts import LocalKernel, Part, agree
 from wafer_triton.kernels.protocol import ARRIVALS, FIRST_SLOT, SLOTS, rounds_at_once
 from wafer_triton.kernels.tree import tree
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
@@ -99,7 +99,7 @@ class TritonExecutor(Executor):
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         on_gpu = torch.device(self.device).type == "cuda"
-        if on_gpu and any(one.dtype == "bf16" for one in fresh) and not torch.cuda.is_bf16_supported(False):
+        if on_gpu and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
             name = torch.cuda.get_device_name(self.device)
             raise BackendError(f"{schedule.name}: {name} has no bf16 arithmetic; use fp16 or fp32, or backend='torch'")
         super().admit(schedule, fresh)
@@ -127,7 +127,7 @@ class TritonExecutor(Executor):
 
     def _moves(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> tuple[Moves, int]:
         """The messages of exchanges of a round from one slot to one slot, and how many elements each carries."""
-        ends = [(one.receivers.flat(memory.mesh), one.senders.flat(memory.mesh)) for one in exchanges]
+        ends = [(exchange.receivers.flat(memory.mesh), exchange.senders.flat(memory.mesh)) for exchange in exchanges]
         receivers, senders = map(np.concatenate, zip(*ends, strict=True))
         order = self._order(len(receivers))
         room = 0 if memory.tables is None else memory.mesh.cores - len(receivers)  # other schedules may send more
@@ -157,17 +157,17 @@ class TritonExecutor(Executor):
         tree = reduce_tree(schedule, rounds)
         if tree is None:
             return None
-        found, before, number = tree
-        return number, self._tree(memory, found, before, [tuple(map(Place, op.ins)) for op in before])
+        reduction, before, number = tree
+        return number, self._tree(memory, reduction, before, [tuple(map(Place, op.ins)) for op in before])
 
-    def _shifts(self, memory: Memory, found: ComputeShifts) -> list[Step]:
-        mesh, number = memory.mesh, found.number
-        c, out = (self._operand(memory, Place(Slot(name))) for name in (found.c, found.out))
+    def _shifts(self, memory: Memory, shifts: ComputeShifts) -> list[Step]:
+        mesh, number = memory.mesh, shifts.number
+        c, out = (self._operand(memory, Place(Slot(name))) for name in (shifts.c, shifts.out))
         a, b = (
             (self._operand(memory, Place(first)), self._operand(memory, Place(second)))
-            for first, second in (found.a, found.b)
+            for first, second in (shifts.a, shifts.b)
         )
-        to_a, to_b = found.to
+        to_a, to_b = shifts.to
         order = self._order(mesh.cores)
         cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
@@ -176,10 +176,10 @@ class TritonExecutor(Executor):
         counters = at_start.clone()
         shared = (a, b, neighbours, counters, cores)
         # which of these are launched depends on how many fit, so the one with the most registers decides
-        ways = [(c, found.add), (out, found.add), (c, True), (out, True)]
+        ways = [(c, shifts.add), (out, shifts.add), (c, True), (out, True)]
         fits = 0
         if self.launch != "rounds":
-            fits = min(residency(c, end, *shared, **{**found.params, "add": add}) for end, add in ways)
+            fits = min(residency(c, end, *shared, **{**shifts.params, "add": add}) for end, add in ways)
         most = rounds_at_once((to_a, to_b), order, fits) if fits else 1
         if self.launch == "persistent" and not fits and torch.device(self.device).type == "cpu":
             raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
@@ -193,7 +193,7 @@ class TritonExecutor(Executor):
         steps: list[Step] = [partial(counters.copy_, at_start)] if most > 1 else []
         for start in range(0, number, most):
             rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
-            params: dict[str, Any] = {**found.params, "add": found.add or start > 0}
+            params: dict[str, Any] = {**shifts.params, "add": shifts.add or start > 0}
             target = out if start + rounds == number else c
             run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, **params)
             if most == 1:
@@ -201,10 +201,10 @@ class TritonExecutor(Executor):
             steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))
         return steps
 
-    def products(self, memory: Memory, found: ComputeShifts, a: Place, b: Place) -> Step | None:
+    def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
         """One launch for a run of compute-shift rounds around whole rings, see `kernels.elided`."""
-        rings = rings_of(found, memory.mesh)
-        if rings is None or found.number != memory.mesh.shape[0] or found.params.get("heads", 1) > 1:
+        rings = rings_of(run, memory.mesh)
+        if rings is None or run.number != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
             return None
         rows, cols = rings
         side = np.arange(len(rows))
@@ -213,15 +213,15 @@ class TritonExecutor(Executor):
         back = (side[None, :] - side[:, None]) % len(side)
         of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
         of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
-        c, out, x, y = (self._operand(memory, Place(slot)) for slot in (Slot(found.c), Slot(found.out), a.slot, b.slot))
+        c, out, x, y = (self._operand(memory, Place(slot)) for slot in (Slot(run.c), Slot(run.out), a.slot, b.slot))
         tables = (
             self._table(memory, rows),
             self._table(memory, cols),
             self._labels(memory, of_a),
             self._labels(memory, of_b),
         )
-        run = partial(elided, c, out, x, y, *tables, add=found.add, **found.params)
-        return Launch(f"MeshGEMM, {found.number} rounds in a launch", run)
+        launch = partial(elided, c, out, x, y, *tables, add=run.add, **run.params)
+        return Launch(f"MeshGEMM, {run.number} rounds in a launch", launch)
 
     def _labels(self, memory: Memory, lie: Index) -> Labels:
         first, table = lie[:, 0] - lie[0, 0], lie[0]
@@ -232,7 +232,7 @@ class TritonExecutor(Executor):
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = sends_of(round_, memory.mesh)
         if sends is None:
-            moves = [self._moves(memory, some, Place(some[0].src)) for some in together(round_)]
+            moves = [self._moves(memory, exchanges, Place(exchanges[0].src)) for exchanges in together(round_)]
             return _launches(moves) + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
         (op,) = round_.locals
         out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
@@ -250,18 +250,18 @@ class TritonExecutor(Executor):
         return self._tree
 
     def _tree(
-        self, memory: Memory, found: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
+        self, memory: Memory, reduction: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
     ) -> list[Step]:
         """The last operations before the tree join its launch, as far as their bits do not depend on that."""
-        acc = self._operand(memory, Place(Slot(found.acc)))
-        numel = memory.buffers[found.acc].numel
-        cores, slots = memory.mesh.cores, int(found.children.max())
+        acc = self._operand(memory, Place(Slot(reduction.acc)))
+        numel = memory.buffers[reduction.acc].numel
+        cores, slots = memory.mesh.cores, int(reduction.children.max())
         poison = float("nan") if self.poison else 0.0
         mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
         flags = torch.zeros((cores, slots), dtype=torch.int32, device=self.device)
         ties = self._order(cores)
-        order = ties[np.argsort(found.sent[ties], kind="stable")]
-        tables = [self._table(memory, one) for one in (order, found.children, found.parent, found.slot)]
+        order = ties[np.argsort(reduction.sent[ties], kind="stable")]
+        tables = [self._table(memory, index) for index in (order, reduction.children, reduction.parent, reduction.slot)]
         alone, parts = len(before), list[Part]()
         while alone > 0 and isinstance(kernel := table.find(before[alone - 1].op), LocalKernel):
             op = before[alone - 1]
@@ -269,9 +269,9 @@ class TritonExecutor(Executor):
             if not agree(more):
                 break
             alone, parts = alone - 1, more
-        what = "".join(f"{op.op}, " for op in before[alone:]) + f"reduce tree, {found.rounds} rounds in a launch"
+        what = "".join(f"{op.op}, " for op in before[alone:]) + f"reduce tree, {reduction.rounds} rounds in a launch"
         box = Operand(mailbox, 0, slots * numel)
-        run = partial(tree, acc, box, flags, *tables, size=numel, op=found.op, before=parts)
+        run = partial(tree, acc, box, flags, *tables, size=numel, op=reduction.op, before=parts)
         steps = [self.compute(memory, op, places) for op, places in zip(before[:alone], ins, strict=False)]
         return [*steps, Launch(what, run)]
 
@@ -295,16 +295,16 @@ class TritonExecutor(Executor):
         return np.arange(size) if self._random is None else self._random.permutation(size)
 
     def _table(self, memory: Memory, values: Index) -> torch.Tensor:
-        made = torch.from_numpy(values.astype(np.int32))
-        return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
+        table = torch.from_numpy(values.astype(np.int32))
+        return table.to(self.device) if memory.tables is None else memory.tables.put(table, self.device)
 
 
 def _launches(moves: list[tuple[Moves, int]]) -> list[Step]:
     """Moves of one round: those of equally many messages share a launch."""
     alike: dict[int, list[tuple[Moves, int]]] = {}
-    for one in moves:
-        alike.setdefault(len(one[0].recv), []).append(one)
-    return [Launch("exchange", partial(exchange_kernel, *zip(*some, strict=True))) for some in alike.values()]
+    for move, numel in moves:
+        alike.setdefault(len(move.recv), []).append((move, numel))
+    return [Launch("exchange", partial(exchange_kernel, *zip(*group, strict=True))) for group in alike.values()]
 
 
 def available() -> bool:

@@ -1,9 +1,9 @@
 """Every interleaving of a waiting protocol's programs, so that it is shown free of faults before a GPU runs it.
 
-`explore` visits every state that any order of the programs can reach, `run` follows one order, random or adversarial. A
-step is atomic, and a write is seen by whoever steps later: what a GPU needs for that (release, acquire, no stale cache
-line) is the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten, unwritten-read; and
-stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch needs them).
+`explore` visits every state that any order of the programs can reach, `run` follows one order, random or adversarial.
+An instruction is atomic, and a write is seen by all that come later: what a GPU needs for that (release, acquire, no
+stale cache line) is the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten, unwritten-read;
+and stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch needs them).
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from wafer_triton.kernels.protocol import Place, Protocol, Step
+from wafer_triton.kernels.protocol import Instruction, Location, Protocol
 from wafer_triton.schedule.rules import Finding
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of how many states; the first fault, if any, and the steps that lead there; whether all states were seen."""
+    """Of how many states; the first fault, if any, the instructions that lead there; whether all states were seen."""
 
     states: int
     finding: Finding | None
-    trace: tuple[Step, ...]
+    trace: tuple[Instruction, ...]
     complete: bool
 
 
 class _State(NamedTuple):
-    """Where every program is; the flags that are up; of every place its tile and how often it was read."""
+    """Where every program is; the flags that are up; of every location its tile and how often it was read."""
 
     done: tuple[int, ...]
-    up: frozenset[Place]
-    tiles: frozenset[tuple[Place, int, int]]
+    up: frozenset[Location]
+    tiles: frozenset[tuple[Location, int, int]]
 
 
 class _Machine:
@@ -43,49 +43,48 @@ class _Machine:
     def __init__(self, protocol: Protocol, resident: int | None) -> None:
         self.protocol = protocol
         self.resident = len(protocol.programs) if resident is None else resident
-        self.reads: dict[tuple[Place, int], int] = {}
+        self.reads: dict[tuple[Location, int], int] = {}
         for step in (step for steps in protocol.programs for step in steps if step.action == "read"):
-            self.reads[step.place, step.tile] = self.reads.get((step.place, step.tile), 0) + 1
-        tiles = frozenset((place, tile, 0) for place, tile in protocol.tiles.items())
+            self.reads[step.location, step.tile] = self.reads.get((step.location, step.tile), 0) + 1
+        tiles = frozenset((location, tile, 0) for location, tile in protocol.tiles.items())
         self.start = _State((0,) * len(protocol.programs), protocol.up, tiles)
 
     def able(self, state: _State) -> list[int]:
         """The programs that can take a step."""
         return [
-            one
-            for one in self.running(state)
-            if (step := self.protocol.programs[one][state.done[one]]).action != "wait"
-            or state.up.issuperset(step.flags)
+            program
+            for program in self.running(state)
+            if (step := _next(self.protocol, state, program)).action != "wait" or state.up.issuperset(step.flags)
         ]
 
     def running(self, state: _State) -> list[int]:
         """The programs that have been started and have not ended."""
         programs = self.protocol.programs
-        return [one for one, done in enumerate(state.done) if done < len(programs[one])][: self.resident]
+        return [number for number, done in enumerate(state.done) if done < len(programs[number])][: self.resident]
 
     def step(self, state: _State, program: int) -> tuple[_State, Finding | None]:
         """The state after the program's next step, and what is wrong with the step."""
-        step = self.protocol.programs[program][state.done[program]]
+        step = _next(self.protocol, state, program)
         done = (*state.done[:program], state.done[program] + 1, *state.done[program + 1 :])
-        up, tiles, place = state.up, state.tiles, step.place
+        up, tiles, location = state.up, state.tiles, step.location
         fault = None
         if step.action == "wait":
             up = up.difference(step.flags)
         elif step.action == "raise":
-            if place in up:
-                fault = self.fault("lost-flag", step, f"raises {place}, which is up already")
-            up = up | {place}
+            if location in up:
+                fault = self.fault("lost-flag", step, f"raises {location}, which is up already")
+            up = up | {location}
         else:
-            old = next((one for one in tiles if one[0] == place), None)
+            old = next((held for held in tiles if held[0] == location), None)
             if step.action == "write":
-                if old is not None and old[2] < self.reads.get((place, old[1]), 0):
-                    fault = self.fault("overwritten", step, f"writes {place} before what it held was read")
-                new = (place, step.tile, 0)
+                if old is not None and old[2] < self.reads.get((location, old[1]), 0):
+                    fault = self.fault("overwritten", step, f"writes {location} before what it held was read")
+                new = (location, step.tile, 0)
             else:
                 if old is None or old[1] != step.tile:
                     verdict, held = ("unwritten-read", "nothing") if old is None else ("stale-read", f"tile {old[1]}")
-                    fault = self.fault(verdict, step, f"reads {held} in {place}, not tile {step.tile}")
-                new = (place, step.tile, 0 if old is None else old[2] + 1)
+                    fault = self.fault(verdict, step, f"reads {held} in {location}, not tile {step.tile}")
+                new = (location, step.tile, 0 if old is None else old[2] + 1)
             tiles = (tiles - {old} if old is not None else tiles) | {new}
         return _State(done, up, tiles), fault
 
@@ -99,17 +98,17 @@ class _Machine:
                 return None
             last = max((steps[-1] for steps in programs if steps), key=lambda step: step.round)
             return Finding("flags-left", f"{left[0]} is not as the next launch needs it", last.round, left[0].core)
-        raisers = {step.place: step.core for steps in programs for step in steps if step.action == "raise"}
+        raisers = {step.location: step.core for steps in programs for step in steps if step.action == "raise"}
         waits = []
-        for one in running:
-            step = programs[one][state.done[one]]
+        for program in running:
+            step = _next(self.protocol, state, program)
             missing = next(flag for flag in step.flags if flag not in state.up)
             by = f"core {raisers[missing]}" if missing in raisers else "no one"
             waits.append(f"core {step.core} waits in round {step.round} for {missing}, which {by} raises")
-        step = programs[running[0]][state.done[running[0]]]
+        step = _next(self.protocol, state, running[0])
         return Finding("deadlock", "; ".join(waits), step.round, step.core)
 
-    def fault(self, verdict: str, step: Step, message: str) -> Finding:
+    def fault(self, verdict: str, step: Instruction, message: str) -> Finding:
         return Finding(verdict, f"core {step.core} in round {step.round} {message}", step.round, step.core)
 
 
@@ -141,7 +140,7 @@ Choice = Callable[[list[int]], int]  # of the programs that can take a step, the
 def run(protocol: Protocol, choose: Choice, *, resident: int | None = None) -> Outcome:
     """One interleaving from start to end, or to its first fault."""
     machine = _Machine(protocol, resident)
-    state, trace = machine.start, list[Step]()
+    state, trace = machine.start, list[Instruction]()
     while able := machine.able(state):
         program = choose(able)
         trace.append(_next(protocol, state, program))
@@ -160,24 +159,26 @@ def adversaries(programs: int) -> Iterator[tuple[str, Choice]]:
     """Unfair orders: always the first or the last that can, one program as far ahead of, or behind, all as can be."""
     yield "first", min
     yield "last", max
-    for one in range(programs):
-        yield f"ahead {one}", partial(_ahead, one)
-        yield f"behind {one}", partial(_behind, one)
+    for program in range(programs):
+        yield f"ahead {program}", partial(_ahead, program)
+        yield f"behind {program}", partial(_behind, program)
 
 
-def _ahead(one: int, able: list[int]) -> int:
-    return one if one in able else able[0]
+def _ahead(program: int, able: list[int]) -> int:
+    return program if program in able else able[0]
 
 
-def _behind(one: int, able: list[int]) -> int:
-    return next((other for other in able if other != one), one)
+def _behind(program: int, able: list[int]) -> int:
+    return next((other for other in able if other != program), program)
 
 
-def _next(protocol: Protocol, state: _State, program: int) -> Step:
+def _next(protocol: Protocol, state: _State, program: int) -> Instruction:
     return protocol.programs[program][state.done[program]]
 
 
-def _trace(protocol: Protocol, before: dict[_State, tuple[_State, int] | None], state: _State) -> tuple[Step, ...]:
+def _trace(
+    protocol: Protocol, before: dict[_State, tuple[_State, int] | None], state: _State
+) -> tuple[Instruction, ...]:
     steps = []
     while (came := before[state]) is not None:
         state, program = came

@@ -1,0 +1,109 @@
+"""Fast forms of local operations against their definitions, and when an operation has none."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
+from wafer_triton import local
+from wafer_triton.emulate.fast import FORMS, form
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.local import registry
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.testing import assert_close
+
+HEADS = [
+    matmul(op, *shape, add=add, **more)
+    for op in ("gemm", "gemm_t")
+    for shape in (
+        (1, 6, 5, 6, 3),  # one token, few columns: all heads at once
+        (1, 3, 40, 8, 2),  # one token, many columns
+        (4, 4, 3, 4, 4),  # rows of 16 bytes; a narrow product is turned
+        (4, 5, 9, 6, 2),
+        (7, 4, 12, 3, 1),
+    )
+    for add in (False, True)
+    for more in ({}, {"accumulate": "fp16"})
+]
+dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+
+
+def run(case: Case, which: str, ins: list[Tensor], outs: list[Tensor], wide: torch.dtype) -> list[Tensor]:
+    """The outputs, rounded to their dtype, of the "fast" form or of the "defined" operation computing in `wide`."""
+    operation = local.find(case.op)
+    compute = form(operation).run if which == "fast" else operation.run
+    results = [out.to(wide, copy=True) for out in outs]
+    compute(*results, *(value.to(wide) for value in ins), **case.params)
+    return [result.to(out.dtype) for result, out in zip(results, outs, strict=True)]
+
+
+@dtypes
+@pytest.mark.parametrize("case", [*GEMMS, *HEADS, *EXACT], ids=str)
+def test_integers_are_exact(case, dtype):
+    ins, outs = draw(case, dtype, integers=True)
+    for fast, defined in zip(
+        run(case, "fast", ins, outs, torch.float32), run(case, "defined", ins, outs, torch.float32), strict=True
+    ):
+        assert torch.equal(fast, defined)
+
+
+NARROW = [case for case in [*GEMMS, *HEADS] if case.params.get("accumulate") == "fp16"]
+ONCE = [case for case in EXACT if case.op in ("add", "maximum", "copy")]
+WIDE = [case for case in [*GEMMS, *HEADS, *EXACT, *ROUNDED] if case not in NARROW]
+
+
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_values_are_as_good_as_defined(case):
+    ins, outs = draw(case, torch.float32, integers=False)
+    fast, plain = (run(case, which, ins, outs, torch.float32) for which in ("fast", "defined"))
+    exact = run(case, "defined", ins, [out.double() for out in outs], torch.float64)
+    for got, reference, defined in zip(fast, exact, plain, strict=True):
+        assert_close(got, reference, "fp32", defined, str(case))
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [(case, torch.float16) for case in NARROW] + [(case, dtype) for case in ONCE for dtype in DTYPES.values()],
+    ids=lambda value: str(value).removeprefix("torch."),
+)
+def test_on_narrow_tiles_torch_rounds_where_a_core_does(case, dtype):
+    assert form(local.find(case.op)).narrow(case.params)
+    ins, outs = draw(case, dtype, integers=False)
+    for wide in (dtype, torch.float32):
+        for fast, defined in zip(
+            run(case, "fast", ins, outs, wide), run(case, "defined", ins, outs, torch.float32), strict=True
+        ):
+            assert torch.equal(fast, defined)
+
+
+def test_only_where_torch_rounds_like_a_core_may_tiles_be_narrow():
+    for name, operation in local.LOCAL_OPS.items():
+        assert form(operation).narrow({}) == (name in ("add", "maximum", "copy"))
+        assert not form(operation).narrow({"accumulate": "fp32"}) or name in ("add", "maximum", "copy")
+
+
+def test_an_addition_in_place_is_the_same():
+    a, b = torch.randn(3, 7), torch.randn(3, 7)
+    wanted = a + b
+    form(local.find("add")).run(a, a, b, size=7)
+    assert torch.equal(a, wanted)
+
+
+def test_every_form_stands_for_a_definition():
+    assert FORMS.keys() <= {operation.run for operation in local.LOCAL_OPS.values()}
+
+
+def test_an_operation_that_is_defined_anew_runs_as_defined(monkeypatch):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+    @registry.local_op(work=lambda *, size: (0, size), elementwise=True)
+    def add_torch(out, a, b, *, size):
+        out.copy_(a + b + 1)
+
+    b = Builder(Mesh(1, 2), "more")
+    b.buffer("x", (3,), "bf16", "resident")
+    b.round(b.local("add", "x", ("x", "x"), size=3))
+    program = TorchExecutor().bind(b.build(), {"x": torch.full((1, 2, 3), 2.0)})
+    program.run()
+    assert program.read("x").eq(5).all()

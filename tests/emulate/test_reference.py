@@ -1,0 +1,293 @@
+"""The reference executor by hand on small schedules; and the fast executors against it on schedules of every kind."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.emulate import reference
+from wafer_triton.emulate.executor import EXCHANGES, Executor
+from wafer_triton.emulate.reference import Reference
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.errors import ShapeError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
+from wafer_triton.testing import assert_close
+
+# --- what it is ---
+
+
+def test_it_is_short_and_has_no_fast_path():
+    text = Path(reference.__file__).read_text()
+    assert len(text.splitlines()) <= 110
+    modules = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
+    assert not {module for module in modules if module.startswith(("wafer_triton.emulate", "wafer_triton.kernels"))}
+    assert not any(isinstance(node, ast.Import | ast.ImportFrom) for function in ast.walk(ast.parse(text))
+                   if isinstance(function, ast.FunctionDef) for node in ast.walk(function))  # fmt: skip
+
+
+def line(*tiles: float) -> Tensor:
+    """One element on each core of a 1 x n mesh."""
+    return torch.tensor(tiles).view(1, -1, 1)
+
+
+def ran(schedule: Schedule, tensors: dict[str, Tensor], **options) -> Reference:
+    machine = Reference(schedule, tensors, **options)
+    machine.run()
+    return machine
+
+
+def test_all_that_a_round_sends_is_read_before_anything_arrives():
+    b = Builder(Mesh(1, 4), "ring in place")
+    b.buffer("a", (1,), "fp32", "resident")
+    b.round(b.exchange("x", "a", "a", [3, 0, 1, 2], [0, 1, 2, 3]))
+    assert ran(b.build(draft=True), {"a": line(1, 2, 3, 4)}).read("a").flatten().tolist() == [4, 1, 2, 3]
+
+
+def test_local_operations_see_what_arrived_and_what_came_before_them():
+    b = Builder(Mesh(1, 3), "order")
+    for name in ("a", "b", "c"):
+        b.buffer(name, (1,), "fp32", "resident")
+    b.round(
+        b.local("add", "c", ("a", "b"), size=1),
+        b.local("add", "c", ("c", "c"), Cores("x", np.array([1])), size=1),
+        b.exchange("x", "a", "b", 0, [0, 2]),
+    )
+    machine = ran(b.build(), {"a": line(1, 2, 3), "b": line(10, 20, 30), "c": line(0, 0, 0)})
+    assert machine.read("b").flatten().tolist() == [1, 20, 1]
+    assert machine.read("c").flatten().tolist() == [2, 44, 4]
+
+
+def test_lines_positions_and_slots_are_those_that_are_named():
+    b = Builder(Mesh(2, 3), "slots")
+    b.buffer("a", (1,), "fp32", "resident", 2)
+    b.buffer("b", (1,), "fp32", "resident")
+    b.round(b.exchange("x", Slot("a", np.array([0, 1, 1]), "x"), "b", [[0, 2], [1, -1]], [[1, 0], [2, -1]]))
+    b.round(b.local("copy", Slot("a", None), "b", Cores("y", np.array([1]), np.array([0])), size=1))
+    tiles = torch.arange(12.0).view(2, 3, 2)
+    machine = ran(b.build(), {"a": tiles, "b": torch.full((2, 3, 1), -1.0)})
+    assert machine.read("b").flatten().tolist() == [5, 0, -1, -1, -1, 9]
+    tiles[1, 0, 0] = -1
+    assert torch.equal(machine.read("a").view(2, 3, 2), tiles)
+
+
+def test_what_is_written_is_rounded_and_what_is_not_is_nan():
+    b = Builder(Mesh(1, 1), "rounding")
+    for name, dtype, role in (("x", "fp32", "input"), ("y", "fp16", "output"), ("z", "bf16", "output")):
+        b.buffer(name, (2,), dtype, role)
+    b.round(b.local("add", "y", ("x", "x"), size=2))
+    tensors = {"x": torch.tensor([[[1 / 3, 70000.0]]])}
+    machine = ran(b.build(), tensors)
+    assert torch.equal(machine.read("y"), (tensors["x"] * 2).half()) and machine.read("z").isnan().all()
+    assert ran(b.build(), tensors, poison=False).read("z").eq(0).all()
+    exact = ran(b.build(), tensors, exact=True).read("y")
+    assert torch.equal(exact, 2 * tensors["x"].double())
+
+
+def test_rounds_are_run_up_to_any_of_them():
+    b = Builder(Mesh(1, 2), "some")
+    b.buffer("x", (1,), "fp32", "resident")
+    for _ in range(4):
+        b.round(b.local("add", "x", ("x", "x"), size=1))
+    machine = Reference(b.build(), {"x": line(1, 3)})
+    for until, wanted in ((0, [1, 3]), (1, [2, 6]), (3, [8, 24]), (None, [16, 48])):
+        machine.run(until)
+        assert machine.read("x").flatten().tolist() == wanted
+
+
+def test_a_missing_tensor_is_named():
+    b = Builder(Mesh(1, 2), "fit")
+    b.buffer("x", (1,), "fp32", "input")
+    with pytest.raises(ShapeError, match="fit: no tensor given for input buffer 'x'"):
+        Reference(b.build(), {})
+
+
+# --- a wrong schedule gives another result ---
+
+
+def first(schedule: Schedule, of: str) -> int:
+    return next(number for number, round_ in enumerate(schedule.rounds) if getattr(round_, of))
+
+
+def with_round(schedule: Schedule, number: int, round_: Round | None) -> Schedule:
+    rest = () if round_ is None else (round_,)
+    return replace(schedule, rounds=(*schedule.rounds[:number], *rest, *schedule.rounds[number + 1 :]))
+
+
+def without_a_round(schedule: Schedule) -> Schedule:
+    return with_round(schedule, first(schedule, "exchanges"), None)
+
+
+def without_a_local(schedule: Schedule) -> Schedule:
+    number = first(schedule, "locals")
+    return with_round(schedule, number, replace(schedule.rounds[number], locals=schedule.rounds[number].locals[1:]))
+
+
+def with_exchange(schedule: Schedule, change) -> Schedule:
+    number = next(
+        number
+        for number, round_ in enumerate(schedule.rounds)
+        if round_.exchanges and round_.exchanges[0].lines is None
+    )
+    exchange, *others = schedule.rounds[number].exchanges
+    return with_round(schedule, number, replace(schedule.rounds[number], exchanges=(change(exchange), *others)))
+
+
+def from_another(exchange: Exchange) -> Exchange:
+    return replace(exchange, send=np.where(exchange.send < 0, -1, (exchange.send + 1) % 3))
+
+
+def on_fewer_lines(exchange: Exchange) -> Exchange:
+    keep = lambda index: index if index.ndim == 1 else index[1:]  # noqa: E731
+    return replace(exchange, send=keep(exchange.send), recv=keep(exchange.recv), lines=np.arange(1, 3))
+
+
+def fewer_cores(schedule: Schedule) -> Schedule:
+    number = next(
+        number for number, round_ in enumerate(schedule.rounds) if any(op.where is None for op in round_.locals)
+    )
+    op: Local
+    op, *others = schedule.rounds[number].locals
+    changed = replace(op, where=Cores("x", np.array([1, 2])))
+    return with_round(schedule, number, replace(schedule.rounds[number], locals=(changed, *others)))
+
+
+MUTATIONS = {
+    "a round is missing": without_a_round,
+    "an operation is missing": without_a_local,
+    "a tile comes from another core": lambda schedule: with_exchange(schedule, from_another),
+    "a line is missing": lambda schedule: with_exchange(schedule, on_fewer_lines),
+    "a core does not compute": fewer_cores,
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("kind", ["gemm-mesh", "gemm-t-mesh", "gemm-summa"])
+def test_a_schedule_that_differs_is_seen_to(kind, mutation):
+    schedule = build(SUMS[kind], "3", "fp32")
+    tensors = given(schedule, integers=True)
+    mutated = MUTATIONS[mutation](schedule)
+    wanted = ran(schedule, tensors).read("out")
+    assert wanted.isfinite().all()
+    assert not torch.equal(wanted, ran(mutated, tensors).read("out"))
+    for exchange in EXCHANGES:  # the executors follow the mutation, too, and so do not merely know the algorithm
+        program = TorchExecutor(exchange=exchange, poison=True).bind(mutated, tensors)
+        program.run()
+        identical(program.read("out"), ran(mutated, tensors).read("out"))
+
+
+# --- the fast executors ---
+
+MESHES = ["1", "1x4", *(pytest.param(mesh, marks=pytest.mark.slow) for mesh in ("3x5", "4", "5"))]
+DTYPES = ("fp32", "bf16", "fp16")
+
+
+def identical(got: Tensor, wanted: Tensor, name: str = "") -> None:
+    """The same values, NaN where NaN is."""
+    torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{name}: {text}")
+
+
+def results(schedule: Schedule) -> list[str]:
+    return [name for name, buffer in schedule.buffers.items() if buffer.role in ("resident", "output")]
+
+
+def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
+    """The executors leave the reference's values in every buffer that outlives the schedule."""
+    for executor in executors:
+        program = executor.bind(schedule, tensors)
+        program.run()
+        for name in results(schedule):
+            identical(program.read(name), machine.read(name), name)
+
+
+def assert_as_good(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
+    """The executors' values are as near to exact ones as the reference's are."""
+    exact = ran(schedule, tensors, exact=True)
+    for executor in executors:
+        program = executor.bind(schedule, tensors)
+        program.run()
+        for name in results(schedule):
+            assert_close(program.read(name), exact.read(name), schedule.buffers[name].dtype, machine.read(name), name)
+
+
+def both() -> list[Executor]:
+    return [TorchExecutor(exchange=exchange, poison=True) for exchange in EXCHANGES]
+
+
+def both_on_triton() -> list[Executor]:
+    return [TritonExecutor(exchange=exchange, poison=True) for exchange in EXCHANGES]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("kind", [*SUMS, *MOVES])
+def test_torch_adds_integers_exactly(kind, mesh, dtype):
+    schedule = build((SUMS | MOVES)[kind], mesh, dtype)
+    tensors = given(schedule, integers=True)
+    machine = ran(schedule, tensors)
+    assert kind == "collectives" or all(machine.read(name).isfinite().all() for name in results(schedule))
+    assert_same(schedule, machine, tensors, *both())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("kind", MOVES)
+def test_torch_adds_in_the_order_of_the_rounds(kind, mesh, dtype):
+    schedule = build(MOVES[kind], mesh, dtype)
+    tensors = given(schedule)
+    assert_same(schedule, ran(schedule, tensors), tensors, *both())
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("kind", SUMS)
+def test_torch_accumulates_in_fp16_bit_by_bit(kind, mesh):
+    schedule = build(SUMS[kind], mesh, "fp16", "fp16")
+    tensors = given(schedule)
+    assert_same(schedule, ran(schedule, tensors), tensors, *both())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("kind", [*SUMS, *LAYERS])
+def test_torch_is_as_good_as_the_reference(kind, mesh, dtype):
+    schedule = build((SUMS | LAYERS)[kind], mesh, dtype)
+    tensors = given(schedule)
+    machine = ran(schedule, tensors)
+    assert all(machine.read(name).isfinite().all() for name in results(schedule) if name != "att")
+    assert_as_good(schedule, machine, tensors, *both())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["1", "1x2", "3"])
+@pytest.mark.parametrize("kind", [*SUMS, *MOVES])
+def test_triton_adds_integers_exactly(kind, mesh):
+    schedule = build((SUMS | MOVES)[kind], mesh, "fp32")
+    tensors = given(schedule, integers=True)
+    machine = ran(schedule, tensors)
+    assert_same(schedule, machine, tensors, *both_on_triton())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["1x2", "3"])
+@pytest.mark.parametrize("kind", ["gemm-mesh", "gemm-t-mesh", "gemm-summa", "gemv-ktree-y"])
+def test_triton_accumulates_in_fp16_bit_by_bit(kind, mesh):
+    schedule = build(SUMS[kind], mesh, "fp16", "fp16")
+    tensors = given(schedule)
+    assert_same(schedule, ran(schedule, tensors), tensors, TritonExecutor(poison=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mesh", "dtype"), [("2", "fp32"), ("1x2", "bf16")])
+@pytest.mark.parametrize("kind", [*SUMS, *LAYERS])
+def test_triton_is_as_good_as_the_reference(kind, mesh, dtype):
+    schedule = build((SUMS | LAYERS)[kind], mesh, dtype)
+    tensors = given(schedule)
+    machine = ran(schedule, tensors)
+    assert_as_good(schedule, machine, tensors, *both_on_triton())

@@ -1,0 +1,182 @@
+"""One schedule of every kind, by name, on any mesh: what executors are compared on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from wafer_triton.device import PRESETS
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.schedule import block, collectives, decode, gemm, gemv, norm, prefill, reduce
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.shapes import DecoderShape
+
+ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=2**20)
+SHAPE = DecoderShape(
+    hidden_size=11, intermediate_size=14, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+    vocab_size=13, qkv_bias=True, qk_norm=True,
+)  # fmt: skip
+
+Make = Callable[[Mesh, str, str], Schedule]  # of a mesh, a dtype of tiles and one of sums
+
+
+def product(algorithm: str, transposed: bool = False) -> Make:
+    """C = A B, or A B^T, by a GEMM algorithm, rounded."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b, (m, k, n) = Builder(mesh.square(), f"{algorithm} gemm"), (2, 3, 5)
+        b.buffer("a", (m, k), dtype, "input")
+        b.buffer("b", (n, k) if transposed else (k, n), dtype, "resident")
+        b.buffer("c", (m, n), sums)
+        b.buffer("out", (m, n), dtype, "output")
+        gemm.matmul(b, "a", "b", "c", algorithm=algorithm, transposed=transposed, m=m, k=k, n=n, accumulate=sums)
+        b.round(b.local("copy", "out", "c", size=m * n))
+        return b.build()
+
+    return make
+
+
+def vector(algorithm: str, axis: str) -> Make:
+    """y = x W for two vectors, by an all-reduce algorithm."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b, (m, k, n) = Builder(mesh, f"{algorithm} gemv"), (2, 3, 5)
+        b.buffer("x", (m, k), dtype, "input")
+        b.buffer("w", (k, n), dtype, "resident")
+        b.buffer("y", (m, n), sums, "output")
+        gemv.meshgemv(b, "x", "w", "y", axis, m=m, k=k, n=n, algorithm=algorithm, accumulate=sums)
+        return b.build()
+
+    return make
+
+
+def all_reduce(algorithm: str, axis: str, op: str) -> Make:
+    """The sum or the maximum of a line's tiles, on every core of it."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b = Builder(mesh, f"{algorithm} all-reduce")
+        b.buffer("x", (7,), dtype, "resident")
+        reduce.all_reduce(b, "x", axis, op=op, algorithm=algorithm)
+        return b.build()
+
+    return make
+
+
+def moves(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+    """Broadcast, all-gather, reduce-scatter and its all-gather, shifts and, on a square mesh, transpose."""
+    b = Builder(mesh, "collectives")
+    b.buffer("x", (3,), dtype, "resident")
+    b.buffer("all", (3,), dtype, "output", mesh.length("y"))
+    b.buffer("chunks", (3,), dtype, "resident", mesh.length("x"))
+    for name in ("shifted", "wrapped", "turned"):
+        b.buffer(name, (3,), dtype, "resident")
+    collectives.broadcast(b, "x", "x", mesh.length("x") // 2)
+    collectives.all_gather(b, "x", "all", "y")
+    collectives.reduce_scatter(b, "chunks", "x")
+    collectives.ring_all_gather(b, "chunks", "x")
+    collectives.shift(b, "wrapped", "shifted", "y")
+    collectives.shift(b, "shifted", "wrapped", "x", distance=-1, wrap=True)
+    if mesh.rows == mesh.cols:
+        collectives.transpose(b, "wrapped", "turned")
+    return b.build()
+
+
+def rms_norm(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+    """RMSNorm of rows that are cut along x."""
+    b = Builder(mesh, "rms norm")
+    for name, tile, role in (("x", (3, 5), "input"), ("weight", (5,), "resident"), ("out", (3, 5), "output")):
+        b.buffer(name, tile, dtype, role)
+    norm.rms_norm(b, "x", "weight", "out", "x", width=5 * mesh.length("x"), eps=1e-5)
+    return b.build()
+
+
+def softmax(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+    """Softmax of rows that are cut along y."""
+    b = Builder(mesh, "softmax")
+    b.buffer("s", (2, 3, 5), sums, "input")
+    b.buffer("bias", (3, 5), "fp32", "input")
+    b.buffer("p", (2, 3, 5), dtype)
+    b.buffer("out", (3, 2, 5), dtype, "output")
+    z = norm.softmax_parts(b, "s", "bias", "p", "y", scale=0.3, sums=sums)
+    b.round(b.local("normalize", "out", ("p", z), m=3, heads=2, n=5))
+    return b.build()
+
+
+def kv_append(policy: str) -> Make:
+    """An entry that enters a KV cache, three more held than there are rows."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b, cache = Builder(mesh, f"kv {policy}"), KvCache(mesh.shape[0], 5, policy, mesh.shape[0] + 3)
+        for name in ("k", "v"):
+            b.buffer(f"{name}_cache", (3,), dtype, "resident", cache.slots)
+            b.buffer(name, (3,), dtype, "input")
+        cache.append(b, {"k_cache": "k", "v_cache": "v"}, mesh.shape[0] + 3)
+        return b.build()
+
+    return make
+
+
+def decoding(part: block.Part, *args: int) -> Make:
+    """A part of a decode step of two sequences, with biases and norms of heads."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        sizes = block.Block(SHAPE, mesh, dtype, accumulate=sums, entries=3, batch=2)
+        return block.schedule(part, sizes, *args)
+
+    return make
+
+
+def prefilling(part: block.Part, *args: int, overlap: bool = True) -> Make:
+    """A part of a layer of prefill."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        sizes = block.Block(SHAPE, mesh.square(), dtype, accumulate=sums, overlap=overlap)
+        return block.schedule(part, sizes, *args)
+
+    return make
+
+
+SUMS: dict[str, Make] = {  # what adds integers alone
+    **{f"gemm-{algorithm}": product(algorithm) for algorithm in gemm.ALGORITHMS},
+    **{f"gemm-t-{algorithm}": product(algorithm, True) for algorithm in gemm.ALGORITHMS},
+    **{f"gemv-{algorithm}-y": vector(algorithm, "y") for algorithm in reduce.ALGORITHMS},
+    "gemv-ktree-x": vector("ktree", "x"),
+}
+MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
+    **{f"all-reduce-{algorithm}-x": all_reduce(algorithm, "x", "add") for algorithm in reduce.ALGORITHMS},
+    "all-reduce-ktree-y-max": all_reduce("ktree", "y", "maximum"),
+    "collectives": moves,
+    "kv-shift": kv_append("shift"),
+    "kv-concat": kv_append("concat"),
+}
+LAYERS: dict[str, Make] = {
+    "rms-norm": rms_norm,
+    "softmax": softmax,
+    "decode-project": decoding(decode.project),
+    "decode-append": decoding(decode.append, 1, 2, 0),
+    "decode-attend": decoding(decode.attend, 1),
+    "decode-output": decoding(decode.output),
+    "decode-ffn": decoding(decode.ffn),
+    "head": decoding(decode.head, 2),
+    "prefill-attention": prefilling(prefill.attention, 2, 0),
+    "prefill-attention-past": prefilling(prefill.attention, 2, 3, overlap=False),
+    "prefill-ffn": prefilling(prefill.ffn, 2, 0),
+}
+
+
+def build(make: Make, mesh: str, dtype: str, sums: str = "fp32") -> Schedule:
+    """The schedule on a mesh of roomy cores."""
+    return make(as_mesh(mesh, ROOMY), dtype, sums)
+
+
+def given(schedule: Schedule, *, integers: bool = False) -> dict[str, Tensor]:
+    """Random tiles for every buffer that a schedule is given."""
+    draw = (lambda *shape: torch.randint(-3, 4, shape).float()) if integers else torch.randn
+    return {
+        name: draw(*schedule.mesh.shape, buffer.slots * buffer.numel)
+        for name, buffer in schedule.buffers.items()
+        if buffer.role in ("input", "resident")
+    }

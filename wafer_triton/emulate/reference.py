@@ -1,0 +1,83 @@
+"""The reference: the definition of the machine, which runs any schedule and has no fast path.
+
+A round goes in three parts. Every tile that the round sends is read; then every tile is written where it is received;
+then the local operations run, one after the other, each on all of its cores. A core reads its tiles widened to fp32,
+computes as `wafer_triton.local` defines, and rounds what it writes to the buffer's dtype. The other executors are
+tested against this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.errors import ShapeError
+from wafer_triton.local import find
+from wafer_triton.schedule.rounds import Index, Local, Schedule, Slot
+
+
+class Reference:
+    """A schedule on memory of its own: `tensors` [rows, cols, *tile], or [rows, cols, slots, *tile], are copied in.
+
+    All other memory is NaN, or zero with `poison=False`. With `exact` memory and arithmetic are fp64, and nothing that
+    is computed is rounded, unless an operation itself rounds (`accumulate="fp16"`). Raises ShapeError for a missing
+    tensor.
+    """
+
+    def __init__(
+        self, schedule: Schedule, tensors: Mapping[str, Tensor], *, poison: bool = True, exact: bool = False
+    ) -> None:
+        self.schedule, self.mesh = schedule, schedule.mesh
+        self.arithmetic = torch.float64 if exact else torch.float32
+        self.memory: dict[str, Tensor] = {}  # [cores, slots, numel]
+        self.rounds_done = 0
+        for name, buffer in schedule.buffers.items():
+            dtype = torch_dtype(buffer.dtype)
+            shape = (self.mesh.cores, buffer.slots, buffer.numel)
+            if name not in tensors and buffer.role in ("input", "resident"):
+                raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
+            fill = torch.full(shape, float("nan") if poison else 0.0)
+            values = tensors.get(name, fill).to("cpu", dtype).reshape(shape)  # what is given is rounded in any case
+            self.memory[name] = values.to(torch.float64 if exact else dtype, copy=True)
+
+    def run(self, until: int | None = None) -> None:
+        """Execute the rounds that are left, or those before round `until` (from 0)."""
+        for round_ in self.schedule.rounds[self.rounds_done : until]:
+            sent = [self.tiles(exchange.src, exchange.senders.flat(self.mesh)) for exchange in round_.exchanges]
+            for exchange, tiles in zip(round_.exchanges, sent, strict=True):
+                self.put(exchange.dst, exchange.receivers.flat(self.mesh), tiles)
+            for op in round_.locals:
+                self.compute(op)
+            self.rounds_done += 1
+
+    def compute(self, op: Local) -> None:
+        """Run a local operation on its cores; outputs are read too, as an operation may add to them or write a part."""
+        cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
+        outs, ins = ([self.tiles(slot, cores).to(self.arithmetic) for slot in slots] for slots in (op.outs, op.ins))
+        find(op.op).run(*outs, *ins, **op.params)
+        for slot, tiles in zip(op.outs, outs, strict=True):
+            self.put(slot, cores, tiles)
+
+    def tiles(self, slot: Slot, cores: Index) -> Tensor:
+        """A copy of the tiles [cores, numel] that these cores hold in a slot; of the whole buffer as one tile."""
+        if slot.index is None:
+            return self.memory[slot.buffer][cores].flatten(1)
+        return self.memory[slot.buffer][cores, slot.of_cores(cores, self.mesh)]
+
+    def put(self, slot: Slot, cores: Index, tiles: Tensor) -> None:
+        """Write tiles [cores, numel] into a slot of these cores, rounded to the buffer's dtype."""
+        memory = self.memory[slot.buffer]
+        if slot.index is None:
+            memory[cores] = tiles.to(memory.dtype).view(len(cores), *memory.shape[1:])
+        else:
+            memory[cores, slot.of_cores(cores, self.mesh)] = tiles.to(memory.dtype)
+
+    def read(self, name: str) -> Tensor:
+        """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
+        buffer = self.schedule.buffers[name]
+        dims = buffer.tile if buffer.slots == 1 else (buffer.slots, *buffer.tile)
+        return self.memory[name].clone().view(*self.mesh.shape, *dims)

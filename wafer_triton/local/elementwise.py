@@ -1,0 +1,35 @@
+"""Operations on each element by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wafer_triton.local.registry import cut, local_op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@local_op(work=lambda *, size: (0, size), elementwise=True)
+def add_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
+    """out [size] = a + b."""
+    out.copy_(a + b)
+
+
+@local_op(work=lambda *, size: (0, size), elementwise=True)
+def maximum_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
+    """out [size] = max(a, b)."""
+    out.copy_(a.maximum(b))
+
+
+@local_op(work=lambda *, size: (0, size), elementwise=True)
+def copy_torch(out: Tensor, a: Tensor, *, size: int) -> None:
+    """The first `size` elements of out = those of a; either may be longer."""
+    out[..., :size] = a[..., :size]
+
+
+@local_op(work=lambda *, m, n: (0, 5 * m * n))
+def silu_mul_torch(out: Tensor, gate_up: Tensor, *, m: int, n: int) -> None:
+    """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
+    gate, up = cut(gate_up, m, 2, n).unbind(-2)
+    cut(out, m, n).copy_(gate * gate.sigmoid() * up)

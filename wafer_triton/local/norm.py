@@ -1,0 +1,40 @@
+"""RMS norm's two halves: the sum of squares of what a core holds of a row, and the scaling by that of the row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wafer_triton.local.registry import cut, local_op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@local_op(work=lambda *, m, n: (m * n, 0))
+def sum_squares_torch(s: Tensor, x: Tensor, *, m: int, n: int) -> None:
+    """s [m] = sum over n of x [m, n] squared."""
+    s.copy_(cut(x, m, n).square().sum(-1))
+
+
+@local_op(work=lambda *, m, n, width, eps, groups=1, kept=0: (0, 2 * m * groups * n), elementwise=True)
+def rms_scale_torch(
+    out: Tensor,
+    x: Tensor,
+    s: Tensor,
+    weight: Tensor,
+    *,
+    m: int,
+    n: int,
+    width: int,
+    eps: float,
+    groups: int = 1,
+    kept: int = 0,
+) -> None:
+    """out [m, groups, n] = x / sqrt(s / width + eps) * weight, s [m, groups] the sums of squares of whole rows.
+
+    weight [groups - kept, n]; the last `kept` groups stay as they are (values beside queries and keys).
+    """
+    x, out, scaled = cut(x, m, groups, n), cut(out, m, groups, n), groups - kept
+    scale = (cut(s, m, groups, 1)[..., :scaled, :] / width + eps).rsqrt()
+    out[..., :scaled, :] = x[..., :scaled, :] * scale * cut(weight, 1, scaled, n)
+    out[..., scaled:, :] = x[..., scaled:, :]
