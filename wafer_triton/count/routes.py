@@ -137,8 +137,20 @@ def colours(schedule: Schedule | Builder) -> int:
         return routes(schedule).colours
     total = 0
     for axis, along in (("x", schedule.mesh.cols), ("y", schedule.mesh.rows)):
-        total += int(_colour(_collect(schedule, axis, False, across=1), 1, along)[1].max())
+        moves = [exchange for exchange in exchanges if exchange.axis == axis]
+        fold = schedule.mesh.fold[1 if axis == "x" else 0]
+        key = (along, fold, frozenset((id(exchange.send), id(exchange.recv)) for exchange in moves))
+        if key not in _LINES:
+            if len(_LINES) >= 4096:
+                _LINES.clear()
+            top = _colour(_collect(schedule, axis, False, across=1), 1, along)[1]
+            _LINES[key] = moves, int(top.max())
+        total += _LINES[key][1]
     return total
+
+
+# Colours of a line by the identity of the index arrays of its moves, with what keeps that alive.
+_LINES: dict[tuple[int, int, frozenset[tuple[int, int]]], tuple[list[Exchange], int]] = {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -147,11 +147,32 @@ class Traffic:
         return self._path(run, self._on_busiest_lines(run))
 
     def run(self, run: Sequence[Round]) -> RunTraffic:
-        """The traffic of a run."""
+        """The traffic of a run.
+
+        Where all its tiles are equally large it is in proportion to them, so it is walked once for words of one tile.
+        """
+        exchanges = list(_exchanges(run))
+        sizes = {self.buffers[exchange.src.buffer].tile_bytes for exchange in exchanges}
+        if len(sizes) != 1:
+            return self._walked(run, sizes=None)
+        ends = ((exchange.axis, id(exchange.send), id(exchange.recv), id(exchange.lines)) for exchange in exchanges)
+        key = (self.mesh.shape, self.mesh.fold, tuple(len(round_.exchanges) for round_ in run), tuple(ends))
+        if key not in _UNITS:
+            if len(_UNITS) >= _MOST:
+                _UNITS.clear()
+            _UNITS[key] = exchanges, self._walked(run, sizes=WORD_BYTES)
+        (size,), unit = sizes, _UNITS[key][1]
+        words = ceil(size / WORD_BYTES)
+        return RunTraffic(
+            unit.hops, unit.busiest_words * words, unit.mean_words * words, unit.link_bytes * size // WORD_BYTES
+        )
+
+    def _walked(self, run: Sequence[Round], sizes: int | None) -> RunTraffic:
+        """The traffic of a run, of tiles that all have `sizes` bytes, or as their buffers have them."""
         moves, link_bytes = self._on_busiest_lines(run), 0
         words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
         for exchange in _exchanges(run):
-            axis, size = exchange.axis, self.buffers[exchange.src.buffer].tile_bytes
+            axis, size = exchange.axis, sizes or self.buffers[exchange.src.buffer].tile_bytes
             link_bytes += size * self._alike(exchange) * self.moves(exchange).crossings
             if id(exchange) in moves:
                 words[axis][moves[id(exchange)]] += ceil(size / WORD_BYTES) * self.folds(axis)[1]
@@ -217,6 +238,11 @@ class Traffic:
                         np.maximum.at(paths[exchange.axis], line.recv[0], here)
             hops += max((int(path.max()) for path in paths.values()), default=0)
         return hops
+
+
+# Runs of one-word tiles by the identity of their index arrays, which algorithms share, with what keeps that alive.
+_UNITS: dict[tuple[Any, ...], tuple[list[Exchange], RunTraffic]] = {}
+_MOST = 4096
 
 
 def _exchanges(run: Sequence[Round]) -> Iterator[Exchange]:
