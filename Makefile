@@ -54,7 +54,7 @@ bench-models: .venv/.installed  ## time SmolLM2-135M beside transformers; writes
 gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, and the figures to reach
 	$(BIN)/python bench/gpu.py
 
-rehearse: .venv/.installed  ## the same in some minutes on a CPU, at small sizes: does every test and benchmark run?
+rehearse: .venv/.installed  ## what `make gpu` does, at small sizes on a CPU: do all its tests and benchmarks run?
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/bench/rehearse.py
 
 clean:  ## remove what make made (the checkpoint cache stays)
