@@ -50,6 +50,7 @@ bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).js
 
 bench-models: .venv/.installed  ## time SmolLM2-135M beside transformers; writes bench/results/models.json
 	$(BIN)/pytest bench/suites/bench_models.py --benchmark-json=bench/results/models.json
+	$(BIN)/python bench/harness/report.py bench/results/models.json
 
 gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, and the figures to reach
 	$(BIN)/python bench/gpu.py

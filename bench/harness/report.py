@@ -34,6 +34,29 @@ def table(results: Row) -> str:
     return f"{rows}\n\nEmulation time on {machine(results)}."
 
 
+def model_table(results: Row) -> str:
+    """Whole models: emulation time beside transformers' on the same machine, and the peak memory of a process."""
+    lines = [
+        "| what | mesh | SRAM of a core | exchange | median (ms) | transformers (ms) | times transformers | bound |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    peaks = [
+        "| what | mesh | dtype | weights (MB) | peak memory (MB) |",
+        "| --- | --- | --- | ---: | ---: |",
+    ]
+    for record in results["benchmarks"]:
+        facts = record["extra_info"]
+        if "peak_bytes" in facts:
+            bytes_ = f"{facts['weight_bytes'] / 1e6:.0f} | {facts['peak_bytes'] / 1e6:.0f}"
+            peaks.append(f"| {facts['what']} | {facts['mesh']} | {facts['dtype']} | {bytes_} |")
+            continue
+        place = f"{facts['mesh']} | {facts['sram_bytes_per_core'] // 1024} KiB | {facts['exchange']}"
+        seconds = f"{record['stats']['median'] * 1e3:.4g} | {facts['transformers_median_s'] * 1e3:.4g}"
+        bound = "" if facts["at_most_times"] is None else f"{facts['at_most_times']:g}x"
+        lines.append(f"| {facts['what']} | {place} | {seconds} | {facts['times_transformers']:.3g}x | {bound} |")
+    return "\n".join([*lines, "", *peaks])
+
+
 def machine(results: Row) -> str:
     """What the times were measured on."""
     m = results["machine_info"]
@@ -220,7 +243,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw into this folder as well")
     given = parser.parse_args(arguments)
     results = json.loads(given.results.read_text())
-    print(table(results))
+    whole_models = any("times_transformers" in record["extra_info"] for record in results["benchmarks"])
+    print(model_table(results) if whole_models else table(results))
     if given.plots:
         for path in plots(results, given.plots, given.results.stem):
             print(path)
