@@ -30,6 +30,7 @@ def test_gemm():
     assert torch.equal(got, a @ b)
 
 
+@pytest.mark.slow
 @sides
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize("batch", [1, 3])

@@ -141,6 +141,7 @@ def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> t
     return out.tensor, want.tensor, counters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_rounds_in_one_launch_give_the_bits_of_one_round_a_launch(seed):
     got, want, counters = run([(0, SIDE)], 16, 16, 16, seed)
@@ -148,6 +149,7 @@ def test_all_rounds_in_one_launch_give_the_bits_of_one_round_a_launch(seed):
     assert counters.tolist() == [[0] * 9, [ARRIVALS] * 9], "odd rounds: the next launch begins in the other slots"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rounds_in_two_launches_and_ragged_tiles(seed):
     got, want, counters = run([(0, 2), (2, 1)], 5, 7, 3, seed)
