@@ -6,11 +6,12 @@ BENCH ?= local
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
 export PYTHONSAFEPATH := 1
-# One thread for each pytest worker, or they fight over the cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+# One thread for each pytest worker, or they fight over the cores. A worker takes whole stretches of tests, which share
+# fixtures, and from the other when it has none left.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test bench bench-models gpu clean
+.PHONY: help demo test quick lint typecheck wheel-test bench bench-models gpu rehearse clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -49,9 +50,13 @@ bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).js
 
 bench-models: .venv/.installed  ## time SmolLM2-135M beside transformers; writes bench/results/models.json
 	$(BIN)/pytest bench/suites/bench_models.py --benchmark-json=bench/results/models.json
+	$(BIN)/python bench/harness/report.py bench/results/models.json
 
 gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, and the figures to reach
 	$(BIN)/python bench/gpu.py
+
+rehearse: .venv/.installed  ## what `make gpu` does, at small sizes on a CPU: do all its tests and benchmarks run?
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/bench/rehearse.py
 
 clean:  ## remove what make made (the checkpoint cache stays)
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -6,6 +6,7 @@ again. With `--bench-until`, a time of day in seconds, cases that come later are
 """
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -97,7 +98,9 @@ def pytest_runtest_setup(item):
     if time.time() > config.getoption("--bench-until"):
         item.session.shouldstop = "out of time"
         pytest.skip("out of time")
-    _log(config, begun=item.nodeid, patience=PATIENCE.get(_rank(item), MOST_PATIENCE))
+    # a rehearsal on the CPU shows that cases run, however long they take
+    limited = is_cuda(config.getoption("--bench-device"))
+    _log(config, begun=item.nodeid, patience=PATIENCE.get(_rank(item), MOST_PATIENCE) if limited else math.inf)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -109,9 +112,9 @@ def pytest_runtest_makereport(item, call):
         if broken(item.config.getoption("--bench-device")):
             item.session.shouldstop = "the GPU refuses to go on"
     elif call.when == "call" and report.passed:
-        made = item.funcargs.get("benchmark")
-        one = None if made is None or made.stats is None else _shortened(made.stats.as_dict(include_data=False))
-        _log(item.config, ended=item.nodeid, benchmark=one)
+        stats = getattr(item.funcargs.get("benchmark"), "stats", None)
+        record = None if stats is None else _shortened(stats.as_dict(include_data=False))
+        _log(item.config, ended=item.nodeid, benchmark=record)
     return report
 
 
@@ -126,12 +129,12 @@ def pytest_benchmark_generate_machine_info():
 
 def pytest_benchmark_update_json(output_json):
     """Leaves single timings and the paths of this machine out."""
-    output_json["benchmarks"] = [_shortened(one) for one in output_json["benchmarks"]]
+    output_json["benchmarks"] = [_shortened(record) for record in output_json["benchmarks"]]
     output_json["commit_info"] = {name: output_json["commit_info"].get(name) for name in ("id", "dirty")}
 
 
-def _shortened(one: dict) -> dict:
-    kept = {name: value for name, value in one.items() if name not in ("options", "params", "param")}
-    kept["stats"] = {name: one["stats"][name] for name in KEEP}
-    kept["fullname"] = f"{Path(one['fullname'].split('::')[0]).name}::{one['name']}"
+def _shortened(record: dict) -> dict:
+    kept = {name: value for name, value in record.items() if name not in ("options", "params", "param")}
+    kept["stats"] = {name: record["stats"][name] for name in KEEP}
+    kept["fullname"] = f"{Path(record['fullname'].split('::')[0]).name}::{record['name']}"
     return kept

@@ -2,61 +2,65 @@
 
 Runs tests/gpu, then the suites, the figures of merit first; writes bench/results/<name of the GPU>.json and plots; and
 prints the table, the figures with their bounds, and one object of JSON as the last line of stdout. What fails or hangs
-takes nothing else with it: the worker is ended, the case is noted, the next worker takes up the rest. What the time did
-not suffice for is listed as not measured. Exit codes: 0; 1 if a test or a case failed; 2 without a GPU.
-`--rehearse` does the same at small sizes on the CPU, kernels by Triton's interpreter.
+takes nothing else with it (see harness/supervise.py). What the time did not suffice for is listed as not measured.
+Exit codes: 0; 1 if a test or a case failed; 2 without a GPU.
+`--rehearse` does the same at small sizes on the CPU, kernels by Triton's interpreter, and without a limit of time.
 """
 
 import argparse
+import importlib.util
 import json
+import math
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "harness"))  # Python leaves it out under PYTHONSAFEPATH
 
 import report  # noqa: E402
+from supervise import Clock, Command, Row, Worker, cases, supervise, watch  # noqa: E402
 
 SUITES = tuple(HERE / "suites" / f"bench_{name}.py" for name in ("gemm", "gemv", "decode", "exchange"))
 MINUTES = 7.5
 TESTS_AT_MOST = 150.0  # seconds
 QUIET_AT_MOST = 60.0  # seconds for a worker to begin; each case then says how long it may take
 CLOSING = 20.0  # seconds for the table and the plots
-Row = dict[str, Any]
+Start = Callable[[list[str], dict[str, str]], Worker]  # of a command and its environment
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, start: Start = Command, clock: Clock = time) -> int:
     parser = argparse.ArgumentParser(description="tests and benchmarks on a GPU")
-    parser.add_argument("--rehearse", action="store_true", help="small sizes on the CPU")
+    parser.add_argument("--rehearse", action="store_true", help="small sizes on the CPU, without a limit of time")
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--out", type=Path, help="folder of the results (default: bench/results)")
-    given = parser.parse_args(arguments)
-    until = time.time() + 60 * given.minutes
-    device = "cpu" if given.rehearse else "cuda"
+    args = parser.parse_args(arguments)
+    device, until = "cuda", clock.time() + 60 * args.minutes
+    tests_at_most, quiet = TESTS_AT_MOST, QUIET_AT_MOST
+    if args.rehearse:
+        device, until, tests_at_most, quiet = "cpu", math.inf, math.inf, math.inf
     facts = machine(device)
     if facts is None:
         print("no GPU here: torch.cuda.is_available() is false; nothing was measured", file=sys.stderr)
         return 2
     name = re.sub(r"[^a-z0-9]+", "-", str(facts.get("gpu", "rehearsal")).lower()).strip("-")
-    out = given.out or (Path(tempfile.mkdtemp()) if given.rehearse else HERE / "results")
+    out = args.out or (Path(tempfile.mkdtemp()) if args.rehearse else HERE / "results")
     out.mkdir(parents=True, exist_ok=True)
 
-    tests = run_tests(device, min(TESTS_AT_MOST, until - time.time()))
+    tests = run_tests(device, min(tests_at_most, until - clock.time()), start, clock)
     print(f"tests/gpu: {tests['summary']}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.jsonl"
-        lines = supervise(
-            worker(device, log, until - CLOSING), log, QUIET_AT_MOST, until - CLOSING, environment(device)
-        )
+        worker = partial(start, suites_command(device, log, until - CLOSING), environment(device))
+        lines = supervise(worker, log, quiet, until - CLOSING, clock)
     results = gathered(lines, facts, tests)
     results["figures"] = report.figures(results)
     (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -87,10 +91,10 @@ def machine(device: str) -> Row | None:
         return facts
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(0)
+    gpu = torch.cuda.get_device_properties(0)
     return {
-        "gpu": found.name, "driver": driver(), "cuda": torch.version.cuda, "sms": found.multi_processor_count,
-        "l2_bytes": found.L2_cache_size, "memory_bytes": found.total_memory, **facts,
+        "gpu": gpu.name, "driver": driver(), "cuda": torch.version.cuda, "sms": gpu.multi_processor_count,
+        "l2_bytes": gpu.L2_cache_size, "memory_bytes": gpu.total_memory, **facts,
     }  # fmt: skip
 
 
@@ -108,126 +112,37 @@ def environment(device: str) -> dict[str, str]:
     return {**outside, "TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1"}
 
 
-def run_tests(device: str, seconds: float) -> Row:
-    """tests/gpu in a process of its own, in parallel where pytest-xdist is there."""
+def run_tests(device: str, seconds: float, start: Start = Command, clock: Clock = time) -> Row:
+    """tests/gpu in a process of its own, in parallel where pytest-xdist is installed; ended after `seconds`."""
     command = [sys.executable, "-P", "-m", "pytest", str(HERE.parent / "tests" / "gpu"), "-q", "--no-header", "-rfE"]
-    if device == "cuda" and _has("xdist"):
+    variables = environment(device)
+    if device == "cuda" and importlib.util.find_spec("xdist"):
         command += ["-n", str(max(1, min(8, (os.cpu_count() or 1) // 2)))]
-    env = environment(device)
     if device == "cpu":
-        command, env = [*command, "-k", "not fp16 and not fp32"], env | {"WAFER_REHEARSE": "1"}
-    begun = time.time()
-    code, text = _timed(command, env, seconds)
-    last = next((line for line in reversed(text.splitlines()) if line.strip()), "no output")
-    failures = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if code is None:
-        last = f"not finished after {seconds:.0f} s; {last}"
-    if code != 0:
+        command, variables = [*command, "-k", "not fp16 and not fp32"], variables | {"WAFER_REHEARSE": "1"}
+    begun = clock.time()
+    worker = start(command, variables)
+    late = watch(worker, lambda now: f"not finished after {seconds:.0f} s" if now - begun > seconds else "", clock)
+    passed, text = worker.end() == 0, worker.output()
+    last = next((line.strip("= ") for line in reversed(text.splitlines()) if line.strip()), "no output")
+    if not passed:
         print(text[-6000:])
-    took = round(time.time() - begun, 1)
-    return {"passed": code == 0, "summary": last.strip("= "), "failures": failures, "seconds": took}
+    return {
+        "passed": passed,
+        "summary": f"{late}; {last}" if late else last,
+        "failures": [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))],
+        "seconds": round(clock.time() - begun, 1),
+    }
 
 
-def _has(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None
-
-
-def _timed(command: list[str], env: dict[str, str], seconds: float) -> tuple[int | None, str]:
-    """Exit code (None: it was ended for being late) and output of a command."""
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            command, env=env, cwd=HERE.parent, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            code: int | None = process.wait(max(1.0, seconds))
-        except subprocess.TimeoutExpired:
-            end(process)
-            code = None
-        output.seek(0)
-        return code, output.read()
-
-
-def end(process: subprocess.Popen[Any]) -> None:
-    """End a process that was started here, and its children."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(60)
-
-
-def worker(device: str, log: Path, until: float) -> list[str]:
+def suites_command(device: str, log: Path, until: float) -> list[str]:
     options = [f"--bench-device={device}", f"--bench-log={log}", f"--bench-until={until}", "-k", "test_row", "-q"]
     return [sys.executable, "-P", "-m", "pytest", *map(str, SUITES), *options, "-p", "no:cacheprovider"]
-
-
-def supervise(command: list[str], log: Path, quiet: float, until: float, env: dict[str, str]) -> list[Row]:
-    """Run workers that take up the cases which `log` does not name yet, until all are done or time is up.
-
-    A case that takes longer than it may, or whose worker dies, is noted as failed. Returns the log's lines.
-    """
-    while True:
-        before = len(read(log))
-        output = log.with_suffix(".out")
-        with output.open("w") as file:
-            process = subprocess.Popen(
-                command, env=env, cwd=HERE.parent, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-            )
-            why = _watch(process, log, quiet, until)
-            end(process)
-        lines = read(log)
-        if len(lines) == before:  # it could not even begin
-            tail = " ".join(output.read_text().split())[-600:]
-            return [*lines, {"ended": "the suites", "error": f"{why or f'exit {process.returncode}'}: {tail}"}]
-        for case in unfinished(lines):
-            lines.append({"ended": case, "error": why or f"the worker died, exit {process.returncode}"})
-            with log.open("a") as file:
-                file.write(json.dumps(lines[-1]) + "\n")
-        left = _cases(lines) - {line.get("begun") for line in lines}
-        if time.time() > until or not left:
-            return lines
-
-
-def _watch(process: subprocess.Popen[Any], log: Path, quiet: float, until: float) -> str:
-    """Wait for a worker; why it must be ended, or "" if it ended by itself."""
-    last, size = time.time(), log.stat().st_size if log.exists() else 0
-    while process.poll() is None:
-        time.sleep(0.1)
-        now, grown = time.time(), log.stat().st_size if log.exists() else 0
-        if grown != size:
-            last, size = now, grown
-            quiet = next((line["patience"] for line in reversed(read(log)) if "patience" in line), quiet)
-        if now - last > quiet:
-            return f"no result after {quiet:.0f} s"
-        if now > until + CLOSING / 2:
-            return "out of time"
-    return ""
-
-
-def read(log: Path) -> list[Row]:
-    """The lines of the log; one that a dying worker left half-written is none."""
-    lines = []
-    for line in log.read_text().splitlines() if log.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            continue
-    return lines
-
-
-def unfinished(lines: list[Row]) -> list[str]:
-    ended = {line.get("ended") for line in lines}
-    return [line["begun"] for line in lines if "begun" in line and line["begun"] not in ended]
-
-
-def _cases(lines: list[Row]) -> set[str]:
-    return set(next((line["cases"] for line in lines if "cases" in line), ()))
 
 
 def gathered(lines: list[Row], facts: Row, tests: Row) -> Row:
     """The results file."""
     failed = {line["ended"]: line["error"] for line in lines if "error" in line}
-    cases = next((line["cases"] for line in lines if "cases" in line), [])
     done = {line["ended"] for line in lines if "ended" in line}
     return {
         "machine_info": facts,
@@ -235,13 +150,13 @@ def gathered(lines: list[Row], facts: Row, tests: Row) -> Row:
         "tests": tests,
         "benchmarks": [line["benchmark"] for line in lines if line.get("benchmark")],
         "failed": failed,
-        "not_measured": [case for case in cases if case not in done],
+        "not_measured": [case for case in cases(lines) if case not in done],
     }
 
 
 def summary(results: Row, path: Path) -> Row:
     """What a program wants to know of a run."""
-    verdicts = [one["verdict"] for one in results["figures"]]
+    verdicts = [figure["verdict"] for figure in results["figures"]]
     return {
         "gpu": results["machine_info"].get("gpu"), "tests_passed": results["tests"]["passed"],
         "tests": results["tests"]["summary"], "measured": len(results["benchmarks"]),

@@ -14,12 +14,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import settings
+import triton
+from hypothesis import HealthCheck, settings
 
+from interpreter import patch_once_a_launch
 from wafer_triton.device import PRESETS, Device
 
-settings.register_profile("wafer", deadline=None, derandomize=True, max_examples=50)
+# No test watches the clock, so hypothesis may not either: neither a deadline nor a check for slow inputs.
+settings.register_profile(
+    "wafer", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
+)
 settings.load_profile("wafer")
+if triton.knobs.runtime.interpret:
+    patch_once_a_launch()
 
 
 @pytest.fixture(autouse=True)

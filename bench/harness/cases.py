@@ -82,8 +82,8 @@ class Shape:
         """Both operands, made on the device; integers are so small that their products add up exactly in fp32."""
         shapes = (self.m, self.k), (self.k, self.n)
         if integers:
-            return tuple(torch.randint(-1, 2, one, device=device).to(torch_dtype(self.dtype)) for one in shapes)  # type: ignore[return-value]
-        return tuple(torch.randn(one, device=device).to(torch_dtype(self.dtype)) for one in shapes)  # type: ignore[return-value]
+            return tuple(torch.randint(-1, 2, size, device=device).to(torch_dtype(self.dtype)) for size in shapes)  # type: ignore[return-value]
+        return tuple(torch.randn(size, device=device).to(torch_dtype(self.dtype)) for size in shapes)  # type: ignore[return-value]
 
 
 def product(shapes: Iterable[Shape]) -> list[Any]:
@@ -98,14 +98,14 @@ def product(shapes: Iterable[Shape]) -> list[Any]:
 class OnMesh:
     """A product as a program on a mesh."""
 
-    def __init__(self, shape: Shape, on: Executor, a: Tensor, b: Tensor) -> None:
-        self.made = shape.recipe()
-        self.program = on.bind(self.made.schedule, self.cut(a, b))
+    def __init__(self, shape: Shape, executor: Executor, a: Tensor, b: Tensor) -> None:
+        self.recipe = shape.recipe()
+        self.program = executor.bind(self.recipe.schedule, self.cut(a, b))
 
     def cut(self, a: Tensor, b: Tensor) -> dict[str, Tensor]:
-        mesh = self.made.schedule.mesh
-        pairs = zip(self.made.inputs, (a, b), strict=True)
-        return {name: scatter(one, mesh, pattern).tiles for (name, pattern), one in pairs}
+        mesh = self.recipe.schedule.mesh
+        pairs = zip(self.recipe.inputs, (a, b), strict=True)
+        return {name: scatter(operand, mesh, pattern).tiles for (name, pattern), operand in pairs}
 
     def write(self, a: Tensor, b: Tensor) -> None:
         for name, tiles in self.cut(a, b).items():
@@ -115,8 +115,8 @@ class OnMesh:
         self.program.run()
 
     def result(self) -> Tensor:
-        name, pattern, shape = self.made.output
-        return MeshTensor(self.made.schedule.mesh, self.program.read(name), pattern, shape, {}).gather()
+        name, pattern, shape = self.recipe.output
+        return MeshTensor(self.recipe.schedule.mesh, self.program.read(name), pattern, shape, {}).gather()
 
     @property
     def bytes(self) -> int:
@@ -142,12 +142,12 @@ class Plain:
 
     @property
     def bytes(self) -> int:
-        return sum(one.nbytes for one in (self.a, self.b, self.out))
+        return sum(operand.nbytes for operand in (self.a, self.b, self.out))
 
 
 def held(program: Program) -> int:
     """Bytes of the memory that a program works on."""
-    return sum(one.nbytes for one in {one.data_ptr(): one for one in program.memory.values()}.values())
+    return sum(tensor.nbytes for tensor in {tensor.data_ptr(): tensor for tensor in program.memory.values()}.values())
 
 
 def executor(row: str, device: str, **options: Any) -> Executor:
@@ -162,23 +162,23 @@ def executor(row: str, device: str, **options: Any) -> Executor:
 def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str) -> None:
     """Check a row, time it over rotating inputs, and record what it moved and computed."""
     benchmark.group = str(shape)
-    on = None if row == "blas" else executor(row, device)
+    backend = None if row == "blas" else executor(row, device)
     cases: list[Any] = []
     begun = time.time()
     # where planning takes long, rounds are many and stream through the caches anyway
     while not cases or (len(cases) < sets(device, cases[0].bytes) and time.time() - begun < PLANNING):
         a, b = shape.operands(device, integers=False)
-        cases.append(Plain(a, b) if on is None else OnMesh(shape, on, a, b))
+        cases.append(Plain(a, b) if backend is None else OnMesh(shape, backend, a, b))
     checked = check(cases[0], shape, device)
 
     schedule, program = shape.recipe().schedule, getattr(cases[0], "program", None)
     facts = {
-        "what": PAPER[shape.op] if on is not None else "plain product",
+        "what": PAPER[shape.op] if backend is not None else "plain product",
         "mesh": f"{shape.side}x{shape.side}", "tile": "x".join(map(str, shape.tile)), "dtype": shape.dtype,
-        "exchange": row, "rounds": None if on is None else len(schedule.rounds),
+        "exchange": row, "rounds": None if backend is None else len(schedule.rounds),
         "shape": [shape.m, shape.k, shape.n], "cores": shape.side**2, "emulated_device": shape.on.name,
         "sets": len(cases), "rotated_bytes": len(cases) * cases[0].bytes, "checked": checked,
-        **ways(on, program),
+        **ways(backend, program),
     }  # fmt: skip
     note(**{name: fact for name, fact in facts.items() if fact is not None})
     note(timed=measure(benchmark, device, [case.run for case in cases]))
@@ -186,12 +186,12 @@ def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str)
     record(benchmark, note, device, shape.dtype, shape.flops, work(schedule, moves), facts["rotated_bytes"])
 
 
-def ways(on: Executor | None, program: Program | None) -> dict[str, Any]:
+def ways(executor: Executor | None, program: Program | None) -> dict[str, Any]:
     """How the row runs: what one run launches, or which of PyTorch's ways the emulation takes."""
-    if isinstance(on, Emulation):
-        return {"ways": on.chosen}
-    found = getattr(program, "launches", None)
-    return {} if not found else {"launches": list(found)}
+    if isinstance(executor, Emulation):
+        return {"ways": executor.chosen}
+    launches = getattr(program, "launches", None)
+    return {} if not launches else {"launches": list(launches)}
 
 
 def check(case: Any, shape: Shape, device: str) -> str:
@@ -235,10 +235,15 @@ class Work:
 def work(schedule: Schedule, moves: Schedule | None) -> Work:
     """The work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
-    fixed = sum(one.bytes for one in buffers if one.role in ("input", "resident", "output")) * cores
+    fixed = sum(buffer.bytes for buffer in buffers if buffer.role in ("input", "resident", "output")) * cores
     if moves is None:
         return Work(0, 0, fixed)
-    touched = {slot.buffer for round_ in schedule.rounds for one in round_.exchanges for slot in (one.src, one.dst)}
+    touched = {
+        slot.buffer
+        for round_ in schedule.rounds
+        for exchange in round_.exchanges
+        for slot in (exchange.src, exchange.dst)
+    }
     footprint = sum(schedule.buffers[name].bytes for name in touched) * cores
     others = (
         fixed
@@ -253,17 +258,21 @@ def exchanged_bytes(schedule: Schedule) -> int:
     for round_ in schedule.rounds:
         if id(round_) not in known:
             known[id(round_)] = sum(
-                _tiles(schedule, one) * schedule.buffers[one.src.buffer].tile_bytes for one in round_.exchanges
+                _tiles(schedule, exchange) * schedule.buffers[exchange.src.buffer].tile_bytes
+                for exchange in round_.exchanges
             )
     return sum(known[id(round_)] for round_ in schedule.rounds)
 
 
-def _tiles(schedule: Schedule, one: Exchange) -> int:
-    lines = schedule.mesh.length("y" if one.axis == "x" else "x") if one.lines is None else len(one.lines)
-    if one.recv.ndim == 1:
-        return lines * (len(np.unique(one.send)) + len(one.recv))
+def _tiles(schedule: Schedule, exchange: Exchange) -> int:
+    lines = (
+        schedule.mesh.length("y" if exchange.axis == "x" else "x") if exchange.lines is None else len(exchange.lines)
+    )
+    if exchange.recv.ndim == 1:
+        return lines * (len(np.unique(exchange.send)) + len(exchange.recv))
     return sum(
-        len(np.unique(send[send >= 0])) + int((send >= 0).sum()) for send in np.broadcast_to(one.send, one.recv.shape)
+        len(np.unique(send[send >= 0])) + int((send >= 0).sum())
+        for send in np.broadcast_to(exchange.send, exchange.recv.shape)
     )
 
 

@@ -34,15 +34,15 @@ class Emulation(TorchExecutor):
 
     def bind(self, schedule: Schedule, tensors: Mapping[str, Tensor], *more: Any, **options: Any) -> Program:
         program = super().bind(schedule, tensors, *more, **options)
-        for name, given in tensors.items():  # what trials spoilt
-            program.memory[name].copy_(given.reshape(program.memory[name].shape))
+        for name, tensor in tensors.items():  # what trials spoilt
+            program.memory[name].copy_(tensor.reshape(program.memory[name].shape))
         return program
 
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
-        found = super().fuse(memory, schedule, rounds)
-        if found is not None:
-            self.chosen["rounds together"] = self.chosen.get("rounds together", 0) + found[0]
-        return found
+        fused = super().fuse(memory, schedule, rounds)
+        if fused is not None:
+            self.chosen["rounds together"] = self.chosen.get("rounds together", 0) + fused[0]
+        return fused
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
         exchange, *more = exchanges
@@ -50,7 +50,7 @@ class Emulation(TorchExecutor):
         ways: dict[str, Step] = {"slices or index_select": super().move(memory, exchanges, src)}
         if more:
             ways["both ways at once"] = self.indexed(memory, exchanges, src)
-            sizes = tuple(len(one.receivers.flat(memory.mesh)) for one in exchanges)
+            sizes = tuple(len(exchange.receivers.flat(memory.mesh)) for exchange in exchanges)
             return self._fastest(("moves", exchange.axis, sizes, source.shape, source.dtype), ways)
         fixed = exchange.src.is_fixed and exchange.dst.is_fixed and src.lies_in(exchange.src)
         numel = memory.buffers[exchange.src.buffer].numel
@@ -65,8 +65,8 @@ class Emulation(TorchExecutor):
                 ("rows of 16 bytes", torch.complex128),
             ):
                 if word is None or (numel * source.element_size()) % word.itemsize == 0:
-                    one, two = (_words(tensor, word) for tensor in (target, source))
-                    ways[name] = lambda one=one, two=two: torch.index_select(two, 0, rows, out=one)
+                    into, out_of = (_words(tensor, word) for tensor in (target, source))
+                    ways[name] = lambda into=into, out_of=out_of: torch.index_select(out_of, 0, rows, out=into)
         return self._fastest(("move", exchange.axis, exchange.recv.size, numel, source.dtype, every), ways)
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
@@ -139,10 +139,10 @@ def layer(
     Plain PyTorch in the dtype of x: the reference in fp64, and what the GPU's libraries need for it in 16 bits.
     """
     heads, dim = config.num_attention_heads, config.head_dim
-    names = {name.split(".", 3)[-1].removesuffix(".weight"): one for name, one in weights.items()}
+    names = {name.split(".", 3)[-1].removesuffix(".weight"): weight for name, weight in weights.items()}
     h = F.rms_norm(x, x.shape[-1:], names["input_layernorm"], config.rms_norm_eps)
     q, k, v = ((h @ names[f"self_attn.{part}_proj"].mT).view(-1, dim) for part in "qkv")
-    q, k = (_rotated(one, *rotary) for one in (q, k))
+    q, k = (_rotated(projected, *rotary) for projected in (q, k))
     group = heads // config.num_key_value_heads
     keys[-1], values[-1] = k, v
     scores = torch.einsum("gqd,tgd->gqt", q.view(-1, group, dim), keys) * dim**-0.5

@@ -24,14 +24,37 @@ def table(results: Row) -> str:
     """
     head = [*FACTS, *NUMBERS]
     lines = [head, ["---"] * len(FACTS) + ["---:"] * len(NUMBERS)]
-    for one in results["benchmarks"]:
-        seconds, facts = one["stats"]["median"], {"what": one.get("name", ""), **one["extra_info"]}
-        ratios = [_cell(ratio(results, one, to), "x") for to in ("emulation", "blas")]
+    for record in results["benchmarks"]:
+        seconds, facts = record["stats"]["median"], {"what": record.get("name", ""), **record["extra_info"]}
+        ratios = [_cell(ratio(results, record, to), "x") for to in ("emulation", "blas")]
         share = _cell(facts.get("fraction_of_bandwidth"), "%")
         numbers = [f"{seconds * 1e3:.3g}", f"{1 / seconds:,.1f}", *ratios, share]
         lines.append([*(str(facts.get(fact, "")) for fact in FACTS), *numbers])
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"{rows}\n\nEmulation time on {machine(results)}."
+
+
+def model_table(results: Row) -> str:
+    """Whole models: emulation time beside transformers' on the same machine, and the peak memory of a process."""
+    lines = [
+        "| what | mesh | SRAM of a core | exchange | median (ms) | transformers (ms) | times transformers | bound |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    peaks = [
+        "| what | mesh | dtype | weights (MB) | peak memory (MB) |",
+        "| --- | --- | --- | ---: | ---: |",
+    ]
+    for record in results["benchmarks"]:
+        facts = record["extra_info"]
+        if "peak_bytes" in facts:
+            bytes_ = f"{facts['weight_bytes'] / 1e6:.0f} | {facts['peak_bytes'] / 1e6:.0f}"
+            peaks.append(f"| {facts['what']} | {facts['mesh']} | {facts['dtype']} | {bytes_} |")
+            continue
+        place = f"{facts['mesh']} | {facts['sram_bytes_per_core'] // 1024} KiB | {facts['exchange']}"
+        seconds = f"{record['stats']['median'] * 1e3:.4g} | {facts['transformers_median_s'] * 1e3:.4g}"
+        bound = "" if facts["at_most_times"] is None else f"{facts['at_most_times']:g}x"
+        lines.append(f"| {facts['what']} | {place} | {seconds} | {facts['times_transformers']:.3g}x | {bound} |")
+    return "\n".join([*lines, "", *peaks])
 
 
 def machine(results: Row) -> str:
@@ -42,13 +65,13 @@ def machine(results: Row) -> str:
     return f"{m['cpu']}, {m['threads']} of {m['cores']} cores used, torch {m['torch']}"
 
 
-def ratio(results: Row, one: Row, to: str) -> float | None:
+def ratio(results: Row, record: Row, to: str) -> float | None:
     """How many times as fast a benchmark is as row `to` of its group; None where there is no such row, or itself."""
-    if not one.get("group") or one["extra_info"].get("exchange") == to:
+    if not record.get("group") or record["extra_info"].get("exchange") == to:
         return None
-    peers = (other for other in results["benchmarks"] if other.get("group") == one["group"])
-    found = next((other for other in peers if other["extra_info"].get("exchange") == to), None)
-    return None if found is None else found["stats"]["median"] / one["stats"]["median"]
+    peers = (other for other in results["benchmarks"] if other.get("group") == record["group"])
+    reference = next((other for other in peers if other["extra_info"].get("exchange") == to), None)
+    return None if reference is None else reference["stats"]["median"] / record["stats"]["median"]
 
 
 def _cell(value: float | None, unit: str) -> str:
@@ -72,11 +95,11 @@ class Figure(NamedTuple):
 
 
 def _to(row: str) -> Callable[[Row, Row], float | None]:
-    return lambda results, one: ratio(results, one, row)
+    return lambda results, record: ratio(results, record, row)
 
 
 def _fact(name: str) -> Callable[[Row, Row], float | None]:
-    return lambda results, one: one["extra_info"].get(name)
+    return lambda results, record: record["extra_info"].get(name)
 
 
 def _goals() -> Iterator[Figure]:
@@ -99,7 +122,7 @@ def _goals() -> Iterator[Figure]:
             if k == n:
                 yield Figure(case, "of copy bandwidth", 0.8, match, _fact("fraction_of_bandwidth"))
     match = {"what": "decode layer, llama3-8b", "exchange": "explicit", "mesh": "660x660"}
-    seconds = lambda results, one: one["stats"]["median"] * 1e3  # noqa: E731
+    seconds = lambda results, record: record["stats"]["median"] * 1e3  # noqa: E731
     yield Figure("one Llama-3-8B decode layer, explicit, 660 x 660 cores", "ms", 100, match, seconds, least=False)
     for exchange, bound in (("explicit", 0.5), ("elided", 0.9)):
         match = {"what": "decode step, 32 layers, llama3-8b", "exchange": exchange, "mesh": "64x64"}
@@ -115,9 +138,9 @@ def figures(results: Row) -> list[Row]:
 
 
 def _judged(results: Row, goal: Figure) -> Row:
-    facts = ((one, one["extra_info"]) for one in results["benchmarks"])
-    found = [one for one, known in facts if all(known.get(name) == value for name, value in goal.match.items())]
-    value = goal.read(results, found[0]) if found else None
+    facts = ((record, record["extra_info"]) for record in results["benchmarks"])
+    records = [record for record, known in facts if all(known.get(name) == value for name, value in goal.match.items())]
+    value = goal.read(results, records[0]) if records else None
     judged = {"case": goal.case, "number": goal.number, "bound": goal.bound, "least": goal.least, "value": value}
     if value is None:
         return judged | {"verdict": "not measured"}
@@ -128,10 +151,10 @@ def _judged(results: Row, goal: Figure) -> Row:
 def figure_table(judged: list[Row]) -> str:
     """The figures as a Markdown table."""
     lines = ["| case | number | value | bound | verdict |", "| --- | --- | ---: | ---: | --- |"]
-    for one in judged:
-        value = "" if one["value"] is None else f"{one['value']:.3g}"
-        bound = f"{'at least' if one['least'] else 'under'} {one['bound']:g}"
-        lines.append(f"| {one['case']} | {one['number']} | {value} | {bound} | {one['verdict']} |")
+    for figure in judged:
+        value = "" if figure["value"] is None else f"{figure['value']:.3g}"
+        bound = f"{'at least' if figure['least'] else 'under'} {figure['bound']:g}"
+        lines.append(f"| {figure['case']} | {figure['number']} | {value} | {bound} | {figure['verdict']} |")
     return "\n".join(lines)
 
 
@@ -148,16 +171,16 @@ def plots(results: Row, folder: Path, name: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     points = _points(results)
-    for what in sorted({one["what"] for one in points}):
+    for what in sorted({point["what"] for point in points}):
         figure, axes = pyplot.subplots(2, 2, figsize=(10, 7), squeeze=False)
         for column, (over, fixed) in enumerate((("side", "tile"), ("tile", "side"))):
-            some = _line([one for one in points if one["what"] == what], over, fixed)
+            line = _line([point for point in points if point["what"] == what], over, fixed)
             for row, (label, key) in enumerate(
                 (("emulation time (ms)", "ms"), ("times the PyTorch emulation", "ratio"))
             ):
-                _draw(axes[row][column], some, over, key)
+                _draw(axes[row][column], line, over, key)
                 axes[row][column].set(xlabel=f"{'mesh' if over == 'side' else 'tile'} side", ylabel=label)
-            held = f", {'tile' if fixed == 'tile' else 'mesh'} side {some[0][fixed]}" if some else ""
+            held = f", {'tile' if fixed == 'tile' else 'mesh'} side {line[0][fixed]}" if line else ""
             axes[0][column].set_title(f"{what}{held}")
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="lower center", ncols=max(1, len(labels)))
@@ -174,40 +197,48 @@ def plots(results: Row, folder: Path, name: str) -> list[Path]:
 def _points(results: Row) -> list[Row]:
     """Benchmarks on a square mesh with square tiles, and the plain rows of their groups under the same operation."""
     meshed = {
-        one["group"]: one["extra_info"]["what"] for one in results["benchmarks"] if one.get("group") and _mesh(one)
+        record["group"]: record["extra_info"]["what"]
+        for record in results["benchmarks"]
+        if record.get("group") and _mesh(record)
     }
-    found = []
-    for one in results["benchmarks"]:
-        facts = one["extra_info"]
-        if one.get("group") in meshed and "tile" in facts:
+    points = []
+    for record in results["benchmarks"]:
+        facts = record["extra_info"]
+        if record.get("group") in meshed and "tile" in facts:
             sides, tiles = ([int(size) for size in facts[name].split("x")] for name in ("mesh", "tile"))
-            found.append({
-                "what": meshed[one["group"]], "row": facts["exchange"], "side": sides[0], "tile": tiles[-1],
-                "dtype": facts["dtype"], "ms": one["stats"]["median"] * 1e3, "ratio": ratio(results, one, "emulation"),
+            points.append({
+                "what": meshed[record["group"]], "row": facts["exchange"], "side": sides[0], "tile": tiles[-1],
+                "dtype": facts["dtype"], "ms": record["stats"]["median"] * 1e3,
+                "ratio": ratio(results, record, "emulation"),
             })  # fmt: skip
-    return found
+    return points
 
 
-def _mesh(one: Row) -> bool:
-    return one["extra_info"].get("exchange") not in (None, *PLAIN) and "tile" in one["extra_info"]
+def _mesh(record: Row) -> bool:
+    return record["extra_info"].get("exchange") not in (None, *PLAIN) and "tile" in record["extra_info"]
 
 
 def _line(points: list[Row], over: str, fixed: str) -> list[Row]:
     """The points of the commonest dtype at that value of `fixed` which has the most different values of `over`."""
     if not points:
         return []
-    dtype = Counter(one["dtype"] for one in points).most_common(1)[0][0]
-    points = [one for one in points if one["dtype"] == dtype]
-    spread = {held: len({one[over] for one in points if one[fixed] == held}) for held in {one[fixed] for one in points}}
+    dtype = Counter(point["dtype"] for point in points).most_common(1)[0][0]
+    points = [point for point in points if point["dtype"] == dtype]
+    spread = {
+        held: len({point[over] for point in points if point[fixed] == held})
+        for held in {point[fixed] for point in points}
+    }
     best = max(spread, key=lambda held: (spread[held], held))
-    return [one for one in points if one[fixed] == best]
+    return [point for point in points if point[fixed] == best]
 
 
 def _draw(axes: Any, points: list[Row], over: str, key: str) -> None:
-    for row in dict.fromkeys(one["row"] for one in points):
-        some = sorted({(one[over], one[key]) for one in points if one["row"] == row and one[key] is not None})
-        if some:
-            axes.plot(*zip(*some, strict=True), marker="o", label=row)
+    for row in dict.fromkeys(point["row"] for point in points):
+        values = sorted(
+            {(point[over], point[key]) for point in points if point["row"] == row and point[key] is not None}
+        )
+        if values:
+            axes.plot(*zip(*values, strict=True), marker="o", label=row)
     axes.set_xscale("log", base=2)
     if points:
         axes.set_yscale("log")
@@ -218,11 +249,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="a results file as a table, and as plots")
     parser.add_argument("results", type=Path)
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw into this folder as well")
-    given = parser.parse_args(arguments)
-    results = json.loads(given.results.read_text())
-    print(table(results))
-    if given.plots:
-        for path in plots(results, given.plots, given.results.stem):
+    args = parser.parse_args(arguments)
+    results = json.loads(args.results.read_text())
+    whole_models = any("times_transformers" in record["extra_info"] for record in results["benchmarks"])
+    print(model_table(results) if whole_models else table(results))
+    if args.plots:
+        for path in plots(results, args.plots, args.results.stem):
             print(path)
 
 

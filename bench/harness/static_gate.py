@@ -45,7 +45,7 @@ def rows() -> list[dict[str, object]]:
     """One row a case, of `COLUMNS`."""
     compiled = recorder("cuda", "90", "32")
     cores, side = torch.arange(4, dtype=torch.int32), torch.arange(64, dtype=torch.int32)
-    found: list[dict[str, object]] = []
+    table: list[dict[str, object]] = []
 
     def add(case: str, *call: object, **params: object) -> None:
         seen = compiled(*call, **params)
@@ -53,7 +53,7 @@ def rows() -> list[dict[str, object]]:
             case, seen["registers"], seen["spills"], seen["shared"],
             int("wgmma.mma_async" in seen["matrix_instructions"]), seen["widest_access_bytes"], seen["num_warps"],
         )  # fmt: skip
-        found.append(dict(zip(COLUMNS, facts, strict=True)))
+        table.append(dict(zip(COLUMNS, facts, strict=True)))
 
     n = 64
     c, out, a, b, next_a, next_b = (tile(n * n, dtype) for dtype in (torch.float32, *[BF16] * 5))
@@ -81,12 +81,12 @@ def rows() -> list[dict[str, object]]:
     scores = {"heads": 32, "m": 1, "n": 7}
     add("row_max, 32 heads", find("row_max"), (tile(32),), (tile(32 * 7), tile(7)), cores, **scores, scale=0.1)
     add("silu_mul, 22 wide", find("silu_mul"), (tile(22),), (tile(44),), cores, m=1, n=22)
-    return found
+    return table
 
 
 if __name__ == "__main__":
-    made = rows()
+    cases = rows()
     with TABLE.open("w") if sys.argv[1:] == ["--write"] else open(sys.stdout.fileno(), "w", closefd=False) as file:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
-        table.writerows(made)
+        table.writerows(cases)

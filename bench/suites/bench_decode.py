@@ -106,13 +106,13 @@ class Inputs:
         ]
         self.x = draw(1, c.hidden_size)
         angle = torch.tensor([[float(step.held)]]) * c.inv_freq()[0]
-        self.rotary = tuple(one.to(device, dtype) for one in (angle.cos(), angle.sin()))
+        self.rotary = tuple(factor.to(device, dtype) for factor in (angle.cos(), angle.sin()))
 
     def plain(self, dtype: torch.dtype) -> torch.Tensor:
-        x, *rotary = (one.to(dtype) for one in (self.x, *self.rotary))
+        x, *rotary = (tensor.to(dtype) for tensor in (self.x, *self.rotary))
         for number, cache in enumerate(self.caches):
-            own = {name: one.to(dtype) for name, one in self.weights.items() if f".layers.{number}." in name}
-            x = layer(x, own, self.step.config, *(one.to(dtype) for one in cache), (rotary[0], rotary[1]))
+            own = {name: weight.to(dtype) for name, weight in self.weights.items() if f".layers.{number}." in name}
+            x = layer(x, own, self.step.config, *(tensor.to(dtype) for tensor in cache), (rotary[0], rotary[1]))
         if not self.step.head:
             return x
         norm, head = (self.weights[name].to(dtype) for name in ("model.norm.weight", "lm_head.weight"))
@@ -122,22 +122,22 @@ class Inputs:
 class OnMesh:
     """The layers on a mesh, their caches filled."""
 
-    def __init__(self, given: Inputs, on) -> None:
-        self.given, self.block = given, given.step.block
-        self.head = Head(head_block(self.block), on, given.weights) if given.step.head else None
-        self.decode = Decode(self.block, on, given.weights, head=self.head)
-        self.cache = self.block.cache(given.step.held)
+    def __init__(self, inputs: Inputs, executor) -> None:
+        self.inputs, self.block = inputs, inputs.step.block
+        self.head = Head(head_block(self.block), executor, inputs.weights) if inputs.step.head else None
+        self.decode = Decode(self.block, executor, inputs.weights, head=self.head)
+        self.cache = self.block.cache(inputs.step.held)
         self.fill()
 
     def fill(self) -> None:
-        held = self.given.step.held
-        for number, (keys, values) in enumerate(self.given.caches):
+        held = self.inputs.step.held
+        for number, (keys, values) in enumerate(self.inputs.caches):
             self.decode.fill(number, 0, self.cache, keys[:held], values[:held])
 
     def whole(self) -> torch.Tensor:
         """The step as the decoder does it: what the host plans and writes, and what is replayed."""
-        held = self.given.step.held
-        return self.decode.run(self.given.x, self.given.rotary, [held], [self.cache], [0])
+        held = self.inputs.step.held
+        return self.decode.run(self.inputs.x, self.inputs.rotary, [held], [self.cache], [0])
 
     def run(self) -> None:
         """What is replayed alone."""
@@ -145,12 +145,12 @@ class OnMesh:
 
     @cached_property
     def programs(self) -> list[Program]:
-        found = [
+        programs = [
             program
-            for one in self.decode.layers
-            for program in (one.project, one.append[0], one.attend[0], one.output, one.ffn)
+            for layer_ in self.decode.layers
+            for program in (layer_.project, layer_.append[0], layer_.attend[0], layer_.output, layer_.ffn)
         ]
-        return found if self.head is None else [*found, *self.head.programs.values()]
+        return programs if self.head is None else [*programs, *self.head.programs.values()]
 
     @cached_property
     def work(self) -> Work:
@@ -158,19 +158,19 @@ class OnMesh:
         stays = {}
         for program in self.programs:
             stays |= {
-                program.memory[one.name].data_ptr(): program.memory[one.name].nbytes
-                for one in program.schedule.buffers.values()
-                if one.role == "resident"
+                program.memory[buffer.name].data_ptr(): program.memory[buffer.name].nbytes
+                for buffer in program.schedule.buffers.values()
+                if buffer.role == "resident"
             }
         return Work(moved, sum(stays.values()), sum(stays.values()))
 
 
 def test_row(benchmark, note, device, shape, row):
     benchmark.group = str(shape)
-    given = Inputs(shape, device)
-    reference, plain = given.plain(torch.float64), given.plain(given.dtype)
-    weights = sum(one.nbytes for one in given.weights.values())
-    flops = 2 * sum(one.numel() for one in given.weights.values())
+    inputs = Inputs(shape, device)
+    reference, plain = inputs.plain(torch.float64), inputs.plain(inputs.dtype)
+    weights = sum(weight.nbytes for weight in inputs.weights.values())
+    flops = 2 * sum(weight.numel() for weight in inputs.weights.values())
     facts = {
         "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
         "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.on.name,
@@ -178,24 +178,24 @@ def test_row(benchmark, note, device, shape, row):
     if row == "blas":
         work, rotated = Work(0, 0, weights), weights * sets(device, weights)
         others = [Inputs(shape, device) for _ in range(rotated // weights - 1)]
-        runs = [lambda one=one: one.plain(one.dtype) for one in (given, *others)]
+        runs = [lambda turn=turn: turn.plain(turn.dtype) for turn in (inputs, *others)]
         close(runs[0](), reference, plain, str(shape))
         facts |= {"what": f"{shape.name}, plain PyTorch", "checked": "sets the bound"}
     else:
-        on = executor(row, device)
-        layers = [OnMesh(given, on)]
+        backend = executor(row, device)
+        layers = [OnMesh(inputs, backend)]
         close(layers[0].whole(), reference, plain, str(shape))
         layers[0].whole()  # a GPU records it, and replays it from now on
         host = median(elapsed(device, layers[0].whole) for _ in range(5))
         layers[0].fill()
         work = layers[0].work
         while len(layers) < sets(device, work.others):
-            layers.append(OnMesh(given, on))
+            layers.append(OnMesh(inputs, backend))
             layers[-1].whole()
-        runs, rotated = [one.run for one in layers], len(layers) * work.others
-        launched = [one for program in layers[0].programs for one in ways(on, program).get("launches", ())]
-        facts |= {"launches": launched} if launched else ways(on, None)
-        facts |= {"rounds": sum(len(one.schedule.rounds) for one in layers[0].programs)}
+        runs, rotated = [on_mesh.run for on_mesh in layers], len(layers) * work.others
+        launched = [launch for program in layers[0].programs for launch in ways(backend, program).get("launches", ())]
+        facts |= {"launches": launched} if launched else ways(backend, None)
+        facts |= {"rounds": sum(len(program.schedule.rounds) for program in layers[0].programs)}
         facts |= {"checked": "within bound of fp64", "whole_step_seconds": host}
     note(**facts, sets=len(runs), rotated_bytes=rotated)
     note(timed=measure(benchmark, device, runs))
@@ -232,8 +232,8 @@ def test_decode_step(benchmark, note, judge, prompt, side, dtype, exchange):
     model = WaferForCausalLM.from_pretrained(
         resolve("smollm2-135m"), mesh=side, dtype=dtype, max_length=64, executor=TorchExecutor(exchange=exchange)
     )
-    made = demo.compare(model, judge, prompt, 4)
-    assert made.tokens == made.expected
+    comparison = demo.compare(model, judge, prompt, 4)
+    assert comparison.tokens == comparison.expected
 
     model.reset()
     token = int(model.step(int(model.prefill(prompt).argmax())).argmax())  # the first step also re-places the weights

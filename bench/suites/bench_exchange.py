@@ -67,15 +67,15 @@ def test_row(benchmark, note, device, shape, row):
     benchmark.group = str(shape)
     schedule, dtype = shifts(shape), torch_dtype(shape.dtype)
     make = lambda: torch.randn(shape.side, shape.side, shape.tile**2, device=device).to(dtype)  # noqa: E731
-    on = None if row == "copy" else executor(row, device)
+    backend = None if row == "copy" else executor(row, device)
     runs, programs, number = [], [], 1
     while len(runs) < number:
         here, there = make(), make()
-        if on is None:
+        if backend is None:
             number = sets(device, 2 * here.nbytes)
             runs.append(lambda a=here, b=there: [(a, b)[1 - n % 2].copy_((a, b)[n % 2]) for n in range(STEPS)])
             continue
-        programs.append(on.bind(schedule, {"here": here, "there": there}))
+        programs.append(backend.bind(schedule, {"here": here, "there": there}))
         number = sets(device, held(programs[0]))
         runs.append(programs[-1].run)
         if len(programs) == 1:
@@ -84,9 +84,9 @@ def test_row(benchmark, note, device, shape, row):
     footprint = 2 * make().nbytes
     facts = {"mesh": f"{shape.side}x{shape.side}", "tile": f"{shape.tile}x{shape.tile}", "dtype": shape.dtype}
     note(
-        what=f"{STEPS} ring shifts" if on else f"{STEPS} plain copies", exchange=row, rounds=STEPS, cores=shape.side**2,
-        sets=len(runs), rotated_bytes=len(runs) * footprint, checked="exact", **facts,
-        **ways(on, programs[0] if programs else None),
+        what=f"{STEPS} ring shifts" if backend else f"{STEPS} plain copies", exchange=row, rounds=STEPS,
+        cores=shape.side**2, sets=len(runs), rotated_bytes=len(runs) * footprint, checked="exact", **facts,
+        **ways(backend, programs[0] if programs else None),
     )  # fmt: skip
     note(timed=measure(benchmark, device, runs))
     record(

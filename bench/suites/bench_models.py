@@ -63,12 +63,12 @@ def judge():
 
 @pytest.fixture(scope="module", params=PLACES, ids=str)
 def placed(request):
-    on = request.param
+    place = request.param
     model = WaferForCausalLM.from_pretrained(
-        resolve(NAME), mesh=on.side, device=on.device, dtype="fp32", max_length=PROMPT + 2 * STEPS, max_prompt=PROMPT,
-        executor=TorchExecutor(exchange=on.exchange),
+        resolve(NAME), mesh=place.side, device=place.device, dtype="fp32", max_length=PROMPT + 2 * STEPS,
+        max_prompt=PROMPT, executor=TorchExecutor(exchange=place.exchange),
     )  # fmt: skip
-    return on, model
+    return place, model
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def prompt():
 
 
 @torch.no_grad()
-def compared(benchmark, note, what, on, threads, ours, theirs, rounds, bound):
+def compared(benchmark, note, what, place, threads, ours, theirs, rounds, bound):
     """Time `ours`, with `theirs` before each round; the bound on the ratio of medians is part of the test."""
     seconds = []
 
@@ -93,9 +93,9 @@ def compared(benchmark, note, what, on, threads, ours, theirs, rounds, bound):
     other = median(seconds[1:])
     slower = benchmark.stats.stats.median / other
     note(
-        what=f"SmolLM2-135M {what}, threads: {threads}", mesh=f"{on.side}x{on.side}", dtype="fp32",
-        exchange=on.exchange,
-        device=on.device.name, sram_bytes_per_core=on.device.sram_bytes, transformers_median_s=other,
+        what=f"SmolLM2-135M {what}, threads: {threads}", mesh=f"{place.side}x{place.side}", dtype="fp32",
+        exchange=place.exchange,
+        device=place.device.name, sram_bytes_per_core=place.device.sram_bytes, transformers_median_s=other,
         times_transformers=slower, at_most_times=bound,
     )  # fmt: skip
     assert bound is None or slower <= bound, f"{what}: {slower:.2f} times as long as transformers"
@@ -103,7 +103,7 @@ def compared(benchmark, note, what, on, threads, ours, theirs, rounds, bound):
 
 @torch.no_grad()
 def test_decode(benchmark, note, placed, threads, judge, prompt):
-    on, model = placed
+    place, model = placed
     model.reset()
     said = judge(torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
     assert_near(model.prefill(prompt), said.logits[0, -1])
@@ -113,12 +113,12 @@ def test_decode(benchmark, note, placed, threads, judge, prompt):
         return judge(token, past_key_values=said.past_key_values, use_cache=True).logits[0, -1]
 
     assert_near(model.step(int(token)), theirs())
-    compared(benchmark, note, "decode step", on, threads, lambda: model.step(int(token)), theirs, STEPS, on.step)
+    compared(benchmark, note, "decode step", place, threads, lambda: model.step(int(token)), theirs, STEPS, place.step)
 
 
 @torch.no_grad()
 def test_prefill(benchmark, note, placed, threads, judge, prompt):
-    on, model = placed
+    place, model = placed
     ids = torch.tensor([prompt])
 
     def ours():
@@ -129,7 +129,7 @@ def test_prefill(benchmark, note, placed, threads, judge, prompt):
         return judge(ids, use_cache=True, logits_to_keep=1).logits[0, -1]
 
     assert_near(ours(), theirs())
-    compared(benchmark, note, f"prefill of {PROMPT} tokens", on, threads, ours, theirs, 5, on.prefill)
+    compared(benchmark, note, f"prefill of {PROMPT} tokens", place, threads, ours, theirs, 5, place.prefill)
 
 
 _PEAK = """
@@ -155,19 +155,21 @@ print(json.dumps({"weight_bytes": weights, "peak_bytes": 1024 * int(line.split()
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
-    ("on", "dtype"),
+    ("place", "dtype"),
     [(On(16, BIG), "fp32"), (On(24, WSE2), "fp32"), (On(16, WSE2), "fp16"), (On(16, WSE2), "bf16")],
     ids=str,
 )
-def test_peak_memory(benchmark, note, on, dtype):
+def test_peak_memory(benchmark, note, place, dtype):
     """Loading, a 256-token prefill and some steps in a process of their own: at most twice the weights, and 300 MB."""
-    given = json.dumps([NAME, on.side, on.device.sram_bytes, dtype, PROMPT, 8])
-    command = [sys.executable, "-P", "-c", _PEAK, given]
+    options = json.dumps([NAME, place.side, place.device.sram_bytes, dtype, PROMPT, 8])
+    command = [sys.executable, "-P", "-c", _PEAK, options]
     done = benchmark.pedantic(lambda: subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True), rounds=1)
-    found = json.loads(done.stdout)
+    peak = json.loads(done.stdout)
     what = f"SmolLM2-135M: load, prefill of {PROMPT} and 8 steps"
-    note(what=what, mesh=f"{on.side}x{on.side}", dtype=dtype, exchange="explicit", device=on.device.name, **found)
-    assert found["peak_bytes"] <= 2 * found["weight_bytes"] + SPARE_BYTES
+    note(
+        what=what, mesh=f"{place.side}x{place.side}", dtype=dtype, exchange="explicit", device=place.device.name, **peak
+    )
+    assert peak["peak_bytes"] <= 2 * peak["weight_bytes"] + SPARE_BYTES
 
 
 def assert_near(got, wanted):

@@ -1,82 +1,179 @@
-"""bench/gpu: no case takes others with it, time is kept, and the whole command on a CPU."""
+"""bench/gpu: no case takes others with it, time is kept, and the whole command; workers and time are the test's own."""
 
 import json
-import os
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-import cases
 import gpu
+import supervise
+from clock import Clock
 
-WORKER = """
-import json, sys, time
-log, plan, quiet = sys.argv[1:]
-lines = [json.loads(line) for line in open(log)] if __import__("os").path.exists(log) else []
-write = lambda **line: print(json.dumps(line), file=open(log, "a"))
-cases = ["a", "hangs", "b", "dies", "c"]
-if not lines:
-    write(cases=cases)
-for case in cases:
-    if case in {line.get("begun") for line in lines}:
-        continue
-    write(begun=case, patience=float(quiet))
-    if case == plan or plan == "all" and case == "hangs":
-        time.sleep(60)
-    if plan == "all" and case == "dies":
-        sys.exit(7)
-    write(ended=case, benchmark={"name": case})
-"""
+CASES = ["a", "hangs", "b", "dies", "c"]
 
 
-def supervised(tmp_path, plan, quiet=1.0, seconds=30.0):
-    log = tmp_path / "log.jsonl"
-    command = [sys.executable, "-c", WORKER, str(log), plan, str(quiet)]
-    return gpu.supervise(command, log, 20, time.time() + seconds, dict(os.environ))
+class Worker:
+    """A worker that takes one of its steps whenever it is looked at: None while it runs, then its exit code."""
+
+    def __init__(self, steps, printed=""):
+        self.steps, self.code, self.printed = steps, None, printed
+
+    def poll(self):
+        if self.code is None:
+            self.code = next(self.steps)
+        return self.code
+
+    def end(self):
+        self.code = -9 if self.code is None else self.code
+        return self.code
+
+    def output(self):
+        return self.printed
+
+
+def forever():
+    while True:
+        yield None
+
+
+def working(log, plan=(), patience=1.0):
+    """The steps of a worker that takes up the cases which the log lacks; it hangs or dies in those of `plan`."""
+
+    def write(**line):
+        with log.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    known = supervise.read(log)
+    if not known:
+        write(cases=CASES)
+    yield None
+    for case in CASES:
+        if case in {line.get("begun") for line in known}:
+            continue
+        write(begun=case, patience=patience)
+        yield None
+        if case in plan:
+            if case == "dies":
+                yield 7
+            yield from forever()
+        write(ended=case, benchmark={"name": case, "group": None, "stats": {"median": 0.5}, "extra_info": {}})
+    yield 0
+
+
+def supervised(tmp_path, plan, patience=1.0, until=30.0):
+    log, clock = tmp_path / "log.jsonl", Clock()
+    lines = supervise.supervise(lambda: Worker(working(log, plan, patience)), log, 20, until, clock)
+    return gpu.gathered(lines, {}, {}), clock.seconds
 
 
 def test_a_case_that_hangs_or_dies_takes_no_other_with_it(tmp_path):
-    lines = supervised(tmp_path, "all")
-    results = gpu.gathered(lines, {}, {})
-    assert [one["name"] for one in results["benchmarks"]] == ["a", "b", "c"]
+    results, seconds = supervised(tmp_path, ["hangs", "dies"])
+    assert [record["name"] for record in results["benchmarks"]] == ["a", "b", "c"]
     assert results["failed"] == {"hangs": "no result after 1 s", "dies": "the worker died, exit 7"}
     assert results["not_measured"] == []
+    assert seconds < 3, "the second that the case may take, and the steps of the others"
 
 
-def test_when_time_is_up_the_rest_is_not_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "CLOSING", 0.0)
-    results = gpu.gathered(supervised(tmp_path, "b", quiet=50, seconds=1.5), {}, {})
+def test_when_time_is_up_the_rest_is_not_measured(tmp_path):
+    results, seconds = supervised(tmp_path, ["b"], patience=50, until=1.5)
     assert results["failed"] == {"b": "out of time"} and results["not_measured"] == ["dies", "c"]
+    assert seconds == pytest.approx(1.5 + supervise.GRACE, abs=2 * supervise.TICK)
 
 
 def test_a_worker_that_cannot_begin_is_told_of(tmp_path):
-    command = [sys.executable, "-c", "raise SystemExit('no torch here')"]
-    lines = gpu.supervise(command, tmp_path / "log.jsonl", 5, time.time() + 30, dict(os.environ))
+    """A process, which no limit of time ends."""
+    command = [sys.executable, "-S", "-c", "raise SystemExit('no torch here')"]
+    start = lambda: supervise.Command(command, {})  # noqa: E731
+    lines = supervise.supervise(start, tmp_path / "log.jsonl", float("inf"), float("inf"))
     assert gpu.gathered(lines, {}, {})["failed"] == {"the suites": "exit 1: no torch here"}
+
+
+def test_a_worker_that_never_begins_is_ended(tmp_path):
+    lines = supervise.supervise(lambda: Worker(forever(), "importing"), tmp_path / "log.jsonl", 20, 90, Clock())
+    assert lines == [{"ended": "the suites", "error": "no result after 20 s: importing"}]
+
+
+def test_a_command_is_killed_with_its_children():
+    command = ["sh", "-c", "sleep 3600 & echo begun; wait"]
+    worker = supervise.Command(command, {"PATH": "/usr/bin:/bin"})
+    assert worker.poll() is None and worker.end() == -9 and worker.poll() == -9
+
+
+def test_a_line_that_a_dying_worker_left_half_written_does_not_count(tmp_path):
+    log = tmp_path / "log.jsonl"
+    assert supervise.read(log) == []
+    log.write_text('{"cases": ["a"]}\n{"begun": "a"}\n{"ended": "a", "benchm')
+    assert supervise.unfinished(supervise.read(log)) == ["a"] and supervise.cases(supervise.read(log)) == ["a"]
+
+
+def test_tests_that_take_too_long_are_ended(capsys):
+    printed = "FAILED tests/gpu/test_kernels.py::test_it - off by 1\n=== 1 failed ===\n"
+    tests = gpu.run_tests("cuda", 150, lambda *_: Worker(forever(), printed), clock := Clock())
+    assert not tests["passed"] and tests["summary"] == "not finished after 150 s; 1 failed"
+    assert tests["failures"] == printed.splitlines()[:1] and printed in capsys.readouterr().out
+    assert tests["seconds"] == round(clock.seconds, 1) == pytest.approx(150, abs=0.2)
 
 
 def test_without_a_gpu_the_command_says_so_in_one_line(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert gpu.main([]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and told.err == "no GPU here: torch.cuda.is_available() is false; nothing was measured\n"
+    output = capsys.readouterr()
+    assert output.out == "" and output.err == "no GPU here: torch.cuda.is_available() is false; nothing was measured\n"
 
 
-@pytest.mark.slow
-def test_the_one_command_rehearsed(tmp_path, capsys):
-    code = gpu.main(["--rehearse", "--out", str(tmp_path)])
-    told = capsys.readouterr().out.splitlines()
-    last = json.loads(told[-1])
-    assert code == 0, [line for line in told if not line.startswith("|")]
-    assert last["tests_passed"] and last["failed"] == [] and last["not_measured"] == 0
-    results = json.loads(Path(last["results"]).read_text())
-    assert len(results["benchmarks"]) == last["measured"] > 40
-    assert {one["extra_info"]["exchange"] for one in results["benchmarks"]} == {*cases.ROWS, "copy"}
-    for one in results["benchmarks"]:
-        facts = one["extra_info"]
-        assert 0 < facts["fraction_of_bandwidth"] < 2 and facts["sets"] >= 1 and facts["checked"], one["name"]
-        assert facts["exchanged_bytes"] > 0 or facts["exchange"] not in ("explicit", "emulation"), one["name"]
-    assert len(list(tmp_path.glob("rehearsal-*.svg"))) == len(list(tmp_path.glob("rehearsal-*.png"))) == 3
+FACTS = {"cpu": "Some CPU", "threads": 1, "cores": 2, "torch": "2.11", "triton": "3.6"}
+GPU = FACTS | {"gpu": "NVIDIA Some GPU", "driver": "1.2", "cuda": "13.0"}
+
+
+def commanded(tmp_path, plan, *arguments):
+    """The exit code of the whole command with workers on `CASES`, and what it started."""
+    commands = []
+
+    def start(command, environment):
+        commands.append(SimpleNamespace(words=command, environment=environment))
+        if str(gpu.HERE.parent / "tests" / "gpu") in command:
+            return Worker(iter([None, 0]), "== 9 passed in 3 s ==")
+        (log,) = (Path(word.partition("=")[2]) for word in command if word.startswith("--bench-log="))
+        return Worker(working(log, plan))
+
+    return gpu.main([*arguments, "--out", str(tmp_path)], start, Clock()), commands
+
+
+def test_the_whole_command_on_a_gpu(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu, "machine", lambda device: GPU)
+    code, commands = commanded(tmp_path, ["hangs"])
+    lines = capsys.readouterr().out.splitlines()
+    last = json.loads(lines[-1])
+    assert code == 1 and last["failed"] == ["hangs"] and last["measured"] == 4 and last["not_measured"] == 0
+    assert last["tests_passed"] and last["tests"] == "9 passed in 3 s" and last["gpu"] == "NVIDIA Some GPU"
+    assert lines[0] == "tests/gpu: 9 passed in 3 s" and "failed: hangs: no result after 1 s" in lines
+    assert "| a |  |  |  |  |  | 500 | 2.0 |  |  |  |" in lines
+    results = json.loads((tmp_path / "nvidia-some-gpu.json").read_text())
+    assert Path(last["results"]) == tmp_path / "nvidia-some-gpu.json" and results["machine_info"] == GPU
+    assert [record["name"] for record in results["benchmarks"]] == ["a", "b", "dies", "c"]
+    assert {figure["verdict"] for figure in results["figures"]} == {"not measured"}
+    suites = commands[1:]
+    assert len(suites) == 2, "the second takes up what the first left"
+    assert all("--bench-device=cuda" in suite.words and "--bench-until=430.0" in suite.words for suite in suites)
+    assert all(command.environment["TRITON_INTERPRET"] == "0" for command in commands)
+
+
+def test_a_rehearsal_has_no_limit_of_time(tmp_path, capsys):
+    code, (tests, *suites) = commanded(tmp_path, [], "--rehearse")
+    assert code == 0 and json.loads(capsys.readouterr().out.splitlines()[-1])["measured"] == len(CASES)
+    assert tests.environment["WAFER_REHEARSE"] == tests.environment["TRITON_INTERPRET"] == "1"
+    assert [("--bench-device=cpu" in suite.words, "--bench-until=inf" in suite.words) for suite in suites] == [
+        (True,) * 2
+    ]
+
+
+def test_pictures_that_cannot_be_drawn_lose_no_figure(tmp_path, capsys, monkeypatch):
+    def refused(*_):
+        raise OSError("no fonts")
+
+    monkeypatch.setattr(gpu.report, "plots", refused)
+    assert commanded(tmp_path, [], "--rehearse")[0] == 0
+    assert "no plots: OSError: no fonts" in capsys.readouterr().out

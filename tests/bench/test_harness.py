@@ -1,7 +1,6 @@
 """The tools of bench/: what they time, count and judge, and that no case takes others with it."""
 
 import os
-import time
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -15,6 +14,7 @@ import gpu
 import limits
 import peers
 import timing
+from clock import Clock
 from wafer_triton import ops
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
@@ -22,6 +22,14 @@ from wafer_triton.models.random import config_of
 from wafer_triton.schedule.product import recipe
 
 # --- time ---
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    """The host's time, as far as bench/harness/timing.py reads it; a run takes as long as it sleeps."""
+    clock = Clock()
+    monkeypatch.setattr(timing, "perf_counter", clock.time)
+    return clock
 
 
 def test_the_clock_moves_by_what_is_measured_and_by_nothing_else(monkeypatch):
@@ -43,21 +51,23 @@ def test_the_clock_moves_by_what_is_measured_and_by_nothing_else(monkeypatch):
     assert timing.CLOCK() - begun == sum(recorded) and runs == [1, 2] * (len(runs) // 2)
 
 
-def test_short_runs_are_repeated_until_they_can_be_timed():
+@pytest.mark.parametrize(("seconds", "times"), [(1e-9, 1000), (1e-3, 20), (0.5, 1)])
+def test_short_runs_are_repeated_until_they_can_be_timed(clock, seconds, times):
     class Benchmark:
         def pedantic(self, timed, rounds, warmup_rounds):
+            count.clear()
             timed()
 
     count = []
-    timing.measure(Benchmark(), "cpu", [lambda: count.append(1)])
-    assert len(count) >= 1000
+    timing.measure(Benchmark(), "cpu", [lambda: count.append(clock.sleep(seconds))])
+    assert len(count) == times, "until they take 20 ms, or are a thousand"
 
 
-def test_the_fastest_way_is_chosen_and_a_refused_one_is_none():
+def test_the_fastest_way_is_chosen_and_a_refused_one_is_none(clock):
     def refused():
         raise RuntimeError("not here")
 
-    assert timing.fastest("cpu", [refused, lambda: time.sleep(0.02), lambda: None]) == 2
+    assert timing.fastest("cpu", [refused, lambda: clock.sleep(0.02), lambda: clock.sleep(0.01)]) == 2
     with pytest.raises(AssertionError, match="no way works"):
         timing.fastest("cpu", [refused])
 
@@ -78,36 +88,26 @@ def test_sets_of_inputs_outgrow_the_cache():
 
 
 class Graphs:
-    """Stands in for torch.cuda where the code of a GPU's branch is to run on a CPU: recorded calls, no GPU."""
+    """Stands in for torch.cuda where the code of a GPU's branch is to run on a CPU: recorded calls, no GPU.
+
+    Its events read a clock of its own, which `tick` seconds pass on at each event.
+    """
 
     Properties = SimpleNamespace(
         name="NVIDIA Some GPU", L2_cache_size=2**20, multi_processor_count=2, total_memory=2**33
     )  # fmt: skip
 
-    def __init__(self):
-        self.captured, self.recording = [], None
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            self.at = time.perf_counter()
-
-        def synchronize(self):
-            pass
-
-        def elapsed_time(self, end):
-            return (end.at - self.at) * 1e3
+    def __init__(self, tick=0.0):
+        self.captured, self.recording, self.clock, self.tick = [], None, Clock(), tick
 
     class Stream:
         def wait_stream(self, other):
             pass
 
-    def graph(self, made):
+    def graph(self, graph):
         @contextmanager
         def capture():
-            self.recording = made
+            self.recording = graph
             yield
             self.recording = None
 
@@ -115,6 +115,20 @@ class Graphs:
 
     def patch(self, monkeypatch):
         graphs = self
+
+        class Event:
+            def __init__(self, enable_timing):
+                assert enable_timing
+
+            def record(self):
+                graphs.clock.sleep(graphs.tick)
+                self.seconds = graphs.clock.time()
+
+            def synchronize(self):
+                pass
+
+            def elapsed_time(self, end):
+                return (end.seconds - self.seconds) * 1e3
 
         class CUDAGraph:
             def __init__(self):
@@ -126,8 +140,8 @@ class Graphs:
                     run()
 
         for name, value in {
-            "Event": self.Event, "Stream": self.Stream, "CUDAGraph": CUDAGraph, "graph": self.graph,
-            "current_stream": self.Stream, "synchronize": lambda: None, "stream": lambda one: nullcontext(),
+            "Event": Event, "Stream": self.Stream, "CUDAGraph": CUDAGraph, "graph": self.graph,
+            "current_stream": self.Stream, "synchronize": lambda: None, "stream": lambda stream: nullcontext(),
             "get_device_properties": lambda device=0: self.Properties, "is_available": lambda: True,
             "empty_cache": lambda: None,
         }.items():  # fmt: skip
@@ -161,11 +175,11 @@ def test_on_a_gpu_runs_are_timed_by_events_around_replays_of_one_graph(monkeypat
 
     def add(which):
         count[which] += 1
-        time.sleep(0.001)
+        graphs.clock.sleep(0.001)
 
     how = timing.measure(Benchmark(), "cpu", [graphs.run(lambda: add(0)), graphs.run(lambda: add(1))])
     assert how == "graph replay" and len(graphs.captured) == 1 and len(graphs.captured[0].runs) == 2
-    assert count[0] == count[1] > 3 and 0.001 <= done[0] < 0.01
+    assert count[0] == count[1] > 3 and done == [pytest.approx(0.001)]
 
 
 def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
@@ -184,7 +198,7 @@ def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
 @pytest.mark.parametrize("row", ["explicit", cases.ROUNDS, "emulation", "blas"])
 def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     """The branch for GPUs, kernels interpreted: rotating inputs, limits by the copy kernel, facts and fractions."""
-    Graphs().patch(monkeypatch)
+    Graphs(tick=0.001).patch(monkeypatch)
     monkeypatch.setitem(limits.MATRIX, "cpu", 64)
     monkeypatch.setattr(timing, "captured", lambda device, run: (run, "graph replay"))
     monkeypatch.setattr(limits, "captured", timing.captured)
@@ -192,8 +206,9 @@ def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     monkeypatch.setattr(limits, "LARGEST", 2**16)
     monkeypatch.setattr(limits, "COPIED", 0)
     monkeypatch.setattr(cases, "sets", lambda device, footprint: 2)
-    made = ops.executor
-    monkeypatch.setattr(ops, "executor", lambda backend, *how, **more: made("triton", *how, **more))
+    monkeypatch.setattr(cases, "PLANNING", float("inf"))
+    executor = ops.executor
+    monkeypatch.setattr(ops, "executor", lambda backend, *how, **more: executor("triton", *how, **more))
     facts = {}
 
     class Benchmark:
@@ -236,29 +251,55 @@ def test_the_copy_kernel_copies_to_and_fro(numel):
     assert torch.equal(y, kept) and torch.equal(x, kept)
 
 
-def test_limits_are_of_this_machine():
-    assert 1e8 < limits.bandwidth("cpu", 2**20) < 1e13
-    assert 1e8 < limits.matrix_rate("cpu", torch.float32) < 1e14
+def test_limits_count_bytes_both_ways_and_multiply_adds_twice(monkeypatch):
+    monkeypatch.setattr(limits, "elapsed", lambda device, run: (run(), 0.5)[1])
+    monkeypatch.setattr(limits, "COPIED", 2**23)
+    monkeypatch.setitem(limits.MATRIX, "cpu", 64)
+    limits.bandwidth.cache_clear()
+    limits.matrix_rate.cache_clear()
+    assert limits.bandwidth("cpu", 2**20) == 8 * 2**20 / 0.5, "8 copies of half a MiB in half a second"
+    assert limits.matrix_rate("cpu", torch.float32) == 4 * 2 * 64**3 / 0.5
+    limits.bandwidth.cache_clear()
+    limits.matrix_rate.cache_clear()
 
 
 # --- peers ---
 
 
+def chosen(number):
+    """Stands in for `fastest`: of the ways that the device does not refuse, that of a number, counted around."""
+
+    def choose(device, runs):
+        working = []
+        for way, run in enumerate(runs):
+            try:
+                run()
+            except (RuntimeError, TypeError):
+                continue
+            working.append(way)
+        return working[number % len(working)]
+
+    return choose
+
+
+@pytest.mark.parametrize("way", [0, 1, -1])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("op", "shapes"), [("gemm", ((12, 20), (20, 8))), ("gemv", ((3, 20), (20, 28)))])
 @pytest.mark.parametrize("side", [4, 5])
-def test_the_emulation_computes_what_the_torch_executor_does(op, shapes, side, dtype):
-    what = recipe(op, Mesh(side, side), dtype, shapes, ())
+def test_the_emulation_computes_what_the_torch_executor_does(op, shapes, side, dtype, way, monkeypatch):
+    monkeypatch.setattr(peers, "fastest", chosen(way))
+    product = recipe(op, Mesh(side, side), dtype, shapes, ())
+    schedule = product.schedule
     tiles = {
-        name: torch.randint(-3, 4, (side, side, *what.schedule.buffers[name].tile)).float() for name, _ in what.inputs
+        name: torch.randint(-3, 4, (side, side, *schedule.buffers[name].tile)).float() for name, _ in product.inputs
     }
-    found = []
-    for on in (TorchExecutor(), peers.Emulation()):
-        program = on.bind(what.schedule, tiles)
+    results, emulation = [], peers.Emulation()
+    for executor in (TorchExecutor(), emulation):
+        program = executor.bind(schedule, tiles)
         program.run()
-        found.append(program.read("out"))
-    assert torch.equal(*found) and found[0].any()
-    assert sum(on.chosen.values()) >= len({id(one) for one in what.schedule.rounds})
+        results.append(program.read("out"))
+    assert torch.equal(*results) and results[0].any()
+    assert sum(emulation.chosen.values()) >= len({id(round_) for round_ in schedule.rounds})
 
 
 def test_both_ways_at_once_move_what_one_after_the_other_do(monkeypatch):

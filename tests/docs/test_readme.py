@@ -1,6 +1,5 @@
 """What README.md shows is true: its code runs, its commands parse, its table is the measured one, its paths exist."""
 
-import importlib.util
 import json
 import re
 import shlex
@@ -8,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import report
 from wafer_triton.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
+BENCH = ROOT / "bench"
 README = (ROOT / "README.md").read_text()
+PAGES = (ROOT / "README.md", BENCH / "README.md")  # tables of timings are in one of them, or in both
 CHEAP = ("devices",)
 
 
@@ -49,22 +51,48 @@ def test_every_command_is_shown():
     assert {command[0] for command in commands("wafer-triton")} == set(known)
 
 
+def targets():
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
 def test_make_targets_exist():
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     named = {command[0] for command in commands("make")} | set(re.findall(r"`make ([a-z-]+)", README))
-    assert named and named <= set(targets)
+    assert named and named <= targets()
 
 
-def test_the_table_is_measured():
-    spec = importlib.util.spec_from_file_location("bench_report", ROOT / "bench" / "harness" / "report.py")
-    report = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(report)
-    (source,) = re.findall(r"`make bench BENCH=(\w+)`", README)
-    measured = report.table(json.loads((ROOT / "bench" / "results" / f"{source}.json").read_text())).splitlines()
-    shown = [line for line in README.splitlines() if line.startswith("| ")]
+def tables(text):
+    """The rows of each table of a page, heads and rulers included."""
+    return [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+
+
+def results(name):
+    return json.loads((BENCH / "results" / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "`make bench BENCH=" in page.read_text()])
+def test_the_table_is_measured(page):
+    text = page.read_text()
+    (source,) = re.findall(r"`make bench BENCH=(\w+)`", text)
+    measured = report.table(results(source)).splitlines()
+    (shown,) = [table for table in tables(text) if table[0] == measured[0]]
     assert len(shown) > 4
-    assert [line for line in shown if line not in measured] == []
-    assert measured[-1].removeprefix("Emulation time on ").rstrip(".") in README.replace("\n", " ")
+    assert [row for row in shown[2:] if row not in measured] == []
+    assert report.machine(results(source)) in text.replace("\n", " ")
+
+
+def test_the_tables_of_whole_models_are_measured():
+    text = (BENCH / "README.md").read_text()
+    for measured in tables(report.model_table(results("models")) + "\n"):
+        assert measured in tables(text), "run python bench/harness/report.py bench/results/models.json"
+    assert results("models")["machine_info"]["cpu"] in text
+
+
+def test_what_the_page_of_benchmarks_names_exists():
+    text = (BENCH / "README.md").read_text()
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets()
+    paths = re.findall(r"\]\(([^)#:]+)\)", text)
+    assert paths and [path for path in paths if not (BENCH / path).exists()] == []
+    assert set(re.findall(r"`(bench_\w+\.py)`", text)) == {path.name for path in (BENCH / "suites").glob("*.py")}
 
 
 def test_paths_exist():

@@ -12,11 +12,11 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import ring
 
-SIDE = 6
+SIDE = 4
 
 
 def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] | None, shared: bool = True):
-    """C of small integers on a 6 x 6 mesh, and what it should be: both [6, 6, m, n]."""
+    """C of small integers on a 4 x 4 mesh, and what it should be: both [4, 4, m, n]."""
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a, b = torch.randint(-3, 4, (SIDE, SIDE, m, k)).to(dtype), torch.randint(-3, 4, (SIDE, SIDE, k, n)).to(dtype)
     none, rows = torch.zeros(SIDE, dtype=torch.int32), order * SIDE

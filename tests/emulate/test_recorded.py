@@ -54,27 +54,27 @@ def gpu_that_holds(monkeypatch):
 @pytest.mark.parametrize(
     ("holds", "launch", "launches"),
     [
-        (25, "auto", ("compute-shift, 5 rounds in a launch",)),
-        (25, "persistent", ("compute-shift, 5 rounds in a launch",)),
-        (11, "auto", ("compute-shift, 2 rounds in a launch", "compute-shift, 1 round in a launch")),
-        (10, "auto", ("compute-shift, 1 round in a launch",)),
-        (25, "rounds", ("compute-shift, 1 round in a launch",)),
+        (9, "auto", ("compute-shift, 3 rounds in a launch",)),
+        (9, "persistent", ("compute-shift, 3 rounds in a launch",)),
+        (7, "auto", ("compute-shift, 2 rounds in a launch", "compute-shift, 1 round in a launch")),
+        (6, "auto", ("compute-shift, 1 round in a launch",)),
+        (9, "rounds", ("compute-shift, 1 round in a launch",)),
     ],
 )
 def test_as_many_rounds_in_a_launch_as_the_gpu_has_room_for(gpu_that_holds, holds, launch, launches):
-    """5 x 5: a neighbour is 10 programs away at most, so 11 are a window for two rounds."""
+    """3 x 3: a neighbour is 6 programs away at most, so 7 are a window for two rounds."""
     gpu_that_holds(holds)
-    on = TritonExecutor(launch=launch, poison=True)
-    a, b = torch.randint(-3, 4, (10, 15)).float(), torch.randint(-3, 4, (15, 20)).float()
-    schedule = recipe("gemm", Mesh(5, 5), "bf16", ((10, 15), (15, 20)), ()).schedule
+    executor = TritonExecutor(launch=launch, poison=True)
+    a, b = torch.randint(-3, 4, (6, 9)).float(), torch.randint(-3, 4, (9, 12)).float()
+    schedule = recipe("gemm", Mesh(3, 3), "bf16", ((6, 9), (9, 12)), ()).schedule
     tiles = {"a": scatter(a, schedule.mesh, "(y m) (x k)").tiles, "b": scatter(b, schedule.mesh, "(y k) (x n)").tiles}
-    program = on.bind(schedule, tiles)
+    program = executor.bind(schedule, tiles)
     for _ in range(2):  # the counters begin anew
         for name, tile in tiles.items():
             program.write(name, tile)
         program.run()
-        found = MeshTensor(schedule.mesh, program.read("out"), "(y m) (x n)", (10, 20), {}).gather()
-        assert torch.equal(found, (a @ b).bfloat16())
+        product = MeshTensor(schedule.mesh, program.read("out"), "(y m) (x n)", (6, 12), {}).gather()
+        assert torch.equal(product, (a @ b).bfloat16())
     said = [what.split(" x ")[-1] for what in program.launches if "compute-shift" in what]
     assert tuple(said) == launches
 

@@ -25,7 +25,13 @@ from wafer_triton.kernels.elementwise import elementwise
 from wafer_triton.kernels.exchange import exchange
 
 RUNNING = [3, 0, 4]  # a subset, in no order
-dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+dtypes = pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(dtype, id=name, marks=[pytest.mark.slow] if name == "fp16" else [])
+        for name, dtype in DTYPES.items()
+    ],
+)
 
 
 def run(case: Case, ins: list[Tensor], outs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -1,7 +1,7 @@
 """Every family and option against transformers, from folders of small random checkpoints in both config spellings."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.testing import assert_close
 
@@ -56,6 +57,12 @@ FAMILIES = [
     Family("qwen3-tied", "qwen3", tied=True, more={"head_dim": 16, "num_attention_heads": 4}),
 ]
 families = pytest.mark.parametrize("family", FAMILIES, ids=str)
+# Those whose layers compute something else; the others differ in the angles, which the host knows before any exchange.
+LAYERS = [
+    family
+    for family in FAMILIES
+    if family.name in ("llama2", "llama3", "dynamic-rope", "mistral-own-head-dim", "qwen2", "qwen3", "qwen3-tied")
+]
 BIASED = next(one for one in FAMILIES if one.name == "qwen2")
 NORMED = next(one for one in FAMILIES if one.name == "qwen3")
 
@@ -135,10 +142,15 @@ def wafer(folder: Path, mesh: str = "3", **options) -> WaferForCausalLM:
 
 
 @families
-@pytest.mark.parametrize("spelling", [4, 5])
-def test_logits_and_tokens_are_those_of_transformers(family, spelling, folders, roomy):
+def test_both_spellings_are_one_config(family, folders):
+    old, new = (DecoderConfig.from_folder(folders(family, spelling)) for spelling in (4, 5))
+    assert replace(old, name="") == replace(new, name="")
+
+
+@families
+def test_logits_and_tokens_are_those_of_transformers(family, folders, roomy):
     tokens, wanted = judged(family)
-    made = wafer(folders(family, spelling), device=roomy)
+    made = wafer(folders(family), device=roomy)
     got = logits_of(made, tokens)
     assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
     assert list(made.generate(tokens[:PROMPT], STEPS)) == tokens[PROMPT:]
@@ -164,7 +176,7 @@ def test_errors_are_at_most_twice_those_of_transformers(family, dtype, folders, 
 
 
 @pytest.mark.parametrize("dtype", ["fp32", *DTYPES])
-@families
+@pytest.mark.parametrize("family", LAYERS, ids=str)
 @pytest.mark.parametrize("mesh", ["3", "2x3"])
 def test_explicit_and_elided_are_the_same_bits(family, mesh, dtype, folders, roomy):
     tokens, _ = judged(family)
