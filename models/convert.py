@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from wafer_triton.cost.price import Prediction, Tally, tally
 from wafer_triton.count.account import Account
+from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.errors import ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.place.moves import account_of
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 
@@ -47,17 +48,26 @@ def convert(
 
 def account(model: nn.Module) -> Account:
     """Rounds, hops and bytes of everything that a converted model's layers did."""
-    return sum((one.account for one in model.modules() if isinstance(one, _OnMesh)), Account())
+    return _tally(model).account
+
+
+def predicted(model: nn.Module, device: Device) -> Prediction:
+    """What the layers of a converted model are predicted to take on a device, for everything that they did."""
+    return Prediction.of(_tally(model).cost, device)
+
+
+def _tally(model: nn.Module) -> Tally:
+    return sum((layer.tally for layer in model.modules() if isinstance(layer, _OnMesh)), Tally())
 
 
 class _OnMesh(nn.Module):
-    """A layer whose parameters stay as they were, beside tiles of them; `account` adds up its runs."""
+    """A layer whose parameters stay as they were, beside tiles of them; `tally` adds up its runs."""
 
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
         super().__init__()
         self.weight, self.mesh, self.how = weight, mesh, how
         self.dtype = dtype_name(weight.dtype if dtype is None else dtype)
-        self.account = Account()
+        self.tally = Tally()
         self._cut: dict[str, MeshTensor] = {}
 
     def placed(self, mesh: Mesh, pattern: str, weight: Tensor) -> MeshTensor:
@@ -70,7 +80,7 @@ class _OnMesh(nn.Module):
         """The whole result for x [m, k], in x's dtype."""
         on = executor(self.how["backend"], self.how["exchange"], str(x.device))
         result = run(made, (x.to(torch_dtype(self.dtype)), weight), on).gather()
-        self.account += account_of(made.schedule)
+        self.tally += tally(made.schedule)
         return result.to(x.dtype)
 
 

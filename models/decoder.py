@@ -1,7 +1,8 @@
 """A decoder on a virtual wafer: prefill by MeshGEMM and GEMM-T, decode by MeshGEMV, an even KV cache.
 
 An untied embedding is a table look-up on the host; every matrix product runs on a mesh. Between regions the activation
-moves as it lies, tile by tile, and between the phases weights and cache are re-placed; `account` counts both.
+moves as it lies, tile by tile, and between the phases weights and cache are re-placed; `account`
+counts both, and `predicted` prices both.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, overload
 import torch
 from typing_extensions import Unpack
 
+from wafer_triton.cost.price import Prediction, Tally
 from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
@@ -36,6 +38,8 @@ from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
+
+PHASES = ("prefill", "replacement", "decode")
 
 
 class WaferForCausalLM(PlacedModule):
@@ -134,13 +138,31 @@ class WaferForCausalLM(PlacedModule):
         """Forget the cached tokens and the account of the run."""
         self.counts = [0] * self.batch  # tokens in each cache
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
-        self.accounts: list[Account] = []
+        self.tallies = dict.fromkeys(PHASES, Tally())
+        self.ran = dict.fromkeys(PHASES, 0)  # tokens
         self.turn += 1
         self._broken = False
 
     def account(self) -> Account:
         """Rounds, hops and bytes of everything since `reset`."""
-        return sum(self.accounts, Account())
+        return sum((tally.account for tally in self.tallies.values()), Account())
+
+    def predicted(self) -> dict[str, Prediction]:
+        """What everything since `reset` is predicted to take on the wafer, for each phase that ran.
+
+        "prefill" and "decode" are layers and head; "replacement" brings weights and cache from one phase's place to the
+        other's. It is the price of the schedules that ran, each as often as it ran.
+        """
+        device = self.block.mesh.device
+        return {
+            phase: Prediction.of(tally.cost, device, self.ran[phase])
+            for phase, tally in self.tallies.items()
+            if tally.cost.rounds
+        }
+
+    def _count(self, phase: str, *tallies: Tally, tokens: int = 0) -> None:
+        self.tallies[phase] = sum(tallies, self.tallies[phase])
+        self.ran[phase] += tokens
 
     def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
         """Run a prompt through the empty cache of a sequence; logits [vocab] of its last token.
@@ -167,13 +189,13 @@ class WaferForCausalLM(PlacedModule):
         angles = [self.rotary(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
-        self.accounts.append(self.phases.enter("decode"))
+        self._count("replacement", self.phases.enter("decode"))
         with _Attempt(self):
             logits = self.layers.run(x, rotary, self.counts, self.caches, active)
         for number in active:
             self.counts[number] += 1
-        layers = self.layers.account * self.config.num_hidden_layers
-        self.accounts += [layers + self.hand_off, self.head.account(self.batch)]
+        layers = self.layers.tally * self.config.num_hidden_layers
+        self._count("decode", layers, self.hand_off, self.head.tally(self.batch), tokens=len(active))
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -229,11 +251,11 @@ class WaferForCausalLM(PlacedModule):
         return angle.cos() * factor, angle.sin() * factor
 
     @cached_property
-    def hand_off(self) -> Account:
+    def hand_off(self) -> Tally:
         """The activation's way from region to region in one decode step, every core to its counterpart."""
         size = self.layers.fixed[0].buffers["x"].bytes
         pairs = zip(self.regions, self.regions[1:], strict=False)
-        return sum((replacement.between(one.mesh, two.mesh, size) for one, two in pairs), Account())
+        return sum((replacement.between(one.mesh, two.mesh, size) for one, two in pairs), Tally())
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
@@ -265,7 +287,7 @@ class WaferForCausalLM(PlacedModule):
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
         x, cache = self.embed(tokens), self.block.cache(count)
         self.turn += 1
-        self.accounts.append(self.phases.enter("prefill"))
+        self._count("replacement", self.phases.enter("prefill"))
         with _Attempt(self):
             x = self._prefill.run(
                 x,
@@ -275,11 +297,12 @@ class WaferForCausalLM(PlacedModule):
                 progress,
             )
         self.counts[sequence], self.caches[sequence] = count, cache
-        self.accounts += [self._prefill.account(parts), self.phases.move_cache(parts, cache)]
+        self._count("prefill", self._prefill.tally(parts), tokens=count)
+        self._count("replacement", self.phases.move_cache(parts, cache))
         return x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        self.accounts.append(self.head.account(len(x)))
+        self._count("prefill", self.head.tally(len(x)))
         return self.head.run(x)
 
     @cached_property

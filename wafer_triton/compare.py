@@ -1,35 +1,30 @@
-"""All algorithms for one product side by side: values, hops, routes, links, SRAM, and a PLMR verdict letter by letter.
+"""Algorithms for one product side by side, and the operations of a decoder layer, each counted, priced and judged.
 
-The verdict, per letter (WaferLLM, OSDI'25, section 3):
-- P: at least half of the cores hold some of the operands, not padding alone;
-- L: the critical path (hops, routing stages and the words that pass the busiest link one by one, in cycles) is at most
-  twice that of the best algorithm in the comparison;
-- M: a core's buffers fit its SRAM;
-- R: the routes fit the router.
+The verdict letter by letter is that of `wafer_triton.count.verdict`; beside it stand values, hops, routes, links, SRAM
+and the cycles that the same rounds are predicted to take on the wafer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
-from wafer_triton.count.account import Account, account
-from wafer_triton.count.routes import routes
+from wafer_triton.cost.price import price, tally
+from wafer_triton.count.account import account
+from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import gemm, reduce
+from wafer_triton.schedule import decode, gemm, prefill, reduce
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.product import Recipe, recipe
+from wafer_triton.schedule.rounds import Schedule
 
 Shapes = tuple[tuple[int, int], ...]
 
 MOST_VALUES = 64 * 64  # cores up to which values are computed unless asked otherwise
-PLMR = (
-    "P: half of the cores or more take part; L: the critical path is short; M: buffers fit a core's SRAM; R: routes "
-    "fit a router; - in place of a letter that is not kept"
-)
-LATENCY_RATIO = 2.0
-BUSY_SHARE = 0.5
+ROOMY = 1 << 40  # bytes of SRAM: what does not fit is a finding here, not an error
 
 
 @dataclass(frozen=True)
@@ -43,6 +38,7 @@ class Row:
     routes: int
     busiest_link_bytes: int
     sram_peak_bytes: int
+    cycles: float  # predicted on the wafer
     error: float | None
     verdict: dict[str, bool]
 
@@ -64,49 +60,36 @@ def compare_gemv(
 
 
 def _compare(
-    name: str, mesh: Mesh, shapes: Shapes, algorithms: tuple[str, ...], dtype: str, values: bool | None
+    kind: str, mesh: Mesh, shapes: Shapes, algorithms: tuple[str, ...], dtype: str, values: bool | None
 ) -> list[Row]:
-    # an algorithm that does not fit is a result here, so nothing limits its buffers while it is counted
-    roomy = replace(mesh, device=replace(mesh.device, sram_bytes=1 << 60))
-    made = {one: recipe(name, roomy, dtype, shapes, (("algorithm", one),)) for one in algorithms}
-    counts = {one: account(found.schedule) for one, found in made.items()}
-    latency = {one: _latency(mesh.device, found) for one, found in counts.items()}
+    roomy = _roomy(mesh)
+    recipes = {name: recipe(kind, roomy, dtype, shapes, (("algorithm", name),)) for name in algorithms}
+    tallies = {name: tally(one.schedule) for name, one in recipes.items()}
+    best = min(latency(one.account, mesh) for one in tallies.values())
     wanted = mesh.cores <= MOST_VALUES if values is None else values
-    errors = dict(_errors(made, shapes, dtype)) if wanted else {}
-    rows = []
-    for one, count in counts.items():
-        needed = routes(made[one].schedule).colours
-        rows.append(
-            Row(
-                algorithm=one,
-                rounds=count.rounds,
-                stages=count.stages,
-                hops=count.hops,
-                routes=needed,
-                busiest_link_bytes=count.busiest_link_bytes,
-                sram_peak_bytes=count.sram_peak_bytes,
-                error=errors.get(one),
-                verdict={
-                    "P": _busy_share(made[one], shapes) >= BUSY_SHARE,
-                    "L": latency[one] <= LATENCY_RATIO * min(latency.values()),
-                    "M": count.sram_peak_bytes <= mesh.device.sram_bytes,
-                    "R": mesh.device.routes is None or needed <= mesh.device.routes,
-                },
-            )
+    errors = dict(_errors(recipes, shapes, dtype)) if wanted else {}
+    return [
+        Row(
+            algorithm=name,
+            rounds=one.account.rounds,
+            stages=one.account.stages,
+            hops=one.account.hops,
+            routes=one.cost.routes,
+            busiest_link_bytes=one.account.busiest_link_bytes,
+            sram_peak_bytes=one.account.sram_peak_bytes,
+            cycles=one.cost.cycles,
+            error=errors.get(name),
+            verdict=verdict(one.account, mesh, one.cost.routes, _busy(recipes[name], shapes), best),
         )
-    return rows
+        for name, one in tallies.items()
+    ]
 
 
-def _latency(device: Device, count: Account) -> float:
-    """Cycles of the critical path but for compute: hops, routing stages and serialised words."""
-    return (
-        count.hops * device.hop_cycles
-        + count.stages * device.stage_cycles
-        + count.serial_bytes / device.link_bytes_per_cycle
-    )
+def _roomy(mesh: Mesh) -> Mesh:
+    return replace(mesh, device=replace(mesh.device, sram_bytes=ROOMY))
 
 
-def _busy_share(made: Recipe, shapes: Shapes) -> float:
+def _busy(made: Recipe, shapes: Shapes) -> float:
     """The share of cores with some of the weights: the matrix cut both ways, ragged ends padded."""
     tile = made.schedule.buffers[made.inputs[1][0]].tile
     rows, cols = made.schedule.mesh.shape
@@ -127,3 +110,71 @@ def _errors(made: dict[str, Recipe], shapes: Shapes, dtype: str) -> Iterator[tup
     for name, found in made.items():
         got = run(found, operands, executor()).gather().double()
         yield name, float((got - exact).abs().max() / exact.abs().max())
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One step of a decoder in a phase: its counts, the routes that it needs, its price, its verdict by letter."""
+
+    phase: str
+    name: str
+    rounds: int
+    stages: int
+    hops: int
+    routes: int
+    sram_peak_bytes: int
+    cycles: float  # predicted on the wafer
+    verdict: dict[str, bool]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all four letters are kept."""
+        return all(self.verdict.values())
+
+
+def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
+    """The operations of one decode layer, of the head, and, with `tokens` a row, of one prefill layer."""
+    mesh = block.mesh
+    roomy = replace(block, mesh=_roomy(mesh))
+    head = replace(decode.head_block(block), mesh=_roomy(decode.head_block(block).mesh))
+    square = replace(roomy, mesh=roomy.mesh.square())
+    phases = {
+        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries)],
+        "head": [(head, decode.head, (1,))],
+        "prefill": [(square, *step) for step in prefill.layer(tokens)] if tokens else [],
+    }
+    return [
+        _operation(phase, step, block)
+        for phase, parts in phases.items()
+        for own, part, args in parts
+        for step in _steps(schedule(part, own, *args))
+    ]
+
+
+def _steps(whole: Schedule) -> Iterator[Schedule]:
+    """The runs of rounds that carry one label, as schedules of their own."""
+    for label, rounds in groupby(whole.rounds, key=lambda round_: round_.label):
+        yield replace(whole, name=label, rounds=tuple(rounds))
+
+
+def _operation(phase: str, step: Schedule, block: Block) -> Operation:
+    counted, cost = account(step), price(step)
+    limits = replace(step.mesh, device=block.mesh.device)
+    return Operation(
+        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
+        cost.cycles, verdict(counted, limits, cost.routes, _busy_share(step, block)),
+    )  # fmt: skip
+
+
+HEADS = ("qkv", "bias", "head norm", "rope", "scores", "softmax", "attention", "output projection")
+FFN = ("gate and up", "silu", "down")
+
+
+def _busy_share(step: Schedule, block: Block) -> float:
+    """The share of the columns that hold some of the width which the operation cuts along x, or of the rows."""
+    rows, cols = step.mesh.shape
+    if step.name in HEADS:
+        return busy_share(block.shape.head_dim // 2, cols)
+    if step.name in FFN:
+        return busy_share(block.shape.intermediate_size, cols)
+    return busy_share(block.shape.hidden_size, rows)

@@ -12,14 +12,15 @@ DtypeError, SramError or BackendError before anything runs.
 from __future__ import annotations
 
 import ast
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from wafer_triton.count.account import account
+from wafer_triton.cost.price import Prediction, price
+from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.emulate.executor import Executor
@@ -28,6 +29,7 @@ from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
+from wafer_triton.schedule.rounds import Schedule
 
 Operand = Tensor | MeshTensor
 
@@ -37,7 +39,7 @@ class How(TypedDict, total=False):
 
     `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
     "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto",
-    "persistent" or "rounds" (see `TritonExecutor`). `record`: return (result, Account) of the run.
+    "persistent" or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run.
     """
 
     mesh: Any
@@ -45,6 +47,23 @@ class How(TypedDict, total=False):
     backend: str | None
     launch: str
     record: bool
+
+
+@dataclass(frozen=True)
+class Record(Account):
+    """The account of a run, and what its rounds are predicted to take on the wafer."""
+
+    predicted: Prediction | None = None
+
+    @classmethod
+    def of(cls, schedule: Schedule, launches: tuple[str, ...] = ()) -> Record:
+        """The record of one run of a schedule, which took these kernel launches."""
+        counted = {one.name: getattr(account(schedule), one.name) for one in fields(Account)}
+        predicted = Prediction.of(price(schedule), schedule.mesh.device)
+        return cls(**counted | {"launches": launches}, predicted=predicted)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.predicted}"
 
 
 _KEYWORDS = tuple(How.__annotations__)
@@ -138,7 +157,7 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     where = executor(backend, exchange, str(tensors[0].device), launch=launch)
     result, launches = _run(made, operands, where)
     value = result if isinstance(first, MeshTensor) else _whole(result)
-    return (value, replace(account(made.schedule), launches=launches)) if how.get("record") else value
+    return (value, Record.of(made.schedule, launches)) if how.get("record") else value
 
 
 def _agree(name: str, tensors: list[Tensor]) -> None:

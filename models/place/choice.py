@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.model_presets import ModelSizes
+from wafer_triton.cost.layers import best_groups
 from wafer_triton.cost.search import plan
-from wafer_triton.cost.steps import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import accumulator
@@ -87,7 +86,7 @@ def _with_trees(block: Block) -> Block:
     """The block with the K-tree that is fastest on its square mesh, unless one is given."""
     if block.groups is not None:
         return block
-    return replace(block, groups=best_groups(block.mesh.shape[0], constants(block.mesh.device).in_decode()))
+    return replace(block, groups=best_groups(block.mesh.shape[0], constants(block.mesh.device).of("decode")))
 
 
 def _plans(
@@ -95,10 +94,9 @@ def _plans(
 ) -> Iterator[tuple[int, int]]:
     """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
 
-    The cost model places a model without the padding of heads to whole rotary pairs, in 16 bits and without a head, and
-    no prompt in chunks, so sides that it has no plan for come last.
+    The plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last.
     """
-    c, reason = config, None
+    reason = None
     sides, step = [], max(1, min(on.rows, on.cols) // SIDES)
     for side in range(step, min(on.rows, on.cols) + 1, step):
         try:
@@ -109,12 +107,8 @@ def _plans(
         sides.append(side)
     if not sides:
         raise MeshError(f"no mesh of {on.name} holds {config.name}; take a larger device ({reason})")
-    sizes = ModelSizes(
-        c.name, c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads, c.num_key_value_heads,
-        c.head_dim,
-    )  # fmt: skip
     try:
-        plans = plan(model=sizes, device=on, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
+        plans = plan(model=config, device=on, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
     except WaferError:
         plans = []
     yield from ((one.decode_mesh, one.prefill_mesh) for one in plans)

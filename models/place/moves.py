@@ -14,7 +14,10 @@ from itertools import count
 
 import numpy as np
 
-from wafer_triton.count.account import Account, account
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.price import Cost, Tally, tally
+from wafer_triton.count.account import Account
+from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.place.cuts import MATRICES, TURNED
@@ -23,12 +26,6 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.gemm import align
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
-
-
-@lru_cache(maxsize=512)
-def account_of(made: Schedule) -> Account:
-    """The account of a schedule, counted once."""
-    return account(made)
 
 
 def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
@@ -88,8 +85,8 @@ def blocks_of(size: int, cores: int) -> Index:
 
 
 @lru_cache(maxsize=256)
-def matrix(name: str, decode: Block, prefill: Block) -> tuple[Account, ...]:
-    """The account of every step that takes a buffer of weights from decode's place to prefill's, or back."""
+def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
+    """The tally of every step that takes a buffer of weights from decode's place to prefill's, or back."""
     one, two, c = decode.mesh, prefill.mesh, decode.shape
     pairs, heads = c.head_dim // 2, 2 * decode.all_heads
     across, each = {  # along x there are so many units, of so many elements for every one along y
@@ -120,16 +117,16 @@ def matrix(name: str, decode: Block, prefill: Block) -> tuple[Account, ...]:
     return tuple(steps)
 
 
-def weights(decode: Block, prefill: Block) -> Account:
-    """The account of moving all layers' weights from one phase's place to the other's."""
+def weights(decode: Block, prefill: Block) -> Tally:
+    """The tally of moving all layers' weights from one phase's place to the other's."""
     c = decode.shape
     names = ["norm", "norm", *MATRICES] + ["bqkv"] * c.qkv_bias + ["qk_norm"] * c.qk_norm
-    layer = sum((step for name in names for step in matrix(name, decode, prefill)), Account())
+    layer = sum((step for name in names for step in matrix(name, decode, prefill)), Tally())
     return layer * c.num_hidden_layers
 
 
-def cache(decode: Block, prefill: Block, source: Index, target: Index) -> Account:
-    """The account of moving a prompt's keys and values from rows `source` of prefill to rows `target` of decode."""
+def cache(decode: Block, prefill: Block, source: Index, target: Index) -> Tally:
+    """The tally of moving a prompt's keys and values from rows `source` of prefill to rows `target` of decode."""
     one, two, c = prefill.mesh, decode.mesh, decode.shape
     (rows, cols), (f_rows, f_cols), half = _sides(one, two), one.fold, c.head_dim // 2
     each, steps = 2 * c.num_key_value_heads, []
@@ -140,11 +137,11 @@ def cache(decode: Block, prefill: Block, source: Index, target: Index) -> Accoun
     if (source != target * f_rows).any():
         grid = _grid(one, rows, two.cols, (f_rows, 1))
         steps.append(_moved(grid, "y", source, target * f_rows, each * -(-half // two.cols), decode.dtype))
-    return sum(steps, Account()) * (2 * c.num_hidden_layers)
+    return sum(steps, Tally()) * (2 * c.num_hidden_layers)
 
 
-def _moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Account:
-    """The account of units moving along an axis; as many as always go together are one."""
+def _moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Tally:
+    """The tally of units moving along an axis; as many as always go together are one."""
     together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
     unit = int(np.gcd.reduce(together))
     return _sliced(numel * unit, lambda part: redistribute(grid, axis, source[::unit], target[::unit], part, dtype))
@@ -174,18 +171,25 @@ def skewed_schedule(mesh: Mesh, numel: int, dtype: str) -> Schedule:
     return b.build()
 
 
-def _sliced(numel: int, build: Callable[[int], Schedule]) -> Account:
-    """The account of moving `numel` elements a tile, in as many equal slices as fit the SRAM at once."""
+def _sliced(numel: int, build: Callable[[int], Schedule]) -> Tally:
+    """The tally of moving `numel` elements a tile, in as many equal slices as fit the SRAM at once."""
     slices = 1
     while True:
         try:
-            return account_of(build(-(-numel // slices))) * slices
+            return tally(build(-(-numel // slices))) * slices
         except SramError:
             slices *= 2
 
 
-def between(one: Mesh, two: Mesh, size: int) -> Account:
-    """The account of `size` bytes a core going from a region to the place of another, every core to its counterpart."""
+def between(one: Mesh, two: Mesh, size: int) -> Tally:
+    """The tally of `size` bytes a core going from a region to the place of another, every core to its counterpart."""
     hops = sum(abs(a - b) for a, b in zip(one.origin, two.origin, strict=True))
     cores = min(one.cores, two.cores)
-    return Account(1, 1, hops, cores, cores * size * hops, size) if hops else Account()
+    if not hops:
+        return Tally()
+    c, words = constants(one.device), -(-size // WORD_BYTES)
+    cycles = c.stage_cycles + words * c.word_cycles + hops * c.hop_cycles  # as a multicast's circuit is priced
+    cost = Cost(
+        cycles, link_cycles=words * c.word_cycles, rounds=1, stages=1, hops=hops, link_bytes=cores * size * hops
+    )
+    return Tally(Account(1, 1, hops, cores, cores * size * hops, size), cost)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from wafer_triton.count.account import Account
+from wafer_triton.cost.price import Tally
 from wafer_triton.models.place import moves as replacement
 from wafer_triton.models.place.cuts import PlacedWeights, Tiles, layer_tiles, sources
 from wafer_triton.models.place.regions import Placement
@@ -45,25 +45,25 @@ class Phases:
             to.copy_(self._kept[layer, kind][name].reshape(to.shape))
         return self._kept[layer, kind].get("bqkv")
 
-    def enter(self, phase: str) -> Account:
-        """The account of bringing all weights into place for "prefill" or "decode"; nothing if they are."""
+    def enter(self, phase: str) -> Tally:
+        """The tally of bringing all weights into place for "prefill" or "decode"; nothing if they are."""
         if phase == self.phase:
-            return Account()
+            return Tally()
         self.phase = phase
         return replacement.weights(self.placement.decode, self.placement.prefill) + self._between
 
-    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Account:
-        """The account of bringing a prompt's keys and values from where prefill left them into the cache of decode."""
+    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Tally:
+        """The tally of bringing a prompt's keys and values from where prefill left them into the cache of decode."""
         lies = [(part.position >= 0).nonzero()[:, 0] for part in parts]
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
         rows = torch.cat(lies)[order].numpy()
         return replacement.cache(self.placement.decode, self.placement.prefill, rows, cache.row_of(len(rows)))
 
     @cached_property
-    def _between(self) -> Account:
+    def _between(self) -> Tally:
         """The way of the weights between the regions of the two phases, where these are not the same."""
         homes = {name: region for region in self.placement.prefill_regions for name in region.blocks}
-        total = Account()
+        total = Tally()
         for region in self.placement.regions:
             held = sum(size for name, size in region.sram_by_buffer.items() if name.startswith("w"))
             for name in region.blocks:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from wafer_triton.errors import MeshError, SramError
+from wafer_triton.cost.layers import sketched
+from wafer_triton.cost.phases import Sketch
+from wafer_triton.errors import MeshError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.place.cuts import KINDS
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.block import Block, schedule
+from wafer_triton.schedule.block import Block, Part
 
 PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
 
@@ -37,7 +39,14 @@ def decode_need(block: Block, kind: str) -> sram.Need:
         "ffn": ((d.ffn,),),
         "head": ((d.head, block.batch),),
     }
-    return sram.need(schedule(make, block, *args) for make, *args in made[kind])
+    return sram.need(_checked(make, block, *args) for make, *args in made[kind])
+
+
+def _checked(part: Part, block: Block, *args: int) -> Sketch:
+    """A part of a decoder, sketched; SramError if it does not fit a core."""
+    sketch = sketched(part, block, *args)
+    sram.check(sketch.build(draft=True))
+    return sketch
 
 
 def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
@@ -52,7 +61,7 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
 def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need | str:
     """The need, or why it is too much: that takes as long to find out."""
     try:
-        return sram.need([schedule(PREFILL[kind], block, tokens, past)])
+        return sram.need([_checked(PREFILL[kind], block, tokens, past)])
     except SramError as error:
         return str(error)
 
@@ -78,7 +87,20 @@ class Placement:
         A head that does not fit one region gets a larger one, a whole multiple of it. Regions fill the device in rows,
         to and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it
         names the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
+
+        Prefill has the second buffer of partial sums if that costs neither a chunk nor a region.
         """
+        tokens, single = cls._laid_out(decode, replace(prefill, overlap=False), max_prompt)
+        try:
+            as_many, double = cls._laid_out(decode, prefill, max_prompt)
+        except WaferError:
+            return single
+        regions = (len(single.regions), len(single.prefill_regions))
+        return double if (len(double.regions), len(double.prefill_regions)) == regions and as_many == tokens else single
+
+    @classmethod
+    def _laid_out(cls, decode: Block, prefill: Block, max_prompt: int) -> tuple[int, Placement]:
+        """The tokens that a row takes at once, and the placement of these very blocks."""
         head, shared = decode_blocks.head_block(decode), prefill.mesh == decode.mesh.square()
         tokens = _first(lambda one: all(_alone(decode, prefill, kind, *one) for kind in KINDS), prefill, max_prompt)
         if tokens is None:
@@ -95,7 +117,7 @@ class Placement:
         regions = _regions(decode.mesh, kinds, decode.shape.num_hidden_layers, head)
         alone = {kind: both[kind][1] for kind in KINDS}
         apart = regions if shared else _regions(prefill.mesh, alone, decode.shape.num_hidden_layers, head)
-        return cls(decode, prefill, head, regions, apart)
+        return tokens, cls(decode, prefill, head, regions, apart)
 
     def chunk(self, count: int) -> int:
         """How many tokens a row takes at once of a prompt of `count`; SramError names the longest prompt that fits."""

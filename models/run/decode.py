@@ -9,12 +9,11 @@ from functools import partial
 import torch
 from einops import rearrange
 
-from wafer_triton.count.account import Account
+from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.steps import Step, Tables
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, head_tiles, layer_tiles
-from wafer_triton.models.place.moves import account_of
 from wafer_triton.models.run.prefill import Progress, silent
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
@@ -121,7 +120,7 @@ class Decode:
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()
         attends = [self.attend[one] for one in active]
-        self.account = sum(map(account_of, (*self.fixed, *attends, *appends.values())), Account())
+        self.tally = sum(map(tally, (*self.fixed, *attends, *appends.values())), Tally())
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
     def step(self, active: tuple[int, ...]) -> None:
@@ -180,9 +179,9 @@ class Head:
         for name, tiles in head_tiles(weights, self.block).items():
             self.memory[name].copy_(tiles.reshape(self.memory[name].shape))
 
-    def account(self, tokens: int) -> Account:
-        """Rounds, hops and bytes of so many tokens at once."""
-        return account_of(schedule(blocks.head, self.block, tokens))
+    def tally(self, tokens: int) -> Tally:
+        """Counts and predicted cost of so many tokens at once."""
+        return tally(schedule(blocks.head, self.block, tokens))
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [tokens, vocab] of x [tokens, width]."""

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from einops import rearrange
 
-from wafer_triton.count.account import Account
+from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import KINDS, Tiles
-from wafer_triton.models.place.moves import account_of
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
@@ -77,12 +76,12 @@ class Prefill:
         self.programs: dict[tuple[str, int, int], Program] = {}
         self.scratch: dict[Buffer, torch.Tensor] = {}
 
-    def account(self, parts: Sequence[Chunk]) -> Account:
-        """Rounds, hops and bytes of a prompt through all layers."""
-        total = Account()
+    def tally(self, parts: Sequence[Chunk]) -> Tally:
+        """Counts and predicted cost of a prompt through all layers."""
+        total = Tally()
         for part in parts:
-            total += account_of(schedule(prefill_blocks.attention, self.block, part.tokens, part.past))
-            total += account_of(schedule(prefill_blocks.ffn, self.block, part.tokens, 0))
+            total += tally(schedule(prefill_blocks.attention, self.block, part.tokens, part.past))
+            total += tally(schedule(prefill_blocks.ffn, self.block, part.tokens, 0))
         return total * self.block.shape.num_hidden_layers
 
     def run(

@@ -14,12 +14,12 @@ from wafer_triton.count.runs import kind, runs
 from wafer_triton.count.traffic import RunTraffic, Traffic
 from wafer_triton.device import device
 from wafer_triton.mesh import Mesh
-from wafer_triton.recipes import recipe
 from wafer_triton.schedule import decode, gemm, prefill, reduce
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
+from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Round, Schedule
 from wafer_triton.shapes import shape_of
 

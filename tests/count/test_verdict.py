@@ -5,14 +5,14 @@ import json
 import pytest
 
 from wafer_triton.cli.main import main
+from wafer_triton.compare import decoder_layer as layer
 from wafer_triton.mesh import as_mesh
-from wafer_triton.models.random import config_of
-from wafer_triton.models.verdict import layer
 from wafer_triton.schedule.block import Block
+from wafer_triton.shapes import shape_of
 
 
 def operations(side, entries=32, tokens=0, device="wse2", dtype="fp16"):
-    block = Block(config_of("smollm2-135m"), as_mesh(side, device), dtype, entries=entries)
+    block = Block(shape_of("smollm2-135m"), as_mesh(side, device), dtype, entries=entries)
     return {(one.phase, one.name): one for one in layer(block, tokens)}
 
 
@@ -41,7 +41,7 @@ def test_command_line(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--model", "smollm3-135m"], "did you mean 'smollm2-135m'"),
+        (["--model", "smollm3-135m"], "nearest: smollm2-135m"),
         (["--model", "smollm2-135m", "--mesh", "751"], "leaves device wse2"),
         (["--model", "smollm2-135m", "--context", "0"], "'0' is not a whole number"),
     ],

@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict
 
 from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, count, option, size, tell
+from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import PRESETS
 
 LABELS = {"name": "operation", "verdict": "PLMR", "cycles": "predicted cycles"}
@@ -24,7 +25,7 @@ def compare(args: argparse.Namespace) -> int:
     else:
         rows = compare.compare_gemv(args.mesh, args.k, args.n, **common)
     records = [asdict(row) for row in rows]
-    notes = [compare.PLMR]
+    notes = [PLMR]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed, on so large a mesh --values does")
     answer = {"mesh": args.mesh, "device": args.device, "rows": records}
@@ -33,16 +34,15 @@ def compare(args: argparse.Namespace) -> int:
 
 def check(args: argparse.Namespace) -> int:
     """a PLMR verdict for every operation of a decoder layer on a device"""
-    from wafer_triton.compare import PLMR
+    from wafer_triton.compare import decoder_layer
     from wafer_triton.draw import tables
     from wafer_triton.mesh import as_mesh
-    from wafer_triton.models.random import config_of
-    from wafer_triton.models.verdict import layer
     from wafer_triton.schedule.block import Block
+    from wafer_triton.shapes import shape_of
 
     mesh = as_mesh(args.mesh, args.device)
-    block = Block(config_of(args.model), mesh, args.dtype, entries=-(-args.context // mesh.rows))
-    operations = layer(block, -(-args.prompt // mesh.square().shape[0]) if args.prompt else 0)
+    block = Block(shape_of(args.model), mesh, args.dtype, entries=-(-args.context // mesh.rows))
+    operations = decoder_layer(block, -(-args.prompt // mesh.square().shape[0]) if args.prompt else 0)
     records = [asdict(operation) for operation in operations]
     answer = {"model": args.model, "mesh": str(mesh), "operations": records}
     return tell(args, answer, tables.records(records, labels=LABELS), PLMR)

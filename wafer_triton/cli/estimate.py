@@ -66,7 +66,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
     """
     if "model" not in options:
         return options
-    from wafer_triton.cost.model_presets import ModelSizes
+    from wafer_triton.shapes import of_sizes
 
     sizes = {name: options.pop(name) for name in ("dim", "ffn", "heads", "kv_heads", "layers")}
     if options["model"] is not None:
@@ -78,7 +78,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"give --model, or the sizes of one: {', '.join(missing)} missing")
     sizes["kv_heads"] = sizes["heads"] if sizes["kv_heads"] is None else sizes["kv_heads"]
     sizes["layers"] = 1 if sizes["layers"] is None else sizes["layers"]
-    return options | {"model": ModelSizes("model of the given sizes", **sizes)}
+    return options | {"model": of_sizes(*(sizes[name] for name in ("dim", "ffn", "heads", "kv_heads", "layers")))}
 
 
 def _title(subject: str, options: dict[str, Any]) -> str:

@@ -65,6 +65,7 @@ def generate(args: argparse.Namespace) -> int:
         prefill_mesh=model.placement.prefill.mesh,
         regions=model.regions,
         account=model.account(),
+        predicted={phase: prediction.as_json() for phase, prediction in model.predicted().items()},
         load_seconds=loaded - begun,
         prefill_seconds=prefilled - loaded,
         decode_seconds=ended - prefilled,

@@ -9,12 +9,14 @@ routing stage (WaferLLM, OSDI'25, section 3).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from math import ceil
 from weakref import WeakKeyDictionary
 
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, Product, phases
+from wafer_triton.count.account import Account, account
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
 from wafer_triton.schedule import sram
@@ -133,3 +135,58 @@ def product_cycles(p: Product, c: Constants, in_rounds: bool) -> float:
         return p.heads * p.k * groups
     group = p.m * c.mac_cycles_fp32 if wide else ceil(p.m / c.gemm_lanes) * c.gemm_group_cycles
     return p.heads * p.k * (c.k_step_cycles + p.n * (c.row_cycles + group))
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What schedules did, counted, beside what the same rounds are predicted to take; `+` and `*` as of both."""
+
+    account: Account = field(default_factory=Account)
+    cost: Cost = field(default_factory=Cost)
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.account + other.account, self.cost + other.cost)
+
+    def __mul__(self, times: int) -> Tally:
+        return Tally(self.account * times, self.cost * times)
+
+
+@lru_cache(maxsize=512)
+def tally(schedule: Schedule) -> Tally:
+    """The tally of a schedule, made once."""
+    return Tally(account(schedule), price(schedule))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Time and energy on the wafer that the cost model predicts; never an emulation's.
+
+    `cycles` in all, of them `compute_cycles` in local operations and `communication_cycles` waiting for data;
+    `seconds` by the device's clock; of a model's phase tokens per second, and joules per token at the device's power.
+    """
+
+    cycles: float
+    compute_cycles: float
+    communication_cycles: float
+    seconds: float
+    tokens_per_second: float | None = None
+    joules_per_token: float | None = None
+
+    @classmethod
+    def of(cls, cost: Cost, device: Device, tokens: int | None = None) -> Prediction:
+        """The prediction of a cost on a device, for so many tokens."""
+        seconds = cost.cycles / device.clock_hz
+        whole = cls(cost.cycles, cost.compute_cycles, cost.communication_cycles, seconds)
+        if not tokens or not seconds:
+            return whole
+        return replace(
+            whole, tokens_per_second=tokens / seconds, joules_per_token=seconds * device.power_watts / tokens
+        )
+
+    def as_json(self) -> dict[str, float]:
+        """Every number that there is."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        shares = f"{self.compute_cycles:,.4g} compute, {self.communication_cycles:,.4g} communication"
+        return f"predicted on the wafer: {self.cycles:,.4g} cycles ({shares}), {self.seconds * 1e6:,.4g} us"

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from wafer_triton.cost.price import Prediction, price
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.elision import Elision
 from wafer_triton.emulate.steps import Launch, Memory, Planner, Step, Tables
@@ -189,6 +190,11 @@ class Program:
         """What one `run` launches, each kind once with its number; empty where the executor launches no kernels."""
         launches = Counter(step.what for step in self.steps if isinstance(step, Launch))
         return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
+
+    @property
+    def predicted(self) -> Prediction:
+        """What one `run` is predicted to take on the wafer, by the price of the schedule."""
+        return Prediction.of(price(self.schedule), self.schedule.mesh.device)
 
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""

@@ -102,7 +102,8 @@ class TorchExecutor(Executor):
         if all(exchange.recv.ndim == 1 for exchange, _ in pairs):
             views = [self._views(memory, exchange, exchange.src) for exchange, _ in pairs]
             moves = [(view[0], view[1]) for view in views if view is not None and view[2] is None]
-            return (lambda: [target.add_(source) for target, source in moves]) if len(moves) == len(pairs) else None
+            if len(moves) == len(pairs):
+                return lambda: [target.add_(source) for target, source in moves]
         home = [replace(exchange, dst=exchange.src) for exchange, _ in pairs]
         sent, got = self._ends(memory, home, Place(home[0].src))
         acc = _flat(memory, pairs[0][0].src)
