@@ -108,7 +108,7 @@ class DecoderConfig(DecoderShape):
         return rotary.inv_freq(self.rope_theta, self.head_dim, self.rope_scaling, length)
 
 
-def param_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+def param_shapes(config: DecoderShape) -> dict[str, tuple[int, ...]]:
     """Every parameter by its Hugging Face name; a projection is (out_features, in_features)."""
     width, ffn = config.hidden_size, config.intermediate_size
     q_width, kv_width = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))

@@ -17,7 +17,7 @@ from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import decode, gemm, prefill, reduce
-from wafer_triton.schedule.block import Block, schedule
+from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.schedule.rounds import Schedule
 
@@ -138,7 +138,7 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     roomy = replace(block, mesh=_roomy(mesh))
     head = replace(decode.head_block(block), mesh=_roomy(decode.head_block(block).mesh))
     square = replace(roomy, mesh=roomy.mesh.square())
-    phases = {
+    phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
         "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries)],
         "head": [(head, decode.head, (1,))],
         "prefill": [(square, *step) for step in prefill.layer(tokens)] if tokens else [],

@@ -1,11 +1,13 @@
 """The PLMR verdict of every operation of a decoder layer."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from wafer_triton.cli.main import main
 from wafer_triton.compare import decoder_layer as layer
+from wafer_triton.device import device
 from wafer_triton.mesh import as_mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.shapes import shape_of
@@ -27,7 +29,9 @@ def test_each_letter_can_be_lost():
     assert not operations(96)["decode", "scores"].verdict["P"]  # 32 rotary pairs on 96 columns
     assert not operations(32, tokens=1)["prefill", "scores"].verdict["L"]  # GEMM-T reduces in every round
     assert not operations(16, entries=2000)["decode", "scores"].verdict["M"]
-    assert not operations(64, tokens=1)["prefill", "scores"].verdict["R"]
+    few = replace(device("wse2"), routes=4)
+    assert not operations(16, tokens=1, device=few)["prefill", "scores"].verdict["R"]
+    assert operations(64, tokens=1)["prefill", "scores"].verdict["R"]  # its chains need the routes to neighbours alone
     assert operations(8, tokens=1, device="blackhole")["prefill", "scores"].verdict["R"]  # packets need no routes
 
 

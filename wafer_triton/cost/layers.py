@@ -106,8 +106,9 @@ def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     mesh = block.mesh
     if part.family == "decode":
         return _routes_of(part, mesh, block.groups, block.policy, block.batch, args, block.shape.qk_norm)
-    small = Mesh(*(min(side, _PART_OF_A_MESH) for side in (mesh.rows, mesh.cols)), mesh.device).square()
-    return _routes_of(part, small, None, None, 1, (1,) * len(args), block.shape.qk_norm)
+    rows, cols = (min(side, _PART_OF_A_MESH) for side in (mesh.rows, mesh.cols))
+    small = Mesh(rows, cols, mesh.device).square()
+    return _routes_of(part, small, None, None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
 
 
 @lru_cache(maxsize=1024)

@@ -46,7 +46,7 @@ def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Cons
         macs=tm * tk * tn,
         sram_bytes=BYTES[dtype] * (tm * tk + tk * tn + tm * tn),
     )
-    return phase_cost(one, c, relayed=True) + Cost(routes=crowd, sram_peak_bytes=held * one.fold)
+    return phase_cost(one, c, by_cores=True) + Cost(routes=crowd, sram_peak_bytes=held * one.fold)
 
 
 def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
@@ -72,7 +72,7 @@ def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -
     )
     back = Phase("circuit", stages=1, hops=length - 1, busiest_words=words, mean_words=words)
     parts = [local] + ([reduce, back] if length > 1 else [])
-    priced = sum((phase_cost(part, c, relayed=True) for part in parts), Cost())
+    priced = sum((phase_cost(part, c, by_cores=True) for part in parts), Cost())
     return priced + Cost(routes=levels or 1, sram_peak_bytes=held)
 
 

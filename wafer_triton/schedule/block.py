@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
@@ -144,25 +144,22 @@ class Block:
         b.round(turned, *more, label="rope")
 
 
-class Part(Protocol):
-    """A function that adds the rounds of a part of a decoder; `title` and `family` are its schedule's."""
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a decoder: what adds its buffers and rounds to a builder, and its schedule's title and family."""
 
+    adds: Callable[..., None]  # of a builder, a block and whole numbers
     title: str
     family: str
 
     def __call__(self, b: Builder, block: Block, *args: int) -> None:
         """Add the buffers and rounds."""
+        self.adds(b, block, *args)
 
 
-def part(title: str, family: str = "kernel") -> Callable[[Any], Part]:
+def part(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], Part]:
     """Make the decorated function a `Part`."""
-
-    def mark(adds: Any) -> Part:
-        adds.title, adds.family = title, family
-        marked: Part = adds
-        return marked
-
-    return mark
+    return lambda adds: Part(adds, title, family)
 
 
 @lru_cache(maxsize=1024)

@@ -158,10 +158,11 @@ def reduce(
     if root is not None and np.ndim(root):
         root = b.roots(np.asarray(root, np.int64))
         groups = () if groups is None else groups
-    if root is not None and np.ndim(root):
+    place: int | Index
+    if isinstance(root, np.ndarray) and root.ndim:
         if algorithm != "ktree" or groups:
             raise MeshError(f"{b.name}: roots that differ from line to line are reached by chains, without groups")
-        place: int | Index = np.asarray(root)
+        place = root
         stages = _chains(b.mesh.length(axis), place.tobytes())
     else:
         own = None if root is None else int(np.asarray(root))
@@ -244,12 +245,14 @@ def all_reduce(
     """
     if algorithm in ("ring", "star") and groups is not None:
         raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
-    if algorithm in ("ring", "star"):
-        assert isinstance(acc, str), f"{algorithm} takes the first slot of a buffer"
+    if algorithm in ("ring", "star") and not isinstance(acc, str):
+        raise MeshError(f"all-reduce algorithm {algorithm!r} takes the first slot of a buffer; use a tree")
     if algorithm == "ring":
+        assert isinstance(acc, str)
         ring_all_reduce(b, acc, axis, op=op, label=label)
         return
     if algorithm == "star":
+        assert isinstance(acc, str)
         root: int | Index = star(b, acc, axis, op=op, label=label)
     else:
         root = reduce(b, acc, axis, op=op, algorithm=algorithm, groups=groups, label=label)
