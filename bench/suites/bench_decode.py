@@ -19,10 +19,10 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.place.regions import head_block
 from wafer_triton.models.random import config_of
 from wafer_triton.models.run.decode import Decode, Head
 from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.decode import head_block
 
 STEPS = 24
 SMALL = DecoderConfig(

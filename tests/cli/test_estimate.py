@@ -54,7 +54,10 @@ def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
 
 def test_the_title_says_what_was_asked(run):
     title = run(DECODE)[1].splitlines()[0]
-    assert title == "decode, predicted on the wafer: model llama2-13b, mesh 540, device wse2, context 4,096 tokens"
+    assert (
+        title
+        == "decode, predicted on the wafer: model llama2-13b, mesh 540, device wse2, context 4,096 tokens, program true"
+    )
     assert "model of the given sizes" in run("estimate kv --dim 64 --ffn 128 --heads 2 --mesh 16")[1]
 
 
@@ -66,7 +69,7 @@ def test_json_holds_full_numbers(run):
 
 
 def test_a_share_of_sram_bandwidth_is_called_so(run):
-    assert re.search(r"share of SRAM bandwidth +1\.\d+ %\n", run(DECODE)[1])
+    assert re.search(r"share of SRAM bandwidth +5\.\d+ %\n", run(DECODE)[1])
 
 
 def test_plans_have_units(run):

@@ -10,14 +10,17 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.cost import layers, steps
+from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.model_presets import MODELS, ModelSizes, model_sizes
+from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import price
 from wafer_triton.device import device
 from wafer_triton.draw.units import label
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import decode
+from wafer_triton.schedule.product import recipe
+from wafer_triton.shapes import MODELS, DecoderShape, shape_of
 
 
 def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kernel:
@@ -71,7 +74,7 @@ def test_rivals_say_what_was_assumed(rival: str) -> None:
 
 
 def test_kv_capacity_of_the_paper() -> None:
-    held = estimate.kv(device="wse2", model="llama3-8b", mesh=360)
+    held = estimate.kv(device="wse2", model="llama3-8b", mesh=360, program="measured")
     assert held.concat_tokens == pytest.approx(382, rel=0.02)
     assert held.shift_tokens == pytest.approx(137_548, rel=0.02)
     assert held.shift_tokens == 360 * held.concat_tokens
@@ -100,27 +103,40 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
     assert made.prefill_seconds == estimate.prefill(model="llama3-8b", mesh=660, tokens=355).seconds
 
 
-def test_one_layer_has_ten_all_reduces() -> None:
+@pytest.mark.parametrize("program, more", [("measured", 0), ("true", 0)])
+def test_one_layer_has_ten_all_reduces(program: str, more: int) -> None:
     on, c = Mesh(60, 60), constants(device("wse2"))
-    made = layers.decode_layer(MODELS["smollm2-135m"], on, 128, c)
-    assert sum(step.reduce.stages > 0 for step in made) == 10
+    block = layers.decode_block(shape_of("llama3-8b"), on, 128, c, program=program)
+    parts = [layers.sketched(part, block, *args) for part, args in decode.layer(block, 128)]
+    streams = [phase for part in parts for phase in phases(part) if phase.kind == "stream"]
+    assert sum(phase.times for phase in streams) == 10 + more
 
 
 def test_a_decode_step_is_the_gemv_that_runs() -> None:
-    from wafer_triton.cost import programs
+    on, c = Mesh(48, 48), constants(device("wse2")).of("decode")
+    block = layers.decode_block(shape_of("smollm2-135m"), on, 128, constants(on.device), program="measured")
+    steps, groups = layers.decode_steps(block, 128, constants(on.device)), layers.best_groups(48, c)
+    for name, k, n, axis in (("gate and up", 576, 2 * 1536, "y"), ("down", 1536, 576, "x")):
+        options = (("axis", axis), ("groups", groups), ("sums", "fp16"))
+        whole = price(recipe("gemv", on, "fp16", ((1, k), (k, n)), options).schedule, c)
+        assert steps[name].cycles == pytest.approx(whole.cycles, rel=1e-12)
 
-    on, c = Mesh(48, 48), constants(device("wse2")).in_decode()
-    made = {step.name: step for step in layers.decode_layer(MODELS["smollm2-135m"], on, 128, constants(on.device))}
-    whole = price(programs.gemv(on, 576, 2 * 1536, groups=steps.best_groups(48, c)), c)
-    assert made["gate and up"].cost.cycles == pytest.approx(whole.cycles, rel=1e-12)
-    down = price(programs.gemv(on, 1536, 576, groups=steps.best_groups(48, c), axis="x"), c)
-    assert made["down"].cost.cycles == pytest.approx(down.cycles, rel=1e-12)
+
+def test_the_measured_program_is_a_shape() -> None:
+    measured = shape_of("llama3-8b").measured()
+    assert (measured.num_attention_heads, measured.head_dim, measured.kv_width) == (1, 4096, 4096)
+    found = {program: estimate.decode(model="llama3-8b", mesh=360, context=4096, program=program)
+             for program in ("true", "measured")}  # fmt: skip
+    assert found["measured"].head_cycles == 0 < found["true"].head_cycles
+    assert {"rope", "kv shift"} <= found["true"].steps.keys() - found["measured"].steps.keys()
+    with pytest.raises(ShapeError, match="program 'paper': choose 'true', the model's own, or 'measured'"):
+        estimate.decode(model="llama3-8b", mesh=360, context=4096, program="paper")
 
 
 def test_presets_cover_the_models() -> None:
     assert {"llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b", "smollm2-135m"} <= set(MODELS)
-    assert MODELS["qwen3-0.6b"].width == 2048
-    assert MODELS["llama3-8b"].kv_width == 1024
+    assert shape_of("qwen3-0.6b").q_width == 2048
+    assert shape_of("llama3-8b").kv_width == 1024
 
 
 def write_config(folder: Path, **more: object) -> str:
@@ -139,8 +155,8 @@ def write_config(folder: Path, **more: object) -> str:
 
 def test_a_config_file_is_a_model(tmp_path: Path) -> None:
     path = write_config(tmp_path, num_key_value_heads=2)
-    assert model_sizes(path) == ModelSizes(tmp_path.name, 2, 64, 128, 4, 2)
-    assert model_sizes(str(tmp_path)) == model_sizes(path)
+    assert shape_of(path) == DecoderShape(64, 128, 2, 4, 2, 16, 0, name=tmp_path.name)
+    assert shape_of(str(tmp_path)) == shape_of(path)
     assert estimate.decode(model=path, mesh=8, context=32).layers == 2
 
 
@@ -168,14 +184,18 @@ def test_a_device_made_from_a_preset_keeps_its_constants() -> None:
         (
             lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096),
             SramError,
-            "smallest square mesh that can hold it is 99",
+            "the smallest mesh of these proportions that fits is 114x114",
         ),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=200_000),
             SramError,
-            "no mesh on wse2 can hold it",
+            "no mesh on the device fits",
         ),
-        (lambda: estimate.kv(model="llama2-13b", mesh=100), SramError, "smallest square mesh that can hold it is 114"),
+        (
+            lambda: estimate.kv(model="llama2-13b", mesh=100, program="measured"),
+            SramError,
+            "the smallest mesh of these proportions that fits is 114x114",
+        ),
         (lambda: estimate.energy(seconds=0, against_seconds=1), ShapeError, "seconds = 0 must be positive"),
         (lambda: estimate.energy(seconds=1, against="a10", against_seconds=1), DeviceError, "known: a100"),
     ],
@@ -190,14 +210,14 @@ def test_bad_input(call, error: type[WaferError], message: str) -> None:
     [
         ({"num_experts": 8}, "num_experts = 8: only dense decoders"),
         ({"attention_chunks": 4}, "unknown key 'attention_chunks'"),
-        ({"hidden_size": None}, "hidden_size missing"),
-        ({"hidden_size": -64}, "dim = -64 must be a whole number"),
-        ({"num_key_value_heads": 3}, "4 heads are no multiple of 3 kv_heads"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": -64}, "hidden_size = -64 must be a positive integer"),
+        ({"num_key_value_heads": 3}, "num_attention_heads = 4 is not a multiple of num_key_value_heads = 3"),
     ],
 )
 def test_a_bad_config_file(tmp_path: Path, more: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        model_sizes(write_config(tmp_path, **more))
+        shape_of(write_config(tmp_path, **more))
 
 
 GEMM_KEYS = "cycles compute_cycles communication_cycles rounds hops routes sram_peak_bytes seconds"

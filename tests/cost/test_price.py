@@ -9,23 +9,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafer_triton import estimate
-from wafer_triton.cost import programs, steps
+from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import Cost, price
+from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, multicast
-from wafer_triton.schedule.reduce import all_reduce, reduce
+from wafer_triton.schedule.gemm import RINGS
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import all_reduce, reduce, two_level
 from wafer_triton.schedule.ring import ring_position
-from wafer_triton.schedule.rounds import Cores, Slot
+from wafer_triton.schedule.rounds import Cores, Schedule, Slot
+from wafer_triton.shapes import DecoderShape
 
 T_R = 2  # cycles of a ramp between router and core
 HPDC = Constants(hop_cycles=1, word_cycles=1, stage_cycles=2 * T_R + 1, round_cycles=2 * T_R + 1)
 ROOMY = replace(device("wse2"), sram_bytes=2**30, routes=None)
 SIZES = [(4, 3), (8, 4), (16, 64), (64, 5), (512, 256)]  # cores, words
+
+
+def gemm(on: Mesh, m: int, k: int, n: int, dtype: str = "fp16", algorithm: str = "mesh") -> Schedule:
+    """A product as it was measured: weights skewed by the host, sums in the tiles' dtype."""
+    options = (("algorithm", algorithm), ("skew", "host"), ("sums", dtype))
+    return recipe("gemm", on, dtype, ((m, k), (k, n)), options).schedule
+
+
+def gemv(on: Mesh, k: int, n: int, dtype: str = "fp16", groups: tuple | None = None) -> Schedule:
+    return recipe("gemv", on, dtype, ((1, k), (k, n)), (("groups", groups), ("sums", dtype))).schedule
 
 
 def builder(rows: int, cols: int, words: int = 1) -> Builder:
@@ -84,36 +100,60 @@ def test_two_phase_pays_two_words_a_word() -> None:
 @pytest.mark.parametrize("algorithm", ["mesh", "cannon", "summa", "allgather"])
 def test_what_is_priced_is_what_runs(algorithm: str) -> None:
     on, n = Mesh(6, 6), 12
-    schedule = programs.gemm(on, n, n, n, "fp32", algorithm)
+    made = gemm(on, n, n, n, "fp32", algorithm)
     a, b = torch.randint(-4, 5, (2, n, n)).float()
     cut = {name: one.view(6, 2, 6, 2).transpose(1, 2).reshape(6, 6, 4) for name, one in (("a", a), ("b", b))}
     if algorithm in ("mesh", "cannon"):  # the host skews B along the ring
-        order = programs._SHIFTED[algorithm]
+        order = RINGS[algorithm]
         position = ring_position(6, order)
         rows = np.argsort(position)[(position[:, None] + position) % 6]
         cut["b"] = cut["b"][torch.from_numpy(rows), torch.arange(6)]
-    program = TorchExecutor().bind(schedule, cut)
+    program = TorchExecutor().bind(made, cut)
     program.run()
     c = program.read("c").view(6, 6, 2, 2).transpose(1, 2).reshape(n, n)
     torch.testing.assert_close(c, a @ b, rtol=0, atol=0)
     found = estimate.gemm(mesh=on, m=n, k=n, n=n, dtype="fp32", algorithm=algorithm)
     c0 = constants(on.device)
-    assert found.cycles == price(schedule).cycles + c0.kernel_cycles
+    assert found.cycles == price(made).cycles + c0.kernel_cycles
 
 
 def test_what_is_priced_is_what_runs_gemv() -> None:
     on = Mesh(8, 6)
-    schedule = programs.gemv(on, 16, 12, "fp32", groups=(3,))
+    made = gemv(on, 16, 12, "fp32", groups=(3,))
     x, w = torch.randint(-4, 5, (16,)).float(), torch.randint(-4, 5, (16, 12)).float()
     given_ = {
         "x": x.view(8, 1, 2).expand(8, 6, 2),
         "w": w.view(8, 2, 6, 2).transpose(1, 2).reshape(8, 6, 4),
     }
-    program = TorchExecutor().bind(schedule, given_)
+    program = TorchExecutor().bind(made, given_)
     program.run()
     torch.testing.assert_close(program.read("y")[0].flatten(), x @ w, rtol=0, atol=0)
     found = estimate.gemv(mesh=on, k=16, n=12, dtype="fp32", groups=3)
-    assert found.cycles == price(schedule).cycles + constants(on.device).kernel_cycles
+    assert found.cycles == price(made).cycles + constants(on.device).kernel_cycles
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 17, 24])
+@pytest.mark.parametrize("model", ["measured", "true", "grouped"])
+def test_the_price_of_a_layer_is_that_of_the_schedules_that_run(side: int, model: str) -> None:
+    """What pricing keeps and leaves out changes nothing: the sum of the parts' prices, one by one."""
+    shape = DecoderShape(36, 50, 2, 6, 6, 8, 97, qk_norm=model == "grouped", name="tiny")
+    shape = replace(shape, num_key_value_heads=2, qkv_bias=True) if model == "grouped" else shape
+    program, on, context = "measured" if model == "measured" else "true", Mesh(side, side, ROOMY), 4 * side
+    c = constants(on.device)
+    block = layers.decode_block(shape, on, context, c, program=program)
+    whole = sum((price(schedule(part, block, *args)) for part, args in decode.layer(block, context)), Cost())
+    steps = layers.decode_steps(block, context, c)
+    same(layers.total(steps), whole)
+    block = layers.prefill_block(shape, on, c, program)
+    whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(3)), Cost())
+    alike(layers.total(layers.prefill_steps(block, 3, c)), whole)
+
+
+def test_on_a_rectangle_too() -> None:
+    on, c = Mesh(4, 6, ROOMY), constants(ROOMY)
+    block = layers.prefill_block(DecoderShape(36, 50, 2, 6, 2, 8, 97), on, c)
+    whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(2)), Cost())
+    alike(layers.total(layers.prefill_steps(block, 2, c)), whole)
 
 
 FIELDS = ("cycles", "compute_cycles", "link_cycles", "rounds", "stages", "hops", "link_bytes", "macs", "sram_bytes")
@@ -124,33 +164,45 @@ def same(one: Cost, two: Cost) -> None:
         assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-12), name
 
 
-@pytest.mark.parametrize("mesh", [Mesh(p, q) for p, q in ((1, 1), (2, 2), (3, 3), (7, 7), (16, 16), (31, 31), (4, 6))])
-@pytest.mark.parametrize("m, k, n", [(1, 1, 1), (3, 2, 1), (1, 5, 8)])
-@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-def test_steps_of_a_gemm_are_its_schedule(mesh: Mesh, m: int, k: int, n: int, dtype: str) -> None:
-    on = mesh.square()
-    side, c = on.shape[0], constants(on.device)
-    whole = price(programs.gemm(mesh, m * side, k * side, n * side, dtype))
-    same(steps.total((*steps.aligned(on, m * k, dtype), *steps.multiplied(on, m, k, n, dtype)), c), whole)
+def alike(one: Cost, two: Cost) -> None:
+    """A sketch takes one line's root for all: in a stage of its chain one core adds, where on a mesh two may."""
+    for name in ("rounds", "stages", "hops", "link_bytes", "macs", "link_cycles"):
+        assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-12), name
+    assert one.cycles == pytest.approx(two.cycles, rel=1e-3)
+    assert one.compute_cycles == pytest.approx(two.compute_cycles, rel=5e-3)
 
 
-@pytest.mark.parametrize("side", [2, 5, 6, 17, 40])
-@pytest.mark.parametrize("groups", [None, (2,), (4, 2)])
-@pytest.mark.parametrize("elements, dtype", [(1, "fp16"), (7, "fp16"), (8, "fp32")])
-def test_steps_of_a_reduction_are_its_schedule(side: int, groups: tuple, elements: int, dtype: str) -> None:
-    if groups and groups[0] > side:
-        groups = (2,)
-    b = Builder(Mesh(side, 3), "test")
-    b.buffer("x", (elements,), dtype, "output")
-    all_reduce(b, "x", "y", groups=groups)
-    whole = price(b.build())
-    same(steps.total(steps.reduced(Mesh(side, 3), "y", elements, groups, dtype), constants(device("wse2"))), whole)
+@pytest.mark.parametrize("part", [prefill.attention, prefill.ffn], ids=lambda part: part.title)
+def test_routes_of_prefill_are_those_of_a_part_of_the_mesh(part: Part) -> None:
+    shape, needed = DecoderShape(2, 2, 1, 1, 1, 2, 2), set()
+    for side in (32, 45, 60):
+        b = Builder(Mesh(side, side, ROOMY), part.title)
+        part(b, Block(shape, b.mesh), 1, 0)
+        needed.add(routes(b).colours)
+    assert len(needed) == 1
+    block = layers.prefill_block(shape, Mesh(300, 300, ROOMY), constants(ROOMY))
+    assert layers.total(layers.prefill_steps(block, 1, constants(ROOMY))).routes >= needed.pop()
 
 
-def test_steps_of_a_gemv_are_its_schedule() -> None:
-    on, c = Mesh(20, 12), constants(device("wse2"))
-    whole = price(programs.gemv(on, 60, 48, groups=(5,)))
-    same(steps.total((*steps.product(on, 3, 4), *steps.reduced(on, "y", 4, (5,))), c), whole)
+def test_two_levels_are_those_of_the_tree() -> None:
+    for size in (5, 6, 17, 40):
+        for count, stages, hops in zip(*two_level(size), strict=True):
+            b = Builder(Mesh(1, size, ROOMY), "test")
+            b.buffer("x", (1,), "fp32", "output")
+            all_reduce(b, "x", "x", groups=(int(count),))
+            found = price(b.build())
+            assert (found.stages, found.hops) == (stages + 1, hops), (size, count)  # and the multicast's
+
+
+def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
+    """With one buffer of partial sums a turn waits for the one before; with two their reductions are hidden."""
+    priced = {}
+    for overlap in (True, False):
+        block = Block(DecoderShape(8, 8, 1, 1, 1, 8, 2, rotary=False), Mesh(6, 6, ROOMY), overlap=overlap)
+        phases_ = phases(schedule(prefill.attention, block, 2, 0))
+        priced[overlap] = price(schedule(prefill.attention, block, 2, 0)).cycles
+        assert sum(phase.times for phase in phases_ if phase.hidden) == (5 if overlap else 0)
+    assert priced[True] < priced[False]
 
 
 @pytest.mark.parametrize("length", [5, 12, 37, 100])
@@ -163,17 +215,15 @@ def test_best_groups_are_the_best(length: int) -> None:
     assert best == pytest.approx(min(cycles.values()), abs=2 * c.word_cycles)  # it is chosen for set-ups and hops alone
 
 
-def test_steps_need_the_routes_of_their_schedules() -> None:
-    assert steps.gemm_routes() == price(programs.gemm(Mesh(40, 40), 40, 40, 40)).routes
-    on = Mesh(60, 45)
-    ways = [price(programs.gemv(on, 180, 180, groups=(5,), axis=axis)).routes for axis in "xy"]
-    assert steps.reduce_routes(on, {"x": (5,), "y": (5,)}) == sum(ways)
+def test_a_price_has_the_routes_of_its_schedule() -> None:
+    for made in (gemm(Mesh(20, 20), 40, 40, 40), gemv(Mesh(30, 20), 60, 60, groups=(5,))):
+        assert price(made).routes == routes(made).colours
 
 
 def test_too_many_routes_are_relayed_core_by_core() -> None:
     few = replace(device("wse2"), name="few routes", routes=3)
     many = replace(few, routes=None)
-    slow, fast = (price(programs.gemm(Mesh(16, 16, on), 16, 16, 16)) for on in (few, many))
+    slow, fast = (price(gemm(Mesh(16, 16, on), 16, 16, 16)) for on in (few, many))
     assert slow.cycles > fast.cycles
     assert slow.hops == fast.hops
 

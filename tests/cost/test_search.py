@@ -28,10 +28,10 @@ def test_a_plan_is_the_best_of_its_sides() -> None:
 
 
 def test_the_groups_of_a_plan_are_those_that_its_decode_estimate_prices() -> None:
-    (one,) = search.plan(model="llama3-8b", device="wse3", input=64, output=64, sides=[660])
-    wanted = estimate.decode(device="wse3", model="llama3-8b", mesh=660, context=100)
-    assert estimate.decode(device="wse3", model="llama3-8b", mesh=660, context=100, groups=one.groups) == wanted
-    assert estimate.decode(device="wse3", model="llama3-8b", mesh=660, context=100, groups=33) != wanted
+    (one,) = search.plan(model="llama3-8b", device="wse3", input=64, output=64, sides=[440])
+    wanted = estimate.decode(device="wse3", model="llama3-8b", mesh=440, context=100)
+    assert estimate.decode(device="wse3", model="llama3-8b", mesh=440, context=100, groups=one.groups) == wanted
+    assert estimate.decode(device="wse3", model="llama3-8b", mesh=440, context=100, groups=33) != wanted
 
 
 def test_a_model_that_does_not_fit_has_no_plan() -> None:

@@ -6,13 +6,15 @@ import pytest
 
 from wafer_triton import compare, device
 from wafer_triton.cost import estimate, search
-from wafer_triton.cost.price import price
+from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.draw.units import UNITS, asked, digits, label, quantity, shown
 
 SHOWN = (
     device.Device,
     compare.Row,
-    price.Cost,
+    Cost,
+    Prediction,
+    compare.Operation,
     estimate.Kernel,
     estimate.Layered,
     estimate.Request,

@@ -10,6 +10,8 @@ from typing import Any
 from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, count, given, option, size, tell
 from wafer_triton.errors import ConfigError
 
+PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
+
 PICTURES = (".png", ".svg")  # what a sweep draws beside its CSV
 
 
@@ -140,6 +142,12 @@ MODEL = (
     option("--kv-heads", type=count, metavar="N", help="instead of --model: key heads (default: as many)"),
     option("--layers", type=count, metavar="N", help="instead of --model: layers (default: 1)"),
 )
+PROGRAM = option(
+    "--program",
+    default="true",
+    choices=PROGRAMS,
+    help="the model's own, or the one that WaferLLM measured: one head, full-width keys (default: %(default)s)",
+)
 GROUPS = option("--groups", type=count, metavar="N", help="groups of the K-tree's first level (default: the best)")
 REQUEST = (size("--input", "tokens of the prompt"), size("--output", "tokens of the answer"))
 KINDS = (
@@ -168,8 +176,13 @@ KINDS = (
         ),
         "a vector-matrix product",
     ),
-    Command("decode", estimate, (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS), "one token"),
-    Command("prefill", estimate, (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt")), "a prompt"),
+    Command(
+        "decode",
+        estimate,
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, PROGRAM),
+        "one token",
+    ),
+    Command("prefill", estimate, (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), PROGRAM), "a prompt"),
     Command(
         "request",
         estimate,
@@ -180,10 +193,11 @@ KINDS = (
             DEVICE,
             *REQUEST,
             GROUPS,
+            PROGRAM,
         ),
         "a prompt and its answer",
     ),
-    Command("kv", estimate, (*MODEL, MESH, DEVICE), "how many tokens the cache holds"),
+    Command("kv", estimate, (*MODEL, MESH, DEVICE, PROGRAM), "how many tokens the cache holds"),
     Command(
         "energy",
         estimate,
@@ -206,6 +220,7 @@ COMMANDS = (
             *MODEL,
             DEVICE,
             *REQUEST,
+            PROGRAM,
             option(
                 "--step", type=count, default=20, metavar="N", help="sides are multiples of N (default: %(default)s)"
             ),

@@ -20,6 +20,7 @@ from wafer_triton.errors import ShapeError, SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import two_level
 from wafer_triton.shapes import DecoderShape
 
@@ -118,7 +119,9 @@ def _routes_of(
     entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
     shape = DecoderShape(2, 2, 1, 1, 1, 2, 2, qk_norm=qk_norm)
     block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch)
-    return colours(sketched(part, block, *args))
+    b = Builder(mesh, part.title, part.family)
+    part(b, block, *args)
+    return colours(b)
 
 
 @lru_cache(maxsize=1024)

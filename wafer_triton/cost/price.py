@@ -183,9 +183,9 @@ class Prediction:
             whole, tokens_per_second=tokens / seconds, joules_per_token=seconds * device.power_watts / tokens
         )
 
-    def as_json(self) -> dict[str, float]:
-        """Every number that there is."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    def as_json(self) -> dict[str, float | None]:
+        """Every number by its name."""
+        return asdict(self)
 
     def __str__(self) -> str:
         shares = f"{self.compute_cycles:,.4g} compute, {self.communication_cycles:,.4g} communication"

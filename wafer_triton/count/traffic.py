@@ -8,7 +8,7 @@ A hop is one link from a core to its neighbour. The hops of a round are the link
 (see `wafer_triton.count.runs`) are the longest path that data can take through its rounds. On that path data goes on
 from where the round before has left it; it need not wait for longer moves of other data. Moves along x and y in one
 round go at the same time, so the larger counts; distances of rounds along one axis and then the other add up. The path
-is that of the line which takes part in most exchanges, since the lines of a mesh work alike; where they do not, as the
+is that of the line which takes part in most rounds, since the lines of a mesh work alike; where they do not, as the
 rows of a GEMM-T, they take turns. The hops of a schedule are the sum over its runs. These are the hops of the closed
 forms of Luczynski et al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24).
 """
@@ -206,12 +206,11 @@ class Traffic:
         return spans.loads(1, along, weights)[:, 0]
 
     def _on_busiest_lines(self, run: Sequence[Round]) -> dict[int, Moves]:
-        """By identity of the exchange, the moves on the line of its axis that takes part in most exchanges."""
+        """By identity of the exchange, the moves on the line of its axis that takes part in most rounds."""
         moves = {}
         for axis in "xy":
             exchanges = [exchange for exchange in _exchanges(run) if exchange.axis == axis]
-            lines = [exchange.lines for exchange in exchanges if exchange.lines is not None]
-            line = int(np.bincount(np.concatenate(lines)).argmax()) if lines else 0
+            line = self._busiest_line(run, axis) if any(one.lines is not None for one in exchanges) else 0
             for exchange in exchanges:
                 if exchange.lines is not None and line not in exchange.lines:
                     continue
@@ -223,6 +222,17 @@ class Traffic:
                 if live.any():
                     moves[id(exchange)] = self._line(axis, exchange.send[row][live], exchange.recv[row][live])
         return moves
+
+    def _busiest_line(self, run: Sequence[Round], axis: str) -> int:
+        """The line that takes part in most rounds, as an index among the lines of an axis; the first of them."""
+        rounds = np.zeros(self.mesh.length("y" if axis == "x" else "x"), np.int64)
+        for round_ in run:
+            takes_part = np.zeros(len(rounds), bool)
+            for exchange in round_.exchanges:
+                if exchange.axis == axis:
+                    takes_part[slice(None) if exchange.lines is None else exchange.lines] = True
+            rounds += takes_part
+        return int(rounds.argmax())
 
     def _path(self, run: Sequence[Round], moves: dict[int, Moves]) -> int:
         """The longest path that data can take, round by round, in the given moves of one line along each axis."""

@@ -33,7 +33,9 @@ class Generation:
     prefill_seconds: float
     decode_seconds: float
     interrupted: bool = False
-    predicted: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # on the wafer, by phase and field
+    predicted: Mapping[str, Mapping[str, float | None]] = field(
+        default_factory=dict
+    )  # on the wafer, by phase and field
 
     @property
     def tokens_per_second(self) -> float:

@@ -54,6 +54,8 @@ def cell(name: str, head: str, value: Any) -> str:
     if isinstance(value, Mapping):
         return letters(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None:
+        return "-"
     return digits(value) if is_number and head.split()[-1] == UNITS[name] else shown(name, value)
 
 
