@@ -12,9 +12,8 @@ mesh the same: `matmul` for A B^T moves tile (j, k) of B to core (k, j) first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
-from wafer_triton.schedule.ring import Ring, ring, ring_position, ring_step, wrapped_line
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_step, wrapped_line
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Round, Slot
 
 
 def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
@@ -33,26 +32,46 @@ def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
     Half a ring at most, each line in its shorter direction; lines that moved an odd number of times copy back from the
     second buffer.
     """
-    for parts in _skew(b, name, axis, order):
-        b.round(*parts, label=f"align {name}")
+    _align(b, ((name, axis),), order, f"align {name}")
 
 
 def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
     """Skew a along x and w along y (see `align`) in the same rounds: they take different links."""
-    for parts in zip(_skew(b, a, "x", order), _skew(b, w, "y", order), strict=True):
-        b.round(*chain.from_iterable(parts), label=f"align {a} and {w}")
+    _align(b, ((a, "x"), (w, "y")), order, f"align {a} and {w}")
 
 
-def _skew(b: Builder, name: str, axis: str, order: Ring) -> Iterator[list[Exchange | Local]]:
-    """What each round of an alignment consists of."""
-    spare = b.like(f"{name}.next", name)
-    rounds, odd = _skewed_lines(_side(b), order)
-    for number, ways in enumerate(rounds):
-        src, dst = (name, spare) if number % 2 == 0 else (spare, name)
-        yield [ring_step(b, axis, src, dst, step, lines, order) for step, lines in ways]
+def _align(b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: str) -> None:
+    size = _side(b)
+    spares = [b.like(f"{name}.next", name) for name, _ in skewed]
+    slots = tuple(b.buffers[name].slots for name, _ in skewed)
+    b.rounds += _skewing(b.mesh.shape, skewed, slots, order, label)
+    odd = _skewed_lines(size, order)[1]
     if odd.size:
-        where = Cores(axis, np.arange(_side(b)), odd)
-        yield [b.local("copy", name, spare, where, size=b.buffers[name].numel)]
+        back = (
+            b.local("copy", name, spare, Cores(axis, np.arange(size), odd), size=b.buffers[name].numel)
+            for (name, axis), spare in zip(skewed, spares, strict=True)
+        )
+        b.round(*back, label=label)
+
+
+@lru_cache(maxsize=256)
+def _skewing(
+    mesh: tuple[int, int], skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring, label: str
+) -> tuple[Round, ...]:
+    """The rounds that skew buffers along axes; schedules that align alike share them, so that they are looked at once.
+
+    What the rounds' exchanges are planned for, the mesh and the slots of the buffers, is the same for all of them.
+    """
+    del slots
+    rounds = []
+    for number, ways in enumerate(_skewed_lines(mesh[0], order)[0]):
+        moves = []
+        for name, axis in skewed:
+            src, dst = Slot(name), Slot(f"{name}.next")
+            ends = (src, dst) if number % 2 == 0 else (dst, src)
+            moves += [Exchange(axis, *ends, *ring_ends(mesh[0], step, order), lines) for step, lines in ways]
+        rounds.append(Round(tuple(moves), (), label))
+    return tuple(rounds)
 
 
 @lru_cache(maxsize=128)

@@ -46,12 +46,12 @@ def ring_step(
     order: Ring = ring,
 ) -> Exchange:
     """Every core sends its tile one ring step forwards (step = 1) or backwards (-1)."""
-    send, recv = _neighbours(b.mesh.length(axis), step, order)
+    send, recv = ring_ends(b.mesh.length(axis), step, order)
     return Exchange(axis, as_slot(src), as_slot(dst), send, recv, lines)
 
 
 @cache
-def _neighbours(size: int, step: int, order: Ring) -> tuple[Index, Index]:
+def ring_ends(size: int, step: int, order: Ring) -> tuple[Index, Index]:
     """Senders and receivers of a step, receivers in ascending order; steps share these arrays."""
     send = order(size)
     recv = np.roll(send, -step)

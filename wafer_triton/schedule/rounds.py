@@ -152,8 +152,12 @@ class Round:
     @cached_property
     def touched(self) -> frozenset[str]:
         """Names of the buffers that the round reads or writes."""
-        names = {slot.buffer for exchange in self.exchanges for slot in (exchange.src, exchange.dst)}
-        return frozenset(names | {slot.buffer for op in self.locals for slot in (*op.outs, *op.ins)})
+        names = set()
+        for exchange in self.exchanges:
+            names.update((exchange.src.buffer, exchange.dst.buffer))
+        for op in self.locals:
+            names.update(slot.buffer for slot in (*op.outs, *op.ins))
+        return frozenset(names)
 
     @cached_property
     def overlaps(self) -> bool:
