@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wafer_triton.errors import ShapeError
-from wafer_triton.layout import scatter
+from wafer_triton.layout import letters, scatter
 from wafer_triton.mesh import Mesh
 
 sides = st.integers(1, 6)
@@ -106,3 +106,16 @@ def test_a_pattern_that_does_not_fit(shape, pattern, sizes, message):
 def test_a_pattern_that_makes_no_sense(pattern, message):
     with pytest.raises(ShapeError, match=message):
         scatter(torch.zeros(4, 4), Mesh(2, 2), pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("(y m) (x k)", {"m": "y", "k": "x"}),
+        ("(h two x p) (y d) -> d (h two p)", {"p": "x", "d": "y"}),
+        ("m (y d)", {"d": "y"}),
+        ("(x n)", {"n": "x"}),
+    ],
+)
+def test_letters_are_the_axes_that_a_pattern_cuts(pattern, expected):
+    assert letters(pattern) == expected

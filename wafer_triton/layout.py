@@ -11,13 +11,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import prod
-
-import torch
-from einops import rearrange, repeat
+from typing import TYPE_CHECKING
 
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
+
+if TYPE_CHECKING:
+    import torch
 
 MESH_AXES = ("y", "x")
 
@@ -34,6 +36,8 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """The whole tensor, padding removed; of repeated tiles the first copy is taken."""
+        from einops import rearrange  # patterns are parsed where there is no torch
+
         plan = _plan(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         tiles = self.tiles
         for dim, axis in ((1, "x"), (0, "y")):
@@ -49,6 +53,8 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
 
     Raises ShapeError when the pattern does not name the tensor's dimensions or a size does not divide.
     """
+    from einops import repeat  # patterns are parsed where there is no torch
+
     shape = tuple(tensor.shape)
     plan = _plan(pattern, shape, mesh.shape, tuple(sizes.items()))
     whole = tensor.reshape(plan.sizes)
@@ -59,6 +65,19 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     every = {**dict(zip(MESH_AXES, mesh.shape, strict=True)), **plan.axes}
     tiles = repeat(whole, f"{plan.whole} -> y x {plan.tile}", **every)
     return MeshTensor(mesh, tiles.contiguous(), pattern, shape, sizes)
+
+
+def letters(pattern: str) -> dict[str, str]:
+    """The tile axes that a pattern cuts, each with its mesh axis: {"m": "y", "k": "x"} of "(y m) (x k)"."""
+    cut: dict[str, str] = {}
+    for group in _groups(pattern.partition("->")[0]):
+        cut |= {letter: axis for axis, letter in pairwise(group) if axis in MESH_AXES}
+    return cut
+
+
+def _groups(left: str) -> list[list[str]]:
+    """The axes of each dimension that the left side of a pattern names."""
+    return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
 
 
 @dataclass(frozen=True)
@@ -78,7 +97,7 @@ class _Plan:
 @lru_cache(maxsize=1024)
 def _plan(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tuple[tuple[str, int], ...]) -> _Plan:
     left, _, right = pattern.partition("->")
-    groups = [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
+    groups = _groups(left)
     if len(groups) != len(shape):
         raise ShapeError(f"pattern {pattern!r} has {len(groups)} dimensions, the tensor {list(shape)}")
     lengths, known = dict(zip(MESH_AXES, mesh, strict=True)), dict(named)

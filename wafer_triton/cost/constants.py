@@ -18,32 +18,98 @@ from wafer_triton.device import PRESETS, Device
 FOLDER = Path(__file__).parent / "data"
 
 
+# Unit and meaning of every constant.
+MEANING = {
+    "hop_cycles": ("cycles per hop", "a router forwards a word to the next router along a pre-set route"),
+    "word_cycles": ("cycles per 32-bit word", "a link carries a word"),
+    "stage_cycles": ("cycles per stage", "beta: a core receives, combines and sends on, or sets a circuit up"),
+    "collective_cycles": ("cycles per reduction", "a reduction begins: tasks start, routers switch"),
+    "kernel_cycles": ("cycles per program", "a program starts and ends"),
+    "round_cycles": ("cycles per round", "a core sets up the exchange of whole tiles and waits for it"),
+    "packed_cycles": ("cycles per tile and round", "more for a 16-bit tile that moves as packed words"),
+    "k_step_cycles": ("cycles per step of k", "loop over k of a local product"),
+    "row_cycles": ("cycles per vector instruction", "one of the n instructions of that loop"),
+    "gemm_lanes": ("16-bit elements", "in a group of that loop"),
+    "gemm_group_cycles": ("cycles per group", "multiply-adds of that loop"),
+    "gemv_lanes": ("16-bit elements", "in a group of a matrix-vector product"),
+    "gemv_group_cycles": ("cycles per group", "multiply-adds of a matrix-vector product"),
+    "mac_cycles_fp32": ("cycles per multiply-add", "in fp32"),
+    "element_cycles": ("cycles per element", "of a vector operation"),
+    "sram_bytes_per_cycle": ("bytes per cycle", "a core reads and writes"),
+    "decode_stage_cycles": ("cycles per stage", "decode layer: beta, a vector operation at every stage"),
+    "decode_step_cycles": ("cycles per all-reduce step", "decode layer: control of a step, in its exchange"),
+    "decode_work_cycles": (
+        "cycles per all-reduce step",
+        "decode layer: control of a step's local work, with timers on",
+    ),
+    "decode_mac_cycles": ("cycles per multiply-add", "decode layer: local products and what goes with them"),
+    "cores": ("cores", "on the whole device"),
+}
+
+
+_CHARACTERISED = "prior: third-party characterisation of WSE-3 silicon"
+_STAGE = (16.0, f"{_CHARACTERISED}, a vector operation takes 15 to 17 cycles to set up")
+_SIMD = (4 / 2.92, f"{_CHARACTERISED}, 2.92 fp16 multiply-adds per cycle, in groups of 4")
+PRIORS: dict[str, dict[str, tuple[float, str]]] = {
+    "wse3": {
+        "hop_cycles": (2.0, f"{_CHARACTERISED}, 2.000 cycles per hop"),
+        "word_cycles": (1.125, f"{_CHARACTERISED}, one word per 1.125 cycles"),
+        "gemm_lanes": (4, "prior: SIMD width, Cerebras documentation"),
+        "gemm_group_cycles": _SIMD,
+        "gemv_lanes": (4, "prior: SIMD width, Cerebras documentation"),
+        "gemv_group_cycles": _SIMD,
+        "mac_cycles_fp32": (1 / 0.50, f"{_CHARACTERISED}, 0.50 fp32 multiply-adds per cycle"),
+        "element_cycles": (1 / 2.92, f"{_CHARACTERISED}, 2.92 fp16 operations per cycle"),
+        "sram_bytes_per_cycle": (24, "prior: two 64-bit reads and a 64-bit write per cycle, Cerebras documentation"),
+        "decode_stage_cycles": _STAGE,
+        "cores": (900_000, "prior: Cerebras data sheet"),
+    },
+    "wse2": {
+        "hop_cycles": (1.0, "prior: Luczynski et al., HPDC'24"),
+        "word_cycles": (1.0, "prior: Luczynski et al., HPDC'24, one word per cycle and direction"),
+        "row_cycles": (0.0, "prior: not told apart from gemm_group_cycles by the measurements"),
+        "gemm_lanes": (1, "prior: not told apart from gemm_group_cycles by the measurements"),
+        "gemv_lanes": (4, "prior: SIMD width, Cerebras documentation"),
+        "gemv_group_cycles": (_SIMD[0], f"{_SIMD[1]}; carried over from wse3"),
+        "mac_cycles_fp32": (2.71, "prior: CS-2 SGEMM 33,000^3 on 750 x 750 cores, 349.0 TFLOP/s at 850 MHz"),
+        "element_cycles": (1 / 2.92, f"{_CHARACTERISED}, 2.92 fp16 operations per cycle; carried over from wse3"),
+        "sram_bytes_per_cycle": (24, "prior: two 64-bit reads and a 64-bit write per cycle, Cerebras documentation"),
+        "decode_stage_cycles": (_STAGE[0], f"{_STAGE[1]}; carried over from wse3"),
+        "decode_work_cycles": (0.0, "prior: measured without timers; control is in decode_step_cycles"),
+        "cores": (850_000, "prior: Cerebras data sheet"),
+    },
+}
+
+
 @dataclass(frozen=True)
 class Constants:
-    """Cycles unless the name says otherwise. Raises ValueError for a negative one."""
+    """The constants of a device, of which `MEANING` tells units and what they stand for.
 
-    hop_cycles: float  # a router forwards a word to the next router
-    word_cycles: float  # a link carries a 32-bit word
-    stage_cycles: float  # beta: a core receives, combines and sends on; or sets a circuit up
-    collective_cycles: float = 0.0  # a reduction begins: tasks start, routers switch
-    control_cycles: float = 0.0  # a reduction's local control, see decode_work_cycles; no file has it
-    kernel_cycles: float = 0.0  # a program starts and ends
-    round_cycles: float = 0.0  # a core sets up the exchange of whole tiles and waits for it
-    packed_cycles: float = 0.0  # more for a 16-bit tile that moves as packed words, per tile and round
-    k_step_cycles: float = 0.0  # a local product in a loop: per step of k
-    row_cycles: float = 0.0  # per vector instruction of that loop
-    gemm_lanes: int = 1  # 16-bit elements that a group of that loop holds
-    gemm_group_cycles: float = 0.0  # per group
-    gemv_lanes: int = 1  # 16-bit elements of a group in a matrix-vector product, one instruction over the whole tile
+    A `decode_...` of 0 is the constant that it would take the place of. Raises ValueError for a negative one.
+    """
+
+    hop_cycles: float
+    word_cycles: float
+    stage_cycles: float
+    collective_cycles: float = 0.0
+    control_cycles: float = 0.0  # per reduction, of its local work: decode_work_cycles in a decode layer
+    kernel_cycles: float = 0.0
+    round_cycles: float = 0.0
+    packed_cycles: float = 0.0
+    k_step_cycles: float = 0.0
+    row_cycles: float = 0.0
+    gemm_lanes: int = 1
+    gemm_group_cycles: float = 0.0
+    gemv_lanes: int = 1
     gemv_group_cycles: float = 0.0
-    mac_cycles_fp32: float = 0.0  # per fp32 multiply-add
-    element_cycles: float = 0.0  # per element of a vector operation
-    sram_bytes_per_cycle: float = float("inf")  # a core reads and writes
-    decode_stage_cycles: float = 0.0  # decode: in place of stage_cycles; 0: the same
-    decode_step_cycles: float = 0.0  # decode: more for each all-reduce step of a layer, in its exchange
-    decode_work_cycles: float = 0.0  # decode: more for each of those steps, in its local work
-    decode_mac_cycles: float = 0.0  # decode: per multiply-add of the local products; 0: as gemv_group_cycles says
-    cores: int = 0  # on the whole device, by its data sheet; 0: those of the compute rectangle
+    mac_cycles_fp32: float = 0.0
+    element_cycles: float = 0.0
+    sram_bytes_per_cycle: float = float("inf")
+    decode_stage_cycles: float = 0.0
+    decode_step_cycles: float = 0.0
+    decode_work_cycles: float = 0.0
+    decode_mac_cycles: float = 0.0
+    cores: int = 0
 
     def __post_init__(self) -> None:
         for one in fields(self):

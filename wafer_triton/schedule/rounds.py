@@ -152,7 +152,7 @@ class Round:
     @cached_property
     def touched(self) -> frozenset[str]:
         """Names of the buffers that the round reads or writes."""
-        names = set()
+        names: set[str] = set()
         for exchange in self.exchanges:
             names.update((exchange.src.buffer, exchange.dst.buffer))
         for op in self.locals:

@@ -12,7 +12,6 @@ The counts are kept per letter, not per combination of letters, so P cores a sid
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
+from wafer_triton.layout import letters
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.state import Region, region
@@ -261,6 +261,4 @@ class _Run:
 
 def _letters(cut: Cut) -> Mapping[str, ArrayLike]:
     """The letters of a cut and where their indices come from."""
-    if not isinstance(cut, str):
-        return cut
-    return {letter: axis for axis, letter in re.findall(r"\b([xy]) (\w+)", cut.partition("->")[0])}
+    return letters(cut) if isinstance(cut, str) else cut
