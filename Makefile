@@ -11,7 +11,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test bench bench-models gpu rehearse clean
+.PHONY: help demo test quick lint typecheck wheel-test bench bench-models gpu rehearse pictures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -57,6 +57,9 @@ gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, an
 
 rehearse: .venv/.installed  ## what `make gpu` does, at small sizes on a CPU: do all its tests and benchmarks run?
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/bench/rehearse.py
+
+pictures: .venv/.installed  ## draw the pictures of README.md anew, in docs/pictures
+	$(BIN)/python docs/pictures/draw.py
 
 clean:  ## remove what make made (the checkpoint cache stays)
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
