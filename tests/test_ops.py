@@ -11,11 +11,13 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 from wafer_triton import ops
+from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.schedule.product import recipe
 
 CALLS = {
     "mesh_gemm": ((5, 7), (7, 3)),
@@ -267,3 +269,17 @@ def test_triton_needs_a_gpu_or_the_interpreter():
     code = "import torch; from wafer_triton import softmax; softmax(torch.zeros(2, 2), mesh=1, backend='triton')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"TRITON_INTERPRET": "0"})
     assert "BackendError: the Triton backend" in done.stderr
+
+
+def test_a_record_tells_what_its_rounds_would_take_on_the_wafer():
+    a, b = torch.randn(12, 12), torch.randn(12, 12)
+    _, record = ops.mesh_gemm(a, b, mesh=4, record=True)
+    made = recipe("gemm", as_mesh(4), "fp32", ((12, 12), (12, 12)), (("algorithm", "mesh"), ("accumulate", "fp32")))
+    whole = price(made.schedule)
+    assert record.predicted.cycles == whole.cycles
+    assert record.predicted.seconds == whole.cycles / PRESETS["wse2"].clock_hz
+    assert record.predicted.compute_cycles + record.predicted.communication_cycles == pytest.approx(whole.cycles)
+    twice = record + record
+    assert (twice.rounds, twice.predicted.cycles) == (2 * record.rounds, 2 * whole.cycles)
+    assert (record * 3).predicted.cycles == pytest.approx(3 * whole.cycles)
+    assert "predicted on the wafer" in str(record)

@@ -12,16 +12,16 @@ DtypeError, SramError or BackendError before anything runs.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from wafer_triton.cost.price import Prediction, price
+from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
-from wafer_triton.device import Device
+from wafer_triton.device import Device, device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
@@ -51,16 +51,31 @@ class How(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Record(Account):
-    """The account of a run, and what its rounds are predicted to take on the wafer."""
+    """The account of a run, and what its rounds are predicted to take on the wafer; `+` and `*` as of both."""
 
-    predicted: Prediction | None = None
+    cost: Cost = field(default_factory=Cost)
+    device: Device = field(default_factory=lambda: device("wse2"))
 
     @classmethod
     def of(cls, schedule: Schedule, launches: tuple[str, ...] = ()) -> Record:
         """The record of one run of a schedule, which took these kernel launches."""
-        counted = {one.name: getattr(account(schedule), one.name) for one in fields(Account)}
-        predicted = Prediction.of(price(schedule), schedule.mesh.device)
-        return cls(**counted | {"launches": launches}, predicted=predicted)
+        return cls._with(replace(account(schedule), launches=launches), price(schedule), schedule.mesh.device)
+
+    @classmethod
+    def _with(cls, counted: Account, cost: Cost, device: Device) -> Record:
+        return cls(**{each.name: getattr(counted, each.name) for each in fields(Account)}, cost=cost, device=device)
+
+    @property
+    def predicted(self) -> Prediction:
+        """Cycles and seconds on the wafer."""
+        return Prediction.of(self.cost, self.device)
+
+    def __add__(self, other: Account) -> Record:
+        more = other.cost if isinstance(other, Record) else Cost()
+        return self._with(super().__add__(other), self.cost + more, self.device)
+
+    def __mul__(self, times: int) -> Record:
+        return self._with(super().__mul__(times), self.cost * times, self.device)
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self.predicted}"

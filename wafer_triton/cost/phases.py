@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from wafer_triton import local
 from wafer_triton.count.runs import kind, runs, sources
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
@@ -60,8 +62,8 @@ class Phase:
 class Sketch(Builder):
     """A builder for pricing alone, which holds one line of each kind where a schedule has many.
 
-    Of turns that are alike but for which line does what it adds three. Where every line has a root of its own, all
-    have the farthest: the path is the longest, and the words on links are the same. It is never run.
+    Of turns that are alike but for which line does what it adds three. Where every line has a root of its own, each
+    has the first or the last of them: the path is the longest, and the words on links are the same. It is never run.
     """
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
@@ -78,8 +80,8 @@ class Sketch(Builder):
         if times > 3:
             self.loops.append((ends[0], ends[1], times - 3))
 
-    def roots(self, place: Index) -> Index | int:
-        return int(place.max())
+    def roots(self, place: Index) -> Index:
+        return np.where(np.arange(len(place)) % 2, place.max(), place.min())
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:

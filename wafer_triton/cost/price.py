@@ -188,5 +188,5 @@ class Prediction:
         return asdict(self)
 
     def __str__(self) -> str:
-        shares = f"{self.compute_cycles:,.4g} compute, {self.communication_cycles:,.4g} communication"
-        return f"predicted on the wafer: {self.cycles:,.4g} cycles ({shares}), {self.seconds * 1e6:,.4g} us"
+        shares = f"{self.compute_cycles:,.0f} compute, {self.communication_cycles:,.0f} communication"
+        return f"predicted on the wafer: {self.cycles:,.0f} cycles ({shares}), {self.seconds * 1e6:,.3f} us"

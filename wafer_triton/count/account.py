@@ -49,7 +49,7 @@ class Account:
 
     def __add__(self, other: Account) -> Account:
         fuller = max(self, other, key=attrgetter("sram_peak_bytes"))
-        numbers = [number.name for number in fields(self) if number.name not in _FACTS]
+        numbers = [number.name for number in fields(Account) if number.name not in _FACTS]
         summed = {
             name: (max if name in _LARGEST else int.__add__)(getattr(self, name), getattr(other, name))
             for name in numbers
@@ -78,7 +78,7 @@ class Account:
 
     def __mul__(self, times: int) -> Account:
         kept = {name: getattr(self, name) for name in (*_LARGEST, *_FACTS)}
-        scaled = {each.name: getattr(self, each.name) * times for each in fields(self) if each.name not in kept}
+        scaled = {each.name: getattr(self, each.name) * times for each in fields(Account) if each.name not in kept}
         return Account(**scaled, **kept)
 
 

@@ -81,8 +81,8 @@ class Builder:
         for number in range(times):
             turn(number)
 
-    def roots(self, place: Index) -> Index | int:
-        """Where the lines of a reduction have their roots; a builder for pricing may take one for all."""
+    def roots(self, place: Index) -> Index:
+        """Where the lines of a reduction have their roots; a builder for pricing may take a few for all."""
         return place
 
     def build(self, draft: bool = False) -> Schedule:
