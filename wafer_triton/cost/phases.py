@@ -132,7 +132,7 @@ def _product_beside(cut: list[list[Round]], whole: list[Phase], number: int) -> 
 
 # Phases by their rounds and the sizes of the buffers that these touch, with the rounds, so that their identity lasts.
 _KNOWN: dict[tuple[Any, ...], tuple[list[Round], Phase]] = {}
-_MOST = 20_000
+_MOST = 20_000  # runs, and 20 times as many rounds, that are kept
 
 
 def _known(schedule: Schedule | Builder, run: list[Round], traffic: Traffic) -> Phase:
@@ -143,17 +143,22 @@ def _known(schedule: Schedule | Builder, run: list[Round], traffic: Traffic) -> 
     mesh = schedule.mesh
     key = (mesh.shape, mesh.fold, sizes, *map(id, run))
     if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST:
+        _held[0] += len(run)
+        if len(_KNOWN) >= _MOST or _held[0] > 20 * _MOST:
             _KNOWN.clear()
+            _held[0] = len(run)
         _KNOWN[key] = run, _phase(schedule, run, traffic.run(run))
     return _KNOWN[key][1]
+
+
+_held = [0]  # rounds in `_KNOWN`
 
 
 def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) -> Phase:
     first = run[0]
     common, mesh = kind(first), schedule.mesh
     sizes = [schedule.buffers[name] for name in sorted(sources(first))]
-    work = [_work(schedule, round_) for round_ in run]
+    work = [_work(schedule, round_) for round_ in _of_different_work(run)]
     # the stages of a stream combine on different cores, while the data flows: the fullest of them counts
     macs, elements, sram_bytes = (max(column) for column in zip(*(one[1:] for one in work), strict=True))
     return Phase(
@@ -175,6 +180,11 @@ def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) 
         sram_bytes=sram_bytes,
         label=first.label,
     )
+
+
+def _of_different_work(run: list[Round]) -> list[Round]:
+    """The rounds of a run, of those that do the same work, with the same tables of parameters, the first."""
+    return list({tuple((op.op, id(op.params)) for op in round_.locals): round_ for round_ in reversed(run)}.values())
 
 
 def _work(schedule: Schedule | Builder, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:

@@ -13,8 +13,6 @@ Every round is of one kind:
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import numpy as np
 
 from wafer_triton import local
@@ -24,9 +22,10 @@ from wafer_triton.schedule.rounds import Exchange, Round, Schedule
 
 def kind(round_: Round) -> str:
     """The kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
-    known = _KINDS.get(round_)
-    if known is None:
-        known = _KINDS[round_] = _kind(round_)
+    kept = vars(round_)  # where a cached property would be; what a round is, needs the table of local operations
+    if "kind" not in kept:
+        kept["kind"] = _kind(round_)
+    known: str = kept["kind"]
     return known
 
 
@@ -61,9 +60,6 @@ def axes(round_: Round) -> set[str]:
 def sources(round_: Round) -> set[str]:
     """The buffers that a round sends from."""
     return {exchange.src.buffer for exchange in round_.exchanges}
-
-
-_KINDS: WeakKeyDictionary[Round, str] = WeakKeyDictionary()
 
 
 def _kind(round_: Round) -> str:

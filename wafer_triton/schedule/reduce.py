@@ -177,21 +177,22 @@ def reduce(
     return place
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _combining(
     stages: Stages, acc: Buffer, whole: bool, inboxes: tuple[str, str], axis: str, op: str, label: str,
     mesh: tuple[int, int],
 ) -> tuple[Round, ...]:  # fmt: skip
     """The rounds of a reduction; schedules that reduce alike share them, so that they are looked at once."""
     rounds, index = [], None if whole else 0
-    size = acc.numel * (acc.slots if whole else 1)
+    sums = (Slot(acc.name, index),)
+    slots = [(*sums, Slot(inbox, index)) for inbox in inboxes]
+    params = {"size": acc.numel * (acc.slots if whole else 1)}  # one table for all, by which equal work is known
     for stage in stages.ways:
         exchanges, adds = [], []
-        for (send, recv, lines), inbox in zip(stage, inboxes, strict=True):
+        for (send, recv, lines), ends in zip(stage, slots, strict=True):
             if send.size:
-                slots = (Slot(acc.name, index), Slot(inbox, index))
-                exchanges.append(Exchange(axis, *slots, send, recv, lines))
-                adds.append(Local(op, slots[:1], slots, {"size": size}, Cores(axis, recv, lines)))
+                exchanges.append(Exchange(axis, *ends, send, recv, lines))
+                adds.append(Local(op, sums, ends, params, Cores(axis, recv, lines)))
         rounds.append(Round(tuple(exchanges), tuple(adds), label))
     return tuple(rounds)
 

@@ -45,17 +45,9 @@ def spans(schedule: Schedule | Builder) -> dict[str, Span]:
     A resident buffer or input lives from the start, a resident buffer or output to the end, and every buffer at least
     from its first use to its last.
     """
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    seen: dict[int, int] = {}  # of rounds that come more than once the first and the last time
-    for number, round_ in enumerate(schedule.rounds):
-        if id(round_) not in seen:
-            for name in round_.touched:
-                first.setdefault(name, number)
-        seen[id(round_)] = number
-    for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
-        for name in round_.touched:
-            last[name] = max(last.get(name, 0), seen[id(round_)])
+    rounds = schedule.rounds
+    first = _first_uses(enumerate(rounds))
+    last = _first_uses((number, rounds[number]) for number in range(len(rounds) - 1, -1, -1))
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
     found = {}
     for name, buffer in schedule.buffers.items():
@@ -64,6 +56,19 @@ def spans(schedule: Schedule | Builder) -> dict[str, Span]:
             end = len(schedule.rounds) if buffer.role in ("output", "resident") else last[name]
             found[name] = Span(start, end, buffer.bytes * fold)
     return found
+
+
+def _first_uses(rounds: Iterable[tuple[int, Round]]) -> dict[str, int]:
+    """The number of the first round that touches each buffer; rounds that come again are looked at once."""
+    first: dict[str, int] = {}
+    seen: set[int] = set()
+    for number, round_ in rounds:
+        if id(round_) not in seen:
+            seen.add(id(round_))
+            for name in round_.touched:
+                if name not in first:
+                    first[name] = number
+    return first
 
 
 def account(schedule: Schedule | Builder) -> SramAccount:
