@@ -91,7 +91,7 @@ def runs(monkeypatch) -> Runs:
 def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
     """Cycles of the activation's way from region to region, in all steps."""
     tile = next(schedule for schedule in runs.schedules["decode"] if schedule.name == "decode projections").buffers["x"]
-    ways = (moves.between(region.mesh, following.mesh, tile.bytes) for region, following in pairwise(model.regions))
+    ways = (moves.hand_over(region.mesh, following.mesh, tile.bytes) for region, following in pairwise(model.regions))
     return runs.steps * sum(way.cost.cycles for way in ways)
 
 
