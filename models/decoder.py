@@ -27,13 +27,13 @@ from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.generate import How, Prompt, Stream, stream, token_ids
 from wafer_triton.models.module import EMBEDDING, PlacedModule
-from wafer_triton.models.place import moves as replacement
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
-from wafer_triton.models.place.phases import Phases
+from wafer_triton.models.place.moves import Phases, hand_over
 from wafer_triton.models.place.regions import Region
 from wafer_triton.models.random import RandomWeights, config_of
-from wafer_triton.models.run.decode import Decode, Head
+from wafer_triton.models.run.decode import Decode
+from wafer_triton.models.run.head import Head
 from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule.block import Block, schedule
@@ -255,7 +255,7 @@ class WaferForCausalLM(PlacedModule):
         """The activation's way from region to region in one decode step, every core to its counterpart."""
         size = self.layers.fixed[0].buffers["x"].bytes
         pairs = zip(self.regions, self.regions[1:], strict=False)
-        return sum((replacement.between(one.mesh, two.mesh, size) for one, two in pairs), Tally())
+        return sum((hand_over(source.mesh, target.mesh, size) for source, target in pairs), Tally())
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""

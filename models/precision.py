@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import exp
 from typing import Any
 
 import torch
 
 from wafer_triton.errors import ShapeError
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.run.prefill import Progress, silent
 
@@ -111,8 +110,3 @@ def compare(
     place, said, instead = first or (None, None, None)
     ours, theirs = (Perplexity(tokens, one, window).perplexity for one in nats)
     return Precision(tokens, largest, (squares / scale) ** 0.5, differ, place, said, instead, ours, theirs)
-
-
-def roomy(mesh: Mesh) -> Mesh:
-    """The same mesh on a device with SRAM for any dtype: fp32 is the judge of values, whether it would fit or not."""
-    return replace(mesh, device=replace(mesh.device, name=f"{mesh.device.name} (more SRAM)", sram_bytes=2**40))

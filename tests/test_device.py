@@ -2,8 +2,11 @@ from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
 
+from wafer_triton import price
 from wafer_triton.device import PRESETS, Device, device
-from wafer_triton.errors import DeviceError, WaferError
+from wafer_triton.errors import DeviceError, SramError, WaferError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.product import recipe
 
 NUMBERS = [one.name for one in fields(Device) if one.name != "name"]
 LATENCIES = ("hop_cycles", "stage_cycles")
@@ -26,6 +29,20 @@ def test_a_device_passes_through():
     mine = replace(device("wse2"), name="mine", sram_bytes=64 * 1024)
     assert device(mine) is mine
     assert mine.sram_bytes == 65_536
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_unbounded_device_differs_in_its_memory_alone_and_says_so(name):
+    own, unbounded = device(name), device(name).unbounded()
+    assert unbounded.name == f"{name} (unbounded SRAM)" and unbounded.sram_bytes >= 2**40
+    assert replace(unbounded, name=name, sram_bytes=own.sram_bytes) == own
+    schedule = recipe("gemv", Mesh(2, 3, own), "fp16", ((1, 4000), (4000, 6)), ()).schedule
+    huge = recipe("gemv", Mesh(2, 3, unbounded), "fp16", ((1, 4000), (4000, 6)), ()).schedule
+    assert price(huge) == price(schedule), "and costs the same"
+    shapes = ((1, 10**5), (10**5, 10**5))
+    with pytest.raises(SramError):
+        recipe("gemv", Mesh(2, 3, own), "fp16", shapes, ())
+    recipe("gemv", Mesh(2, 3, unbounded), "fp16", shapes, ())
 
 
 @pytest.mark.parametrize(

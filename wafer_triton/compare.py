@@ -24,7 +24,6 @@ from wafer_triton.schedule.rounds import Schedule
 Shapes = tuple[tuple[int, int], ...]
 
 MOST_VALUES = 64 * 64  # cores up to which values are computed unless asked otherwise
-ROOMY = 1 << 40  # bytes of SRAM: what does not fit is a finding here, not an error
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,7 @@ def compare_gemv(
 def _compare(
     kind: str, mesh: Mesh, shapes: Shapes, algorithms: tuple[str, ...], dtype: str, values: bool | None
 ) -> list[Row]:
-    roomy = _roomy(mesh)
-    recipes = {name: recipe(kind, roomy, dtype, shapes, (("algorithm", name),)) for name in algorithms}
+    recipes = {name: recipe(kind, _unbounded(mesh), dtype, shapes, (("algorithm", name),)) for name in algorithms}
     tallies = {name: tally(one.schedule) for name, one in recipes.items()}
     best = min(latency(one.account, mesh) for one in tallies.values())
     wanted = mesh.cores <= MOST_VALUES if values is None else values
@@ -85,8 +83,9 @@ def _compare(
     ]
 
 
-def _roomy(mesh: Mesh) -> Mesh:
-    return replace(mesh, device=replace(mesh.device, sram_bytes=ROOMY))
+def _unbounded(mesh: Mesh) -> Mesh:
+    """The mesh with SRAM for anything: what does not fit is a finding here, not an error."""
+    return replace(mesh, device=mesh.device.unbounded())
 
 
 def _busy(made: Recipe, shapes: Shapes) -> float:
@@ -135,11 +134,11 @@ class Operation:
 def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     """The operations of one decode layer, of the head, and, with `tokens` a row, of one prefill layer."""
     mesh = block.mesh
-    roomy = replace(block, mesh=_roomy(mesh))
-    head = replace(decode.head_block(block), mesh=_roomy(decode.head_block(block).mesh))
-    square = replace(roomy, mesh=roomy.mesh.square())
+    unbounded = replace(block, mesh=_unbounded(mesh))
+    head = replace(decode.head_block(block), mesh=_unbounded(decode.head_block(block).mesh))
+    square = replace(unbounded, mesh=unbounded.mesh.square())
     phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
-        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries)],
+        "decode": [(unbounded, *step) for step in decode.layer(unbounded, mesh.rows * block.entries)],
         "head": [(head, decode.head, (1,))],
         "prefill": [(square, *step) for step in prefill.layer(tokens)] if tokens else [],
     }

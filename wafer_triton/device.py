@@ -10,9 +10,11 @@ A device of one's own takes three lines:
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wafer_triton.errors import DeviceError
+
+UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,13 @@ class Device:
     def cores(self) -> int:
         """Cores on the whole device."""
         return self.rows * self.cols
+
+    def unbounded(self) -> Device:
+        """The same device with SRAM for anything, for tests and counts: what overflows is then no error.
+
+        Its name says so, so that no count of it passes for one of the device.
+        """
+        return replace(self, name=f"{self.name} (unbounded SRAM)", sram_bytes=UNBOUNDED_BYTES)
 
 
 # The sources behind the numbers; each preset's line names one.

@@ -20,7 +20,8 @@ from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import config_of
-from wafer_triton.models.run.decode import Decode, Head
+from wafer_triton.models.run.decode import Decode
+from wafer_triton.models.run.head import Head
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.decode import head_block
 

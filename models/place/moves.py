@@ -1,18 +1,20 @@
-"""What it takes to re-place weights and cache between prefill and decode (WaferLLM, OSDI'25, section 4).
+"""Going from prefill to decode and back: where weights and cache lie, and what re-placing them takes.
 
-A matrix goes from one mesh to another along x, then along y; one that the phases place the other way round is then
-transposed, and what prefill multiplies by is skewed. Both meshes are taken to share a corner. A matrix too large to be
-moved beside itself goes in slices, which changes rounds but no byte. Each step is a schedule, so it runs, too.
+A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). A matrix that the phases
+place the other way round is then transposed. A matrix that prefill multiplies by is skewed. Both meshes are taken to
+share a corner. A matrix too large to be moved beside itself goes in slices, which changes rounds but no byte. Each step
+is a schedule that runs, too.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from itertools import count
 
 import numpy as np
+import torch
 
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import Cost, Tally, tally
@@ -20,11 +22,14 @@ from wafer_triton.count.account import Account
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.place.cuts import MATRICES, TURNED
+from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, layer_tiles, sources
+from wafer_triton.models.place.regions import Placement
+from wafer_triton.models.run.prefill import Chunk
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.gemm import align
+from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
 
 
@@ -42,22 +47,23 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     sending: dict[int, set[int]] = defaultdict(set)
     getting: dict[int, set[int]] = defaultdict(set)
     rounds: dict[int, list[int]] = defaultdict(list)
-    for unit, (one, two) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
-        number = next(number for number in count() if number not in sending[one] and number not in getting[two])
-        sending[one].add(number)
-        getting[two].add(number)
+    for unit, (sender, receiver) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
+        busy = sending[sender], getting[receiver]
+        number = next(number for number in count() if all(number not in numbers for numbers in busy))
+        for numbers in busy:
+            numbers.add(number)
         rounds[number].append(unit)
     for number in sorted(rounds):
         units = np.array(rounds[number])
         steps: list[Exchange | Local] = []
         moving = source[units] != target[units]
-        for some, moves in ((units[moving], True), (units[~moving], False)):
-            if some.size:
-                src, dst = (_slots(mesh, axis, name, cores[some], ranks[some]) for name, cores, ranks in ends)
+        for part, moves in ((units[moving], True), (units[~moving], False)):
+            if part.size:
+                src, dst = (_slots(mesh, axis, name, cores[part], ranks[part]) for name, cores, ranks in ends)
                 steps.append(
-                    b.exchange(axis, src, dst, source[some], target[some])
+                    b.exchange(axis, src, dst, source[part], target[part])
                     if moves
-                    else b.local("copy", dst, src, Cores(axis, np.sort(source[some])), size=numel)
+                    else b.local("copy", dst, src, Cores(axis, np.sort(source[part])), size=numel)
                 )
         b.round(*steps, label="redistribute")
     return b.build()
@@ -87,9 +93,9 @@ def blocks_of(size: int, cores: int) -> Index:
 @lru_cache(maxsize=256)
 def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
     """The tally of every step that takes a buffer of weights from decode's place to prefill's, or back."""
-    one, two, c = decode.mesh, prefill.mesh, decode.shape
+    here, there, c = decode.mesh, prefill.mesh, decode.shape
     pairs, heads = c.head_dim // 2, 2 * decode.all_heads
-    across, each = {  # along x there are so many units, of so many elements for every one along y
+    across, each = {  # units along x, and elements of a unit for every position along y
         "norm": (1, 1),
         "wqkv": (pairs, heads),
         "wo": (pairs, 2 * c.num_attention_heads),
@@ -100,55 +106,55 @@ def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
     }[name]
     down = 1 if name in ("bqkv", "qk_norm") else c.hidden_size
     steps = []
-    if one.shape != two.shape:
-        (rows, cols), (f_rows, f_cols) = _sides(one, two), two.fold
-        grids = _grid(one, one.rows, cols, (1, f_cols)), _grid(one, rows, two.cols, two.fold)
+    if here.shape != there.shape:
+        (rows, cols), (f_rows, f_cols) = _sides(here, there), there.fold
+        grids = _grid(here, here.rows, cols, (1, f_cols)), _grid(here, rows, there.cols, there.fold)
         if across > 1:
-            columns = blocks_of(across, one.cols) * f_cols, blocks_of(across, two.shape[1])
-            steps.append(_moved(grids[0], "x", *columns, -(-down // one.rows) * each, decode.dtype))
+            columns = blocks_of(across, here.cols) * f_cols, blocks_of(across, there.shape[1])
+            steps.append(_moved(grids[0], "x", *columns, -(-down // here.rows) * each, decode.dtype))
         if down > 1:
-            lines = blocks_of(down, one.rows) * f_rows, blocks_of(down, two.shape[0])
-            steps.append(_moved(grids[1], "y", *lines, -(-across // two.shape[1]) * each, decode.dtype))
-    numel = -(-down // two.shape[0]) * -(-across // two.shape[1]) * each
+            lines = blocks_of(down, here.rows) * f_rows, blocks_of(down, there.shape[0])
+            steps.append(_moved(grids[1], "y", *lines, -(-across // there.shape[1]) * each, decode.dtype))
+    numel = -(-down // there.shape[0]) * -(-across // there.shape[1]) * each
     if name in TURNED:
-        steps.append(_sliced(numel, lambda part: turned_schedule(two, part, decode.dtype)))
+        steps.append(_sliced(numel, lambda part: turned_schedule(there, part, decode.dtype)))
     if name in MATRICES:
-        steps.append(_sliced(numel, lambda part: skewed_schedule(two, part, decode.dtype)))
+        steps.append(_sliced(numel, lambda part: skewed_schedule(there, part, decode.dtype)))
     return tuple(steps)
 
 
-def weights(decode: Block, prefill: Block) -> Tally:
-    """The tally of moving all layers' weights from one phase's place to the other's."""
+def all_weights(decode: Block, prefill: Block) -> Tally:
+    """The tally of moving the weights of all layers from one phase's place to the other's."""
     c = decode.shape
     names = ["norm", "norm", *MATRICES] + ["bqkv"] * c.qkv_bias + ["qk_norm"] * c.qk_norm
     layer = sum((step for name in names for step in matrix(name, decode, prefill)), Tally())
     return layer * c.num_hidden_layers
 
 
-def cache(decode: Block, prefill: Block, source: Index, target: Index) -> Tally:
+def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index) -> Tally:
     """The tally of moving a prompt's keys and values from rows `source` of prefill to rows `target` of decode."""
-    one, two, c = prefill.mesh, decode.mesh, decode.shape
-    (rows, cols), (f_rows, f_cols), half = _sides(one, two), one.fold, c.head_dim // 2
+    here, there, c = prefill.mesh, decode.mesh, decode.shape
+    (rows, cols), (f_rows, f_cols), half = _sides(here, there), here.fold, c.head_dim // 2
     each, steps = 2 * c.num_key_value_heads, []
-    if one.shape[1] != two.cols:
-        columns = blocks_of(half, one.shape[1]), blocks_of(half, two.cols) * f_cols
+    if here.shape[1] != there.cols:
+        columns = blocks_of(half, here.shape[1]), blocks_of(half, there.cols) * f_cols
         held = each * int(np.bincount(source).max())
-        steps.append(_moved(_grid(one, one.rows, cols, one.fold), "x", *columns, held, decode.dtype))
+        steps.append(_moved(_grid(here, here.rows, cols, here.fold), "x", *columns, held, decode.dtype))
     if (source != target * f_rows).any():
-        grid = _grid(one, rows, two.cols, (f_rows, 1))
-        steps.append(_moved(grid, "y", source, target * f_rows, each * -(-half // two.cols), decode.dtype))
+        grid = _grid(here, rows, there.cols, (f_rows, 1))
+        steps.append(_moved(grid, "y", source, target * f_rows, each * -(-half // there.cols), decode.dtype))
     return sum(steps, Tally()) * (2 * c.num_hidden_layers)
 
 
 def _moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Tally:
-    """The tally of units moving along an axis; as many as always go together are one."""
+    """The tally of units moving along an axis; units that always go together are moved as one."""
     together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
     unit = int(np.gcd.reduce(together))
     return _sliced(numel * unit, lambda part: redistribute(grid, axis, source[::unit], target[::unit], part, dtype))
 
 
-def _sides(one: Mesh, two: Mesh) -> tuple[int, int]:
-    return max(one.rows, two.rows), max(one.cols, two.cols)
+def _sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
+    return max(mesh.rows, other.rows), max(mesh.cols, other.cols)
 
 
 def _grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
@@ -181,15 +187,72 @@ def _sliced(numel: int, build: Callable[[int], Schedule]) -> Tally:
             slices *= 2
 
 
-def between(one: Mesh, two: Mesh, size: int) -> Tally:
-    """The tally of `size` bytes a core going from a region to the place of another, every core to its counterpart."""
-    hops = sum(abs(a - b) for a, b in zip(one.origin, two.origin, strict=True))
-    cores = min(one.cores, two.cores)
+def hand_over(source: Mesh, target: Mesh, size: int) -> Tally:
+    """The tally of `size` bytes a core going from a region to another, every core to its counterpart."""
+    hops = sum(abs(here - there) for here, there in zip(source.origin, target.origin, strict=True))
+    cores = min(source.cores, target.cores)
     if not hops:
         return Tally()
-    c, words = constants(one.device), -(-size // WORD_BYTES)
+    c, words = constants(source.device), -(-size // WORD_BYTES)
     cycles = c.stage_cycles + words * c.word_cycles + hops * c.hop_cycles  # as a multicast's circuit is priced
     cost = Cost(
         cycles, link_cycles=words * c.word_cycles, rounds=1, stages=1, hops=hops, link_bytes=cores * size * hops
     )
     return Tally(Account(1, 1, hops, cores, cores * size * hops, size), cost)
+
+
+class Phases:
+    """The way that a placed model's weights lie: for prefill at first, then for the phase that runs."""
+
+    def __init__(self, placement: Placement, weights: PlacedWeights) -> None:
+        self.placement, self.weights = placement, weights
+        self.phase = "prefill"
+        self._kept: dict[tuple[int, str], Tiles] = {}
+
+    def forget(self) -> None:
+        """Drop what was cut of the weights, which are others now."""
+        self._kept = {}
+
+    def fill(self, layer: int, kind: str, memory: Tiles) -> torch.Tensor | None:
+        """Put a layer's tiles, as prefill places them, into memory of its programs; return its bias, if it has one.
+
+        On a square mesh prefill's tiles are decode's on other cores. On another grid they are cut once and kept.
+        """
+        mesh = self.placement.prefill.mesh
+        if self.placement.decode.mesh.shape == mesh.shape:
+            tiles = self.weights.layers[layer][kind]
+            for name, target in memory.items():
+                source = sources(mesh)[name].to(target.device)
+                torch.index_select(tiles[name].flatten(2).flatten(0, 1), 0, source, out=target.flatten(0, 1))
+            return tiles.get("bqkv")
+        if (layer, kind) not in self._kept:
+            self._kept[layer, kind] = layer_tiles(self.weights, layer, self.placement.prefill, kind, "prefill")
+        for name, target in memory.items():
+            target.copy_(self._kept[layer, kind][name].reshape(target.shape))
+        return self._kept[layer, kind].get("bqkv")
+
+    def enter(self, phase: str) -> Tally:
+        """The tally of bringing all weights into place for "prefill" or "decode"; nothing where they already lie so."""
+        if phase == self.phase:
+            return Tally()
+        self.phase = phase
+        return all_weights(self.placement.decode, self.placement.prefill) + self._between_regions
+
+    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Tally:
+        """The tally of bringing a prompt's keys and values from where prefill left them into the cache of decode."""
+        rows = torch.cat([(part.position >= 0).nonzero()[:, 0] for part in parts])
+        order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
+        source = rows[order].numpy()
+        return keys_and_values(self.placement.decode, self.placement.prefill, source, cache.row_of(len(source)))
+
+    @cached_property
+    def _between_regions(self) -> Tally:
+        """The tally of the weights' way between the regions of the two phases, where these are not the same."""
+        homes = {name: region for region in self.placement.prefill_regions for name in region.blocks}
+        total = Tally()
+        for region in self.placement.regions:
+            held = sum(size for name, size in region.sram_by_buffer.items() if name.startswith("w"))
+            for name in region.blocks:
+                if name != "head":  # which stays where it is
+                    total += hand_over(region.mesh, homes[name].mesh, held // len(region.blocks))
+        return total

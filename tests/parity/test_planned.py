@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from wafer_triton import estimate
-from wafer_triton.cost.model_presets import ModelSizes
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import BackendError, CacheError, DeviceError, DtypeError, MeshError, SramError, WaferError
 from wafer_triton.mesh import Mesh
@@ -20,7 +19,6 @@ CONFIG = DecoderConfig(
     hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
     head_dim=10, vocab_size=31, max_position_embeddings=64, qk_norm=True, name="tiny",
 )  # fmt: skip
-SIZES = ModelSizes("tiny", 3, 24, 40, 4, 2, 10)
 SMALL = replace(PRESETS["wse2"], name="small", rows=11, cols=12, sram_bytes=7 * 1024)
 TOKENS = torch.randint(31, (20,), generator=torch.Generator().manual_seed(1)).tolist()
 LENGTHS = {"max_prompt": 14, "max_length": 40}
@@ -43,7 +41,7 @@ def sides(model: WaferForCausalLM) -> tuple[int, int]:
 
 def seconds(decode: int, prefill: int) -> float:
     return estimate.request(
-        device=SMALL, model=SIZES, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26
+        device=SMALL, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26
     ).seconds  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from wafer_triton.cli.main import main
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.precision import compare, perplexity, roomy, windows
+from wafer_triton.models.precision import compare, perplexity, windows
 
 pytestmark = pytest.mark.slow
 
@@ -98,13 +98,6 @@ def test_fp16_sums_are_worse_than_fp32_sums(folder):
     assert 1e-5 < kept < rounded < 0.1
 
 
-def test_the_judge_has_room_for_fp32():
-    from wafer_triton.mesh import as_mesh
-
-    mesh = as_mesh("2x3", "wse3")
-    assert roomy(mesh).shape == mesh.shape and roomy(mesh).device.sram_bytes > mesh.device.sram_bytes
-
-
 def run(capsys, *args: str) -> tuple[int, str, str]:
     code = main([str(arg) for arg in args])
     captured = capsys.readouterr()
@@ -145,7 +138,7 @@ def test_precision_on_planned_meshes(options, capsys):
 
 def test_without_json_people_read_stdout(options, capsys):
     code, out, _ = run(capsys, "perplexity", *options)
-    assert code == 0 and "perplexity" in out and "emulation seconds" in out
+    assert code == 0 and "perplexity" in out and "emulation time" in out
 
 
 @pytest.mark.parametrize(

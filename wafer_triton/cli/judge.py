@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,9 @@ def precision(args: argparse.Namespace) -> int:
     begun, ids = perf_counter(), _ids(args)
     with Progress() as progress:
         model = _model(args, progress)
-        mesh, prefill_mesh = map(precision.roomy, (model.block.mesh, model.placement.prefill.mesh))
+        # fp32 is the judge of values, whether it would fit or not
+        meshes = model.block.mesh, model.placement.prefill.mesh
+        mesh, prefill_mesh = (replace(mesh, device=mesh.device.unbounded()) for mesh in meshes)
         wide = {
             "mesh": mesh,
             "device": mesh.device,

@@ -1,0 +1,189 @@
+"""What a generation is predicted to take on the wafer is the price of the schedules that ran, one by one."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import models as tokenizer_models
+
+from wafer_triton import price
+from wafer_triton.cli.main import main
+from wafer_triton.cost.price import Prediction, tally
+from wafer_triton.device import PRESETS, Device
+from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.place import moves
+from wafer_triton.models.random import RandomWeights
+from wafer_triton.models.run.prefill import chunks
+from wafer_triton.schedule.rounds import Schedule
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 256,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3 = LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True, "vocab_size": 99}
+CONFIGS = {"llama": LLAMA, "qwen3": QWEN3}
+SMALL = replace(PRESETS["wse2"], name="small", sram_bytes=13 * 1024)
+PROMPTS = [list(range(7, 7 + length)) for length in (31, 9)]
+NEW_TOKENS = 12
+
+
+class Runs:
+    """The schedules that a model's own executor ran in prefill and in decode, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.schedules: dict[str, list[Schedule]] = {"prefill": [], "decode": []}
+        self.steps, self.tokens = 0, {"prefill": 0, "decode": 0}
+        running: list[tuple[str, Executor]] = []
+        run, prefill, advance = Program.run, WaferForCausalLM.prefill, WaferForCausalLM.advance
+
+        def watched_run(program):
+            # where tiles come from on a skewed mesh is found out on the host, by another executor
+            if running and running[-1][1] is program.executor:
+                self.schedules[running[-1][0]].append(program.schedule)
+            run(program)
+
+        def during(phase, model, tokens, method, *args, **kwargs):
+            self.tokens[phase] += tokens
+            running.append((phase, model.executor))
+            try:
+                return method(model, *args, **kwargs)
+            finally:
+                running.pop()
+
+        def watched_prefill(model, tokens, *args, **kwargs):
+            return during("prefill", model, len(tokens), prefill, tokens, *args, **kwargs)
+
+        def watched_advance(model, tokens):
+            self.steps += 1
+            return during("decode", model, sum(token is not None for token in tokens), advance, tokens)
+
+        monkeypatch.setattr(Program, "run", watched_run)
+        monkeypatch.setattr(WaferForCausalLM, "prefill", watched_prefill)
+        monkeypatch.setattr(WaferForCausalLM, "advance", watched_advance)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.schedules, self.tokens, self.steps = {"prefill": [], "decode": []}, {"prefill": 0, "decode": 0}, 0
+
+    def cycles(self, phase: str) -> float:
+        """The price of a phase's schedules, one by one."""
+        return sum(price(schedule).cycles for schedule in self.schedules[phase])
+
+    def count(self, phase: str, name: str) -> int:
+        """How many schedules of a name ran."""
+        return sum(schedule.name == name for schedule in self.schedules[phase])
+
+
+@pytest.fixture
+def runs(monkeypatch) -> Runs:
+    return Runs(monkeypatch)
+
+
+def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
+    """Cycles of the activation's way from region to region, in all steps."""
+    tile = next(schedule for schedule in runs.schedules["decode"] if schedule.name == "decode projections").buffers["x"]
+    ways = (moves.hand_over(region.mesh, following.mesh, tile.bytes) for region, following in pairwise(model.regions))
+    return runs.steps * sum(way.cost.cycles for way in ways)
+
+
+def built(monkeypatch, build: Callable[..., object], *args: object) -> list[Schedule]:
+    """The schedules that a function of `moves` counts."""
+    schedules: list[Schedule] = []
+
+    def counted(schedule: Schedule):
+        schedules.append(schedule)
+        return tally(schedule)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(moves, "tally", counted)
+        build(*args)
+    return schedules
+
+
+def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int, monkeypatch) -> float:
+    """Cycles of so many changes of phase, and of each prompt's keys and values, layer by layer."""
+    decode, prefill, config = model.placement.decode, model.placement.prefill, model.config
+    names = ["norm", "norm", "wqkv", "wo", "wgu", "wdown"] + ["qk_norm"] * config.qk_norm
+    weights = [step for name in names for step in built(monkeypatch, moves.matrix.__wrapped__, name, decode, prefill)]
+    caches: list[Schedule] = []
+    for prompt in prompts:
+        parts = chunks(prefill.mesh.shape[0], len(prompt), model.placement.chunk(len(prompt)))
+        caches += built(monkeypatch, model.phases.move_cache, parts, decode.cache(len(prompt)))
+    layers = config.num_hidden_layers
+    once = sum(price(schedule).cycles for schedule in weights)
+    return layers * (changes * once + 2 * sum(price(schedule).cycles for schedule in caches))  # keys and values
+
+
+def close(cycles: float) -> object:
+    return pytest.approx(cycles, rel=1e-9, abs=0)
+
+
+def check_phase(prediction: Prediction, cycles: float, tokens: int, device: Device) -> None:
+    seconds = cycles / device.clock_hz
+    assert prediction.cycles == close(cycles)
+    assert prediction.compute_cycles + prediction.communication_cycles == close(cycles)
+    assert prediction.seconds == close(seconds)
+    assert prediction.tokens_per_second == close(tokens / seconds)
+    assert prediction.joules_per_token == close(device.power_watts * seconds / tokens)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("mesh", "prefill_mesh"), [("2", None), ("3x2", None), ("2", "3")])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, batch, runs, monkeypatch):
+    config, prompts = DecoderConfig.from_dict(CONFIGS[family]), PROMPTS[:batch]
+    model = WaferForCausalLM(
+        config, RandomWeights(config), mesh=as_mesh(mesh, SMALL), prefill_mesh=prefill_mesh, batch=batch,
+        max_length=44, max_prompt=40, executor=TorchExecutor(),
+    )  # fmt: skip
+    list(model.generate(PROMPTS[:1], 3))  # from here on weights lie for decode
+    runs.forget()
+    list(model.generate(prompts, NEW_TOKENS))
+    predicted, layers = model.predicted(), config.num_hidden_layers
+
+    assert len(model.regions) > 1 and handed_on(model, runs) > 0
+    assert runs.count("prefill", "prefill attention") > layers * batch, "prompts go in chunks"
+    appends = {schedule for schedule in runs.schedules["decode"] if schedule.name == "kv append"}
+    assert any(round_.exchanges for schedule in appends for round_ in schedule.rounds), "entries shift"
+    assert runs.steps == NEW_TOKENS - 1 and runs.count("decode", "decode feed-forward") == layers * runs.steps
+
+    check_phase(predicted["prefill"], runs.cycles("prefill"), runs.tokens["prefill"], SMALL)
+    decode = runs.cycles("decode") + handed_on(model, runs)
+    check_phase(predicted["decode"], decode, runs.tokens["decode"], SMALL)
+    if prefill_mesh is None:  # the phases share their regions, so what is re-placed stays in its own
+        assert predicted["replacement"].cycles == close(re_placed(model, prompts, 2, monkeypatch))
+    assert set(predicted) == {"prefill", "decode", "replacement"}
+
+
+@pytest.fixture(params=CONFIGS)
+def folder(request, tmp_path):
+    """A tiny random checkpoint whose tokens are bytes, of no family's vocabulary in particular."""
+    values = CONFIGS[request.param] | {"vocab_size": 256}
+    config = DecoderConfig.from_dict(values)
+    save_file(dict(RandomWeights(config)), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(tokenizer_models.BPE({char: number for number, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return tmp_path
+
+
+def test_generate_tells_what_its_schedules_cost(folder, runs, capsys):
+    command = ["generate", "--model", str(folder), "--prompt", "a text of 20 letters", "--mesh", "3"]
+    assert main([*command, "--max-new-tokens", "9", "--exchange", "explicit", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out.splitlines()[-1])["predicted"]
+    assert (runs.tokens["prefill"], runs.tokens["decode"]) == (20, 8)
+    for phase in ("prefill", "decode"):
+        check_phase(Prediction(**predicted[phase]), runs.cycles(phase), runs.tokens[phase], PRESETS["wse2"])
