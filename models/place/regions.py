@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
+from wafer_triton.cost.layers import sketched
 from wafer_triton.cost.phases import Sketch
 from wafer_triton.errors import MeshError, SramError, WaferError
 from wafer_triton.mesh import Mesh
@@ -15,7 +16,6 @@ from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, Part
-from wafer_triton.schedule.rounds import Index
 
 PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
 
@@ -42,19 +42,11 @@ def decode_need(block: Block, kind: str) -> sram.Need:
     return sram.need(_checked(make, block, *args) for make, *args in made[kind])
 
 
-class _Draft(Sketch):
-    """A sketch that has every buffer of the schedule: lines keep their own roots, and so the mailboxes of both ways."""
-
-    def roots(self, place: Index) -> Index:
-        return place
-
-
-def _checked(part: Part, block: Block, *args: int) -> _Draft:
-    """A part of a decoder, drafted; SramError if it does not fit a core."""
-    draft = _Draft(block.mesh, part.title, part.family)
-    part(draft, block, *args)
-    sram.check(draft.build(draft=True))
-    return draft
+def _checked(part: Part, block: Block, *args: int) -> Sketch:
+    """A part of a decoder, sketched; SramError if it does not fit a core."""
+    sketch = sketched(part, block, *args)
+    sram.check(sketch.build(draft=True))
+    return sketch
 
 
 def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
