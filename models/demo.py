@@ -57,6 +57,14 @@ def compare(model: WaferForCausalLM, judge: Any, prompt: list[int], new_tokens: 
     return Comparison(tokens, expected, float(torch.stack(differences).max()))
 
 
+def predicted_line(model: WaferForCausalLM) -> str:
+    """The speed of each phase at which the model's rounds since `reset` are predicted to run on the wafer."""
+    predicted = model.predicted()
+    phases = [phase for phase in ("prefill", "decode") if phase in predicted]
+    speeds = (f"{phase} {predicted[phase].tokens_per_second:,.4g} tokens/s" for phase in phases)
+    return f"The same rounds, predicted on the wafer: {', '.join(speeds)}."
+
+
 def main() -> int:
     """Run the demo; 0 if every token is the judge's, 1 if not, 2 without a checkpoint."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -76,17 +84,18 @@ def main() -> int:
     model = WaferForCausalLM.from_pretrained(folder, mesh=MESH, dtype="fp32", max_length=64)
     failures = 0
     for prompt in PROMPTS:
-        made = compare(model, judge, tokenizer(prompt)["input_ids"], NEW_TOKENS)
-        account = model.account()
-        print(f"\n> {prompt}{tokenizer.decode(made.tokens, skip_special_tokens=True)}\n")
-        if made.tokens == made.expected:
-            print(f"All {len(made.tokens)} tokens are those of transformers.")
+        comparison = compare(model, judge, tokenizer(prompt)["input_ids"], NEW_TOKENS)
+        tokens, account = comparison.tokens, model.account()
+        print(f"\n> {prompt}{tokenizer.decode(tokens, skip_special_tokens=True)}\n")
+        if tokens == comparison.expected:
+            print(f"All {len(tokens)} tokens are those of transformers.")
         else:
-            theirs = tokenizer.decode(made.expected[: len(made.tokens)])
-            print(f"Token {len(made.tokens)} DIFFERS from transformers, which says: {theirs}")
-        print(f"Largest logit difference: {made.difference:.1e}, allowed: below {TOLERANCE:.0e}.")
-        print(f"{account.rounds:,} rounds, {account.hops:,} hops, {account.link_bytes:,} bytes over links.", flush=True)
-        failures += not made.passed
+            theirs = tokenizer.decode(comparison.expected[: len(tokens)])
+            print(f"Token {len(tokens)} DIFFERS from transformers, which says: {theirs}")
+        print(f"Largest logit difference: {comparison.difference:.1e}, allowed: below {TOLERANCE:.0e}.")
+        print(f"{account.rounds:,} rounds, {account.hops:,} hops, {account.link_bytes:,} bytes over links.")
+        print(predicted_line(model), flush=True)
+        failures += not comparison.passed
     verdict = f"FAILED: {failures} of {len(PROMPTS)} prompts" if failures else "Passed"
     print(f"\n{verdict}, in {perf_counter() - begun:.0f} s on this machine.")
     return int(failures > 0)

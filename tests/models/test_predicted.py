@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers import models as tokenizer_models
@@ -17,6 +18,7 @@ from wafer_triton.device import PRESETS, Device
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import as_mesh
+from wafer_triton.models import demo
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place import moves
@@ -165,9 +167,18 @@ def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, batch, runs, m
     assert set(predicted) == {"prefill", "decode", "replacement"}
 
 
+def test_the_demo_tells_the_speeds_of_both_phases():
+    model = WaferForCausalLM.from_config(LLAMA, mesh=3, max_length=20)
+    model.prefill(PROMPTS[1])
+    model.step(3)
+    prefill, decode = (f"{model.predicted()[phase].tokens_per_second:,.4g}" for phase in ("prefill", "decode"))
+    line = f"The same rounds, predicted on the wafer: prefill {prefill} tokens/s, decode {decode} tokens/s."
+    assert demo.predicted_line(model) == line
+
+
 @pytest.fixture(params=CONFIGS)
 def folder(request, tmp_path):
-    """A tiny random checkpoint whose tokens are bytes, of no family's vocabulary in particular."""
+    """A tiny random checkpoint whose tokens are bytes."""
     values = CONFIGS[request.param] | {"vocab_size": 256}
     config = DecoderConfig.from_dict(values)
     save_file(dict(RandomWeights(config)), tmp_path / "model.safetensors")
@@ -180,6 +191,15 @@ def folder(request, tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def own_threads():
+    """The number of torch's threads, which the command line sets, stays this process's own."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("own_threads")
 def test_generate_tells_what_its_schedules_cost(folder, runs, capsys):
     command = ["generate", "--model", str(folder), "--prompt", "a text of 20 letters", "--mesh", "3"]
     assert main([*command, "--max-new-tokens", "9", "--exchange", "explicit", "--json"]) == 0
