@@ -107,6 +107,12 @@ class DecoderConfig(DecoderShape):
         """Rotary inverse frequencies of `length` tokens, and the factor on cos and sin; see `rotary.inv_freq`."""
         return rotary.inv_freq(self.rope_theta, self.head_dim, self.rope_scaling, length)
 
+    def angles(self, position: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin [positions, head_dim / 2], float32, of positions in a text of `length` tokens so far."""
+        frequencies, factor = self.inv_freq(length)
+        angle = position[:, None].float() * frequencies[None, :]
+        return angle.cos() * factor, angle.sin() * factor
+
 
 def param_shapes(config: DecoderShape) -> dict[str, tuple[int, ...]]:
     """Every parameter by its Hugging Face name; a projection is (out_features, in_features)."""
@@ -168,7 +174,7 @@ def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]
     window = values.get("sliding_window", 4096 if model_type == "mistral" else None)
     used = window is not None and values.get("use_sliding_window", not model_type.startswith("qwen")) is not False
     layers = values.get("layer_types") or []
-    if not isinstance(layers, list) or not all(isinstance(one, str) for one in layers):
+    if not isinstance(layers, list) or not all(isinstance(layer, str) for layer in layers):
         raise ConfigError(f"{name}: layer_types = {short(layers)} must be a list of words")
     kinds = set(layers) - {"full_attention"}
     if used or kinds:

@@ -35,14 +35,14 @@ def convert(
     not x / rms(x) * weight stays as it is. Raises ShapeError if there is nothing to convert; a layer that does not fit
     the mesh says so when it first runs.
     """
-    on = as_mesh(mesh, device)
+    grid = as_mesh(mesh, device)
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend}
-    found = [(parent, name, made) for parent in model.modules() for name, child in parent.named_children()
-             if (made := _converted(child, on, dtype, how)) is not None]  # fmt: skip
-    if not found:
+    layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
+              if (layer := _converted(child, grid, dtype, how)) is not None]  # fmt: skip
+    if not layers:
         raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert")
-    for parent, name, made in found:
-        setattr(parent, name, made)
+    for parent, name, layer in layers:
+        setattr(parent, name, layer)
     return model
 
 
@@ -76,11 +76,11 @@ class _OnMesh(nn.Module):
             self._cut[str(mesh.shape)] = scatter(weight.detach().to(torch_dtype(self.dtype)), mesh, pattern)
         return self._cut[str(mesh.shape)]
 
-    def run(self, made: Recipe, x: Tensor, weight: MeshTensor) -> Tensor:
+    def run(self, product: Recipe, x: Tensor, weight: MeshTensor) -> Tensor:
         """The whole result for x [m, k], in x's dtype."""
-        on = executor(self.how["backend"], self.how["exchange"], str(x.device))
-        result = run(made, (x.to(torch_dtype(self.dtype)), weight), on).gather()
-        self.tally += tally(made.schedule)
+        own = executor(self.how["backend"], self.how["exchange"], str(x.device))
+        result = run(product, (x.to(torch_dtype(self.dtype)), weight), own).gather()
+        self.tally += tally(product.schedule)
         return result.to(x.dtype)
 
 
@@ -103,10 +103,10 @@ class MeshLinear(_OnMesh):
             return x.new_zeros(*x.shape[:-1], self.out_features)
         shapes = (tuple(rows.shape), (self.in_features, self.out_features))
         name = "gemv" if len(rows) == 1 else "gemm"
-        made = recipe(name, self.mesh, self.dtype, shapes, (("accumulate", self.how["accumulate"]),))
-        pattern = made.inputs[1][1]
+        product = recipe(name, self.mesh, self.dtype, shapes, (("accumulate", self.how["accumulate"]),))
+        pattern = product.inputs[1][1]
         weight = self.weight if self.inputs_first else self.weight.mT
-        y = self.run(made, rows, self.placed(made.schedule.mesh, pattern, weight))
+        y = self.run(product, rows, self.placed(product.schedule.mesh, pattern, weight))
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
@@ -125,8 +125,9 @@ class MeshRMSNorm(_OnMesh):
         if not len(rows):
             return x
         shapes = (tuple(rows.shape), tuple(self.weight.shape))
-        made = recipe("rms_norm", self.mesh, self.dtype, shapes, (("eps", self.eps),))
-        return self.run(made, rows, self.placed(made.schedule.mesh, made.inputs[1][1], self.weight)).reshape(x.shape)
+        norm = recipe("rms_norm", self.mesh, self.dtype, shapes, (("eps", self.eps),))
+        weight = self.placed(norm.schedule.mesh, norm.inputs[1][1], self.weight)
+        return self.run(norm, rows, weight).reshape(x.shape)
 
 
 def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> nn.Module | None:

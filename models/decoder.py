@@ -1,14 +1,16 @@
 """A decoder on a virtual wafer: prefill by MeshGEMM and GEMM-T, decode by MeshGEMV, an even KV cache.
 
-An untied embedding is a table look-up on the host; every matrix product runs on a mesh. Between regions the activation
-moves as it lies, tile by tile, and between the phases weights and cache are re-placed; `account`
-counts both, and `predicted` prices both.
+Every matrix product runs on a mesh. An untied embedding is a table look-up on the host. In decode the activation moves
+from region to region as it lies, tile by tile. Between the phases weights and cache are re-placed. `account` counts
+both moves, `predicted` prices both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
 
@@ -20,12 +22,12 @@ from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import BackendError, CacheError, CheckpointError, ShapeError, SramError
+from wafer_triton.errors import BackendError, CacheError, CheckpointError, ShapeError
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.generate import How, Prompt, Stream, stream, token_ids
+from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, stream, token_ids, token_rows
 from wafer_triton.models.module import EMBEDDING, PlacedModule
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
@@ -35,8 +37,6 @@ from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Head
 from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
-from wafer_triton.schedule import decode as decode_blocks
-from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 
 PHASES = ("prefill", "replacement", "decode")
@@ -45,12 +45,15 @@ PHASES = ("prefill", "replacement", "decode")
 class WaferForCausalLM(PlacedModule):
     """A decoder whose matrix products run on a mesh of virtual cores; parameters have their Hugging Face names.
 
-    `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (a WSE-2); `prefill_mesh` is the mesh of prefill where
-    it is another; `groups` and `prefill_groups` are those of the K-trees, about the root of a line's cores if not
-    given. Without a mesh, what is not given of all this is that of the fastest plan which holds the model. `max_length`
-    tokens (prompt and new) fit the KV cache of each of `batch` sequences; prompts of up to `max_prompt` go through
-    prefill at once if a block can take them, longer ones in chunks; `kv_policy` "concat" fills the last row alone and
-    overflows sooner. `executor` is where and how it runs, see `ops.executor` (torch on the CPU, explicit exchange).
+    `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
+    prefill where it is another. `groups` and `prefill_groups` are those of the K-trees (default: about the root of a
+    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given.
+
+    The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
+    tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
+    alone and overflows sooner. `executor` is where and how the model runs, see `ops.executor` (default: torch on the
+    CPU, explicit exchange).
+
     Raises SramError or MeshError when the model does not fit the mesh or the device, ShapeError for a size below 1.
     """
 
@@ -74,7 +77,7 @@ class WaferForCausalLM(PlacedModule):
         progress: Progress = silent,
     ) -> None:
         super().__init__()
-        names = set(weights)  # of them alone: to ask a checkpoint for a tensor is to read it
+        names = set(weights)  # names alone, as a checkpoint reads a tensor that it is asked for
         if missing := [name for name in param_shapes(config) if name not in names]:
             raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
         if not isinstance(executor, Executor | None):
@@ -115,14 +118,12 @@ class WaferForCausalLM(PlacedModule):
         cls, config: Any, *, dtype: str = "fp32", random_weights: bool = True, seed: int = 0, **options: Any
     ) -> WaferForCausalLM:
         """A model of a shape alone, by name, folder, table of a config.json or DecoderConfig; zeros unless random."""
-        found, name = config_of(config), dtype_name(dtype)
-        weights = RandomWeights(found, torch_dtype(name), seed if random_weights else None)
-        return cls(found, weights, dtype=name, **options)
+        shape, name = config_of(config), dtype_name(dtype)
+        weights = RandomWeights(shape, torch_dtype(name), seed if random_weights else None)
+        return cls(shape, weights, dtype=name, **options)
 
     folder: Path | None = None
-    turn = 0  # counts what changes the caches, so that a stream knows whether they are still its own
-
-    # --- running ---
+    turn = 0  # rises with every change of the caches, by which a stream knows whether they are still its own
 
     @property
     def count(self) -> int:
@@ -131,7 +132,7 @@ class WaferForCausalLM(PlacedModule):
 
     @property
     def regions(self) -> list[Region]:
-        """Where the blocks lie for decode."""
+        """The regions that hold the blocks for decode."""
         return list(self.placement.regions)
 
     def reset(self) -> None:
@@ -150,8 +151,8 @@ class WaferForCausalLM(PlacedModule):
     def predicted(self) -> dict[str, Prediction]:
         """What everything since `reset` is predicted to take on the wafer, for each phase that ran.
 
-        "prefill" and "decode" are layers and head; "replacement" brings weights and cache from one phase's place to the
-        other's. It is the price of the schedules that ran, each as often as it ran.
+        The phases "prefill" and "decode" are layers and head. The phase "replacement" brings weights and cache from one
+        phase's place to the other's. A prediction is the price of the schedules that ran, each as often as it ran.
         """
         device = self.block.mesh.device
         return {
@@ -172,11 +173,14 @@ class WaferForCausalLM(PlacedModule):
         return self._logits(self._prompt(tokens, progress, sequence)[-1:])[0]
 
     def step(self, token: int) -> torch.Tensor:
-        """Run one token behind the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
+        """Run one token after the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
         return self.advance([token, *[None] * (self.batch - 1)])[0]
 
     def advance(self, tokens: Sequence[int | None]) -> torch.Tensor:
-        """Run one token of each sequence (None: it rests); logits [batch, vocab]. CacheError when a cache is full."""
+        """Run one token of each sequence (None: it rests); logits [batch, vocab].
+
+        Raises ShapeError for the wrong number of tokens, CacheError when a cache is full.
+        """
         given = token_ids([token for token in tokens if token is not None])
         if len(tokens) != self.batch or not given:
             raise ShapeError(
@@ -186,11 +190,11 @@ class WaferForCausalLM(PlacedModule):
         for number in active:
             self.room(self.counts[number] + 1, self.caches[number].prefilled)
         x = self.embed([0 if token is None else token for token in tokens])
-        angles = [self.rotary(torch.tensor([count]), count + 1) for count in self.counts]
+        angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
         self._count("replacement", self.phases.enter("decode"))
-        with _Attempt(self):
+        with self._attempt():
             logits = self.layers.run(x, rotary, self.counts, self.caches, active)
         for number in active:
             self.counts[number] += 1
@@ -200,40 +204,39 @@ class WaferForCausalLM(PlacedModule):
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
         """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
-        if not isinstance(input_ids, torch.Tensor) or input_ids.is_floating_point():
-            raise ShapeError(
-                f"input_ids of type {type(input_ids).__name__} must be a tensor of token ids [batch, length]"
-            )
-        if input_ids.dim() != 2 or 0 in input_ids.shape:
-            raise ShapeError(f"input_ids {list(input_ids.shape)} must be [batch, length], neither of them 0")
-        found = []
-        for row in input_ids.tolist():
+        logits = []
+        for row in token_rows(input_ids):
             self.reset()
             x = self._prompt(row, progress, 0)
-            found.append(torch.cat([self._logits(part) for part in x.split(self._head_tokens)]))
+            logits.append(torch.cat([self._logits(part) for part in x.split(self.head.most_tokens)]))
         self.counts[0], self.caches[0] = 0, self.block.cache()
-        return torch.stack(found)
+        return torch.stack(logits)
 
     @overload
     def generate(
-        self, tokens: Prompt, max_new_tokens: int, progress: Progress = ..., **how: Unpack[How]
+        self, tokens: Prompt, max_new_tokens: int, progress: Progress = ..., **options: Unpack[SamplingOptions]
     ) -> Stream[int]: ...
 
     @overload
     def generate(
-        self, tokens: Sequence[Prompt], max_new_tokens: int, progress: Progress = ..., **how: Unpack[How]
-    ) -> Stream[list[int | None]]: ...
+        self, tokens: Sequence[Prompt], max_new_tokens: int, progress: Progress = ...,
+        **options: Unpack[SamplingOptions],
+    ) -> Stream[list[int | None]]: ...  # fmt: skip
 
-    def generate(self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **how: Unpack[How]) -> Any:
+    def generate(
+        self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **options: Unpack[SamplingOptions]
+    ) -> Any:
         """Tokens after a prompt, or after each of a batch of prompts, as they come: see `Sampling`, `Stream`.
 
         Raises CacheError at once if a prompt and its new tokens do not fit the cache.
         """
-        return stream(self, tokens, max_new_tokens, progress, **how)
+        return stream(self, tokens, max_new_tokens, progress, **options)
 
-    def chat(self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **how: Unpack[How]) -> Stream[int]:
+    def chat(
+        self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Unpack[SamplingOptions]
+    ) -> Stream[int]:
         """The answer to messages such as {"role": "user", "content": "Hi"}, by the tokenizer's chat template."""
-        return self.generate(chat_ids(tokenizer_of(self.folder), messages), max_new_tokens, **how)
+        return self.generate(chat_ids(tokenizer_of(self.folder), messages), max_new_tokens, **options)
 
     def embed(self, tokens: Prompt) -> torch.Tensor:
         """Rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
@@ -244,18 +247,11 @@ class WaferForCausalLM(PlacedModule):
         table = self.weights.embedding
         return self.head.embed(ids) if table is None else table[ids]
 
-    def rotary(self, position: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [positions, head_dim / 2], of a text that is `length` tokens long by now."""
-        frequencies, factor = self.config.inv_freq(length)
-        angle = position[:, None].float() * frequencies[None, :]
-        return angle.cos() * factor, angle.sin() * factor
-
     @cached_property
     def hand_off(self) -> Tally:
         """The activation's way from region to region in one decode step, every core to its counterpart."""
-        size = self.layers.fixed[0].buffers["x"].bytes
-        pairs = zip(self.regions, self.regions[1:], strict=False)
-        return sum((hand_over(source.mesh, target.mesh, size) for source, target in pairs), Tally())
+        size, meshes = self.layers.fixed[0].buffers["x"].bytes, [region.mesh for region in self.regions]
+        return sum((hand_over(source, target, size) for source, target in pairwise(meshes)), Tally())
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
@@ -270,10 +266,8 @@ class WaferForCausalLM(PlacedModule):
             )
         self.block.cache(prefilled).room(count)
 
-    # --- the two phases ---
-
     def _prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
-        """All positions [count, width] of a prompt behind the last layer; its keys and values are in the cache."""
+        """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
         tokens = token_ids(tokens)
         count = len(tokens)
         if count == 0:
@@ -288,10 +282,10 @@ class WaferForCausalLM(PlacedModule):
         x, cache = self.embed(tokens), self.block.cache(count)
         self.turn += 1
         self._count("replacement", self.phases.enter("prefill"))
-        with _Attempt(self):
+        with self._attempt():
             x = self._prefill.run(
                 x,
-                self.rotary(torch.arange(count), count),
+                self.config.angles(torch.arange(count), count),
                 parts,
                 lambda layer, k, v: self.layers.fill(layer, sequence, cache, k, v),
                 progress,
@@ -305,10 +299,14 @@ class WaferForCausalLM(PlacedModule):
         self._count("prefill", self.head.tally(len(x)))
         return self.head.run(x)
 
-    @cached_property
-    def _head_tokens(self) -> int:
-        """Tokens that the head takes at once."""
-        return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if _fits(self.placement.head, tokens))
+    @contextmanager
+    def _attempt(self) -> Iterator[None]:
+        """A step: one that is left half-way (by Ctrl-C, say) leaves caches that only `reset` makes good."""
+        if self._broken:
+            raise CacheError("the last step broke off half-way, so the cache is not whole; call reset() first")
+        self._broken = True
+        yield
+        self._broken = False
 
     def _place(self, weights: Weights) -> None:
         self.layers.place(weights)
@@ -317,26 +315,3 @@ class WaferForCausalLM(PlacedModule):
             self.weights.embedding.copy_(weights[EMBEDDING])
         self.phases.forget()
         self.reset()
-
-
-class _Attempt:
-    """A step that is left half-way (by Ctrl-C, say) leaves caches that only `reset` makes good."""
-
-    def __init__(self, model: WaferForCausalLM) -> None:
-        self.model = model
-
-    def __enter__(self) -> None:
-        if self.model._broken:
-            raise CacheError("the last step broke off half-way, so the cache is not whole; call reset() first")
-        self.model._broken = True
-
-    def __exit__(self, kind: Any, error: Any, at: Any) -> None:
-        self.model._broken = kind is not None
-
-
-def _fits(block: Block, tokens: int) -> bool:
-    try:
-        schedule(decode_blocks.head, block, tokens)
-    except SramError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Generation: how the next token is chosen, and a stream of tokens of one prompt or of several together."""
+"""Generation: the choice of the next token, and a stream of tokens of one prompt or of several together."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ T = TypeVar("T", covariant=True)
 class Sampling:
     """Greedy at temperature 0; else a draw among the `top_k` likeliest, or the fewest that hold `top_p` together.
 
-    The sequence of number i draws from `seed + i`, so a batch gives what its prompts give one by one. Raises ShapeError
-    for a number that makes no sense.
+    Sequence i draws from `seed + i`, so a batch gives what its prompts give one by one. Raises ShapeError for a number
+    that makes no sense.
     """
 
     temperature: float = 0.0
@@ -47,7 +47,7 @@ class Sampling:
             raise ShapeError(f"top_p = {self.top_p} must be above 0 and at most 1")
 
     def generator(self, sequence: int) -> torch.Generator:
-        """The source of chance of one sequence."""
+        """The random numbers of a sequence."""
         source = torch.Generator()
         if self.seed is None:
             source.seed()
@@ -69,10 +69,10 @@ class Sampling:
 
 
 class Stream(Iterator[T], Generic[T]):
-    """Tokens as they come, for one prompt ints, for a batch a list with one entry for each prompt, None once it ended.
+    """Tokens as they come: for one prompt ints, for a batch a list with an entry for each prompt, None once it ended.
 
-    A sequence ends before a stop token, which is not given, or after `max_new_tokens`. `tokens` holds, for each prompt,
-    all that came so far, also when an interrupt stopped the stream.
+    A sequence ends before a stop token, which is not given, or after `max_new_tokens`. `tokens` holds all tokens so
+    far, for each prompt, also when an interrupt stopped the stream.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Stream(Iterator[T], Generic[T]):
         self.tokens: list[list[int]] = [[] for _ in prompts]
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
-        self._turn: int | None = None  # the model's, behind this stream's last token
+        self._turn: int | None = None  # the model's, after this stream's last token
 
     def __next__(self) -> Any:
         if self._open:
@@ -103,13 +103,15 @@ class Stream(Iterator[T], Generic[T]):
                     self._open.discard(number)
                 else:
                     self.tokens[number].append(token)
-        made: list[int | None] = [
-            tokens[-1] if number in self._open else None for number, tokens in enumerate(self.tokens)
-        ]
+        newest = self._newest()
         self._open = {number for number in self._open if len(self.tokens[number]) < self.limit}
-        if all(token is None for token in made):
+        if all(token is None for token in newest):
             raise StopIteration
-        return made[0] if self.single and made[0] is not None else made
+        return newest[0] if self.single and newest[0] is not None else newest
+
+    def _newest(self) -> list[int | None]:
+        """The last token of each sequence, None of one that ended."""
+        return [tokens[-1] if number in self._open else None for number, tokens in enumerate(self.tokens)]
 
     def _prefill(self) -> list[torch.Tensor]:
         self.model.reset()
@@ -121,10 +123,10 @@ class Stream(Iterator[T], Generic[T]):
                 "the model did something else since this stream's last token, so the cache is no longer of its text; "
                 "finish a stream before the next begins"
             )
-        last = [tokens[-1] if number in self._open else None for number, tokens in enumerate(self.tokens)]
         if self.model.batch == 1:
             return self.model.step(self.tokens[0][-1])[None]
-        return self.model.advance(last + [None] * (self.model.batch - len(last)))
+        newest = self._newest()
+        return self.model.advance(newest + [None] * (self.model.batch - len(newest)))
 
 
 def token_ids(tokens: Any) -> list[int]:
@@ -137,8 +139,21 @@ def token_ids(tokens: Any) -> list[int]:
         ) from None
 
 
-class How(TypedDict, total=False):
-    """How tokens are chosen: the fields of `Sampling`, and `stop`, token ids that end a text beside the model's own."""
+def token_rows(input_ids: Any) -> list[list[int]]:
+    """Token ids as plain numbers, of a tensor [batch, length]; ShapeError for anything else."""
+    if not isinstance(input_ids, torch.Tensor) or input_ids.is_floating_point():
+        raise ShapeError(f"input_ids of type {type(input_ids).__name__} must be a tensor of token ids [batch, length]")
+    if input_ids.dim() != 2 or 0 in input_ids.shape:
+        raise ShapeError(f"input_ids {list(input_ids.shape)} must be [batch, length], neither of them 0")
+    rows: list[list[int]] = input_ids.tolist()
+    return rows
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The keywords of generation: the fields of `Sampling`, and `stop`, token ids that end a text.
+
+    The token ids that the model's configuration names end a text in any case.
+    """
 
     temperature: float
     top_k: int | None
@@ -148,30 +163,31 @@ class How(TypedDict, total=False):
 
 
 def stream(
-    model: WaferForCausalLM, prompts: Any, max_new_tokens: int, progress: Progress = silent, **how: Unpack[How]
-) -> Stream[Any]:
+    model: WaferForCausalLM, prompts: Any, max_new_tokens: int, progress: Progress = silent,
+    **options: Unpack[SamplingOptions],
+) -> Stream[Any]:  # fmt: skip
     """A checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
     if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
     try:
         single = len(given) > 0 and all(isinstance(token, Integral) for token in given)
-        several: list[Prompt] = [[index(token) for token in one] for one in ([given] if single else given)]
+        batch: list[Prompt] = [[index(token) for token in prompt] for prompt in ([given] if single else given)]
     except TypeError:
         raise ShapeError(
             f"prompts of type {type(prompts).__name__}: give a list of token ids, or a list of such lists; text goes "
             f"through the tokenizer first"
         ) from None
-    if not several:
+    if not batch:
         raise ShapeError("the prompt is empty; give at least one token, or one prompt")
-    if len(several) > model.batch:
+    if len(batch) > model.batch:
         raise ShapeError(
-            f"{len(several)} prompts, but the model is placed for {model.batch} at once; give batch={len(several)} "
+            f"{len(batch)} prompts, but the model is placed for {model.batch} at once; give batch={len(batch)} "
             f"when it is placed"
         )
-    for number, one in enumerate(several):
-        if len(one) == 0:
+    for number, prompt in enumerate(batch):
+        if len(prompt) == 0:
             raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
-        model.room(len(one) + max(0, max_new_tokens - 1), len(one))
-    stop = token_ids(how.pop("stop", ()))
-    return Stream(model, several, max_new_tokens, Sampling(**how), stop, progress, single)
+        model.room(len(prompt) + max(0, max_new_tokens - 1), len(prompt))
+    stop = token_ids(options.pop("stop", ()))
+    return Stream(model, batch, max_new_tokens, Sampling(**options), stop, progress, single)

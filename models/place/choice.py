@@ -1,4 +1,4 @@
-"""Where a model lies by what its user says, and by the cost model where they do not say it."""
+"""The place of a model: what its user gives, and what the cost model chooses where they give nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def place(
     config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
     kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups,
 ) -> Placement:  # fmt: skip
-    """A model on a device, as `WaferForCausalLM` describes the arguments.
+    """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
@@ -43,8 +43,8 @@ def place(
     prompt = min(max_prompt, max_length)
 
     def block(mesh: Any) -> Block:
-        on = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
-        return Block(config, on, dtype, accumulate, -(-max_length // on.rows), kv_policy, groups, batch)
+        corner = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
+        return Block(config, corner, dtype, accumulate, -(-max_length // corner.rows), kv_policy, groups, batch)
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
         decode = block(mesh)
@@ -54,10 +54,10 @@ def place(
 
     if mesh is not None:
         return placed(mesh, prefill_mesh)
-    on = find_device("wse2" if device is None else device)
-    candidates: Iterable[tuple[int, Any]] = _plans(config, on, block, prompt, max(1, max_length - prompt))
+    chip = find_device("wse2" if device is None else device)
+    candidates: Iterable[tuple[int, Any]] = _plans(config, chip, block, prompt, max(1, max_length - prompt))
     if prefill_mesh is not None:
-        _beside(prefill_mesh, Mesh(1, 1, on))
+        _beside(prefill_mesh, Mesh(1, 1, chip))
         candidates = [(side, prefill_mesh) for side in dict.fromkeys(side for side, _ in candidates)]
     failed, reason = list[int](), None
     for side, other in candidates:
@@ -69,7 +69,7 @@ def place(
             reason = error
             if isinstance(error, SramError) and other != side:  # too much for its cores, whatever the mesh of decode
                 failed.append(other)
-    raise MeshError(f"no mesh that was tried on {on.name} holds {config.name}; take a larger device ({reason})")
+    raise MeshError(f"no mesh that was tried on {chip.name} holds {config.name}; take a larger device ({reason})")
 
 
 def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
@@ -90,15 +90,15 @@ def _with_trees(block: Block) -> Block:
 
 
 def _plans(
-    config: DecoderConfig, on: Device, block: Callable[[int], Block], prompt: int, answer: int
+    config: DecoderConfig, device: Device, block: Callable[[int], Block], prompt: int, answer: int
 ) -> Iterator[tuple[int, int]]:
     """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
 
-    The plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last.
+    A plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last.
     """
     reason = None
-    sides, step = [], max(1, min(on.rows, on.cols) // SIDES)
-    for side in range(step, min(on.rows, on.cols) + 1, step):
+    sides, step = [], max(1, min(device.rows, device.cols) // SIDES)
+    for side in range(step, min(device.rows, device.cols) + 1, step):
         try:
             decode_regions(block(side))
         except WaferError as error:
@@ -106,10 +106,10 @@ def _plans(
             continue
         sides.append(side)
     if not sides:
-        raise MeshError(f"no mesh of {on.name} holds {config.name}; take a larger device ({reason})")
+        raise MeshError(f"no mesh of {device.name} holds {config.name}; take a larger device ({reason})")
     try:
-        plans = plan(model=config, device=on, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
+        plans = plan(model=config, device=device, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
     except WaferError:
         plans = []
-    yield from ((one.decode_mesh, one.prefill_mesh) for one in plans)
+    yield from ((fit.decode_mesh, fit.prefill_mesh) for fit in plans)
     yield from ((side, side) for side in sides)

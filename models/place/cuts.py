@@ -1,7 +1,7 @@
-"""How a decoder's parameters are cut into the tiles that cores hold, and back.
+"""A decoder's parameters cut into the tiles that cores hold, and put together again.
 
-Parameters are known by their Hugging Face names, [out, in]. Decode places the output and down projections the other way
-round than the rest, so that consecutive MeshGEMVs alternate axes; prefill places all alike and skews them along y.
+Parameters have their Hugging Face names, [out, in]. Decode places the output and down projections the other way round
+than the rest, so that consecutive MeshGEMVs alternate axes. Prefill places all alike and skews them along y.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Cut:
     def gather(self, tiles: torch.Tensor, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
         """The weight of the given shape from its tiles."""
         whole = (self.times, *shape) if self.times else shape
-        found = MeshTensor(mesh, tiles, self.pattern, whole, self.sizes).gather()
-        return found[0] if self.times else found
+        weight = MeshTensor(mesh, tiles, self.pattern, whole, self.sizes).gather()
+        return weight[0] if self.times else weight
 
 
 def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
@@ -60,7 +60,7 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
     c = block.shape
     heads = {"q": c.num_attention_heads, "k": c.num_key_value_heads, "v": c.num_key_value_heads}
     sizes = {part: {"h": h, "two": 2} for part, h in heads.items()}
-    found = {
+    attention = {
         "norm": (Cut("input_layernorm.weight", f"({into} d)"),),
         "wqkv": tuple(
             Cut(f"self_attn.{part}_proj.weight", "(h two x p) (y d) -> d (h two p)", sizes[part]) for part in heads
@@ -68,29 +68,28 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
         "wo": (Cut("self_attn.o_proj.weight", f"({into} d) (h two {out_of} p) -> (h two p) d", sizes["q"]),),
     }
     if c.qkv_bias:
-        found["bqkv"] = tuple(
+        attention["bqkv"] = tuple(
             Cut(f"self_attn.{part}_proj.bias", "(h two x p) -> (h two p)", sizes[part]) for part in heads
         )
     if c.qk_norm:
-        found["qk_norm"] = tuple(
+        attention["qk_norm"] = tuple(
             Cut(f"self_attn.{part}_norm.weight", "h (two x p) -> (h two p)", {"two": 2}, heads[part]) for part in "qk"
         )
-    return found
+    return attention
 
 
 def layer_tiles(weights: Weights, layer: int, block: Block, kind: str, phase: str) -> Tiles:
     """All tiles [rows, cols, *tile] of a block for "decode" or "prefill"; a bias is given once, for one row."""
-    made = {}
+    tiles = {}
     for name, parts in cuts(block, kind, phase).items():
         pieces = [part.tiles(weights[f"model.layers.{layer}.{part.name}"], block.mesh) for part in parts]
-        made[name] = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
-    return made if phase == "decode" else {name: skewed(name, tile, block.mesh) for name, tile in made.items()}
+        tiles[name] = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
+    return tiles if phase == "decode" else {name: skewed(name, tile, block.mesh) for name, tile in tiles.items()}
 
 
 def head_tiles(weights: Weights, block: Block) -> Tiles:
     """The tiles of the final norm and the LM head (the embedding where they are tied)."""
-    made = {name: cut.tiles(weights[cut.name], block.mesh) for name, cut in head_cuts(block).items()}
-    return made
+    return {name: cut.tiles(weights[cut.name], block.mesh) for name, cut in head_cuts(block).items()}
 
 
 def head_cuts(block: Block) -> dict[str, Cut]:
@@ -110,7 +109,7 @@ TURNED = ("norm", "wo", "wdown")  # decode and prefill cut them along different 
 
 @lru_cache(maxsize=8)
 def skew(mesh: Mesh) -> torch.Tensor:
-    """From which core each tile comes: the alignment schedule, run on core numbers."""
+    """The core that each tile comes from: the alignment schedule, run on core numbers."""
     b = Builder(mesh, "skew")
     align(b, b.buffer("w", (1,), "fp32", "resident"), "y")
     cores = torch.arange(mesh.cores, dtype=torch.float32).view(*mesh.shape, 1)
@@ -121,18 +120,18 @@ def skew(mesh: Mesh) -> torch.Tensor:
 
 @lru_cache(maxsize=8)
 def sources(mesh: Mesh) -> dict[str, torch.Tensor]:
-    """On a square mesh, which core's decode tile each core holds in prefill, by buffer."""
+    """On a square mesh, the core whose decode tile each core holds in prefill, by buffer."""
     cores = torch.arange(mesh.cores)
     turned = cores.view(mesh.shape).mT.reshape(-1)
-    found = {name: turned if name in TURNED else cores for name in ("norm", "bqkv", "qk_norm", *MATRICES)}
-    return {name: source[skew(mesh)] if name in MATRICES else source for name, source in found.items()}
+    held = {name: turned if name in TURNED else cores for name in ("norm", "bqkv", "qk_norm", *MATRICES)}
+    return {name: source[skew(mesh)] if name in MATRICES else source for name, source in held.items()}
 
 
 class PlacedWeights(Mapping[str, torch.Tensor]):
     """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
 
-    `layers[i][kind]` has the tiles of a block's buffers for decode, `head` those of the head on its own mesh,
-    `embedding` the table where it is not the head's. All of them are views: what changes there, changes here.
+    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has those of the head on its own mesh.
+    `embedding` is the table where it is not the head's. All of them are views: what changes there, changes here.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
 
 
 def _widths(block: Block, buffer: str, whole: int) -> list[int]:
-    """How a buffer's last dimension is divided among its parts."""
+    """The widths of a buffer's parts in its last dimension."""
     c = block.shape
     q, kv = c.num_attention_heads * block.head, c.num_key_value_heads * block.head
     return {"wqkv": [q, kv, kv], "bqkv": [q, kv, kv], "qk_norm": [q, kv], "wgu": [whole // 2] * 2}.get(buffer, [whole])

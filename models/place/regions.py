@@ -34,12 +34,12 @@ class Region:
 def decode_need(block: Block, kind: str) -> sram.Need:
     """What a block of this kind needs per core for decode."""
     d = decode_blocks
-    made: dict[str, tuple[tuple[Any, ...], ...]] = {
+    parts: dict[str, tuple[tuple[Any, ...], ...]] = {
         "attention": ((d.project,), (d.attend, 0), (d.output,)),
         "ffn": ((d.ffn,),),
         "head": ((d.head, block.batch),),
     }
-    return sram.need(_checked(make, block, *args) for make, *args in made[kind])
+    return sram.need(_checked(part, block, *args) for part, *args in parts[kind])
 
 
 def _checked(part: Part, block: Block, *args: int) -> Sketch:
@@ -51,15 +51,15 @@ def _checked(part: Part, block: Block, *args: int) -> Sketch:
 
 def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
     """What a block needs per core for prefill on a square mesh, with so many new and past tokens on each row."""
-    found = _prefill_need(block, kind, tokens, past if kind == "attention" else 0)
-    if isinstance(found, str):
-        raise SramError(found)
-    return found
+    need = _prefill_need(block, kind, tokens, past if kind == "attention" else 0)
+    if isinstance(need, str):
+        raise SramError(need)
+    return need
 
 
 @lru_cache(maxsize=256)
 def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need | str:
-    """The need, or why it is too much: that takes as long to find out."""
+    """The need, or why it is too much, which takes as long to find out."""
     try:
         return sram.need([_checked(PREFILL[kind], block, tokens, past)])
     except SramError as error:
@@ -68,7 +68,7 @@ def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need 
 
 @dataclass(frozen=True)
 class Placement:
-    """A model on a device: `decode` and `prefill` are its blocks, on one mesh or two, `regions` where they lie.
+    """A model on a device: its blocks for `decode` and `prefill`, on one mesh or two, and the regions that hold them.
 
     `prefill.mesh` is square: a rectangular one is folded to its lcm grid.
     """
@@ -85,10 +85,11 @@ class Placement:
 
         Decode and prefill of up to `max_prompt` tokens must fit, a prompt in chunks if one block cannot take it whole.
         A head that does not fit one region gets a larger one, a whole multiple of it. Regions fill the device in rows,
-        to and fro, so that consecutive ones are neighbours. Raises SramError when one block does not fit the mesh (it
-        names the smallest mesh that works) and MeshError when the device is full (it says how many cores are missing).
+        to and fro, so that consecutive ones are neighbours. Prefill has the second buffer of partial sums if that costs
+        neither a chunk nor a region.
 
-        Prefill has the second buffer of partial sums if that costs neither a chunk nor a region.
+        Raises SramError when one block does not fit the mesh, which names the smallest mesh that works, and MeshError
+        when the device is full, which says how many cores are missing.
         """
         tokens, single = cls._laid_out(decode, replace(prefill, overlap=False), max_prompt)
         try:
@@ -100,9 +101,9 @@ class Placement:
 
     @classmethod
     def _laid_out(cls, decode: Block, prefill: Block, max_prompt: int) -> tuple[int, Placement]:
-        """The tokens that a row takes at once, and the placement of these very blocks."""
+        """The tokens that a row takes at once, and the placement of the blocks as they are given."""
         head, shared = decode_blocks.head_block(decode), prefill.mesh == decode.mesh.square()
-        tokens = _first(lambda one: all(_alone(decode, prefill, kind, *one) for kind in KINDS), prefill, max_prompt)
+        tokens = _first(lambda sizes: all(_fits(decode, prefill, kind, *sizes) for kind in KINDS), prefill, max_prompt)
         if tokens is None:
             for kind in KINDS:  # the one that fails says so
                 sram.fitting(partial(_smallest, decode, prefill, kind), decode.mesh)
@@ -121,7 +122,7 @@ class Placement:
 
     def chunk(self, count: int) -> int:
         """How many tokens a row takes at once of a prompt of `count`; SramError names the longest prompt that fits."""
-        tokens = _first(lambda one: self._overflow(*one) is None, self.prefill, count)
+        tokens = _first(lambda sizes: self._overflow(*sizes) is None, self.prefill, count)
         if tokens is not None:
             return tokens
         side, limit = self.prefill.mesh.shape[0], self.prefill.mesh.device.sram_bytes
@@ -136,13 +137,13 @@ class Placement:
     def _overflow(self, tokens: int, past: int) -> str | None:
         """Why so many new and past tokens a row do not fit; None if they do."""
         shared = self.prefill_regions is self.regions
-        mixes = {tuple(name.split()[-1] for name in one.blocks if name != "head") for one in self.prefill_regions}
+        mixes = {tuple(name.split()[-1] for name in region.blocks if name != "head") for region in self.prefill_regions}
         try:
             both = {kind: _needs(self.decode, self.prefill, kind, tokens, past) for kind in KINDS}
         except SramError as too_much:
             return str(too_much)
-        needs = {kind: one.beside(two) if shared else two for kind, (one, two) in both.items()}
-        held = max((sram.total(needs[kind] for kind in mix) for mix in mixes), key=lambda one: sum(one.values()))
+        needs = {kind: decode.beside(prefill) if shared else prefill for kind, (decode, prefill) in both.items()}
+        held = max((sram.total(needs[kind] for kind in mix) for mix in mixes), key=lambda sizes: sum(sizes.values()))
         peak = sum(held.values())
         buffers = ", ".join(f"{name} {size:,} B" for name, size in held.items())
         return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"
@@ -150,18 +151,18 @@ class Placement:
 
 def _needs(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> tuple[sram.Need, sram.Need]:
     """A block's needs in both phases; SramError if a schedule does not fit, or the block beside its prefill."""
-    found = decode_need(decode, kind), prefill_need(prefill, kind, tokens, past)
+    needs = decode_need(decode, kind), prefill_need(prefill, kind, tokens, past)
     if prefill.mesh == decode.mesh.square():
-        peak, limit = sum(sram.total([found[0].beside(found[1])]).values()), decode.mesh.device.sram_bytes
+        peak, limit = sum(sram.total([needs[0].beside(needs[1])]).values()), decode.mesh.device.sram_bytes
         if peak > limit:
             raise SramError(
                 f"{kind} on mesh {decode.mesh}: core {decode.mesh.origin} (and every other) needs {peak:,} B for "
                 f"decode and prefill, {peak - limit:,} B over the {limit:,} B of SRAM on {decode.mesh.device.name}"
             )
-    return found
+    return needs
 
 
-def _alone(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> bool:
+def _fits(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> bool:
     try:
         _needs(decode, prefill, kind, tokens, past)
     except SramError:
@@ -178,7 +179,7 @@ def _smallest(decode: Block, prefill: Block, kind: str, mesh: Mesh) -> tuple[sra
 
 
 def _first(fits: Callable[[tuple[int, int]], bool], prefill: Block, count: int) -> int | None:
-    """The most tokens a row, halving from all of them, that fit beside those before them."""
+    """The most tokens a row, of all of them halved again and again, that fit beside those before them."""
     rows = -(-count // prefill.mesh.shape[0])
     tokens = rows
     while tokens:
@@ -192,22 +193,22 @@ def _regions(mesh: Mesh, kinds: dict[str, sram.Need], layers: int, head: Block) 
     limit, needs = mesh.device.sram_bytes, kinds | {"head": decode_need(head, "head")}
     packed: list[tuple[Mesh, list[str]]] = []
     for name in [f"layer {layer} {kind}" for layer in range(layers) for kind in KINDS] + ["head"]:
-        on = head.mesh if name == "head" else mesh
-        last = [*packed[-1][1], name] if packed and packed[-1][0] == on else []
-        if last and sum(sram.total(needs[one.split()[-1]] for one in last).values()) <= limit:
+        own = head.mesh if name == "head" else mesh
+        last = [*packed[-1][1], name] if packed and packed[-1][0] == own else []
+        if last and sum(sram.total(needs[block.split()[-1]] for block in last).values()) <= limit:
             packed[-1][1].append(name)
         else:
-            packed.append((on, [name]))
-    origins = _place([mesh for mesh, _ in packed])
-    found = []
-    for (on, names), origin in zip(packed, origins, strict=True):
-        held = sram.total(needs[one.split()[-1]] for one in names)
-        found.append(Region(replace(on, origin=origin), tuple(names), sum(held.values()), held))
-    return tuple(found)
+            packed.append((own, [name]))
+    origins = _place([own for own, _ in packed])
+    regions = []
+    for (own, names), origin in zip(packed, origins, strict=True):
+        held = sram.total(needs[block.split()[-1]] for block in names)
+        regions.append(Region(replace(own, origin=origin), tuple(names), sum(held.values()), held))
+    return tuple(regions)
 
 
 def decode_regions(block: Block) -> tuple[Region, ...]:
-    """Where the blocks of decode would lie alone, which is quick to find out; raises as `Placement.make`."""
+    """The regions of decode alone, which are quick to find out; raises as `Placement.make`."""
     needs = {kind: decode_need(block, kind) for kind in KINDS}
     return _regions(block.mesh, needs, block.shape.num_hidden_layers, decode_blocks.head_block(block))
 
@@ -221,8 +222,8 @@ def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:
         if used + mesh.cols > device.cols:
             top, height, used, leftwards = top + height, 0, 0, not leftwards
         if top + mesh.rows > device.rows or mesh.cols > device.cols:
-            wanted = sum(one.rows * one.cols for one in meshes)
-            placed = sum(one.rows * one.cols for one in meshes[: len(origins)])
+            wanted = sum(mesh.rows * mesh.cols for mesh in meshes)
+            placed = sum(mesh.rows * mesh.cols for mesh in meshes[: len(origins)])
             raise MeshError(
                 f"the model does not fit {device.name}: its {len(meshes)} regions need {wanted:,} cores, and after "
                 f"{len(origins)} regions ({placed:,} cores of {device.cores:,}) there is no room for {mesh}; "

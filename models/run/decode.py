@@ -26,7 +26,7 @@ _SHARED = ("x", "cos", "sin", "q", "k", "v", "att")  # by all layers
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's programs; `append` and `attend` have one for each sequence."""
+    """The programs of a layer; `append` and `attend` hold one for each sequence."""
 
     project: Program
     append: tuple[Program, ...]
@@ -35,20 +35,20 @@ class Layer:
     ffn: Program
 
     def tiles(self, kind: str) -> Tiles:
-        """Its weights where they lie, as `layer_tiles` cuts them."""
+        """The layer's weights where they lie, as `layer_tiles` cuts them."""
         program = self.project if kind == "attention" else self.ffn
-        found = {}
-        for one in program.schedule.buffers.values():
-            if one.role == "resident" and one.slots == 1 and one.name != "x":
-                tiles = program.memory[one.name].unflatten(-1, one.tile)
+        weights = {}
+        for buffer in program.schedule.buffers.values():
+            if buffer.role == "resident" and buffer.slots == 1 and buffer.name != "x":
+                tiles = program.memory[buffer.name].unflatten(-1, buffer.tile)
                 # the bias is repeated for each sequence, the norms of heads are cut as one vector
-                tiles = tiles[:, :, 0] if one.name == "bqkv" else tiles
-                found[one.name] = tiles.flatten(2) if one.name == "qk_norm" else tiles
-        return found
+                tiles = tiles[:, :, 0] if buffer.name == "bqkv" else tiles
+                weights[buffer.name] = tiles.flatten(2) if buffer.name == "qk_norm" else tiles
+        return weights
 
 
 class Decode:
-    """All layers of a model placed for decode, with their KV caches, and the head behind them if there is one."""
+    """All layers of a model placed for decode, with their KV caches, and the head after them if there is one."""
 
     def __init__(
         self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent, head: Head | None = None
@@ -60,13 +60,13 @@ class Decode:
         project, output, ffn = self.fixed
         buffers = {**project.buffers, **output.buffers}
         shared = {name: executor.allocate(project, buffers[name]) for name in _SHARED}
-        biases = [executor.allocate(one, one.buffers["bias"]) for one in self.attend]
+        biases = [executor.allocate(attend, attend.buffers["bias"]) for attend in self.attend]
         scratch: dict[Buffer, torch.Tensor] = {}
-        # where an append puts its token changes with every step, and is the same in all layers
+        # the slot that an append fills changes with every step, and is the same in all layers
         first_appends = [schedule(blocks.append, block, sequence, 0, 0) for sequence in sequences]
         tables = [Tables() for _ in sequences]
         self.steps: dict[tuple[int, ...], Step] = {}
-        self.results: dict[tuple[int, ...], torch.Tensor] = {}  # where each of them leaves its own
+        self.results: dict[tuple[int, ...], torch.Tensor] = {}  # of each step, overwritten by the next
         self.layers: list[Layer] = []
         for number in range(total):
             caches = {
@@ -75,20 +75,20 @@ class Decode:
                 for sequence in sequences  # zeros, as an empty slot is masked, which NaN would pass through
             }
             first = executor.bind(project, self._tiles(weights, number, "attention"), shared | caches, scratch)
-            append = tuple(
-                executor.bind(one, {}, first.memory, scratch, kept)
-                for one, kept in zip(first_appends, tables, strict=True)
+            appends = tuple(
+                executor.bind(append, {}, first.memory, scratch, table)
+                for append, table in zip(first_appends, tables, strict=True)
             )
-            attend = tuple(
-                executor.bind(one, {}, first.memory | {"bias": bias}, scratch)
-                for one, bias in zip(self.attend, biases, strict=True)
+            attends = tuple(
+                executor.bind(attend, {}, first.memory | {"bias": bias}, scratch)
+                for attend, bias in zip(self.attend, biases, strict=True)
             )
             last = executor.bind(ffn, self._tiles(weights, number, "ffn"), shared, scratch)
-            self.layers.append(Layer(first, append, attend, executor.bind(output, {}, first.memory, scratch), last))
+            self.layers.append(Layer(first, appends, attends, executor.bind(output, {}, first.memory, scratch), last))
             progress("placing weights", number + 1, total)
 
     def place(self, weights: Weights) -> None:
-        """Put other weights in the place of those that are there."""
+        """Replace the weights by others."""
         for number, layer in enumerate(self.layers):
             for kind, program in (("attention", layer.project), ("ffn", layer.ffn)):
                 for name, tiles in self._tiles(weights, number, kind).items():
@@ -104,23 +104,26 @@ class Decode:
     ) -> torch.Tensor:
         """x [batch, width] of one token each through all layers, and the head: logits [batch, vocab], or x without one.
 
-        `counts` tokens are held in `caches`, of each sequence; of sequences not `active` nothing is kept.
+        `caches` hold `counts` tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
         """
         mesh, first = self.block.mesh, self.layers[0]
         cut = {"x": (x, "m (y d)"), "cos": (rotary[0], "m (x p)"), "sin": (rotary[1], "m (x p)")}
         for name, (values, pattern) in cut.items():
             first.project.write(name, scatter(values, mesh, pattern).tiles)
-        appends = {one: schedule(blocks.append, self.block, one, counts[one], caches[one].prefilled) for one in active}
-        for one, made in appends.items():
-            held = torch.from_numpy(caches[one].positions(counts[one] + 1) >= 0).to(self.executor.device)
+        appends = {
+            sequence: schedule(blocks.append, self.block, sequence, counts[sequence], caches[sequence].prefilled)
+            for sequence in active
+        }
+        for sequence, append in appends.items():
+            held = torch.from_numpy(caches[sequence].positions(counts[sequence] + 1) >= 0).to(self.executor.device)
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
-            first.attend[one].write("bias", bias.contiguous())
+            first.attend[sequence].write("bias", bias.contiguous())
             for layer in self.layers:
-                layer.append[one].follow(made)
+                layer.append[sequence].follow(append)
         if tuple(active) not in self.steps:  # on a GPU one graph
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()
-        attends = [self.attend[one] for one in active]
+        attends = [self.attend[sequence] for sequence in active]
         self.tally = sum(map(tally, (*self.fixed, *attends, *appends.values())), Tally())
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
@@ -128,9 +131,9 @@ class Decode:
         """Everything from the first projection to the result, on inputs and index tables as they are."""
         for layer in self.layers:
             layer.project.run()
-            for one in active:
-                layer.append[one].run()
-                layer.attend[one].run()
+            for sequence in active:
+                layer.append[sequence].run()
+                layer.attend[sequence].run()
             layer.output.run()
             layer.ffn.run()
         tiles = self.layers[-1].ffn.read("x")
@@ -152,7 +155,7 @@ class Decode:
             memory.unflatten(-1, (block.slots, -1))[row, :, slot] = cut.to(memory.dtype)
 
     def _tiles(self, weights: Weights, layer: int, kind: str) -> Tiles:
-        made = layer_tiles(weights, layer, self.block, kind, "decode")
-        if "bqkv" in made:
-            made["bqkv"] = made["bqkv"].unsqueeze(2).expand(-1, -1, self.block.batch, -1).contiguous()
-        return made
+        tiles = layer_tiles(weights, layer, self.block, kind, "decode")
+        if "bqkv" in tiles:
+            tiles["bqkv"] = tiles["bqkv"].unsqueeze(2).expand(-1, -1, self.block.batch, -1).contiguous()
+        return tiles

@@ -30,9 +30,10 @@ def silent(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some consecutive tokens of a prompt, from `start` on, spread over the rows of the mesh; `past` entries a row.
+    """Consecutive tokens of a prompt, `count` from `start` on, spread over the rows of the mesh.
 
-    `position` [rows, tokens] is which token lies where, -1 where none does.
+    A row holds up to `tokens` of them, and `past` entries of the chunks before. `position` [rows, tokens] is the number
+    of the token that lies there, -1 where none does.
     """
 
     start: int
@@ -43,22 +44,22 @@ class Chunk:
 
     @property
     def index(self) -> torch.Tensor:
-        """The place of each token among the padded rows."""
+        """The position of each token among the padded rows."""
         return (self.position.flatten() >= 0).nonzero().flatten()
 
 
 def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
     """A prompt in chunks of `tokens` on each of `side` rows; the last may have fewer."""
-    made: list[Chunk] = []
+    parts: list[Chunk] = []
     for start in range(0, count, side * tokens):
         here = min(count - start, side * tokens)
         spread, rows = KvCache(side, here), -(-here // side)
         row, edges = spread.row_of(here), spread.windows(here)
         position = np.full((side, rows), -1)
         position[row, np.arange(here) - edges[row]] = start + np.arange(here)
-        past = sum(chunk.tokens for chunk in made)
-        made.append(Chunk(start, here, rows, past, torch.from_numpy(position)))
-    return made
+        past = sum(chunk.tokens for chunk in parts)
+        parts.append(Chunk(start, here, rows, past, torch.from_numpy(position)))
+    return parts
 
 
 class Prefill:
@@ -99,7 +100,7 @@ class Prefill:
         attention = [self._program("attention", part.tokens, part.past) for part in parts]
         ffn = [self._program("ffn", part.tokens, 0) for part in parts]
         xs = [self._spread(x, part, "(y m) (x d)") for part in parts]
-        angles = [[self._spread(one, part, "(y m) (x p)") for one in rotary] for part in parts]
+        angles = [[self._spread(values, part, "(y m) (x p)") for values in rotary] for part in parts]
         masks = list(self._masks(parts))
         for layer in range(layers):
             bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in KINDS)
@@ -131,19 +132,19 @@ class Prefill:
     def _program(self, kind: str, tokens: int, past: int) -> Program:
         key = (kind, tokens, past)
         if key not in self.programs:
-            make = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}[kind]
-            made = schedule(make, self.block, tokens, past)
+            part = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}[kind]
+            step = schedule(part, self.block, tokens, past)
             shared: Tiles = {}
-            for name, buffer in made.buffers.items():
+            for name, buffer in step.buffers.items():
                 if buffer.role not in ("input", "resident"):
                     continue
                 # weights are shared by chunks of all sizes, x by the two blocks of a layer
                 pool = self.weights[kind] if name in ("norm", "wqkv", "wo", "wgu", "wdown", "qk_norm") else None
                 if pool is not None:
-                    shared[name] = pool.setdefault(name, self.executor.allocate(made, buffer))
+                    shared[name] = pool.setdefault(name, self.executor.allocate(step, buffer))
                 else:
-                    shared[name] = self.scratch.setdefault(buffer, self.executor.allocate(made, buffer))
-            self.programs[key] = self.executor.bind(made, {}, shared, self.scratch)
+                    shared[name] = self.scratch.setdefault(buffer, self.executor.allocate(step, buffer))
+            self.programs[key] = self.executor.bind(step, {}, shared, self.scratch)
         return self.programs[key]
 
     def _past(self, program: Program, name: str, part: Chunk, past: list[torch.Tensor]) -> None:
@@ -163,19 +164,19 @@ class Prefill:
     def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
         """Of each chunk [rows, cols, tokens, seen]: 0 where a query of the row may see a key of the column, else -inf.
 
-        A padded query sees every real key, so that its row stays finite; a padded key is seen by none.
+        A padded query sees every real key, so that its row stays finite. No query sees a padded key.
         """
         for number, part in enumerate(parts):
-            keys = torch.cat([one.position for one in (part, *parts[:number])], 1).flatten()
+            keys = torch.cat([chunk.position for chunk in (part, *parts[:number])], 1).flatten()
             query = torch.where(part.position < 0, part.start + part.count, part.position).flatten()
             seen = (keys[None, :] >= 0) & (keys[None, :] <= query[:, None])
             yield scatter(torch.where(seen, 0.0, float("-inf")), self.block.mesh, "(y m) (x n)").tiles
 
-    def _gather(self, found: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
+    def _gather(self, entries: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
         """Keys or values [count, key heads, head_dim] from the tiles of all chunks."""
         half = self.block.shape.head_dim // 2
         rows = []
-        for tiles, part in zip(found, parts, strict=True):
+        for tiles, part in zip(entries, parts, strict=True):
             split = tiles.unflatten(-1, (2, self.block.pairs))
             whole = rearrange(split, "y x m g two p -> (y m) g two (x p)")[part.index]
             rows.append(whole[..., :half].flatten(2))
