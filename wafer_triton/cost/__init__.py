@@ -1,6 +1,7 @@
 """What a schedule costs on a wafer: cycles that the PLMR model predicts, from constants that are fitted on silicon.
 
-`phases` reads a schedule's demands, `price` prices them with `constants`; `estimate` builds the schedules of products
-and models and prices them, `search` looks for the best; `calibrate` holds the model against measurements. No torch
-anywhere. Emulation time is never here.
+`phases` reads a schedule's demands. `price` prices them with `constants`. `layers` prices the layers of a decoder, and
+`rivals` what nobody has a schedule of. `estimate` prices whole products and models, as `results`; `search` looks for
+the best. `calibrate` fits the constants and compares with measurements. Nothing imports torch. No number is an
+emulation's time.
 """

@@ -83,9 +83,10 @@ PRIORS: dict[str, dict[str, tuple[float, str]]] = {
 
 @dataclass(frozen=True)
 class Constants:
-    """The constants of a device, of which `MEANING` tells units and what they stand for.
+    """The constants of a device; `MEANING` has their units and what they stand for.
 
-    A `decode_...` of 0 is the constant that it would take the place of. Raises ValueError for a negative one.
+    A `decode_...` constant of 0 leaves the constant in force that it would replace. Raises ValueError for a negative
+    constant.
     """
 
     hop_cycles: float
@@ -112,9 +113,9 @@ class Constants:
     cores: int = 0
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if not getattr(self, one.name) >= 0:
-                raise ValueError(f"constant {one.name} = {getattr(self, one.name)} must be 0 or more")
+        for entry in fields(self):
+            if not getattr(self, entry.name) >= 0:
+                raise ValueError(f"constant {entry.name} = {getattr(self, entry.name)} must be 0 or more")
 
     def of(self, family: str) -> Constants:
         """The constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""
@@ -130,15 +131,15 @@ class Constants:
 
 
 def constants(of: Device) -> Constants:
-    """The constants of a device.
+    """The constants of a device: those of its file, if it is a preset that has one.
 
-    Those of its file; of a device that a user made from a preset by changing some numbers, the preset's, changed in
-    proportion; of any other device, what follows from its own numbers.
+    A device that changes some numbers of such a preset gets the preset's constants, changed in proportion. Any other
+    device gets what follows from its own numbers.
     """
     base = _base(of)
     if base is None:
         return _derived(of)
-    held = Constants(**{name: entry["value"] for name, entry in described(base.name).items()})
+    fitted = Constants(**{name: entry["value"] for name, entry in described(base.name).items()})
     scales = {
         "hop_cycles": of.hop_cycles / base.hop_cycles,
         "stage_cycles": of.stage_cycles / base.stage_cycles,
@@ -149,13 +150,13 @@ def constants(of: Device) -> Constants:
     }
     for name in ("gemm_group_cycles", "gemv_group_cycles", "decode_mac_cycles", "element_cycles"):
         scales[name] = base.macs_per_cycle_fp16 / of.macs_per_cycle_fp16
-    changed = {name: getattr(held, name) * scale for name, scale in scales.items() if scale != 1}
-    return replace(held, **changed)
+    changed = {name: getattr(fitted, name) * scale for name, scale in scales.items() if scale != 1}
+    return replace(fitted, **changed)
 
 
 def _base(of: Device) -> Device | None:
-    """The preset with a constants file that shares most numbers with the device, if it shares the better part."""
-    numbers = [one.name for one in fields(Device) if one.name != "name"]
+    """The preset with a constants file that shares most numbers with the device, if it shares more than half."""
+    numbers = [entry.name for entry in fields(Device) if entry.name != "name"]
     shared = {
         preset: sum(getattr(preset, name) == getattr(of, name) for name in numbers)
         for preset in PRESETS.values()
@@ -170,8 +171,8 @@ def _base(of: Device) -> Device | None:
 @cache
 def described(name: str) -> Mapping[str, Mapping[str, Any]]:
     """The constants file of a device: value, standard_error, unit, meaning and provenance by name."""
-    held: dict[str, Mapping[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    return held
+    entries: dict[str, Mapping[str, Any]] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return entries
 
 
 def write(name: str, entries: Mapping[str, Mapping[str, Any]], folder: Path = FOLDER) -> Path:
@@ -183,7 +184,7 @@ def write(name: str, entries: Mapping[str, Mapping[str, Any]], folder: Path = FO
 
 
 def _derived(of: Device) -> Constants:
-    """What follows from a device's own numbers when nobody measured more; a set-up is taken as one routing stage."""
+    """What follows from a device's own numbers without measurements; a set-up is taken as one routing stage."""
     return Constants(
         hop_cycles=of.hop_cycles,
         word_cycles=4 / of.link_bytes_per_cycle,

@@ -4,19 +4,19 @@
     >>> estimate.gemm(device="wse3", mesh=720, m=5760, k=720, n=5760).cycles
     >>> estimate.decode(device="wse2", model="llama2-13b", mesh=540, context=4096).tokens_per_second
 
-No torch and no GPU: nothing runs. Sizes are those of whole matrices and models. Of a model, `program` "true" (the
-default) is what `generate` runs, with fp16 sums; "measured" is the program of WaferLLM's measurements (see
-`wafer_triton.cost.layers`). All raise WaferError for a user's mistake, in one line.
+Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "true" (the
+default) is the program that `generate` runs, with fp16 sums; "measured" is that of WaferLLM's measurements (see
+`wafer_triton.cost.layers`). All functions raise a WaferError of one line for a user's mistake.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from wafer_triton.cost import layers, rivals
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.price import Cost, price
+from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
@@ -28,98 +28,28 @@ from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shapes import DecoderShape, shape_of
 
+__all__ = [
+    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request",
+    "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_on", "request", "request_on",
+]  # fmt: skip
+
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A predicted product. Cycles are critical-path cycles; `assumed` tells what a rival's price rests on."""
-
-    cycles: float
-    compute_cycles: float
-    communication_cycles: float
-    link_cycles: float
-    rounds: int
-    hops: int
-    routes: int
-    link_bytes: int
-    sram_peak_bytes: int
-    seconds: float
-    mac_utilisation: float  # share of the peak multiply-adds of the mesh's cores
-    sram_utilisation: float  # share of their SRAM bandwidth
-    assumed: str | None = None
-
-
-@dataclass(frozen=True)
-class Layered:
-    """A predicted phase of inference: all layers and, in the true program, the head; the embedding is a look-up."""
-
-    program: str  # "true" or "measured"
-    tokens_per_second: float
-    cycles_per_layer: float
-    compute_cycles_per_layer: float
-    communication_cycles_per_layer: float
-    seconds: float  # for the one token of decode, or the whole prompt
-    layers: int
-    mac_utilisation: float
-    sram_utilisation: float  # share of their SRAM bandwidth
-    joules_per_token: float
-    head_cycles: float  # 0 in the measured program
-    steps: dict[str, float]  # cycles of a layer's steps by name
-
-
-@dataclass(frozen=True)
-class Request:
-    """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
-
-    program: str  # "true" or "measured"
-    tokens_per_second: float  # output tokens over the whole time
-    prefill_seconds: float
-    replacement_seconds: float
-    decode_seconds: float
-    seconds: float
-    joules: float
-    joules_per_token: float
-    decode_regions: int  # that the layers and the cache need
-    device_regions: int  # that the device has
-    fits: bool
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """Tokens that a KV cache holds by policy, and what limits them."""
-
-    concat_tokens: int
-    shift_tokens: int
-    layers_per_region: int
-    regions: int
-    weight_bytes: int  # of a core, all its layers
-    entry_bytes: int  # of a core, one token in all its layers
-
-
-@dataclass(frozen=True)
-class Energy:
-    """Energies of one task and their ratio."""
-
-    energy_ratio: float  # GPUs over wafer
-    wafer_joules: float
-    gpu_joules: float
 
 
 def gemm(
     *, device: str | Device = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
-    on, c = _on(device, mesh)
+    mesh, c = _mesh(device, mesh)
     tiles(1, m, k, n)
     name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(on, rivals.gemm(on, m, k, n, name, algorithm, c), c, name, algorithm)
+        return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, algorithm)
     if algorithm not in gemm_schedules.ALGORITHMS:
         known = ", ".join((*gemm_schedules.ALGORITHMS, *rivals.ASSUMED))
         raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {known}")
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", name))
-    return _kernel(on, price(recipe("gemm", on, name, ((m, k), (k, n)), options).schedule, c), c, name)
+    return _kernel(mesh, price(recipe("gemm", mesh, name, ((m, k), (k, n)), options).schedule, c), c, name)
 
 
 def gemv(
@@ -130,35 +60,38 @@ def gemv(
 
     `groups` is the number of groups on the first of two levels (None: the best).
     """
-    on, c = _on(device, mesh)
+    mesh, c = _mesh(device, mesh)
     tiles(1, k, n)
     name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(on, rivals.gemv(on, k, n, name, algorithm, c), c, name, algorithm)
+        return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, algorithm)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     tree = _groups(groups)
     if algorithm == "ktree" and tree is None:
-        tree = layers.best_groups(on.length("y"), c)
+        tree = layers.best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
-    return _kernel(on, price(recipe("gemv", on, name, ((1, k), (k, n)), options).schedule, c), c, name)
+    return _kernel(mesh, price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c), c, name)
 
 
 def decode(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
     program: str = "true",
 ) -> Layered:  # fmt: skip
-    """One token, after which the cache holds `context` tokens."""
-    on, c = _on(device, mesh)
+    """One token of decode, after which the cache holds `context` tokens.
+
+    `groups` is the number of groups on the first of two levels of the K-trees (None: the best on a square mesh).
+    """
+    mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
     tiles(1, context)
-    return sram.fitting(lambda at: decode_on(at, shape, context, c, tree, program), on)
+    return sram.fitting(lambda candidate: decode_on(candidate, shape, context, c, tree, program), mesh)
 
 
 def decode_on(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: layers.Groups = None, program: str = "true"
 ) -> Layered:
-    """See `decode`; the SramError of a mesh that is too small does not say which one would do."""
+    """See `decode`; the SramError of a mesh that is too small does not name a mesh that fits."""
     block = layers.decode_block(shape, mesh, context, c, groups, program)
     layers.check_decode(block)
     return _layered(mesh, shape, layers.decode_steps(block, context, c), _head(block, c), 1, c, program)
@@ -167,15 +100,15 @@ def decode_on(
 def prefill(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true"
 ) -> Layered:
-    """A prompt of `tokens` tokens."""
-    on, c = _on(device, mesh)
+    """Prefill of a prompt of `tokens` tokens."""
+    mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     tiles(1, tokens)
-    return sram.fitting(lambda at: prefill_on(at, shape, tokens, c, program), on)
+    return sram.fitting(lambda candidate: prefill_on(candidate, shape, tokens, c, program), mesh)
 
 
 def prefill_on(mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true") -> Layered:
-    """See `prefill`; the SramError of a mesh that is too small does not say which one would do."""
+    """See `prefill`; the SramError of a mesh that is too small does not name a mesh that fits."""
     block = layers.check_prefill(layers.prefill_block(shape, mesh, c, program), tokens)
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c)
     last = layers.decode_block(shape, mesh, 1, c, program=program)  # the head takes the last token alone
@@ -190,48 +123,51 @@ def request(
     *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "true",
 ) -> Request:  # fmt: skip
-    """A prompt of `input` tokens and `output` tokens of answer.
+    """A prompt of `input` tokens and an answer of `output` tokens.
 
-    Assumed: layers that do not fit one region pass the activation on over a mesh's length; weights and cache cross the
-    middle of the smaller mesh once when they are placed anew, all its rows at a time.
+    Assumed: between regions of layers the activation crosses a mesh's width. Between prefill and decode weights and
+    cache cross the middle of the smaller mesh once, over all its rows at a time.
     """
-    on, c = _on(device, decode_mesh)
-    before, shape, tree = as_mesh(prefill_mesh, on.device), shape_of(model), _groups(groups)
+    decode_mesh, c = _mesh(device, decode_mesh)
+    prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model), _groups(groups)
     tiles(1, input, output)
-    first = sram.fitting(lambda at: prefill_on(at, shape, input, c, program), before)
-    return sram.fitting(lambda at: request_on(before, at, shape, first, input, output, c, tree, program), on)
+    prefilled = sram.fitting(lambda candidate: prefill_on(candidate, shape, input, c, program), prefill_mesh)
+    return sram.fitting(
+        lambda candidate: request_on(prefill_mesh, candidate, shape, prefilled, input, output, c, tree, program),
+        decode_mesh,
+    )
 
 
 def request_on(
-    before: Mesh, on: Mesh, shape: DecoderShape, first: Layered, input: int, output: int, c: Constants,
-    groups: layers.Groups = None, program: str = "true",
+    prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, prefilled: Layered, input: int, output: int,
+    c: Constants, groups: layers.Groups = None, program: str = "true",
 ) -> Request:  # fmt: skip
-    """See `request`, behind a prefill that is priced already, on mesh `before`."""
+    """See `request`, after a prefill that is priced already, on `prefill_mesh`."""
 
     def block(context: int) -> layers.Block:
-        return layers.decode_block(shape, on, context, c, groups, program)
+        return layers.decode_block(shape, decode_mesh, context, c, groups, program)
 
     last = input + output
-    held = layers.check_decode(block(last))
-    available = _regions(on, c)
-    needed = -(-shape.num_hidden_layers // max(1, _layers_per_region(held, on)))
+    need = layers.check_decode(block(last))
+    available = _regions(decode_mesh, c)
+    needed = -(-shape.num_hidden_layers // max(1, _layers_per_region(need, decode_mesh)))
     head = layers.total(_head(block(last), c)).cycles
-    handing_on = (needed - 1) * (c.hop_cycles * on.shape[1] + c.stage_cycles)
-    rows = on.shape[0]
+    handing_on = (needed - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
+    rows = decode_mesh.shape[0]
     cycles, context = 0.0, input
     while context < last:  # a layer's cost changes when a row takes one more token
         after = min(last, -(-context // rows) * rows + 1)
         layer = layers.total(layers.decode_steps(block(context), context, c)).cycles
         cycles += (after - context) * (layer * shape.num_hidden_layers + head + handing_on)
         context = after
-    placing = _placing(shape, input, min(before.rows, on.rows), before.cols + on.cols, c)
-    replacement, decoding = placing / on.device.clock_hz, cycles / on.device.clock_hz
-    seconds = first.seconds + replacement + decoding
-    joules = seconds * on.device.power_watts
+    placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)
+    replacement, decoding = placing / decode_mesh.device.clock_hz, cycles / decode_mesh.device.clock_hz
+    seconds = prefilled.seconds + replacement + decoding
+    joules = seconds * decode_mesh.device.power_watts
     return Request(
         program=program,
         tokens_per_second=output / seconds,
-        prefill_seconds=first.seconds,
+        prefill_seconds=prefilled.seconds,
         replacement_seconds=replacement,
         decode_seconds=decoding,
         seconds=seconds,
@@ -244,36 +180,36 @@ def request_on(
 
 
 def kv(*, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true") -> Capacity:
-    """What the KV cache of a decode mesh holds beside the weights, its layers spread evenly over the device's regions.
+    """Tokens that the KV cache of a decode mesh holds beside the weights, layers spread evenly over the regions.
 
-    Regions are counted by cores, as the paper does, not laid out. With concatenation one row takes every new token.
-    "measured" counts as the paper does, too: every width is cut evenly over a line, rotary pairs or not.
+    The regions of the device are counted by cores, as in the paper, not laid out. With concatenation one row takes
+    every new token. "measured" cuts every width evenly over a line, as the paper does, whole rotary pairs or not.
     """
-    on, c = _on(device, mesh)
+    mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
 
-    def held(at: Mesh) -> tuple[dict[str, int], int]:
-        """Bytes of a core's weights, by buffer, and of its share of one token's keys and values, of one layer."""
+    def layer(candidate: Mesh) -> tuple[dict[str, int], int]:
+        """Bytes on a core of one layer's weights, by buffer, and of its share of one token's keys and values."""
         if program == "measured":
-            return _evenly_cut(shape, at)
-        block = layers.decode_block(shape, at, 1, c, program=program)
+            return _evenly_cut(shape, candidate)
+        block = layers.decode_block(shape, candidate, 1, c, program=program)
         stays = layers.decode_need(block).stays
         weights = {name: size for name, size in stays.items() if not name.endswith("_cache")}
         return weights, sum(size for name, size in stays.items() if name not in weights) // block.slots
 
-    def check(at: Mesh) -> tuple[dict[str, int], int]:
-        weights, entry = held(at)
-        each = -(-shape.num_hidden_layers // _regions(at, c))
-        what = f"{shape.name}, {each} layers on each of {_regions(at, c)} regions"
-        sram.demand(what, at, {name: size * each for name, size in weights.items()})
+    def check(candidate: Mesh) -> tuple[dict[str, int], int]:
+        weights, entry = layer(candidate)
+        each = -(-shape.num_hidden_layers // _regions(candidate, c))
+        what = f"{shape.name}, {each} layers on each of {_regions(candidate, c)} regions"
+        sram.demand(what, candidate, {name: size * each for name, size in weights.items()})
         return weights, entry
 
-    weights, entry = sram.fitting(check, on)
-    regions = _regions(on, c)
+    weights, entry = sram.fitting(check, mesh)
+    regions = _regions(mesh, c)
     each = -(-shape.num_hidden_layers // regions)
-    held_bytes = each * sum(weights.values())
-    tokens = (on.device.sram_bytes - held_bytes) // (entry * each)
-    return Capacity(tokens, tokens * on.shape[0], each, regions, held_bytes, entry * each)
+    weight_bytes = each * sum(weights.values())
+    tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)
+    return Capacity(tokens, tokens * mesh.shape[0], each, regions, weight_bytes, entry * each)
 
 
 def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
@@ -289,7 +225,7 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
 def energy(
     *, device: str | Device = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:
-    """Energy of a task that takes `seconds` on the whole wafer, against `gpus` GPUs that take `against_seconds`."""
+    """Energy of a task of `seconds` on the whole wafer and of `against_seconds` on `gpus` GPUs, by data-sheet power."""
     watts = find_device(device).power_watts
     if against not in GPU_WATTS:
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")
@@ -300,9 +236,9 @@ def energy(
     return Energy(gpu / wafer, wafer, gpu)
 
 
-def _on(device: str | Device, mesh: Any) -> tuple[Mesh, Constants]:
-    on = as_mesh(mesh, find_device(device))
-    return on, constants(on.device)
+def _mesh(device: str | Device, mesh: Any) -> tuple[Mesh, Constants]:
+    mesh = as_mesh(mesh, find_device(device))
+    return mesh, constants(mesh.device)
 
 
 def _groups(count: int | None) -> tuple[int, ...] | None:
@@ -311,13 +247,13 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
     return None if count is None else (count,)
 
 
-def _regions(on: Mesh, c: Constants) -> int:
-    return max(1, (c.cores or on.device.cores) // (on.rows * on.cols))
+def _regions(mesh: Mesh, c: Constants) -> int:
+    return max(1, (c.cores or mesh.device.cores) // (mesh.rows * mesh.cols))
 
 
-def _layers_per_region(held: sram.Need, mesh: Mesh) -> int:
+def _layers_per_region(need: sram.Need, mesh: Mesh) -> int:
     """How many layers with these buffers one region holds; they share what comes and goes."""
-    return (mesh.device.sram_bytes - sum(held.passes.values())) // sum(held.stays.values())
+    return (mesh.device.sram_bytes - sum(need.passes.values())) // sum(need.stays.values())
 
 
 def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
@@ -327,9 +263,9 @@ def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constant
     return words / rows * c.word_cycles + hops * c.hop_cycles
 
 
-def _kernel(on: Mesh, found: Cost, c: Constants, dtype: str, rival: str | None = None) -> Kernel:
-    whole = found + Cost(cycles=c.kernel_cycles)
-    peak = on.device.macs_per_cycle_fp32 if dtype_name(dtype) == "fp32" else on.device.macs_per_cycle_fp16
+def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rival: str | None = None) -> Kernel:
+    whole = cost + Cost(cycles=c.kernel_cycles)
+    peak = mesh.device.macs_per_cycle_fp32 if dtype_name(dtype) == "fp32" else mesh.device.macs_per_cycle_fp16
     return Kernel(
         cycles=whole.cycles,
         compute_cycles=whole.compute_cycles,
@@ -340,7 +276,7 @@ def _kernel(on: Mesh, found: Cost, c: Constants, dtype: str, rival: str | None =
         routes=whole.routes,
         link_bytes=whole.link_bytes,
         sram_peak_bytes=whole.sram_peak_bytes,
-        seconds=whole.cycles / on.device.clock_hz,
+        seconds=whole.cycles / mesh.device.clock_hz,
         mac_utilisation=whole.macs / (whole.cycles * peak),
         sram_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
         assumed=rivals.ASSUMED[rival] if rival else None,
@@ -348,11 +284,11 @@ def _kernel(on: Mesh, found: Cost, c: Constants, dtype: str, rival: str | None =
 
 
 def _layered(
-    on: Mesh, shape: DecoderShape, steps: layers.Steps, head: layers.Steps, tokens: int, c: Constants, program: str
+    mesh: Mesh, shape: DecoderShape, steps: layers.Steps, head: layers.Steps, tokens: int, c: Constants, program: str
 ) -> Layered:
     layer, last = layers.total(steps), layers.total(head)
     whole = layer * shape.num_hidden_layers + last
-    seconds = whole.cycles / on.device.clock_hz
+    seconds = whole.cycles / mesh.device.clock_hz
     return Layered(
         program=program,
         tokens_per_second=tokens / seconds,
@@ -361,9 +297,9 @@ def _layered(
         communication_cycles_per_layer=layer.communication_cycles,
         seconds=seconds,
         layers=shape.num_hidden_layers,
-        mac_utilisation=whole.macs / (whole.cycles * on.device.macs_per_cycle_fp16),
+        mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle_fp16),
         sram_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
-        joules_per_token=seconds * on.device.power_watts / tokens,
+        joules_per_token=seconds * mesh.device.power_watts / tokens,
         head_cycles=last.cycles,
         steps={name: cost.cycles for name, cost in steps.items()},
     )

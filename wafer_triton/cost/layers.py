@@ -1,9 +1,9 @@
 """Layers of a decoder, priced: the parts that run (`schedule.decode`, `schedule.prefill`), step by step.
 
-Two programs are priced, which are one builder with two shapes. "true" is the model's own: its heads, its grouped keys
-and values, a cache that grows, and the head behind the layers. "measured" is what WaferLLM ran on silicon: one head as
-wide as the model, keys and values as wide as queries, a cache that is given, and layers alone (OSDI'25, section 4).
-Tiles and sums are fp16, as on the wafer, unless the block says otherwise.
+Two programs are priced, by the same builders with two shapes. "true" is the model's own: its heads, its grouped keys
+and values, a cache that grows, and the LM head after the layers. "measured" is what WaferLLM ran on silicon: one head
+as wide as the model, keys and values as wide as queries, a cache that is given, and no LM head (OSDI'25, section 4).
+Tiles and sums are those of the block; the blocks built here have fp16 for both, as on the wafer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are th
 def decode_block(
     shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true"
 ) -> Block:
-    """The block of a decode layer with `context` tokens in its cache; `groups` None takes the fastest K-tree."""
+    """The block of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
+
+    Raises ShapeError for an unknown program.
+    """
     tree = tree_for(mesh, c.of("decode")) if groups is None else groups
     entries = -(-context // mesh.shape[0])
     if _measured(program):
@@ -42,24 +45,24 @@ def decode_block(
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
-    """The block of a prefill layer, on the square grid of a mesh."""
+    """The block of a prefill layer, on the square grid of a mesh; ShapeError for an unknown program."""
     square = mesh.square()
     own = shape.measured() if _measured(program) else shape
     return Block(own, square, "fp16", "fp16", groups=tree_for(square, c))
 
 
 def decode_steps(block: Block, context: int, c: Constants) -> Steps:
-    """One token through one layer."""
+    """The costs of one token through one decode layer."""
     return _steps((block, part, args, c) for part, args in decode.layer(block, context))
 
 
 def prefill_steps(block: Block, tokens: int, c: Constants) -> Steps:
-    """A prompt of so many tokens a row through one layer."""
+    """The costs of a prompt of `tokens` tokens a row through one prefill layer."""
     return _steps((block, part, args, c) for part, args in prefill.layer(tokens))
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
-    """Some tokens through the final norm and the LM head."""
+    """The costs of `tokens` tokens through the final norm and the LM head; MeshError if the device does not hold it."""
     return _steps([(decode.head_block(block), decode.head, (tokens,), c)])
 
 
@@ -89,21 +92,21 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
 
 @lru_cache(maxsize=4096)
 def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
-    """The phases of a part, the routes that it needs, and a core's SRAM peak: what does not depend on constants."""
+    """The phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
     sketch = sketched(part, block, *args)
     return phases(sketch), _colours(part, block, args), sram.account(sketch).peak_bytes
 
 
 @lru_cache(maxsize=64)
 def sketched(part: Part, block: Block, *args: int) -> Sketch:
-    """A part's rounds as pricing wants them."""
+    """A part's rounds as a `Sketch`, for pricing and for SRAM."""
     sketch = Sketch(block.mesh, part.title, part.family)
     part(sketch, block, *args)
     return sketch
 
 
 def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
-    """The routes that a part needs. They follow from where messages go, not from how large they are."""
+    """The routes that a part needs, which follow from where messages go, not from their sizes."""
     mesh = block.mesh
     if part.family == "decode":
         return _routes_of(part, mesh, block.groups, block.policy, block.batch, args, block.shape.qk_norm)
@@ -134,13 +137,13 @@ def decode_need(block: Block) -> sram.Need:
 
 @lru_cache(maxsize=1024)
 def prefill_need(block: Block, tokens: int) -> sram.Need:
-    """What a core needs for one prefill layer of so many tokens a row."""
+    """What a core needs for one prefill layer of `tokens` tokens a row."""
     attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens))
     return _layer_need(attention, ffn)
 
 
 def _layer_need(attention: sram.Need, ffn: sram.Need) -> sram.Need:
-    """Of two blocks in the same memory: weights with the block's name where both have one."""
+    """The need of two blocks in the same memory; a weight's name that both have gets the block's name added."""
     stays = attention.stays | {f"{name} of feed-forward" * (name in attention.stays) or name: size
                                for name, size in ffn.stays.items()}  # fmt: skip
     return sram.Need(stays, max(attention.passes, ffn.passes, key=lambda sizes: sum(sizes.values())))
@@ -154,7 +157,10 @@ def check_decode(block: Block) -> sram.Need:
 
 
 def check_prefill(block: Block, tokens: int) -> Block:
-    """The block as a core holds it, with a second buffer of partial sums if there is room; SramError if it does not."""
+    """The block for a prompt of `tokens` tokens, with a second buffer of partial sums if a core has room for it.
+
+    Raises SramError when a core does not hold the layer either way.
+    """
     for choice in (block, replace(block, overlap=False)):
         needed = prefill_need(choice, -(-tokens // block.mesh.shape[0]))
         try:
@@ -168,7 +174,7 @@ def check_prefill(block: Block, tokens: int) -> Block:
 
 
 def tree_for(mesh: Mesh, c: Constants) -> Groups:
-    """The fastest K-tree of a mesh whose lines are equally long; None, the default tree, for any other mesh."""
+    """The groups of the fastest K-tree on a square mesh; None, the default tree, on any other mesh."""
     rows, cols = mesh.shape
     return best_groups(rows, c) if rows == cols else None
 

@@ -1,8 +1,8 @@
 """What a schedule demands of links, routers and multipliers, in phases; the numbers that `wafer_triton.cost` prices.
 
-A phase is a run of rounds (see `wafer_triton.count.runs`) and how often it comes. In the phases without products cores
-wait for their data only: the distance of a phase is the longest path that data can take through its rounds. Counts are
-those of the line with most rounds; the lines of a mesh work alike.
+A phase is a run of rounds (see `wafer_triton.count.runs`) and how often it comes. Its hops are those of the longest
+path that data can take through its rounds: in phases without products cores wait for nothing else. Its local work is
+that of the fullest of its rounds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Product:
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase and how often it runs. Words are 32 bits; loads are those of one line, in one direction."""
+    """A phase of a `kind`: "local", "stream", "circuit", "tiles" or "product". Words are 32 bits.
+
+    The phase runs `times` times; every other number is that of one of them.
+    """
 
     kind: str
     times: int = 1
@@ -60,17 +63,16 @@ class Phase:
 
 
 class Sketch(Builder):
-    """A builder for pricing alone, which holds one line of each kind where a schedule has many.
+    """A builder for pricing alone: it leaves out what costs the same again. It is never run.
 
-    Of turns that are alike but for which line does what it adds three. Where every line has a root of its own, each
-    has the first or the last of them: the path is the longest, and the words on links are the same. It is never run.
+    Of turns that are alike but for which line does what it adds three. Where every line has a root of its own, it uses
+    the first and the last root for all lines: the path is still the longest, and the words on links are the same.
     """
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
         super().__init__(mesh, name, family)
-        self.loops: list[
-            tuple[int, int, int]
-        ] = []  # the rounds of a second turn, from and to, and how many are left out
+        # the rounds of a second turn, from and to, and how many turns are left out
+        self.loops: list[tuple[int, int, int]] = []
 
     def repeat(self, times: int, turn: Callable[[int], None]) -> None:
         ends = []
@@ -85,82 +87,83 @@ class Sketch(Builder):
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:
-    """The phases of a schedule, built or not, equal ones as one.
+    """The phases of a schedule, built or not; equal phases are merged.
 
-    A stream is hidden if the next product, but for local operations the next round, needs nothing of what it touches.
-    Turns that a sketch leaves out have the phases of its second one, before and after which there is another.
+    A stream is hidden beside the next product if only local operations lie between, and neither the product nor what
+    leads to it needs what the stream touches. A turn that a sketch leaves out has the phases of its second turn, which
+    lies between two others as well.
     """
     cut = runs(schedule)
     traffic = Traffic(schedule)
-    alone: dict[int, Phase] = {}  # of rounds that are runs of their own, most of which come often
+    single: dict[int, Phase] = {}  # of rounds that are runs of their own, most of which come often
     whole: list[Phase] = []
     for run in cut:
-        phase = alone.get(id(run[0])) if len(run) == 1 else None
+        phase = single.get(id(run[0])) if len(run) == 1 else None
         if phase is None:
             phase = _known(schedule, run, traffic)
             if len(run) == 1:
-                alone[id(run[0])] = phase
+                single[id(run[0])] = phase
         whole.append(phase)
     for number, phase in enumerate(whole):
-        behind = _product_beside(cut, whole, number) if phase.kind == "stream" else None
-        if behind is not None:
-            busiest = max(phase.busiest_words, whole[behind].busiest_words)
-            whole[behind] = replace(whole[behind], busiest_words=busiest)
+        beside = _product_beside(cut, whole, number) if phase.kind == "stream" else None
+        if beside is not None:
+            busiest = max(phase.busiest_words, whole[beside].busiest_words)
+            whole[beside] = replace(whole[beside], busiest_words=busiest)
             whole[number] = replace(phase, hidden=True)
-    found = Counter(whole)
+    counts = Counter(whole)
     if isinstance(schedule, Sketch) and schedule.loops:
         starts = [0, *accumulate(map(len, cut))]
-        for first, end, more in schedule.loops:
+        for first, end, repeats in schedule.loops:
             for number in range(bisect_left(starts, first), bisect_left(starts, end)):
-                found[whole[number]] += more
-    return [replace(phase, times=times) for phase, times in found.items()]
+                counts[whole[number]] += repeats
+    return [replace(phase, times=times) for phase, times in counts.items()]
 
 
 def _product_beside(cut: list[list[Round]], whole: list[Phase], number: int) -> int | None:
-    """The number of the product's run beside which the stream of run `number` flows, if there is one."""
+    """The number of the product's run beside which the stream of run `number` flows, or None."""
     needs = frozenset().union(*(round_.touched for round_ in cut[number]))
-    for other in range(number + 1, len(cut)):
-        touched = cut[other][0].touched
-        if whole[other].kind == "product":
-            return None if needs & touched else other
-        if whole[other].kind != "local":
+    for later in range(number + 1, len(cut)):
+        touched = cut[later][0].touched
+        if whole[later].kind == "product":
+            return None if needs & touched else later
+        if whole[later].kind != "local":
             return None
         if needs & touched:  # what follows from the stream is not there before it
             needs |= touched
     return None
 
 
-# Phases by their rounds and the sizes of the buffers that these touch, with the rounds, so that their identity lasts.
+# Phases by the identity of their rounds and the sizes of the buffers touched. The rounds are kept, so that it lasts.
 _KNOWN: dict[tuple[Any, ...], tuple[list[Round], Phase]] = {}
-_MOST = 20_000  # runs, and 20 times as many rounds, that are kept
+_MOST = 20_000  # runs that are kept; of rounds, 20 times as many
 
 
 def _known(schedule: Schedule | Builder, run: list[Round], traffic: Traffic) -> Phase:
-    """The phase of a run, looked at once: algorithms share the rounds of a line between layers, contexts and models."""
+    """The phase of a run, read once: algorithms share the rounds of a line between layers, contexts and models."""
     names = run[0].touched if len(run) == 1 else frozenset().union(*(round_.touched for round_ in run))
     buffers = [schedule.buffers[name] for name in names]
     sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in buffers)
     mesh = schedule.mesh
     key = (mesh.shape, mesh.fold, sizes, *map(id, run))
     if key not in _KNOWN:
-        _held[0] += len(run)
-        if len(_KNOWN) >= _MOST or _held[0] > 20 * _MOST:
+        _kept[0] += len(run)
+        if len(_KNOWN) >= _MOST or _kept[0] > 20 * _MOST:
             _KNOWN.clear()
-            _held[0] = len(run)
+            _kept[0] = len(run)
         _KNOWN[key] = run, _phase(schedule, run, traffic.run(run))
     return _KNOWN[key][1]
 
 
-_held = [0]  # rounds in `_KNOWN`
+_kept = [0]  # rounds in `_KNOWN`
 
 
 def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) -> Phase:
     first = run[0]
     common, mesh = kind(first), schedule.mesh
-    sizes = [schedule.buffers[name] for name in sorted(sources(first))]
+    buffers = [schedule.buffers[name] for name in sorted(sources(first))]
     work = [_work(schedule, round_) for round_ in _of_different_work(run)]
     # the stages of a stream combine on different cores, while the data flows: the fullest of them counts
-    macs, elements, sram_bytes = (max(column) for column in zip(*(one[1:] for one in work), strict=True))
+    macs, elements, sram_bytes = (max(column) for column in zip(*(numbers[1:] for numbers in work), strict=True))
     return Phase(
         common,
         rounds=len(run),
@@ -169,7 +172,7 @@ def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) 
         busiest_words=traffic.busiest_words,
         mean_words=traffic.mean_words,
         link_bytes=traffic.link_bytes,
-        packed=sum(one.numel > 1 and BYTES[one.dtype] < WORD_BYTES for one in sizes)
+        packed=sum(buffer.numel > 1 and BYTES[buffer.dtype] < WORD_BYTES for buffer in buffers)
         if common in ("tiles", "product")
         else 0,
         fold=mesh.fold[0] * mesh.fold[1],
@@ -183,7 +186,7 @@ def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) 
 
 
 def _of_different_work(run: list[Round]) -> list[Round]:
-    """The rounds of a run, of those that do the same work, with the same tables of parameters, the first."""
+    """The first of all rounds of a run that do the same work: equal operations with the same object of parameters."""
     return list({tuple((op.op, id(op.params)) for op in round_.locals): round_ for round_ in reversed(run)}.values())
 
 

@@ -2,9 +2,9 @@
 
 Each phase (see `wafer_triton.cost.phases`) costs its set-ups and the larger of contention and path, after Luczynski et
 al., "Near-Optimal Wafer-Scale Reduce" (HPDC'24): `max(C, E / N + L)` with C words over the busiest link, E / N words
-over the mean link in use and L the hops of the longest path. Products hide that, or it hides them, where a round lets
-them. A schedule that needs more routes than a router holds is relayed core by core: each of its hops then costs a
-routing stage (WaferLLM, OSDI'25, section 3).
+over the mean link in use and L the hops of the longest path. Where compute overlaps with the exchange, the longer of
+the two counts. A schedule that needs more routes than a router holds is relayed core by core: each of its hops then
+costs a routing stage as well (WaferLLM, OSDI'25, section 3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGER = ("routes", "sram_peak_bytes")
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted cost; `+` runs one after another, `*` repeats (of routes and SRAM the larger counts)."""
+    """Predicted cost. `+` is one after the other, `*` is repetition; of routes and SRAM the larger counts."""
 
     cycles: float = 0.0
     compute_cycles: float = 0.0  # of them in local operations
@@ -49,23 +49,23 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         return Cost(
             *(
-                max(getattr(self, one.name), getattr(other, one.name))
-                if one.name in _LARGER
-                else getattr(self, one.name) + getattr(other, one.name)
-                for one in fields(self)
+                max(getattr(self, entry.name), getattr(other, entry.name))
+                if entry.name in _LARGER
+                else getattr(self, entry.name) + getattr(other, entry.name)
+                for entry in fields(self)
             )
         )
 
     def __mul__(self, times: int) -> Cost:
         return Cost(
-            *(getattr(self, one.name) * (1 if one.name in _LARGER else times) for one in fields(self)),
+            *(getattr(self, entry.name) * (1 if entry.name in _LARGER else times) for entry in fields(self)),
         )
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
-    """The predicted cost of a schedule on its mesh's device, without the start of the program that it is part of.
+    """The predicted cost of a schedule on its mesh's device, without the start of its program (`kernel_cycles`).
 
-    `using` is in place of the constants of the device, those of the schedule's family.
+    `using` takes the place of the device's constants; either way those of the schedule's family count.
     """
     chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
     if schedule not in _READ:
@@ -102,7 +102,7 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
     else:
         set_up = phase.stages * phase.fold * (c.round_cycles + phase.packed * c.packed_cycles)
         cycles = set_up + (max(compute, transfer) if phase.overlaps else compute + transfer)
-    one = Cost(
+    cost = Cost(
         cycles=cycles,
         compute_cycles=compute,
         link_cycles=contention,
@@ -113,13 +113,13 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
         macs=phase.macs * phase.fold,
         sram_bytes=phase.sram_bytes * phase.fold,
     )
-    return one * phase.times
+    return cost * phase.times
 
 
 def _compute(phase: Phase, c: Constants) -> float:
     """Cycles of a core's local operations in one round; never less than SRAM takes to feed them."""
     one_by_one = phase.kind != "local"
-    work = sum(product_cycles(one, c, one_by_one) for one in phase.products) + phase.elements * c.element_cycles
+    work = sum(product_cycles(product, c, one_by_one) for product in phase.products) + phase.elements * c.element_cycles
     return phase.fold * max(work, phase.sram_bytes / c.sram_bytes_per_cycle)
 
 
@@ -139,7 +139,7 @@ def product_cycles(p: Product, c: Constants, in_rounds: bool) -> float:
 
 @dataclass(frozen=True)
 class Tally:
-    """What schedules did, counted, beside what the same rounds are predicted to take; `+` and `*` as of both."""
+    """The account of schedules and the predicted cost of the same rounds; `+` and `*` are those of both."""
 
     account: Account = field(default_factory=Account)
     cost: Cost = field(default_factory=Cost)
@@ -153,7 +153,7 @@ class Tally:
 
 @lru_cache(maxsize=512)
 def tally(schedule: Schedule) -> Tally:
-    """The tally of a schedule, made once."""
+    """The tally of a schedule, computed once."""
     return Tally(account(schedule), price(schedule))
 
 
@@ -161,8 +161,9 @@ def tally(schedule: Schedule) -> Tally:
 class Prediction:
     """Time and energy on the wafer that the cost model predicts; never an emulation's.
 
-    `cycles` in all, of them `compute_cycles` in local operations and `communication_cycles` waiting for data;
-    `seconds` by the device's clock; of a model's phase tokens per second, and joules per token at the device's power.
+    `cycles` is the sum of `compute_cycles`, in local operations, and `communication_cycles`, waiting for data.
+    `seconds` is by the device's clock. A model's phase has tokens per second, and joules per token at the device's
+    power.
     """
 
     cycles: float

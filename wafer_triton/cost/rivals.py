@@ -1,7 +1,7 @@
 """Rivals that the WaferLLM paper compares with, as stated cost assumptions: nobody has their wafer programs.
 
-Each gives phases like a schedule's (see `wafer_triton.cost.phases`), and says in `ASSUMED` what was assumed. Both send
-between cores that are far apart on the mesh in too many directions for pre-set routes, so a core relays every hop.
+A rival has phases like a schedule's (see `wafer_triton.cost.phases`); `ASSUMED` says what they assume. Both rivals send
+between distant cores in more directions than pre-set routes allow, so that a core relays every hop.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ASSUMED = {
 
 
 def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
-    """C [m, n] = A [m, k] B [k, n] by the rival `algorithm`."""
+    """C [m, n] = A [m, k] B [k, n] by the rival `algorithm` (see `ASSUMED`)."""
     square = mesh.square()
     side = square.shape[0]
     tm, tk, tn = tiles(side, m, k, n)
     moved = max(_words(tm * tk, dtype), _words(tk * tn, dtype))
     apart, crowd = (ceil(side / 3), ceil(side / 4)) if algorithm == "t10" else (2 * ceil(side / 3), ceil(side / 2))
-    held = BYTES[dtype] * (tm * tk + tk * tn) * 2 + BYTES[dtype] * tm * tn
-    one = Phase(
+    tile_bytes = BYTES[dtype] * (tm * tk + tk * tn) * 2 + BYTES[dtype] * tm * tn
+    phase = Phase(
         "product",
         times=side,
         stages=1,
@@ -46,7 +46,7 @@ def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Cons
         macs=tm * tk * tn,
         sram_bytes=BYTES[dtype] * (tm * tk + tk * tn + tm * tn),
     )
-    return phase_cost(one, c, by_cores=True) + Cost(routes=crowd, sram_peak_bytes=held * one.fold)
+    return phase_cost(phase, c, by_cores=True) + Cost(routes=crowd, sram_peak_bytes=tile_bytes * phase.fold)
 
 
 def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
@@ -54,7 +54,7 @@ def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -
     length = mesh.shape[0]
     (tk,), (tn,) = tiles(length, k), tiles(mesh.shape[1], n)
     words = _words(tn, dtype)
-    held = BYTES[dtype] * (tk + tk * tn + 2 * tn)
+    tile_bytes = BYTES[dtype] * (tk + tk * tn + 2 * tn)
     local = Phase(
         "local",
         products=(Product(1, tk, tn, 1, dtype),),
@@ -73,7 +73,7 @@ def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -
     back = Phase("circuit", stages=1, hops=length - 1, busiest_words=words, mean_words=words)
     parts = [local] + ([reduce, back] if length > 1 else [])
     priced = sum((phase_cost(part, c, by_cores=True) for part in parts), Cost())
-    return priced + Cost(routes=levels or 1, sram_peak_bytes=held)
+    return priced + Cost(routes=levels or 1, sram_peak_bytes=tile_bytes)
 
 
 def _words(elements: int, dtype: str) -> int:

@@ -21,7 +21,7 @@ from wafer_triton.shapes import DecoderShape, shape_of
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice of meshes for a request, with what it would take."""
+    """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give."""
 
     prefill_mesh: int
     decode_mesh: int
@@ -37,27 +37,27 @@ def plan(
     *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "true",
 ) -> list[Plan]:  # fmt: skip
-    """The fastest plans for a request, best first, over square meshes of the given `sides`, or all multiples of `step`.
+    """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
     A plan holds all layers and the whole cache in the SRAM of the device's regions. Raises the last reason (SramError,
-    MeshError) when there is none.
+    MeshError) when there is no plan, ShapeError for a size that is not a positive whole number.
     """
-    on, shape = find_device(device), shape_of(model)
-    c = constants(on)
+    target, shape = find_device(device), shape_of(model)
+    c = constants(target)
     for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
         if type(size) is not int or size < 1:
             raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
-    sides = range(step, min(on.rows, on.cols) + 1, step) if sides is None else sides
+    sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
 
     def square(side: int) -> Mesh:
-        return Mesh(side, side, on)
+        return Mesh(side, side, target)
 
     prefills, reason = _estimates(sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program))
     decodes, why = _estimates(
         sides, lambda side: max((estimate.decode_on(square(side), shape, context, c, program=program)
-                                 for context in (input + 1, input + output)), key=lambda one: one.seconds)
+                                 for context in (input + 1, input + output)), key=lambda layer: layer.seconds)
     )  # fmt: skip
-    found, narrowed = [], sorted(decodes, key=lambda side: decodes[side].seconds)
+    candidates, narrowed = [], sorted(decodes, key=lambda side: decodes[side].seconds)
     for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
         fitting = 0
         for side in narrowed:
@@ -65,46 +65,41 @@ def plan(
                 square(first), square(side), shape, prefills[first], input, output, c, program=program
             )
             if request.fits:
-                found.append((first, side, request))
+                candidates.append((first, side, request))
                 fitting += 1
             if fitting == 2 * best:
                 break
-    if not found:
-        raise (
-            reason
-            or why
-            or MeshError(
-                f"{shape.name} with {input + output} tokens of cache does not fit {on.name}: no mesh holds all layers"
-            )
-        )
-    found.sort(key=lambda one: -one[2].tokens_per_second)
+    if not candidates:
+        cache = f"{shape.name} with {input + output} tokens of cache"
+        raise reason or why or MeshError(f"{cache} does not fit {target.name}: no mesh holds all layers")
+    candidates.sort(key=lambda candidate: -candidate[2].tokens_per_second)
     decoding = c.of("decode")
     return [
         Plan(
             first,
             side,
             (best_groups(side, decoding) or (1,))[0],
-            made.decode_regions,
-            made.tokens_per_second,
-            made.prefill_seconds,
-            made.decode_seconds,
+            request.decode_regions,
+            request.tokens_per_second,
+            request.prefill_seconds,
+            request.decode_seconds,
             _capacity(square(side), shape, program),
         )
-        for first, side, made in found[:best]
+        for first, side, request in candidates[:best]
     ]
 
 
 def _estimates(
     sides: Sequence[int], estimated: Callable[[int], estimate.Layered]
 ) -> tuple[dict[int, estimate.Layered], WaferError | None]:
-    """Estimates by side, and why the largest side did not do if none did."""
-    found, reason = {}, None
+    """Estimates by side, and the last error if no side has one."""
+    estimates, reason = {}, None
     for side in sides:
         try:
-            found[side] = estimated(side)
+            estimates[side] = estimated(side)
         except WaferError as error:
             reason = error
-    return found, None if found else reason
+    return estimates, None if estimates else reason
 
 
 def _capacity(mesh: Mesh, shape: DecoderShape, program: str) -> int:
@@ -127,18 +122,20 @@ KINDS: dict[str, Callable[..., Any]] = {
 def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> list[dict[str, Any]]:
     """One estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
 
-    Values that no device or mesh can have are left out; if all are, the last reason is raised. Raises DeviceError for
-    an unknown kind or parameter.
+    Values that raise a WaferError are left out; if all do, the last error is raised. Raises DeviceError for an unknown
+    kind or parameter.
     """
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
-    on, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
-    physical = [one.name for one in fields(Device) if one.name != "name"]
-    own = {name: one for name, one in signature(run).parameters.items() if name != "device"}
+    target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
+    physical = [entry.name for entry in fields(Device) if entry.name != "name"]
+    own = {name: argument for name, argument in signature(run).parameters.items() if name != "device"}
     if parameter not in (*own, *physical):
         raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *physical))}")
     unknown = sorted(set(fixed) - set(own))
-    missing = [name for name, one in own.items() if one.default is one.empty and name not in (*fixed, parameter)]
+    missing = [
+        name for name, argument in own.items() if argument.default is argument.empty and name not in (*fixed, parameter)
+    ]
     if unknown or missing:
         wrong = f"unknown option {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
         raise DeviceError(f"sweep over {kind}: {wrong}; options: {', '.join(own)}")
@@ -148,13 +145,15 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
         number = int(value) if float(value).is_integer() else value
         try:
             changed: dict[str, Any] = {parameter: number}
-            made = (
-                run(device=on, **fixed | changed) if parameter in own else run(device=replace(on, **changed), **fixed)
+            estimated = (
+                run(device=target, **fixed | changed)
+                if parameter in own
+                else run(device=replace(target, **changed), **fixed)
             )
         except WaferError as error:
             reason = error
             continue
-        plain = {name: one for name, one in asdict(made).items() if isinstance(one, int | float)}
+        plain = {name: figure for name, figure in asdict(estimated).items() if isinstance(figure, int | float)}
         table.append({parameter: number} | plain)
     if not table and reason is not None:
         raise reason

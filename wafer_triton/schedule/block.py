@@ -25,9 +25,9 @@ from wafer_triton.shapes import DecoderShape
 class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
 
-    `entries` is the number of KV entries that a row holds for each of `batch` sequences, `policy` the KV cache's (None:
-    a cache that is given and never grows), `groups` the K-tree's (None: default). `overlap`: prefill has a second
-    buffer for the partial sums of scores, so that their reduction flows beside the next product.
+    A row holds `entries` KV entries for each of `batch` sequences. `policy` is that of `KvCache`; with None the cache
+    is given and never grows. `groups` are the K-tree's, as of `ktree` (None: `default_groups`). With `overlap` prefill
+    has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
     """
 
     shape: DecoderShape
@@ -72,9 +72,9 @@ class Block:
 
     @property
     def apart(self) -> bool:
-        """Whether prefill multiplies by every projection in a product of its own, as nothing needs them side by side.
+        """Whether prefill multiplies by every projection in a product of its own, as the measured kernels do.
 
-        So do the kernels that were measured; with RoPE, which splits one product, they are side by side.
+        RoPE splits one product, so that a model with RoPE has its projections side by side.
         """
         return not self.shape.rotary
 
@@ -93,7 +93,7 @@ class Block:
         return {"heads": self.shape.num_attention_heads, "kv_heads": self.shape.num_key_value_heads}
 
     def attention_weights(self, b: Builder, axis: str, tokens: int, apart: bool = False) -> None:
-        """Declare an attention block's weights; the model's width is cut along `axis`, `tokens` rows get a bias.
+        """Declare an attention block's weights, the model's width cut along `axis`; the bias has `tokens` rows.
 
         The projections lie side by side or, if `apart`, in buffers of their own.
         """
@@ -117,14 +117,14 @@ class Block:
         b.buffer("wdown", (f, d), self.dtype, "resident")
 
     def norm(self, b: Builder, axis: str) -> None:
-        """h = the normed x, whose rows are cut along `axis`.
+        """h = RMSNorm of x, whose rows are cut along `axis`.
 
-        Sums of squares, one number a row, are fp32 whatever products add up in: those of real models overflow fp16.
+        Sums of squares are fp32, whatever the dtype of other sums: those of real models overflow fp16.
         """
         c = self.shape
         rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
 
-    def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *more: Any) -> None:
+    def rotate(self, b: Builder, tokens: int, outs: tuple[str | Slot, ...], *steps: Any) -> None:
         """q, k, v = the projections qkv [tokens, all heads, head] with bias, head norms and RoPE, as the model has it.
 
         `more` steps join the last round.
@@ -141,7 +141,7 @@ class Block:
             scaled = b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes)
             b.round(scaled, label="head norm")
         turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head, **self.heads)
-        b.round(turned, *more, label="rope")
+        b.round(turned, *steps, label="rope")
 
 
 @dataclass(frozen=True, eq=False)

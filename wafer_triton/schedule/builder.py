@@ -25,12 +25,15 @@ class Builder:
         self.rounds: list[Round] = []
 
     def buffer(self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1) -> str:
-        """Declare a buffer and return its name; declaring the same one again is harmless, another one an error."""
+        """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
+
+        Raises ScheduleError for an unknown role, or when the name stands for a different buffer.
+        """
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
-        made = Buffer(name, tuple(tile), dtype, role, slots)
-        if self.buffers.setdefault(name, made) != made:
-            raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {made}")
+        buffer = Buffer(name, tuple(tile), dtype, role, slots)
+        if self.buffers.setdefault(name, buffer) != buffer:
+            raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {buffer}")
         return name
 
     def like(self, name: str, of: str) -> str:
@@ -47,14 +50,17 @@ class Builder:
         recv: ArrayLike,
         lines: ArrayLike | None = None,
     ) -> Exchange:
-        """An exchange for `round`; receivers are put in ascending order where all lines share them."""
+        """An exchange for `round`, from positions `send` to positions `recv` (see `Exchange`).
+
+        Receivers are put in ascending order where all lines share them.
+        """
         recv = np.atleast_1d(np.asarray(recv, np.int64))
         send = np.broadcast_to(np.asarray(send, np.int64), recv.shape)
         if recv.ndim == 1:
             order = np.argsort(recv, kind="stable")
             send, recv = send[..., order], recv[order]
-        on = None if lines is None else np.asarray(lines, np.int64)
-        return Exchange(axis, as_slot(src), as_slot(dst), send, recv, on)
+        line_numbers = None if lines is None else np.asarray(lines, np.int64)
+        return Exchange(axis, as_slot(src), as_slot(dst), send, recv, line_numbers)
 
     def local(
         self,
@@ -64,11 +70,11 @@ class Builder:
         where: Cores | None = None,
         **params: Any,
     ) -> Local:
-        """A local operation for `round`."""
+        """A local operation for `round`, on the cores `where` (None: all); `wafer_triton.local` names its `params`."""
         return Local(op, _slots(outs), _slots(ins), params, where)
 
     def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
-        """Append a round of the given exchanges and local operations (nothing if there are none)."""
+        """Append a round of the given exchanges and local operations and return it; None, and no round, without any."""
         exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
@@ -77,16 +83,16 @@ class Builder:
         return self.rounds[-1]
 
     def repeat(self, times: int, turn: Callable[[int], None]) -> None:
-        """Add `turn(0)`, `turn(1)` and so on: from the second on, turns do the same but for which line does what."""
+        """Add `turn(0)` to `turn(times - 1)`: turns after the first may differ only in which line does what."""
         for number in range(times):
             turn(number)
 
     def roots(self, place: Index) -> Index:
-        """Where the lines of a reduction have their roots; a builder for pricing may take a few for all."""
+        """The root of every line of a reduction; a builder for pricing may put a few roots in place of all."""
         return place
 
     def build(self, draft: bool = False) -> Schedule:
-        """The finished schedule; a draft, for `wafer_triton.verify.faults`, is not checked.
+        """The finished schedule; a draft is not checked, so that `wafer_triton.verify.faults` can read a faulty one.
 
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """

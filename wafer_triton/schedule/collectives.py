@@ -46,7 +46,7 @@ def _broadcast(
 
 
 def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gather") -> None:
-    """Slot i of `dst` gets the tile of position i of the line: one multicast after the other."""
+    """Slot i of `dst` gets the tile of position i of the line, by one multicast after another."""
     size, numel = b.mesh.length(axis), b.buffers[src].numel
     for number in range(size):
         slot = Slot(dst, number)
@@ -59,9 +59,9 @@ def ring_all_gather(b: Builder, chunks: str, axis: str, label: str = "all-gather
     size = b.mesh.length(axis)
     position = ring_position(size)
     for number in range(size - 1):
-        held = (position + 1 - number) % size
+        sent = (position + 1 - number) % size
         arriving = (position - number) % size
-        b.round(ring_step(b, axis, Slot(chunks, held, axis), Slot(chunks, arriving, axis)), label=label)
+        b.round(ring_step(b, axis, Slot(chunks, sent, axis), Slot(chunks, arriving, axis)), label=label)
 
 
 def reduce_scatter(b: Builder, chunks: str, axis: str, *, op: str = "add", label: str = "reduce-scatter") -> None:
@@ -81,7 +81,7 @@ def reduce_scatter(b: Builder, chunks: str, axis: str, *, op: str = "add", label
 def shift(
     b: Builder, src: str, dst: str, axis: str, distance: int = 1, wrap: bool = False, label: str = "shift"
 ) -> None:
-    """Every core sends its tile `distance` positions on; over the edge it is dropped, or comes round with `wrap`."""
+    """Every core sends its tile `distance` positions on; a tile over the edge is dropped unless `wrap` is set."""
     size = b.mesh.length(axis)
     here = np.arange(size)
     there = here + distance
@@ -93,10 +93,10 @@ def shift(
 
 
 def transpose(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
-    """Core (i, j) of `dst` gets the tile of core (j, i), by way of the diagonal; the tiles themselves stay as they are.
+    """Core (i, j) of `dst` gets the tile of core (j, i), by way of the diagonal; no tile is transposed itself.
 
-    One pair of rounds for each distance from the diagonal: along y to the diagonal core, then along x. Raises MeshError
-    on a mesh that is not square.
+    Each distance from the diagonal takes two rounds: along y to the diagonal core, then along x. Raises MeshError on a
+    mesh that is not square.
     """
     rows, cols = b.mesh.shape
     if rows != cols:

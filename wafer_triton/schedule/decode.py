@@ -1,7 +1,8 @@
 """Decode as schedules: one token of each sequence (WaferLLM, OSDI'25, section 4).
 
 The activation is cut along y and repeated along x; products are MeshGEMVs whose axes alternate, so nothing is
-transposed. Projections and feed-forward take the vectors of all sequences at once; attention goes one by one.
+transposed. Projections and feed-forward take the vectors of all sequences at once; attention takes one sequence at a
+time.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def ffn(b: Builder, block: Block) -> None:
 
 @part("head", "decode")
 def head(b: Builder, block: Block, tokens: int) -> None:
-    """x of some tokens -> their logits, cut along x."""
+    """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("x", (tokens, d), block.dtype, "resident")
@@ -147,16 +148,19 @@ def head(b: Builder, block: Block, tokens: int) -> None:
 
 
 def layer(block: Block, context: int) -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts of a layer in order, each with its arguments, for a step after which `context` tokens are cached."""
-    every = range(block.batch)
-    appends = [] if block.policy is None else [(append, (number, context - 1, context - 1)) for number in every]
-    attends = [(attend, (number,)) for number in every]
+    """The parts of a layer in order, each with its arguments; the cache holds `context` tokens after the step."""
+    sequences = range(block.batch)
+    appends = [] if block.policy is None else [(append, (number, context - 1, context - 1)) for number in sequences]
+    attends = [(attend, (number,)) for number in sequences]
     return ((project, ()), *appends, *attends, (output, ()), (ffn, ()))
 
 
 @lru_cache(maxsize=1024)
 def head_block(block: Block) -> Block:
-    """The block on the smallest whole multiple of its mesh that holds the LM head; MeshError if the device does not."""
+    """The block on the smallest whole multiple of its mesh that holds the LM head.
+
+    Raises MeshError when no multiple on the device does.
+    """
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))

@@ -1,13 +1,14 @@
 """Distributed GEMM (WaferLLM, OSDI'25, section 5): MeshGEMM, GEMM-T, and the rivals Cannon, SUMMA and all-gather.
 
-Tile (i, j) of a matrix starts on core (i, j). Compute-shift: after Cannon's skew along a closed ring, core (i, j) holds
-A[i, k] and B[k, j] with position(k) = position(i) + position(j), positions counted along the ring, and each round moves
-A one ring step along x and B one along y. MeshGEMM's ring needs two hops a step, Cannon's wrap-around a whole line.
-SUMMA multicasts one column of A and one row of B a round; all-gather collects all of them first.
+Tile (i, j) of a matrix starts on core (i, j). Compute-shift skews both operands along a closed ring first: core (i, j)
+then holds A[i, k] and B[k, j] with position(k) = position(i) + position(j), where positions count along the ring. Each
+round moves A one ring step along x and B one along y. A step of MeshGEMM's ring takes at most two hops; the wrap-around
+of Cannon's crosses the whole line. SUMMA multicasts one column of A and one row of B a round. All-gather collects a
+core's whole row of A and column of B before it multiplies.
 
-Rectangular meshes are folded to their square lcm grid first (`Mesh.square`). All take the sizes of the local tiles:
-a [heads, m, k], w [k, kv_heads, n], c [m, heads, n]. With op="gemm_t" the tiles of w are [n, k], their place on the
-mesh the same: `matmul` for A B^T moves tile (j, k) of B to core (k, j) first.
+The grid is square: `Mesh.square` folds a rectangular mesh to its lcm grid. m, k and n are sizes of local tiles:
+a [heads, m, k], w [k, kv_heads, n], c [m, heads, n]. With op="gemm_t" the tiles of w are [n, k] and lie where those of
+[k, n] would: for A B^T `matmul` first moves tile (j, k) of B to core (k, j). Only `meshgemm_t` needs no such move.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Round, Slot
 def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
     """Skew the buffer `name`: along x, the tiles of row i move position(i) ring steps backwards; along y likewise.
 
-    Half a ring at most, each line in its shorter direction; lines that moved an odd number of times copy back from the
-    second buffer.
+    Each line moves in its shorter direction, by half a ring at most. Lines that moved an odd number of times copy back
+    from the second buffer.
     """
     _align(b, ((name, axis),), order, f"align {name}")
 
@@ -58,9 +59,9 @@ def _align(b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: 
 def _skewing(
     mesh: tuple[int, int], skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring, label: str
 ) -> tuple[Round, ...]:
-    """The rounds that skew buffers along axes; schedules that align alike share them, so that they are looked at once.
+    """The rounds that skew buffers along axes; schedules that align alike share them, so that each is read once.
 
-    What the rounds' exchanges are planned for, the mesh and the slots of the buffers, is the same for all of them.
+    `slots` is part of the key: exchanges are planned for a mesh and the buffers' numbers of slots.
     """
     del slots
     rounds = []
@@ -76,7 +77,7 @@ def _skewing(
 
 @lru_cache(maxsize=128)
 def _skewed_lines(size: int, order: Ring) -> tuple[list[list[tuple[int, Index]]], Index]:
-    """Of each round of an alignment the ring steps and the lines that take them; the lines that took an odd number."""
+    """Of an alignment, the ring steps of each round with their lines, and the lines that take an odd number of them."""
     position = ring_position(size, order)
     backwards = position <= size // 2
     steps = np.where(backwards, position, size - position)
@@ -104,10 +105,10 @@ def meshgemm(
     order: Ring = ring,
     op: str = "gemm",
 ) -> None:
-    """C = A B for aligned A and B (see `align`): P rounds, each a shift of both beside a local product.
+    """C = A B for aligned A and B (see `align`), in P rounds on P x P cores: each shifts both beside a local product.
 
-    The shift of the last round brings B back where it started, so that weights stay in place between uses; with an
-    odd P from the second buffer.
+    The last shift brings B back where it started, so that weights stay in place between uses. With an odd P a copy from
+    the second buffer follows.
     """
     size = _side(b)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
@@ -144,12 +145,12 @@ def meshgemm_t(
     overlap: bool = True,
     label: str = "gemm-t",
 ) -> None:
-    """C = A B^T without a transpose: B circles along y; each round's partial products are summed along x.
+    """C = A B^T without a transpose or an alignment: B circles along y, and each turn's products are summed along x.
 
-    No alignment: in turn t row i meets block k of B, position(k) = position(i) - t, and the sum over its row goes to
-    the core in column k, which owns that block of C. B ends where it began. Local tiles: a [m, heads, k],
-    w [n, kv_heads, k], c [heads, m, n]. With `overlap` turns alternate between two buffers of partial sums, so that one
-    turn's reduction flows beside the next turn's product.
+    In turn t row i meets block k of B with position(k) = position(i) - t. The sum over the row goes to the core in
+    column k, which owns that block of C. B ends where it began. Local tiles are a [m, heads, k], w [n, kv_heads, k],
+    c [heads, m, n]. With `overlap` turns alternate between two buffers of partial sums, so that the reduction of a turn
+    flows beside the product of the next.
     """
     size = _side(b)
     spare = b.like(f"{w}.next", w)
@@ -176,7 +177,7 @@ def summa(
 ) -> None:  # fmt: skip
     """C = A B: in round t column t of A crosses the rows and row t of B the columns, by multicast.
 
-    The panels that arrive double the memory of A and B.
+    The arriving panels take as much memory as A and B.
     """
     size = _side(b)
     for number in range(size):
@@ -213,8 +214,8 @@ def matmul(
 ) -> None:  # fmt: skip
     """C = A B, or A B^T with tiles w [n, k], by "mesh", "cannon", "summa" or "allgather", alignment included.
 
-    MeshGEMM has GEMM-T for A B^T; the others transpose B on the mesh first. With skew="host" the tiles of B are given
-    as compute-shift needs them, so that A alone is aligned here. Raises MeshError for another algorithm.
+    MeshGEMM has GEMM-T for A B^T; the other algorithms transpose B on the mesh first. With skew="host" the host gives
+    the tiles of B as compute-shift needs them, and A alone is aligned here. Raises MeshError for an unknown algorithm.
     """
     if algorithm not in ALGORITHMS:
         raise MeshError(f"{b.name}: algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")

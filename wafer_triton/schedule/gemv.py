@@ -1,7 +1,7 @@
-"""MeshGEMV (WaferLLM, OSDI'25, section 6): local products, then an all-reduce, by a K-tree unless another is named.
+"""MeshGEMV (WaferLLM, OSDI'25, section 6): local products, then an all-reduce, by a K-tree unless given.
 
-The vector is cut along one axis and repeated along the other; the matrix is cut both ways; the product comes out cut
-along the other axis. So consecutive products alternate axes and nothing is ever transposed.
+The vector is cut along one axis and repeated along the other. The matrix is cut along both. The product comes out cut
+along the other axis, so that consecutive products alternate axes and nothing is transposed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def meshgemv(
     accumulate: str = "fp32",
     label: str = "gemv",
 ) -> None:
-    """y [m, n] = x [m, k] @ w [k, n] for a batch of m vectors cut along `axis`; every core of a line gets the sum."""
+    """y [m, n] = x [m, k] @ w [k, n] for a batch of m vectors cut along `axis`; every core of a line gets the sum.
+
+    m, k and n are sizes of local tiles; `algorithm` and `groups` are those of `all_reduce`.
+    """
     b.round(b.local("gemm", y, (x, w), m=m, k=k, n=n, accumulate=accumulate), label=label)
     all_reduce(b, y, axis, algorithm=algorithm, groups=groups, label=label)

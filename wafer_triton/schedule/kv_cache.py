@@ -1,9 +1,9 @@
 """The KV cache on a mesh (WaferLLM, OSDI'25, section 4.3), by two policies behind one interface.
 
-The cache is cut along y: row 0 holds the oldest entries, the last row the newest, and a new entry always enters at the
-last row. `concat` leaves it there, so the last row fills up. `shift` lets the fuller rows first hand their oldest entry
-one row up, so that rows never differ by more than one entry, order is kept, only neighbours talk, and the cache holds
-rows times as much. Entry e lies in slot e mod slots of its row: entries move between rows, never inside one.
+The cache is cut along y: row 0 holds the oldest entries, the last row the newest. A new entry enters at the last row.
+`concat` leaves it there, so that the last row fills up. `shift` first lets the fuller rows hand their oldest entry one
+row up: rows never differ by more than one entry, order is kept, only neighbours exchange, and the cache holds as many
+times more as there are rows. Entry e lies in slot e mod slots of its row: entries move between rows, never inside one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KvCache:
         return self.prefilled + self.entries - -(-self.prefilled // self.rows)
 
     def windows(self, count: int) -> Index:
-        """[rows + 1]: row r holds the entries from windows[r] up to windows[r + 1] of `count`; the last are fuller."""
+        """[rows + 1]: of `count` entries row r holds windows[r] up to windows[r + 1]; the last rows are the fuller."""
         spread = count if self.policy == "shift" else min(count, self.prefilled)
         sizes = spread // self.rows + (np.arange(self.rows) >= self.rows - spread % self.rows)
         edges = np.concatenate([[0], np.cumsum(sizes)])
@@ -71,16 +71,17 @@ class KvCache:
         """Raise CacheError unless `count` entries fit."""
         if count > self.capacity:
             where = f"the last of {self.rows} rows" if self.policy == "concat" else f"each of {self.rows} rows"
-            other = ", or policy 'shift'" if self.policy == "concat" else ""
+            remedy = ", or policy 'shift'" if self.policy == "concat" else ""
             raise CacheError(
                 f"the KV cache ({self.policy}) is full: it holds {self.capacity} tokens, {self.entries} on {where}; "
-                f"{count} are wanted. Give a larger max_length{other}"
+                f"{count} are wanted. Give a larger max_length{remedy}"
             )
 
     def append(self, b: Builder, caches: Mapping[str, str | Slot], count: int) -> None:
-        """Append entry number `count` (from 0): each cache buffer takes the tile of its value's buffer at the last row.
+        """Append entry number `count` (from 0): at the last row each cache buffer takes its value's tile.
 
-        Cache buffers have `slots` slots of one entry each. Raises CacheError when the cache is full.
+        `caches` maps cache buffers, of `slots` slots of one entry each, to values. Raises CacheError when the cache is
+        full.
         """
         self.room(count + 1)
         before, after = self.windows(count), self.windows(count + 1)
@@ -96,5 +97,5 @@ class KvCache:
             b.local("copy", Slot(name, count % self.slots), value, last, size=b.buffers[name].numel)
             for name, value in caches.items()
         ]
-        # the moves stay when nobody hands anything on, so that all appends are the same but for their indices
+        # moves without senders stay, so that all appends are alike but for their indices
         b.rounds.append(Round(tuple(moves), tuple(puts), "kv shift" if handing.size else "kv append"))

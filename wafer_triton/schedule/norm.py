@@ -21,7 +21,7 @@ def rms_norm(
     groups: tuple[int, ...] | None = None,
     label: str = "rms norm",
 ) -> None:
-    """out = x / sqrt(mean(x^2) + eps) * weight for tiles [m, n] of rows `width` long, cut along `axis`."""
+    """out = x / sqrt(mean(x^2) + eps) * weight [n] for tiles x [m, n] of rows `width` long, cut along `axis`."""
     m, n = b.buffers[x].tile
     s = b.buffer(f"{out}.squares", (m,), sums)
     b.round(b.local("sum_squares", s, x, m=m, n=n), label=label)
@@ -41,9 +41,9 @@ def softmax_parts(
     groups: tuple[int, ...] | None = None,
     label: str = "softmax",
 ) -> str:
-    """p = exp(scale s + bias - row maximum) for tiles s [heads, m, n], rows cut along `axis`, and its row sums.
+    """p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
 
-    Returns the buffer of the sums [heads, m]: dividing is left to where it is cheapest.
+    Returns the buffer of p's row sums [heads, m]: the caller divides where it is cheapest.
     """
     heads, m, n = b.buffers[s].tile
     top = b.buffer(f"{p}.max", (heads, m), sums)

@@ -17,10 +17,10 @@ from wafer_triton.schedule.rounds import Slot
 
 @part("prefill attention")
 def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
-    """x -> x plus the attention block's output, and the keys and values; `tokens` and `past` are of each row.
+    """x -> x plus the attention block's output, and the keys and values; a row has `tokens` new and `past` old tokens.
 
-    The buffers `keys` and `values` hold the new entries first, then those of the past; bias [tokens, tokens + past]
-    masks the future and the padding.
+    The buffers `keys` and `values` hold the new entries first, then the old ones. bias [tokens, tokens + past] masks
+    the future and the padding.
     """
     c = block.shape
     width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), c.num_attention_heads, tokens + past
@@ -69,7 +69,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
 
 @part("prefill feed-forward")
 def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
-    """x -> x plus the feed-forward block's output; the past does not matter."""
+    """x -> x plus the feed-forward block's output; `past` is ignored."""
     c = block.shape
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
@@ -95,5 +95,5 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
 
 
 def layer(tokens: int, past: int = 0) -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts of a layer in order, each with its arguments: so many new and past tokens on each row."""
+    """The parts of a layer in order, each with its arguments: `tokens` new and `past` old tokens on each row."""
     return ((attention, (tokens, past)), (ffn, (tokens, 0)))

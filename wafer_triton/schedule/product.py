@@ -1,8 +1,8 @@
-"""Whole products: the operands' shapes and dtype to a schedule, and how operands are cut for it.
+"""Whole products: from the operands' shapes and dtype to a schedule, and how operands are cut for it.
 
-A recipe is made once for a mesh, a dtype and shapes, and serves every call with them. The kernels that were measured on
-silicon are the same products with two options: `skew="host"`, as the host skews the weights of compute-shift products
-before they start, and `sums` in the dtype of the operands, which saves the last rounding.
+A recipe is built once for a mesh, a dtype and shapes, and serves every call with them. The kernels measured on silicon
+are the same products with two options. With `skew="host"` the host skews the weights of compute-shift products. With
+`sums` of the operands' dtype the last rounding is saved.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Groups = tuple[int, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A schedule with its input buffers and how each is cut, and its output buffer, cut and whole shape.
+    """A schedule, its input buffers with their cuts, and its output buffer with its cut and whole shape.
 
-    The cut "" means that the operand is given as tiles [rows, cols, ...]. `constants` are inputs that follow from the
-    shapes: their values and cut.
+    The cut "" stands for an operand that is given as tiles [rows, cols, ...]. `constants` are inputs that follow from
+    the shapes, each with its values and cut.
     """
 
     schedule: Schedule
@@ -49,8 +49,11 @@ class Recipe:
 def recipe(
     name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
 ) -> Recipe:
-    """The recipe of an operation; if it overflows SRAM, the SramError names the smallest mesh that fits."""
-    return sram.fitting(lambda one: _RECIPES[name](one, dtype, *shapes, **dict(options)), mesh)
+    """The recipe of operation `name`: "gemm", "gemv", "all_reduce", "rms_norm" or "softmax".
+
+    Raises MeshError or ShapeError for wrong options or sizes, SramError, which names the smallest mesh that fits.
+    """
+    return sram.fitting(lambda candidate: _RECIPES[name](candidate, dtype, *shapes, **dict(options)), mesh)
 
 
 def _gemm(
@@ -60,15 +63,15 @@ def _gemm(
     (m, k), n = a, b[0 if transposed else 1]
     square = mesh.square()
     tm, tk, tn = tiles(square.shape[0], m, k, n)
-    made = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
-    made.buffer("a", (tm, tk), dtype, "input")
-    made.buffer("b", (tn, tk) if transposed else (tk, tn), dtype, "input")
-    _sums(made, "c", (tm, tn), dtype, accumulate, sums)
+    builder = Builder(square, f"{algorithm} gemm [{m}, {k}] x [{', '.join(map(str, b))}]{'^T' if transposed else ''}")
+    builder.buffer("a", (tm, tk), dtype, "input")
+    builder.buffer("b", (tn, tk) if transposed else (tk, tn), dtype, "input")
+    _sums(builder, "c", (tm, tn), dtype, accumulate, sums)
     sizes: dict[str, Any] = {"m": tm, "k": tk, "n": tn, "accumulate": accumulate}
-    matmul(made, "a", "b", "c", algorithm=algorithm, transposed=transposed, skew=skew, **sizes)
+    matmul(builder, "a", "b", "c", algorithm=algorithm, transposed=transposed, skew=skew, **sizes)
     cut = "(y n) (x k)" if transposed else "(y k) (x n)"
-    output = _rounded(made, "c", dtype, sums)
-    return Recipe(made.build(), (("a", "(y m) (x k)"), ("b", cut)), (output, "(y m) (x n)", (m, n)))
+    output = _rounded(builder, "c", dtype, sums)
+    return Recipe(builder.build(), (("a", "(y m) (x k)"), ("b", cut)), (output, "(y m) (x n)", (m, n)))
 
 
 def _gemv(
@@ -76,63 +79,65 @@ def _gemv(
     accumulate: str = "fp32", sums: str | None = None,
 ) -> Recipe:  # fmt: skip
     (m, k), n = x, w[1]
-    other = "x" if axis == "y" else "y"
-    (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(other), n)
-    made = Builder(mesh, f"mesh_gemv [{m}, {k}] x [{k}, {n}]")
-    made.buffer("x", (m, tk), dtype, "input")
-    made.buffer("w", (tk, tn), dtype, "input")
-    _sums(made, "y", (m, tn), dtype, accumulate, sums)
-    meshgemv(made, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, algorithm=algorithm, accumulate=accumulate)
-    output = _rounded(made, "y", dtype, sums)
+    across = "x" if axis == "y" else "y"
+    (tk,), (tn,) = tiles(mesh.length(axis), k), tiles(mesh.length(across), n)
+    builder = Builder(mesh, f"mesh_gemv [{m}, {k}] x [{k}, {n}]")
+    builder.buffer("x", (m, tk), dtype, "input")
+    builder.buffer("w", (tk, tn), dtype, "input")
+    _sums(builder, "y", (m, tn), dtype, accumulate, sums)
+    meshgemv(builder, "x", "w", "y", axis, m=m, k=tk, n=tn, groups=groups, algorithm=algorithm, accumulate=accumulate)
+    output = _rounded(builder, "y", dtype, sums)
     return Recipe(
-        made.build(), (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({other} n)")), (output, f"m ({other} n)", (m, n))
+        builder.build(),
+        (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({across} n)")),
+        (output, f"m ({across} n)", (m, n)),
     )
 
 
 def _all_reduce(
     mesh: Mesh, dtype: str, x: Shape, axis: str = "x", op: str = "add", algorithm: str = "ktree", groups: Groups = None
 ) -> Recipe:
-    made = Builder(mesh, f"all_reduce along {axis}")
-    made.buffer("x", x[2:] or (1,), dtype, "output")
-    reduce_schedules.all_reduce(made, "x", axis, op=op, algorithm=algorithm, groups=groups)
-    return Recipe(made.build(), (("x", ""),), ("x", "", x))
+    builder = Builder(mesh, f"all_reduce along {axis}")
+    builder.buffer("x", x[2:] or (1,), dtype, "output")
+    reduce_schedules.all_reduce(builder, "x", axis, op=op, algorithm=algorithm, groups=groups)
+    return Recipe(builder.build(), (("x", ""),), ("x", "", x))
 
 
 def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6) -> Recipe:
     m, n = x
     tm, tn = -(-m // mesh.shape[0]), -(-n // mesh.shape[1])
-    made = Builder(mesh, f"rms_norm [{m}, {n}]")
-    made.buffer("x", (tm, tn), dtype, "input")
-    made.buffer("weight", (tn,), dtype, "input")
-    made.buffer("out", (tm, tn), dtype, "output")
-    rms_norm_rounds(made, "x", "weight", "out", "x", width=n, eps=eps)
-    return Recipe(made.build(), (("x", "(y m) (x n)"), ("weight", "(x n)")), ("out", "(y m) (x n)", x))
+    builder = Builder(mesh, f"rms_norm [{m}, {n}]")
+    builder.buffer("x", (tm, tn), dtype, "input")
+    builder.buffer("weight", (tn,), dtype, "input")
+    builder.buffer("out", (tm, tn), dtype, "output")
+    rms_norm_rounds(builder, "x", "weight", "out", "x", width=n, eps=eps)
+    return Recipe(builder.build(), (("x", "(y m) (x n)"), ("weight", "(x n)")), ("out", "(y m) (x n)", x))
 
 
 def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
     m, n = x
     tm, tn = -(-m // mesh.shape[0]), -(-n // mesh.shape[1])
-    made = Builder(mesh, f"softmax [{m}, {n}]")
-    made.buffer("x", (1, tm, tn), dtype, "input")
-    made.buffer("bias", (tm, tn), "fp32", "input")
-    made.buffer("p", (1, tm, tn), "fp32")
-    made.buffer("out", (tm, tn), dtype, "output")
-    z = softmax_parts(made, "x", "bias", "p", "x", scale=scale)
-    made.round(made.local("normalize", "out", ("p", z), m=tm, heads=1, n=tn), label="softmax")
+    builder = Builder(mesh, f"softmax [{m}, {n}]")
+    builder.buffer("x", (1, tm, tn), dtype, "input")
+    builder.buffer("bias", (tm, tn), "fp32", "input")
+    builder.buffer("p", (1, tm, tn), "fp32")
+    builder.buffer("out", (tm, tn), dtype, "output")
+    z = softmax_parts(builder, "x", "bias", "p", "x", scale=scale)
+    builder.round(builder.local("normalize", "out", ("p", z), m=tm, heads=1, n=tn), label="softmax")
     # columns of padding must not count
     bias = np.zeros((m, tn * mesh.shape[1]), np.float32)
     bias[:, n:] = -np.inf
     cut = "(y m) (x n)"
-    return Recipe(made.build(), (("x", cut),), ("out", cut, x), {"bias": (bias, cut)})
+    return Recipe(builder.build(), (("x", cut),), ("out", cut, x), {"bias": (bias, cut)})
 
 
 def _sums(b: Builder, acc: str, tile: Shape, dtype: str, accumulate: str, sums: str | None) -> None:
-    """Declare the buffer of the sums: the result itself where their dtype is given."""
+    """Declare the buffer of the sums, which is the result itself if the dtype `sums` is given."""
     b.buffer(acc, tile, sums or accumulator(dtype, accumulate), "scratch" if sums is None else "output")
 
 
 def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
-    """Add a last step that rounds the sums to the operands' dtype, unless they are the result; returns its buffer."""
+    """Round the sums to the operands' dtype, unless the dtype `sums` is given; returns the result's buffer."""
     if sums is not None:
         return acc
     out = b.buffer("out", b.buffers[acc].tile, dtype, "output")

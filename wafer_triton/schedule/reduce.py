@@ -1,8 +1,11 @@
 """Reductions along an axis: the K-tree of MeshGEMV (WaferLLM, OSDI'25, section 6) and its rivals.
 
-A K-tree has K levels. On each level the cores that are left form groups; in every group a chain runs from both ends to
-the group's root, one routing stage a link; the roots go on to the next level, where a link crosses a whole group over
-a pass-through circuit. K = 1 is a chain from both ends to the middle.
+A K-tree has K levels. On each level the remaining cores form groups. In every group chains run from both ends to the
+group's root, each link one routing stage. The roots are the cores of the next level, where a link crosses a whole group
+over a pass-through circuit. K = 1 is one group: chains from both ends to the middle.
+
+Pipeline and two-phase are trees too, with roots at the last cores of their groups. Star and ring are not. A reduction
+whose root differs from line to line takes chains from both ends.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ Way = tuple[Index, Index, Index | None]  # senders, receivers, and the lines (No
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """The stages of a tree: of each stage the messages upwards and those downwards."""
+    """The stages of a tree, each with its messages upwards and its messages downwards."""
 
     ways: tuple[tuple[Way, ...], ...]
 
@@ -47,10 +50,9 @@ def ktree(
 ) -> tuple[tuple[Stage, ...], int]:
     """The stages of a K-tree over a line of `size` cores and its root.
 
-    `groups` holds the number of groups of each level but the last, which is one group; K = len(groups) + 1. Roots are
-    the middles of their groups (g // 2), or their last cores with `ends`; a given `root` of the whole tree is the root
-    of its groups as well. Raises MeshError when a level has more groups than cores, or none,
-    or the root is off the line.
+    `groups` holds the number of groups of each level but the last, which is one group; K = len(groups) + 1. The root of
+    a group of g cores is its core g // 2, or with `ends` its last core. A given `root` of the tree is the root of its
+    groups as well. Raises MeshError when a level has more groups than cores, or none, or when the root is off the line.
     """
     if root is not None and not 0 <= root < size:
         raise MeshError(f"K-tree over {size} cores: root {root} is off the line")
@@ -77,10 +79,10 @@ def ktree(
 
 
 def two_level(size: int) -> tuple[Index, Index, Index]:
-    """Numbers of groups that a two-level K-tree over a line may have, its stages with each, and its hops and back.
+    """[size] each: the numbers of groups of a two-level K-tree over a line, and its stages and hops with each number.
 
-    The hops are those of the longest way up and of the multicast from its root. All numbers of groups at once, as
-    `ktree` groups: the first `size % count` groups are one core larger, roots lie in the middle.
+    Hops are those of the longest way to the root and of the multicast from it. Groups are those of `ktree`: the first
+    `size % count` groups are one core larger, and roots lie in the middle.
     """
     count = np.arange(1, size + 1)
     each, larger = np.divmod(size, count)
@@ -96,15 +98,15 @@ def two_level(size: int) -> tuple[Index, Index, Index]:
 
 def checked_groups(groups: object) -> None:
     """MeshError unless `groups` is None or a tuple of whole numbers."""
-    if groups is not None and not (isinstance(groups, tuple) and all(isinstance(one, int) for one in groups)):
+    if groups is not None and not (isinstance(groups, tuple) and all(isinstance(count, int) for count in groups)):
         raise MeshError(f"groups = {groups!r}: give the number of groups of each level but the last, such as (5,)")
 
 
 def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[tuple[Stage, ...], int]:
     """The tree of a reduction algorithm: "ktree", "pipeline" (one chain) or "two-phase" (chains of sqrt(size) cores).
 
-    Pipeline and two-phase run one way, to the last core of each chain. Raises MeshError for another algorithm, or for
-    groups where the algorithm has its own.
+    The chains of pipeline and two-phase run one way, to the last core of each, unless `root` is given. Raises MeshError
+    for another algorithm, or for groups where the algorithm has its own.
     """
     return ktree(size, _group_counts(size, algorithm, groups), root, ends=algorithm != "ktree")
 
@@ -149,11 +151,11 @@ def reduce(
 ) -> int | Index:
     """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, and return its position.
 
-    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all of them as one tile.
-    `root` is a position, or one for each line; None takes the tree's own. Every message arrives in a mailbox
-    (`inbox.up` from lower positions, `inbox.down` from higher ones; `acc` unless given) and is combined before the
-    next stage. Roots that differ from line to line are reached by chains from both ends, whose routes, those to
-    neighbours, serve every root. Raises MeshError for a root off the line, or a tree that such roots cannot have.
+    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all slots as one tile. `root` is a position,
+    or one for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower positions
+    or `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given. Chains
+    from both ends reach roots that differ from line to line: their routes lead to neighbours, and serve every root.
+    Raises MeshError for a root off the line, and for groups or another algorithm with such roots.
     """
     if root is not None and np.ndim(root):
         root = b.roots(np.asarray(root, np.int64))
@@ -182,11 +184,11 @@ def _combining(
     stages: Stages, acc: Buffer, whole: bool, inboxes: tuple[str, str], axis: str, op: str, label: str,
     mesh: tuple[int, int],
 ) -> tuple[Round, ...]:  # fmt: skip
-    """The rounds of a reduction; schedules that reduce alike share them, so that they are looked at once."""
+    """The rounds of a reduction; schedules that reduce alike share them, so that each is read once."""
     rounds, index = [], None if whole else 0
     sums = (Slot(acc.name, index),)
     slots = [(*sums, Slot(inbox, index)) for inbox in inboxes]
-    params = {"size": acc.numel * (acc.slots if whole else 1)}  # one table for all, by which equal work is known
+    params = {"size": acc.numel * (acc.slots if whole else 1)}  # one object for all: pricing knows equal work by it
     for stage in stages.ways:
         exchanges, adds = [], []
         for (send, recv, lines), ends in zip(stage, slots, strict=True):
@@ -198,18 +200,18 @@ def _combining(
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:
-    """All other cores of a line send to its middle at once; its links serialise them. Returns the position.
+    """All other cores of a line send to its middle at once; the links of the middle serialise the messages.
 
-    The middle needs a mailbox for each sender.
+    Returns the position of the middle, which needs a mailbox for each sender.
     """
     size = b.mesh.length(axis)
     root, buffer = size // 2, b.buffers[acc]
-    others = np.delete(np.arange(size), root)
-    if others.size:
-        inbox = b.buffer(f"{acc}.all", buffer.tile, buffer.dtype, "scratch", len(others))
-        moves = [b.exchange(axis, acc, Slot(inbox, slot), [one], [root]) for slot, one in enumerate(others)]
+    senders = np.delete(np.arange(size), root)
+    if senders.size:
+        inbox = b.buffer(f"{acc}.all", buffer.tile, buffer.dtype, "scratch", len(senders))
+        moves = [b.exchange(axis, acc, Slot(inbox, slot), [sender], [root]) for slot, sender in enumerate(senders)]
         where = Cores(axis, np.array([root]))
-        adds = [b.local(op, acc, (acc, Slot(inbox, slot)), where, size=buffer.numel) for slot in range(len(others))]
+        adds = [b.local(op, acc, (acc, Slot(inbox, slot)), where, size=buffer.numel) for slot in range(len(senders))]
         b.round(*moves, *adds, label=label)
     return root
 
@@ -266,7 +268,7 @@ ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 @lru_cache(maxsize=2048)
 def _chains(size: int, roots: bytes) -> Stages:
-    """The stages of chains from both ends of every line to its root: a stage is on the lines that it brings nearer."""
+    """The stages of chains from both ends of every line to its root; a stage skips the lines whose chain has ended."""
     place = np.frombuffer(roots, np.int64)
     for root in (place.min(), place.max()):
         tree(size, "ktree", (), int(root))  # raises for a root off the line

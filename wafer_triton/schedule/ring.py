@@ -1,8 +1,8 @@
 """Closed rings on a line of cores.
 
-MeshGEMM's ring interleaves the line, 0, 2, 4, ..., 5, 3, 1 and back to 0, so that no neighbours on it are more than
-two hops apart; two is the least for a closed ring on a line (WaferLLM, OSDI'25, section 5). Cannon's runs along the
-line and wraps around, which crosses all of it.
+MeshGEMM's ring interleaves the line: 0, 2, 4, ..., 5, 3, 1 and back to 0. Neighbours on it are at most two hops apart,
+which is the least for a closed ring on a line (WaferLLM, OSDI'25, section 5). Cannon's ring runs along the line, and
+its wrap-around crosses the whole line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def wrapped_line(size: int) -> Index:
 
 @cache
 def ring_position(size: int, order: Ring = ring) -> Index:
-    """Where on the ring each core of the line lies."""
+    """[size]: the position of each core of the line on the ring."""
     return _frozen(np.argsort(order(size)))
 
 

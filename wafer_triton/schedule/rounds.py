@@ -1,9 +1,10 @@
 """A schedule: an algorithm on a mesh as immutable data, written once and read by everything else.
 
-A `Schedule` is a list of rounds. In a round tiles first move, in each `Exchange` along one axis, then cores compute
-(`Local`). The round rule: within the exchanges, and within one local operation, a slot of a core is either read or
-written, and no local operation writes a slot that its core sends in the same round; so the order in which cores run
-cannot change a result. A local operation that reads nothing which its round's exchanges write overlaps with them.
+A `Schedule` is a tuple of rounds. In a round tiles first move, in each `Exchange` along one axis; then cores compute
+(`Local`). The round rule has two parts. Within the exchanges, and within one local operation, a slot of a core is
+either read or written. No local operation writes a slot that its core sends in the same round. So the order in which
+cores run cannot change a result. Local operations that touch nothing which arrives in their round overlap with the
+exchanges.
 
 Index arrays are per axis and per line, never per core, so a 720 x 720 mesh costs kilobytes.
 """
@@ -168,7 +169,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Rounds on a mesh over named buffers, as `Builder.build` makes and checks them.
+    """Rounds on a mesh over named buffers, built and checked by `Builder.build`.
 
     `family` names the measurements whose constants price it: "kernel", or "decode" for the steps of a decode layer.
     """

@@ -1,8 +1,10 @@
-"""The rules that every schedule must obey, checked when it is born.
+"""The rules that every schedule must obey, checked when it is built.
 
-Every buffer and slot exists; every position is on the mesh; every message has a sender and a receiver; a slot of a core
-receives from one sender in a round; a slot that a core sends in a round is not overwritten in it; a local operation
-does not write what it reads, unless it goes element by element.
+- Every buffer and slot exists, and every position is on the mesh.
+- Every message has a sender and a receiver.
+- A slot of a core receives from one sender in a round.
+- A slot that a core sends in a round is not overwritten in it.
+- A local operation does not write what it reads, unless it works element by element.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, S
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault: the name of its kind, what is wrong, in which round (from 0) and at which logical core or its number."""
+    """A fault: its kind, a message, its round (from 0), and its logical core or that core's number."""
 
     verdict: str
     message: str
@@ -35,8 +37,8 @@ class Finding:
 
 def validate(schedule: Schedule) -> None:
     """Raise ScheduleError, naming round, buffer and core, for the first rule that the schedule breaks."""
-    for found in findings(schedule):
-        raise ScheduleError(found.message)
+    for finding in findings(schedule):
+        raise ScheduleError(finding.message)
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
@@ -121,7 +123,7 @@ class _Check:
         self.paired(exchange)
 
     def paired(self, exchange: Exchange) -> None:
-        """Every receive has its send and every send its receive; else the core waits for ever."""
+        """Every receive has its send and every send its receive; without it a core waits for ever."""
         send, recv = exchange.send, exchange.recv
         message = f"a message {exchange.src} to {exchange.dst} has a sender or a receiver, not both"
         if send.shape != recv.shape:
@@ -134,7 +136,7 @@ class _Check:
         if alone.size:
             self.fail("deadlock", message, self.core(exchange, np.maximum(send, recv), tuple(alone[0])))
 
-    def on_mesh(self, cores: Cores, role: str, what: str = "", others: Cores | None = None) -> None:
+    def on_mesh(self, cores: Cores, role: str, what: str = "", partners: Cores | None = None) -> None:
         length, across = self.mesh.length(cores.axis), self.mesh.length("y" if cores.axis == "x" else "x")
         lines = np.arange(across) if cores.lines is None else cores.lines
         if cores.at.ndim == 2 and len(cores.at) != len(lines):
@@ -145,7 +147,11 @@ class _Check:
         off = np.argwhere((cores.at < (-1 if cores.at.ndim == 2 else 0)) | (cores.at >= length))
         if off.size:
             worst = cores.at[tuple(off[0])]
-            core = self.core(others, others.at, tuple(off[0])) if others and others.at.shape == cores.at.shape else None
+            core = (
+                self.core(partners, partners.at, tuple(off[0]))
+                if partners and partners.at.shape == cores.at.shape
+                else None
+            )
             self.fail("off-mesh", f"{role} off the mesh: position {worst} along {cores.axis} of {length}{what}", core)
 
     def core(self, cores: Cores | Exchange, at: Index, place: tuple[int, ...]) -> tuple[int, int]:
@@ -166,11 +172,11 @@ class _Check:
         for slot in (*op.outs, *op.ins):
             self.slot(slot)
             buffer = self.schedule.buffers[slot.buffer]
-            held = buffer.numel * (buffer.slots if slot.index is None else 1)
-            if size > held:
-                self.fail("malformed", f"{op.op} of {size} elements on {slot}, which has {held}")
-            if op.op in ("add", "maximum") and size < held:
-                part = f"{op.op} of {size} elements on {slot}, which has {held}; it takes whole tiles"
+            elements = buffer.numel * (buffer.slots if slot.index is None else 1)
+            if size > elements:
+                self.fail("malformed", f"{op.op} of {size} elements on {slot}, which has {elements}")
+            if op.op in ("add", "maximum") and size < elements:
+                part = f"{op.op} of {size} elements on {slot}, which has {elements}; it takes whole tiles"
                 self.fail("malformed", f"{part}: copy the part to a buffer of its own first")
         if op.where is not None:
             self.on_mesh(op.where, op.op)
@@ -191,24 +197,24 @@ class _Check:
                 self.fail("two-writers", f"core {twice} receives two tiles in {exchange.dst}", twice)
         writes = [_Access(exchange.dst, exchange.receivers) for exchange in self.round.exchanges]
         reads = [_Access(exchange.src, exchange.senders) for exchange in self.round.exchanges]
-        for one, other in _pairs(writes, writes):
-            if one is not other:
-                self.apart(one, other, "two-writers", f"receives two tiles in {one.slot}")
-        for one, other in _pairs(writes, reads):
-            self.apart(one, other, "overwritten", f"receives into {one.slot}, which it sends")
-        made = {
+        for first, second in _pairs(writes, writes):
+            if first is not second:
+                self.apart(first, second, "two-writers", f"receives two tiles in {first.slot}")
+        for write, read in _pairs(writes, reads):
+            self.apart(write, read, "overwritten", f"receives into {write.slot}, which it sends")
+        written = {
             (out.buffer, id(out.index) if not out.is_fixed else out.index, id(op.where)): (out, op)
             for op in reversed(self.round.locals)
             for out in op.outs
         }
-        outs = [_Access(out, op.where, op.op) for out, op in made.values()]
-        for one, other in _pairs(outs, reads):
-            self.apart(one, other, "overwritten", f"overwrites {one.slot} by {one.op} while it is being sent")
+        outs = [_Access(out, op.where, op.op) for out, op in written.values()]
+        for write, read in _pairs(outs, reads):
+            self.apart(write, read, "overwritten", f"overwrites {write.slot} by {write.op} while it is being sent")
 
     def repeated(self, cores: Cores) -> tuple[int, int] | None:
-        """A core that is named twice."""
-        found = cores.at if cores.at.ndim == 1 else cores.flat(self.mesh)
-        counts = np.bincount(found)
+        """A core that `cores` names twice."""
+        places = cores.at if cores.at.ndim == 1 else cores.flat(self.mesh)
+        counts = np.bincount(places)
         if counts.size == 0 or counts.max() < 2:
             return None
         if cores.at.ndim == 1:
@@ -216,30 +222,31 @@ class _Check:
         row, col = divmod(int(counts.argmax()), self.mesh.shape[1])
         return row, col
 
-    def apart(self, one: _Access, other: _Access, verdict: str, message: str) -> None:
+    def apart(self, first: _Access, second: _Access, verdict: str, message: str) -> None:
         """Fail with the message if two accesses touch the same slot of the same core."""
-        core = self.meeting(one, other)
+        core = self.meeting(first, second)
         if core is not None:
             self.fail(verdict, f"core {core} {message}", core)
 
-    def meeting(self, one: _Access, other: _Access) -> tuple[int, int] | None:
+    def meeting(self, first: _Access, second: _Access) -> tuple[int, int] | None:
         """A core of which two accesses of the same buffer touch the same slot."""
-        slots = self.schedule.buffers[one.slot.buffer].slots
-        axis = next((access.cores.axis for access in (one, other) if access.cores is not None), "x")
-        every = Cores(axis, np.arange(self.mesh.length(axis)))
-        mine, others = (access.cores or every for access in (one, other))
-        if mine.axis == others.axis and mine.at.ndim == others.at.ndim == 1:
-            lines = _common(mine.lines, others.lines, self.mesh.length("y" if axis == "x" else "x"))
-            if not lines.size or not np.intersect1d(mine.at, others.at).size:
+        slots = self.schedule.buffers[first.slot.buffer].slots
+        axis = next((access.cores.axis for access in (first, second) if access.cores is not None), "x")
+        everywhere = Cores(axis, np.arange(self.mesh.length(axis)))
+        first_cores, second_cores = (access.cores or everywhere for access in (first, second))
+        if first_cores.axis == second_cores.axis and first_cores.at.ndim == second_cores.at.ndim == 1:
+            lines = _common(first_cores.lines, second_cores.lines, self.mesh.length("y" if axis == "x" else "x"))
+            if not lines.size or not np.intersect1d(first_cores.at, second_cores.at).size:
                 return None
-            if all(slot.is_fixed or slot.axis == axis for slot in (one.slot, other.slot)):  # all lines are alike
+            if all(slot.is_fixed or slot.axis == axis for slot in (first.slot, second.slot)):  # all lines are alike
                 both = np.intersect1d(
-                    _cells(_at(one.slot, mine.at), mine.at, slots), _cells(_at(other.slot, others.at), others.at, slots)
+                    _cells(_at(first.slot, first_cores.at), first_cores.at, slots),
+                    _cells(_at(second.slot, second_cores.at), second_cores.at, slots),
                 )
                 return self.core(Cores(axis, both, lines), both // slots, (0,)) if both.size else None
         cells = [
             _cells(None if slot.index is None else slot.of_cores(flat, self.mesh), flat, slots)
-            for slot, flat in ((one.slot, mine.flat(self.mesh)), (other.slot, others.flat(self.mesh)))
+            for slot, flat in ((first.slot, first_cores.flat(self.mesh)), (second.slot, second_cores.flat(self.mesh)))
         ]
         touched = np.zeros(self.mesh.cores * slots, np.bool_)
         touched[cells[0]] = True
@@ -250,20 +257,20 @@ class _Check:
         return row, col
 
 
-def _pairs(ones: list[_Access], twos: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
-    """Pairs that may touch the same slot; those of different buffers or fixed slots, which may be many, left out."""
+def _pairs(firsts: list[_Access], seconds: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
+    """Pairs that may touch the same slot; the many pairs of different buffers or fixed slots are left out."""
     table: dict[tuple[str, int | None], list[_Access]] = {}
-    for two in twos:
-        table.setdefault((two.slot.buffer, _number(two.slot)), []).append(two)
+    for second in seconds:
+        table.setdefault((second.slot.buffer, _number(second.slot)), []).append(second)
     names = {name for name, _ in table}
-    for one in ones:
-        name, number = one.slot.buffer, _number(one.slot)
+    for first in firsts:
+        name, number = first.slot.buffer, _number(first.slot)
         if name not in names:
             continue
         numbers: Iterable[int | None] = (number, None) if number is not None else {of for to, of in table if to == name}
         for of in numbers:
-            for two in table.get((name, of), ()):
-                yield one, two
+            for second in table.get((name, of), ()):
+                yield first, second
 
 
 def _number(slot: Slot) -> int | None:
@@ -274,15 +281,15 @@ def _at(slot: Slot, at: Index) -> Index | int | None:
     return slot.index[at] if isinstance(slot.index, np.ndarray) else slot.index
 
 
-def _common(one: Index | None, two: Index | None, across: int) -> Index:
-    if one is None or two is None:
-        other = two if one is None else one
-        return np.arange(across) if other is None else other
-    return np.intersect1d(one, two)
+def _common(first: Index | None, second: Index | None, across: int) -> Index:
+    if first is None or second is None:
+        lines = second if first is None else first
+        return np.arange(across) if lines is None else lines
+    return np.intersect1d(first, second)
 
 
 def _cells(slots_of: Index | int | None, at: Index, slots: int) -> NDArray[np.int64]:
-    """What an access touches, as core (or position on a line) * slots + slot; `slots_of` is one slot, or one each."""
+    """What an access touches, as core (or position on a line) * slots + slot; `slots_of` is a slot, or one a core."""
     if slots_of is None:
         return (at[:, None] * slots + np.arange(slots)).ravel()
     return at * slots + slots_of

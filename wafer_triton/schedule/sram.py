@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Builder(Protocol):
-    """What has buffers and rounds before it is a schedule."""
+    """Buffers and rounds that are not a schedule yet."""
 
     mesh: Mesh
     buffers: dict[str, Buffer]
@@ -32,7 +32,7 @@ class SramAccount:
 
 @dataclass(frozen=True)
 class Span:
-    """A buffer's bytes on a physical core, from round `start` to round `end`, which may be the end behind the last."""
+    """A buffer's bytes on a physical core from round `start` to round `end`, which may be one after the last round."""
 
     start: int
     end: int
@@ -40,26 +40,26 @@ class Span:
 
 
 def spans(schedule: Schedule | Builder) -> dict[str, Span]:
-    """When each buffer lives; those that are never used do not, unless they are resident.
+    """When each buffer lives; a buffer that is never used does not, unless it is resident.
 
-    A resident buffer or input lives from the start, a resident buffer or output to the end, and every buffer at least
-    from its first use to its last.
+    Every buffer lives from its first use to its last. An input or a resident buffer lives from the start, an output or
+    a resident buffer to the end.
     """
     rounds = schedule.rounds
     first = _first_uses(enumerate(rounds))
     last = _first_uses((number, rounds[number]) for number in range(len(rounds) - 1, -1, -1))
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
-    found = {}
+    living = {}
     for name, buffer in schedule.buffers.items():
         if name in first or buffer.role == "resident":
             start = 0 if buffer.role in ("input", "resident") else first[name]
             end = len(schedule.rounds) if buffer.role in ("output", "resident") else last[name]
-            found[name] = Span(start, end, buffer.bytes * fold)
-    return found
+            living[name] = Span(start, end, buffer.bytes * fold)
+    return living
 
 
 def _first_uses(rounds: Iterable[tuple[int, Round]]) -> dict[str, int]:
-    """The number of the first round that touches each buffer; rounds that come again are looked at once."""
+    """The number of the first round that touches each buffer; a repeated round is read once."""
     first: dict[str, int] = {}
     seen: set[int] = set()
     for number, round_ in rounds:
@@ -89,26 +89,26 @@ def account(schedule: Schedule | Builder) -> SramAccount:
 
 def check(schedule: Schedule) -> None:
     """Raise SramError naming the core, its buffers and the limit when the peak exceeds the device's SRAM."""
-    found, mesh = account(schedule), schedule.mesh
+    usage, mesh = account(schedule), schedule.mesh
     limit = mesh.device.sram_bytes
-    if found.peak_bytes > limit:
-        buffers = ", ".join(f"{name} {size:,} B" for name, size in found.by_buffer.items())
+    if usage.peak_bytes > limit:
+        buffers = ", ".join(f"{name} {size:,} B" for name, size in usage.by_buffer.items())
         raise SramError(
-            f"{schedule.name} on mesh {mesh}: core {mesh.origin} (and every other) needs {found.peak_bytes:,} B in "
-            f"round {found.peak_round}, {found.peak_bytes - limit:,} B over the {limit:,} B of SRAM on "
+            f"{schedule.name} on mesh {mesh}: core {mesh.origin} (and every other) needs {usage.peak_bytes:,} B in "
+            f"round {usage.peak_round}, {usage.peak_bytes - limit:,} B over the {limit:,} B of SRAM on "
             f"{mesh.device.name}: {buffers}"
         )
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes on a core, by buffer: what stays (weights, caches), and the most that comes and goes."""
+    """Bytes on a core, by buffer: what stays (weights, caches), and the largest working set that comes and goes."""
 
     stays: dict[str, int]
     passes: dict[str, int]
 
     def beside(self, other: Need) -> Need:
-        """Both phases of a block in the same memory: the larger of everything."""
+        """Both phases of a block in the same memory: the larger of each buffer that stays and of the working sets."""
         stays = {name: max(self.stays.get(name, 0), other.stays.get(name, 0)) for name in self.stays | other.stays}
         return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
 
@@ -133,18 +133,18 @@ def need(schedules: Iterable[Schedule | Builder]) -> Need:
 
 
 def total(needs: Iterable[Need]) -> dict[str, int]:
-    """What a core holds at the most, by buffer: all blocks' weights and caches, the largest working set of any."""
-    held: dict[str, int] = {}
+    """The most that a core holds, by buffer: all blocks' weights and caches, and the largest working set of a block."""
+    stays: dict[str, int] = {}
     passing: dict[str, int] = {}
     for block in needs:
         for name, size in block.stays.items():
-            held[name] = held.get(name, 0) + size
+            stays[name] = stays.get(name, 0) + size
         passing = max(passing, block.passes, key=lambda sizes: sum(sizes.values()))
-    return held | passing
+    return stays | passing
 
 
 def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:
-    """Raise SramError, naming the largest buffer, unless a core holds buffers of these bytes."""
+    """Raise SramError, which names the largest buffer, unless buffers of `held` bytes, by name, fit a core."""
     size, limit = sum(held.values()), mesh.device.sram_bytes
     if size > limit:
         largest = max(held, key=lambda name: held[name])
@@ -157,13 +157,17 @@ def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:
 def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
     """`build(mesh)`; if that overflows, the SramError also names the smallest mesh of those proportions that fits.
 
-    The need per core falls as the mesh grows, so the search goes up until one fits, then bisects.
+    The need per core falls as the mesh grows, so the search goes up to a mesh that fits, then bisects.
     """
     try:
         return build(mesh)
     except SramError as overflow:
-        found = _smallest(build, mesh)
-        hint = f"the smallest mesh of these proportions that fits is {found}" if found else "no mesh on the device fits"
+        smallest = _smallest(build, mesh)
+        hint = (
+            f"the smallest mesh of these proportions that fits is {smallest}"
+            if smallest
+            else "no mesh on the device fits"
+        )
         raise SramError(f"{overflow}; {hint}") from None
 
 
@@ -177,12 +181,12 @@ def _smallest(build: Callable[[Mesh], T], mesh: Mesh) -> Mesh | None:
         return bigger
 
     largest = min(mesh.device.rows, mesh.device.cols * mesh.rows // mesh.cols)
-    low, high, found = mesh.rows, mesh.rows, None
-    while found is None and high < largest:  # small steps first: a schedule on a large mesh takes long to make
+    low, high, fit = mesh.rows, mesh.rows, None
+    while fit is None and high < largest:  # small steps first: a schedule on a large mesh takes long to build
         low, high = high, min(largest, high + max(1, high // 4))
-        found = attempt(high)
-    while found is not None and high - low > 1:
+        fit = attempt(high)
+    while fit is not None and high - low > 1:
         middle = (low + high) // 2
-        better = attempt(middle)
-        low, high, found = (low, middle, better) if better else (middle, high, found)
-    return found
+        smaller = attempt(middle)
+        low, high, fit = (low, middle, smaller) if smaller else (middle, high, fit)
+    return fit

@@ -22,7 +22,7 @@ CLOCK_HZ = 1.1e9  # of the WSE-2 tables, which give tokens per second
 
 @dataclass(frozen=True)
 class Row:
-    """One measured number, and how the model predicts it; `groups` says what it shares with which other rows."""
+    """A measured number in `unit` and the model's prediction of it; rows that share a value of `groups` are related."""
 
     family: str
     name: str
@@ -33,7 +33,7 @@ class Row:
 
 
 def rows(family: str) -> list[Row]:
-    """The rows of a family of measurements, see FAMILIES."""
+    """The rows of a family of measurements; `FAMILIES` has their names."""
     return [row for record in _records(FAMILIES[family][0]) for row in FAMILIES[family][1](record)]
 
 
@@ -71,11 +71,11 @@ def _meshgemv(record: dict[str, str]) -> list[Row]:
 
 def _wse3_decode(record: dict[str, str]) -> list[Row]:
     side, dim, ffn, context = (int(record[key]) for key in ("mesh", "dim", "ffn_dim", "sequence"))
-    shape, on = of_sizes(dim, ffn, 1, 1, 1), Mesh(side, side, device("wse3"))
+    shape, mesh = of_sizes(dim, ffn, 1, 1, 1), Mesh(side, side, device("wse3"))
     groups = (int(record["group_num"]),)
 
     def layer(c: Constants) -> Cost:
-        block = layers.decode_block(shape, on, context, c, groups, "measured")
+        block = layers.decode_block(shape, mesh, context, c, groups, "measured")
         return layers.total(layers.decode_steps(block, context, c))
 
     def total(c: Constants) -> float:
@@ -99,14 +99,14 @@ def _wse2_llm(phase: str) -> Callable[[dict[str, str]], list[Row]]:
         if record["phase"] != phase:
             return []
         shape, side, tokens = shape_of(record["model"]), int(record["mesh"]), int(record["tokens"])
-        on = Mesh(side, side, device("wse2"))
+        mesh = Mesh(side, side, device("wse2"))
 
         def predict(c: Constants) -> float:
             if phase == "decode":
-                block = layers.decode_block(shape, on, tokens, c, program="measured")
+                block = layers.decode_block(shape, mesh, tokens, c, program="measured")
                 steps, count = layers.decode_steps(block, tokens, c), 1
             else:
-                block = layers.prefill_block(shape, on, c, "measured")
+                block = layers.prefill_block(shape, mesh, c, "measured")
                 steps, count = layers.prefill_steps(block, -(-tokens // side), c), tokens
             return CLOCK_HZ * count / shape.num_hidden_layers / layers.total(steps).cycles
 

@@ -1,8 +1,8 @@
 """Fits the constants of the cost model on the calibration files, and writes the constants files of the devices.
 
-Each stage fits a few constants on one family of measurements by least squares of the relative error; the cost model
-itself predicts, so there is no second formula. A constant that the data of its device cannot tell is carried over from
-the other generation, and says so; hop and link costs never are.
+Each stage fits a few constants on one family of measurements by least squares of the relative error. The cost model
+itself predicts, so that there is no second formula. A constant that the data of its device do not determine is carried
+over from the other generation, and its provenance says so. Hop and link costs are never carried over.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from wafer_triton.device import device
 
 @dataclass(frozen=True)
 class Stage:
-    """One fit: which constants of which device on which family, and afterwards what the other device takes over."""
+    """One fit: constants `names` of a device on a family of meshes of `least_mesh` and up.
+
+    The other device takes over the constants `hands_on`.
+    """
 
     device: str
     family: str
@@ -29,7 +32,7 @@ class Stage:
     hands_on: tuple[str, ...] = ()
 
     def rows(self) -> list[Row]:
-        """The measurements that it is fitted on."""
+        """The measurements that the stage is fitted on."""
         return [row for row in rows(self.family) if int(row.groups.get("mesh", self.least_mesh)) >= self.least_mesh]
 
 
@@ -75,98 +78,98 @@ class Fitted:
 
 
 class UndeterminedError(ValueError):
-    """The rows do not tell the constants apart."""
+    """The rows do not determine the constants."""
 
 
-def solve(names: Sequence[str], on: Sequence[Row], start: Constants) -> tuple[Constants, list[float | None]]:
+def solve(names: Sequence[str], measurements: Sequence[Row], start: Constants) -> tuple[Constants, list[float | None]]:
     """Least squares of relative errors over the named constants: Gauss-Newton, and standard errors from its Jacobian.
 
-    Exact after one step where predictions are linear in the constants; a few more settle what hides behind what.
-    Raises UndeterminedError when the rows do not tell the constants apart.
+    One step is exact where predictions are linear in the constants. A few more steps settle which term of a maximum
+    counts. Raises UndeterminedError when the rows do not determine the constants.
     """
-    c, measured = start, np.array([row.measured for row in on])
+    c, measured = start, np.array([row.measured for row in measurements])
     for _ in range(6):
-        error = np.array([row.predict(c) for row in on]) / measured - 1
+        error = np.array([row.predict(c) for row in measurements]) / measured - 1
         columns = []
         for name in names:
             step = 1e-4 * max(1.0, getattr(c, name))
             moved = replace(c, **{name: getattr(c, name) + step})
-            columns.append((np.array([row.predict(moved) for row in on]) / measured - 1 - error) / step)
+            columns.append((np.array([row.predict(moved) for row in measurements]) / measured - 1 - error) / step)
         slope = np.stack(columns, 1)
         if np.linalg.matrix_rank(slope) < len(names):
-            raise UndeterminedError(f"{len(on)} rows do not determine {', '.join(names)}")
+            raise UndeterminedError(f"{len(measurements)} rows do not determine {', '.join(names)}")
         change = np.linalg.lstsq(slope, -error, rcond=None)[0]
-        found: dict[str, Any] = {
+        updated: dict[str, Any] = {
             name: max(0.0, float(getattr(c, name) + by)) for name, by in zip(names, change, strict=True)
         }
-        c = replace(c, **found)
+        c = replace(c, **updated)
         if np.abs(change).max() < 1e-9:
             break
-    free = len(on) - len(names)
+    free = len(measurements) - len(names)
     if free <= 0:
         return c, [None] * len(names)
-    error = np.array([row.predict(c) for row in on]) / measured - 1
+    error = np.array([row.predict(c) for row in measurements]) / measured - 1
     spread = np.sqrt(np.diag(np.linalg.inv(slope.T @ slope)) * (error @ error) / free)
-    return c, [float(one) for one in spread]
+    return c, [float(deviation) for deviation in spread]
 
 
 def fit() -> tuple[dict[str, Constants], list[Fitted]]:
-    """All stages, from the priors on: the constants by device, and what each stage found."""
-    found = {}
+    """All stages, from the priors on: the constants by device, and the result of each stage."""
+    by_device = {}
     for name, own in PRIORS.items():
-        held: dict[str, Any] = {key: value for key, (value, _) in own.items()}
-        found[name] = Constants(**{"stage_cycles": device(name).stage_cycles} | _START | held)
+        priors: dict[str, Any] = {key: value for key, (value, _) in own.items()}
+        by_device[name] = Constants(**{"stage_cycles": device(name).stage_cycles} | _START | priors)
     results = []
     for stage in STAGES:
-        on = stage.rows()
-        c, errors = solve(stage.names, on, found[stage.device])
-        found[stage.device] = c
-        for other in set(found) - {stage.device}:
-            found[other] = replace(found[other], **{name: getattr(c, name) for name in stage.hands_on})
+        measurements = stage.rows()
+        c, errors = solve(stage.names, measurements, by_device[stage.device])
+        by_device[stage.device] = c
+        for taker in set(by_device) - {stage.device}:
+            by_device[taker] = replace(by_device[taker], **{name: getattr(c, name) for name in stage.hands_on})
         values = {name: getattr(c, name) for name in stage.names}
-        residuals = tuple((row, row.predict(c) / row.measured - 1) for row in on)
+        residuals = tuple((row, row.predict(c) / row.measured - 1) for row in measurements)
         results.append(Fitted(stage, values, dict(zip(stage.names, errors, strict=True)), residuals))
-    return found, results
+    return by_device, results
 
 
 def entries(name: str, c: Constants, results: Sequence[Fitted]) -> dict[str, Mapping[str, Any]]:
-    """What the constants file of a device says."""
-    made: dict[str, Mapping[str, Any]] = {}
+    """The entries of a device's constants file."""
+    table: dict[str, Mapping[str, Any]] = {}
     for key, (unit, meaning) in MEANING.items():
         error: float | None = None
         provenance = PRIORS[name].get(key, (0, ""))[1]
-        for one in results:
-            where = f"{FAMILIES[one.stage.family][0]}, {one.stage.family}, {len(one.residuals)} rows"
-            where += f" of meshes of {one.stage.least_mesh} and up" * bool(one.stage.least_mesh)
-            if key in one.stage.names and one.stage.device == name:
-                provenance, error = f"fitted on {where}", one.errors[key]
-            elif key in one.stage.hands_on and one.stage.device != name:
-                provenance = f"carried over from {one.stage.device}, fitted on {where}"
-        made[key] = {
+        for result in results:
+            where = f"{FAMILIES[result.stage.family][0]}, {result.stage.family}, {len(result.residuals)} rows"
+            where += f" of meshes of {result.stage.least_mesh} and up" * bool(result.stage.least_mesh)
+            if key in result.stage.names and result.stage.device == name:
+                provenance, error = f"fitted on {where}", result.errors[key]
+            elif key in result.stage.hands_on and result.stage.device != name:
+                provenance = f"carried over from {result.stage.device}, fitted on {where}"
+        table[key] = {
             "value": getattr(c, key),
             "standard_error": error,
             "unit": unit,
             "meaning": meaning,
             "provenance": provenance,
         }
-    return made
+    return table
 
 
 def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[float] | None]:
-    """For each way to group a stage's rows: the relative errors on each group when it is fitted on all others.
+    """For each way to group a stage's rows, the relative errors on each group when the stage is fitted on all others.
 
-    None where the remaining rows do not determine the constants.
+    None where no remaining rows determine the constants.
     """
-    on = stage.rows()
+    measurements = stage.rows()
     left: dict[str, list[float] | None] = {}
-    for key in on[0].groups:
+    for key in measurements[0].groups:
         errors: list[float] = []
-        for group in sorted({row.groups[key] for row in on}):
-            rest = [row for row in on if row.groups[key] != group]
+        for group in sorted({row.groups[key] for row in measurements}):
+            rest = [row for row in measurements if row.groups[key] != group]
             try:
                 c, _ = solve(stage.names, rest, start)
             except UndeterminedError:
                 continue
-            errors += [row.predict(c) / row.measured - 1 for row in on if row.groups[key] == group]
+            errors += [row.predict(c) / row.measured - 1 for row in measurements if row.groups[key] == group]
         left[key] = errors or None
     return left

@@ -1,4 +1,4 @@
-"""The validation table: every calibration row with prediction and error, and what happens to points not fitted on."""
+"""The validation table: every calibration row with its prediction and error, and errors on rows left out of a fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Family:
 
     @property
     def errors(self) -> list[float]:
-        """Relative errors of all rows; of MeshGEMV those of meshes of 80 and up, which it is made for."""
+        """Relative errors of all rows; of MeshGEMV those of meshes of 80 and up, on which it is fitted."""
         return [
             predicted / row.measured - 1
             for row, predicted in self.rows
@@ -45,26 +45,27 @@ class Fact:
 
 def families() -> list[Family]:
     """All families, predicted with the committed constants."""
-    made = []
+    predictions = []
     for stage in STAGES:
         c = constants(device(stage.device))
         predicted = tuple((row, row.predict(c)) for row in rows(stage.family))
-        made.append(Family(stage.family, stage.device, predicted, leave_one_out(stage, c), len(stage.names)))
-    return sorted(made, key=lambda one: list(FAMILIES).index(one.name))
+        predictions.append(Family(stage.family, stage.device, predicted, leave_one_out(stage, c), len(stage.names)))
+    return sorted(predictions, key=lambda family: list(FAMILIES).index(family.name))
 
 
 def facts() -> list[Fact]:
     """Published single numbers, beside what is predicted."""
-    held = estimate.kv(device="wse2", model="llama3-8b", mesh=360, program="measured")
+    capacity = estimate.kv(device="wse2", model="llama3-8b", mesh=360, program="measured")
     sides = (480, 600, 720)
     gemv = [estimate.gemv(device="wse2", mesh=side, k=16384, n=16384).seconds * 1e9 for side in sides]
     ratio = estimate.energy(device="wse2", seconds=1.2e-6, against="a100", against_seconds=0.336e-3).energy_ratio
     words = [
-        (estimate.gemv(device="wse2", mesh=720, k=720, n=720, algorithm=one).cycles) for one in ("pipeline", "ktree")
+        (estimate.gemv(device="wse2", mesh=720, k=720, n=720, algorithm=algorithm).cycles)
+        for algorithm in ("pipeline", "ktree")
     ]
     return [
-        Fact("KV capacity, Llama-3-8B on 360 x 360, concatenation", "382 tokens", f"{held.concat_tokens:,} tokens"),
-        Fact("the same, shift", "137,548 tokens", f"{held.shift_tokens:,} tokens"),
+        Fact("KV capacity, Llama-3-8B on 360 x 360, concatenation", "382 tokens", f"{capacity.concat_tokens:,} tokens"),
+        Fact("the same, shift", "137,548 tokens", f"{capacity.shift_tokens:,} tokens"),
         Fact("energy of one A100 over the WSE-2's, GEMV 16,384 x 16,384", "7.47", f"{ratio:.2f}"),
         Fact(
             "that GEMV on a WSE-2, mesh not stated",
@@ -87,11 +88,11 @@ def markdown(of: Sequence[Family], single: Iterable[Fact]) -> str:
         "| family | rows | fitted constants | mean error | worst error | left out: mean / worst error |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
-    for one in of:
-        left = "; ".join(f"{key}: {_spread(errors)}" for key, errors in one.left_out.items())
-        errors = [abs(error) for error in one.errors]
-        found = f"{_percent(fmean(errors))} | {_percent(max(errors))}"
-        lines.append(f"| {one.name} | {len(one.rows)} | {one.fitted} | {found} | {left} |")
+    for family in of:
+        left = "; ".join(f"{key}: {_spread(errors)}" for key, errors in family.left_out.items())
+        errors = [abs(error) for error in family.errors]
+        summary = f"{_percent(fmean(errors))} | {_percent(max(errors))}"
+        lines.append(f"| {family.name} | {len(family.rows)} | {family.fitted} | {summary} | {left} |")
     lines += [
         "",
         "MeshGEMV: mean and worst are those of meshes of 80 and up, on which it is fitted. The WSE-3 decode layer is",
@@ -107,16 +108,16 @@ def markdown(of: Sequence[Family], single: Iterable[Fact]) -> str:
         *(f"| {fact.name} | {fact.published} | {fact.predicted} |" for fact in single),
     ]
     lines += _not_reproduced()
-    for one in of:
-        lines += ["", f"## {one.name}", "", "| row | measured | predicted | error |", "| --- | ---: | ---: | ---: |"]
-        for row, predicted in one.rows:
+    for family in of:
+        lines += ["", f"## {family.name}", "", "| row | measured | predicted | error |", "| --- | ---: | ---: | ---: |"]
+        for row, predicted in family.rows:
             error = _percent(predicted / row.measured - 1, sign=True)
             lines.append(f"| {row.name} | {row.measured:,.1f} {row.unit} | {predicted:,.1f} | {error} |")
     return "\n".join(lines) + "\n"
 
 
 def _not_reproduced() -> list[str]:
-    """What the paper says and the model does not."""
+    """What the paper reports and the model does not predict."""
     lines = [
         "",
         "## Not reproduced",
@@ -129,17 +130,17 @@ def _not_reproduced() -> list[str]:
         "| device | counted | 360 x 360 | 720 x 720 |",
         "| --- | --- | ---: | ---: |",
     ]
-    for on in ("wse2", "wse3"):
-        found = [estimate.gemm(device=on, mesh=side, m=8192, k=8192, n=8192) for side in (360, 720)]
-        idle = [_percent(one.communication_cycles / one.cycles) for one in found]
-        carrying = [_percent(one.link_cycles / one.cycles) for one in found]
-        cycles = [f"{one.link_cycles:,.0f}" for one in found]
+    for wafer in ("wse2", "wse3"):
+        kernels = [estimate.gemm(device=wafer, mesh=side, m=8192, k=8192, n=8192) for side in (360, 720)]
+        idle = [_percent(kernel.communication_cycles / kernel.cycles) for kernel in kernels]
+        carrying = [_percent(kernel.link_cycles / kernel.cycles) for kernel in kernels]
+        cycles = [f"{kernel.link_cycles:,.0f}" for kernel in kernels]
         for name, figures in (
             ("share of the time in which cores do not compute", idle),
             ("share of the time in which the busiest link carries payload", carrying),
             ("cycles in which the busiest link carries payload", cycles),
         ):
-            lines.append(f"| {on} | {name} | {figures[0]} | {figures[1]} |")
+            lines.append(f"| {wafer} | {name} | {figures[0]} | {figures[1]} |")
     return lines
 
 

@@ -1,0 +1,80 @@
+"""What `wafer_triton.estimate` returns: every prediction for a wafer, with the unit of each number in its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A predicted product. Cycles are those of the critical path; `assumed` says what a rival's price rests on."""
+
+    cycles: float
+    compute_cycles: float
+    communication_cycles: float
+    link_cycles: float
+    rounds: int
+    hops: int
+    routes: int
+    link_bytes: int
+    sram_peak_bytes: int
+    seconds: float
+    mac_utilisation: float  # share of the peak multiply-adds of the mesh's cores
+    sram_utilisation: float  # share of their SRAM bandwidth
+    assumed: str | None = None
+
+
+@dataclass(frozen=True)
+class Layered:
+    """A predicted phase of inference: all layers and, in the true program, the head; the embedding is a look-up."""
+
+    program: str  # "true" or "measured"
+    tokens_per_second: float
+    cycles_per_layer: float
+    compute_cycles_per_layer: float
+    communication_cycles_per_layer: float
+    seconds: float  # for the one token of decode, or the whole prompt
+    layers: int
+    mac_utilisation: float
+    sram_utilisation: float  # share of their SRAM bandwidth
+    joules_per_token: float
+    head_cycles: float  # 0 in the measured program
+    steps: dict[str, float]  # cycles of a layer's steps by name
+
+
+@dataclass(frozen=True)
+class Request:
+    """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
+
+    program: str  # "true" or "measured"
+    tokens_per_second: float  # output tokens over the whole time
+    prefill_seconds: float
+    replacement_seconds: float
+    decode_seconds: float
+    seconds: float
+    joules: float
+    joules_per_token: float
+    decode_regions: int  # that the layers and the cache need
+    device_regions: int  # that the device has
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Tokens that a KV cache holds by policy, and what limits them."""
+
+    concat_tokens: int
+    shift_tokens: int
+    layers_per_region: int
+    regions: int
+    weight_bytes: int  # of a core, all its layers
+    entry_bytes: int  # of a core, one token in all its layers
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Energies of one task and their ratio."""
+
+    energy_ratio: float  # GPUs over wafer
+    wafer_joules: float
+    gpu_joules: float
