@@ -205,8 +205,10 @@ class WaferForCausalLM(PlacedModule):
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
         """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
         logits = []
-        for row in token_rows(input_ids):
-            self.reset()
+        rows = token_rows(input_ids)
+        self.reset()
+        for row in rows:
+            self.counts[0], self.caches[0] = 0, self.block.cache()
             x = self._prompt(row, progress, 0)
             logits.append(torch.cat([self._logits(part) for part in x.split(self.head.most_tokens)]))
         self.counts[0], self.caches[0] = 0, self.block.cache()

@@ -242,8 +242,8 @@ def _mesh(device: str | Device, mesh: Any) -> tuple[Mesh, Constants]:
 
 
 def _groups(count: int | None) -> tuple[int, ...] | None:
-    if count is not None and count < 1:
-        raise MeshError(f"groups = {count} must be at least 1")
+    if count is not None and (type(count) is not int or count < 1):
+        raise MeshError(f"groups = {count!r} must be at least 1, a whole number")
     return None if count is None else (count,)
 
 

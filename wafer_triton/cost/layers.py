@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from math import gcd
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Sketch, phases
@@ -110,9 +111,12 @@ def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     mesh = block.mesh
     if part.family == "decode":
         return _routes_of(part, mesh, block.groups, block.policy, block.batch, args, block.shape.qk_norm)
-    rows, cols = (min(side, _PART_OF_A_MESH) for side in (mesh.rows, mesh.cols))
-    small = Mesh(rows, cols, mesh.device).square()
-    return _routes_of(part, small, None, None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
+    common = gcd(mesh.rows, mesh.cols)
+    proportions = mesh.rows // common, mesh.cols // common
+    times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
+    small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
+    groups = block.groups if times == common else None
+    return _routes_of(part, small, groups, None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
 
 
 @lru_cache(maxsize=1024)
@@ -122,9 +126,17 @@ def _routes_of(
     entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
     shape = DecoderShape(2, 2, 1, 1, 1, 2, 2, qk_norm=qk_norm)
     block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch)
-    b = Builder(mesh, part.title, part.family)
-    part(b, block, *args)
-    return colours(b)
+    return colours(sketched(part, block, *args))
+
+
+def _weights(block: Block) -> dict[str, int]:
+    """Bytes of a prefill layer's weights on a core, by buffer."""
+    b = Builder(block.mesh, "weights")
+    block.attention_weights(b, "x", 1, block.apart)
+    attention = sram.need([b])
+    b = Builder(block.mesh, "weights")
+    block.ffn_weights(b, "x", block.apart)
+    return _layer_need(attention, sram.need([b])).stays
 
 
 @lru_cache(maxsize=1024)
@@ -161,10 +173,12 @@ def check_prefill(block: Block, tokens: int) -> Block:
 
     Raises SramError when a core does not hold the layer either way.
     """
+    what = f"{block.shape.name}, prefill of {tokens} tokens"
+    sram.demand(what, block.mesh, _weights(block))  # soon said, also where an lcm grid makes many tiles of a core's
     for choice in (block, replace(block, overlap=False)):
         needed = prefill_need(choice, -(-tokens // block.mesh.shape[0]))
         try:
-            sram.demand(f"{block.shape.name}, prefill of {tokens} tokens", block.mesh, needed.stays | needed.passes)
+            sram.demand(what, block.mesh, needed.stays | needed.passes)
         except SramError:
             if not choice.overlap:
                 raise

@@ -196,10 +196,7 @@ def _work(schedule: Schedule | Builder, round_: Round) -> tuple[tuple[Product, .
     for op in round_.locals:
         done = local.find(op.op).work(**op.params)
         slots = (*op.outs, *op.ins)
-        sram_bytes += sum(
-            schedule.buffers[slot.buffer].bytes if slot.index is None else schedule.buffers[slot.buffer].tile_bytes
-            for slot in slots
-        )
+        sram_bytes += sum(schedule.buffers[slot.buffer].slot_bytes(slot) for slot in slots)
         if op.op in ("gemm", "gemm_t"):
             p: Any = op.params
             products.append(

@@ -179,7 +179,7 @@ class _Totals:
         hops, messages, link_bytes, busiest, flows = 0, 0, 0, 0, 0
         parts: dict[str, list[tuple[int, Counts, Counts]]] = {}
         for exchange in round_.exchanges:
-            size = self.buffers[exchange.src.buffer].tile_bytes
+            size = self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
             moves, lines = self.traffic.moves(exchange), self.lines(exchange)
             hops = max(hops, moves.hops)
             messages += moves.messages * (int(lines.sum()) if exchange.send.ndim == 1 else 1)

@@ -152,7 +152,7 @@ class Traffic:
         Where all its tiles are equally large it is in proportion to them, so it is walked once for words of one tile.
         """
         exchanges = list(_exchanges(run))
-        sizes = {self.buffers[exchange.src.buffer].tile_bytes for exchange in exchanges}
+        sizes = {self.buffers[exchange.src.buffer].slot_bytes(exchange.src) for exchange in exchanges}
         if len(sizes) != 1:
             return self._walked(run, sizes=None)
         ends = ((exchange.axis, id(exchange.send), id(exchange.recv), id(exchange.lines)) for exchange in exchanges)
@@ -172,7 +172,8 @@ class Traffic:
         moves, link_bytes = self._on_busiest_lines(run), 0
         words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
         for exchange in _exchanges(run):
-            axis, size = exchange.axis, sizes or self.buffers[exchange.src.buffer].tile_bytes
+            axis = exchange.axis
+            size = sizes or self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
             link_bytes += size * self._alike(exchange) * self.moves(exchange).crossings
             if id(exchange) in moves:
                 words[axis][moves[id(exchange)]] += ceil(size / WORD_BYTES) * self.folds(axis)[1]

@@ -158,7 +158,10 @@ def reduce(
     Raises MeshError for a root off the line, and for groups or another algorithm with such roots.
     """
     if root is not None and np.ndim(root):
-        root = b.roots(np.asarray(root, np.int64))
+        lines, given = b.mesh.length("y" if axis == "x" else "x"), np.asarray(root)
+        if given.shape != (lines,) or given.dtype.kind not in "iu":
+            raise MeshError(f"{b.name}: roots {root!r} are not one whole number for each of {lines} lines")
+        root = b.roots(given.astype(np.int64))
         groups = () if groups is None else groups
     place: int | Index
     if isinstance(root, np.ndarray) and root.ndim:

@@ -56,6 +56,10 @@ class Buffer:
         """Bytes of all slots."""
         return self.tile_bytes * self.slots
 
+    def slot_bytes(self, slot: Slot) -> int:
+        """Bytes of one of its slots, or of the whole buffer where the slot stands for it."""
+        return self.bytes if slot.index is None else self.tile_bytes
+
 
 @dataclass(frozen=True, eq=False)
 class Slot:

@@ -117,6 +117,9 @@ class _Check:
                 f"{source.name} {list(source.tile)} {source.dtype} does not fit {target.name} "
                 f"{list(target.tile)} {target.dtype}",
             )
+        whole = [slot.index is None for slot in (exchange.src, exchange.dst)]
+        if any(whole) and (not all(whole) or source.slots != target.slots):
+            self.fail("malformed", f"{exchange.src} of {source.slots} slots does not fit {exchange.dst}")
         what = f" ({exchange.src} to {exchange.dst})"
         self.on_mesh(exchange.senders, "send", what, exchange.receivers)
         self.on_mesh(exchange.receivers, "receive", what, exchange.senders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import gcd
 from typing import Protocol, TypeVar
 
 from wafer_triton.errors import SramError
@@ -172,16 +173,20 @@ def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
 
 
 def _smallest(build: Callable[[Mesh], T], mesh: Mesh) -> Mesh | None:
-    def attempt(rows: int) -> Mesh | None:
-        bigger = Mesh(rows, max(1, rows * mesh.cols // mesh.rows), mesh.device)
+    """Of the multiples of a mesh's proportions, whose lcm grids all fold alike, the smallest that fits."""
+    common = gcd(mesh.rows, mesh.cols)
+    rows, cols = mesh.rows // common, mesh.cols // common
+
+    def attempt(times: int) -> Mesh | None:
+        bigger = Mesh(times * rows, times * cols, mesh.device)
         try:
             build(bigger)
         except SramError:
             return None
         return bigger
 
-    largest = min(mesh.device.rows, mesh.device.cols * mesh.rows // mesh.cols)
-    low, high, fit = mesh.rows, mesh.rows, None
+    largest = min(mesh.device.rows // rows, mesh.device.cols // cols)
+    low, high, fit = common, common, None
     while fit is None and high < largest:  # small steps first: a schedule on a large mesh takes long to build
         low, high = high, min(largest, high + max(1, high // 4))
         fit = attempt(high)
