@@ -1,6 +1,6 @@
 """Algorithms for one product side by side, and the operations of a decoder layer, each counted, priced and judged.
 
-The verdict letter by letter is that of `wafer_triton.count.verdict`; beside it stand values, hops, routes, links, SRAM
+`wafer_triton.count.verdict` judges letter by letter (PLMR). Beside the verdict stand errors, hops, routes, links, SRAM
 and the cycles that the same rounds are predicted to take on the wafer.
 """
 
@@ -23,7 +23,7 @@ from wafer_triton.schedule.rounds import Schedule
 
 Shapes = tuple[tuple[int, int], ...]
 
-MOST_VALUES = 64 * 64  # cores up to which values are computed unless asked otherwise
+MOST_VALUES = 64 * 64  # cores up to which values are computed unless given
 
 
 @dataclass(frozen=True)
@@ -45,41 +45,45 @@ class Row:
 def compare_gemm(
     mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None
 ) -> list[Row]:
-    """Rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather; `values` None computes on small meshes."""
-    on = as_mesh(mesh, device)
-    return _compare("gemm", on, ((m, k), (k, n)), tuple(gemm.ALGORITHMS), dtype, values)
+    """Rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
+
+    `values` says whether errors are computed; None computes them on up to `MOST_VALUES` cores. Raises a WaferError for
+    a wrong mesh, size or dtype; SRAM is no limit here.
+    """
+    mesh = as_mesh(mesh, device)
+    return _compare("gemm", mesh, ((m, k), (k, n)), tuple(gemm.ALGORITHMS), dtype, values)
 
 
 def compare_gemv(
     mesh: Any, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None
 ) -> list[Row]:
-    """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces."""
-    on = as_mesh(mesh, device)
-    return _compare("gemv", on, ((1, k), (k, n)), reduce.ALGORITHMS, dtype, values)
+    """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces; keywords are those of `compare_gemm`."""
+    mesh = as_mesh(mesh, device)
+    return _compare("gemv", mesh, ((1, k), (k, n)), reduce.ALGORITHMS, dtype, values)
 
 
 def _compare(
     kind: str, mesh: Mesh, shapes: Shapes, algorithms: tuple[str, ...], dtype: str, values: bool | None
 ) -> list[Row]:
     recipes = {name: recipe(kind, _unbounded(mesh), dtype, shapes, (("algorithm", name),)) for name in algorithms}
-    tallies = {name: tally(one.schedule) for name, one in recipes.items()}
-    best = min(latency(one.account, mesh) for one in tallies.values())
+    tallies = {name: tally(product.schedule) for name, product in recipes.items()}
+    best = min(latency(counted.account, mesh) for counted in tallies.values())
     wanted = mesh.cores <= MOST_VALUES if values is None else values
     errors = dict(_errors(recipes, shapes, dtype)) if wanted else {}
     return [
         Row(
             algorithm=name,
-            rounds=one.account.rounds,
-            stages=one.account.stages,
-            hops=one.account.hops,
-            routes=one.cost.routes,
-            busiest_link_bytes=one.account.busiest_link_bytes,
-            sram_peak_bytes=one.account.sram_peak_bytes,
-            cycles=one.cost.cycles,
+            rounds=counted.account.rounds,
+            stages=counted.account.stages,
+            hops=counted.account.hops,
+            routes=counted.cost.routes,
+            busiest_link_bytes=counted.account.busiest_link_bytes,
+            sram_peak_bytes=counted.account.sram_peak_bytes,
+            cycles=counted.cost.cycles,
             error=errors.get(name),
-            verdict=verdict(one.account, mesh, one.cost.routes, _busy(recipes[name], shapes), best),
+            verdict=verdict(counted.account, mesh, counted.cost.routes, _busy(recipes[name], shapes), best),
         )
-        for name, one in tallies.items()
+        for name, counted in tallies.items()
     ]
 
 
@@ -88,15 +92,15 @@ def _unbounded(mesh: Mesh) -> Mesh:
     return replace(mesh, device=mesh.device.unbounded())
 
 
-def _busy(made: Recipe, shapes: Shapes) -> float:
-    """The share of cores with some of the weights: the matrix cut both ways, ragged ends padded."""
-    tile = made.schedule.buffers[made.inputs[1][0]].tile
-    rows, cols = made.schedule.mesh.shape
+def _busy(product: Recipe, shapes: Shapes) -> float:
+    """The share of cores that hold some of the weights, which are cut both ways with padded ends."""
+    tile = product.schedule.buffers[product.inputs[1][0]].tile
+    rows, cols = product.schedule.mesh.shape
     used = [-(-size // share) for size, share in zip(shapes[1], tile, strict=True)]
     return used[0] * used[1] / (rows * cols)
 
 
-def _errors(made: dict[str, Recipe], shapes: Shapes, dtype: str) -> Iterator[tuple[str, float]]:
+def _errors(products: dict[str, Recipe], shapes: Shapes, dtype: str) -> Iterator[tuple[str, float]]:
     """Each algorithm's largest error against fp64, relative to the largest value, on one random product."""
     import torch
 
@@ -106,14 +110,14 @@ def _errors(made: dict[str, Recipe], shapes: Shapes, dtype: str) -> Iterator[tup
     generator = torch.Generator().manual_seed(0)
     operands = tuple(torch.randn(shape, generator=generator).to(torch_dtype(dtype)) for shape in shapes)
     exact = operands[0].double() @ operands[1].double()
-    for name, found in made.items():
-        got = run(found, operands, executor()).gather().double()
+    for name, product in products.items():
+        got = run(product, operands, executor()).gather().double()
         yield name, float((got - exact).abs().max() / exact.abs().max())
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One step of a decoder in a phase: its counts, the routes that it needs, its price, its verdict by letter."""
+    """One step of a decoder in a phase: its counts, its routes, its price, its verdict by letter."""
 
     phase: str
     name: str
@@ -132,7 +136,10 @@ class Operation:
 
 
 def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
-    """The operations of one decode layer, of the head, and, with `tokens` a row, of one prefill layer."""
+    """The operations of one decode layer with a full cache, of the head, and of one prefill layer of `tokens` a row.
+
+    With `tokens` 0 there is no prefill layer. Raises MeshError when no multiple of the mesh holds the head.
+    """
     mesh = block.mesh
     unbounded = replace(block, mesh=_unbounded(mesh))
     head = replace(decode.head_block(block), mesh=_unbounded(decode.head_block(block).mesh))
@@ -170,7 +177,7 @@ FFN = ("gate and up", "silu", "down")
 
 
 def _busy_share(step: Schedule, block: Block) -> float:
-    """The share of the columns that hold some of the width which the operation cuts along x, or of the rows."""
+    """The share of the columns that hold some of the width which the operation cuts along x; else that of the rows."""
     rows, cols = step.mesh.shape
     if step.name in HEADS:
         return busy_share(block.shape.head_dim // 2, cols)

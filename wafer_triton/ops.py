@@ -4,8 +4,8 @@
     >>> c, record = mesh_gemm(a, b, mesh="8x12", record=True)
     >>> record.hops, record.link_bytes, record.sram_by_buffer
 
-Operands share one dtype (fp32, bf16, fp16) and one torch device; a MeshTensor is taken as it lies, and if the first
-operand is one, so is the result. All operations take the keywords of `How`, and raise MeshError, ShapeError,
+Operands share one dtype (fp32, bf16, fp16) and one torch device. A MeshTensor is taken as it is cut; if the first
+operand is a MeshTensor, so is the result. All operations take the keywords of `How`. They raise MeshError, ShapeError,
 DtypeError, SramError or BackendError before anything runs.
 """
 
@@ -51,14 +51,14 @@ class How(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Record(Account):
-    """The account of a run, and what its rounds are predicted to take on the wafer; `+` and `*` as of both."""
+    """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` are those of both."""
 
     cost: Cost = field(default_factory=Cost)
     device: Device = field(default_factory=lambda: device("wse2"))
 
     @classmethod
     def of(cls, schedule: Schedule, launches: tuple[str, ...] = ()) -> Record:
-        """The record of one run of a schedule, which took these kernel launches."""
+        """The record of one run of a schedule by these kernel launches."""
         return cls._with(replace(account(schedule), launches=launches), price(schedule), schedule.mesh.device)
 
     @classmethod
@@ -71,8 +71,8 @@ class Record(Account):
         return Prediction.of(self.cost, self.device)
 
     def __add__(self, other: Account) -> Record:
-        more = other.cost if isinstance(other, Record) else Cost()
-        return self._with(super().__add__(other), self.cost + more, self.device)
+        cost = other.cost if isinstance(other, Record) else Cost()
+        return self._with(super().__add__(other), self.cost + cost, self.device)
 
     def __mul__(self, times: int) -> Record:
         return self._with(super().__mul__(times), self.cost * times, self.device)
@@ -85,7 +85,10 @@ _KEYWORDS = tuple(How.__annotations__)
 
 
 def executor(backend: str | None = None, exchange: str = "explicit", device: str = "cpu", **options: Any) -> Executor:
-    """The executor for tensors on a torch device; BackendError if the backend is unknown or cannot run here."""
+    """The executor for tensors on a torch device; `backend` None takes torch on a CPU, else triton.
+
+    Raises BackendError if the backend is unknown or cannot run here.
+    """
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
         if options.pop("launch", "auto") != "auto":
@@ -103,26 +106,28 @@ def executor(backend: str | None = None, exchange: str = "explicit", device: str
 
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
-    """Run a recipe; the result lies cut on the schedule's mesh."""
+    """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     return _run(made, operands, on)[0]
 
 
-def _run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> tuple[MeshTensor, tuple[str, ...]]:
-    mesh = made.schedule.mesh
-    given = {name: scatter(torch.from_numpy(values), mesh, cut).tiles for name, (values, cut) in made.constants.items()}
-    for (name, pattern), operand in zip(made.inputs, operands, strict=True):
+def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor) -> tuple[MeshTensor, tuple[str, ...]]:
+    mesh = operation.schedule.mesh
+    given = {
+        name: scatter(torch.from_numpy(values), mesh, cut).tiles for name, (values, cut) in operation.constants.items()
+    }
+    for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor):
             given[name] = operand.tiles
         else:
             given[name] = scatter(operand, mesh, pattern).tiles if pattern else operand
-    program = on.bind(made.schedule, given)
+    program = runner.bind(operation.schedule, given)
     program.run()
-    name, pattern, shape = made.output
+    name, pattern, shape = operation.output
     return MeshTensor(mesh, program.read(name), pattern, shape, {}), program.launches
 
 
-# A torch operator takes text, not a Mesh; torch.compile can trace how this text is made.
-_DEVICE = tuple(one.name for one in fields(Device))
+# A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
+_DEVICE = tuple(entry.name for entry in fields(Device))
 
 
 def _text(mesh: Mesh, options: tuple[tuple[str, Any], ...]) -> str:
@@ -135,19 +140,21 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
 
 
 @torch.library.custom_op("wafer_triton::apply", mutates_args=())
-def _apply(name: str, operands: list[Tensor], on: str, backend: str, exchange: str, launch: str) -> Tensor:
-    """One opaque operator for all operations, so that torch.compile and fake tensors pass them through."""
-    mesh, options = _parsed(on)
-    made = recipe(name, mesh, dtype_name(operands[0].dtype), tuple(tuple(one.shape) for one in operands), options)
+def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
+    """One opaque operator for all operations, so that torch.compile and fake tensors do not look inside."""
+    mesh, options = _parsed(spec)
+    operation = recipe(
+        name, mesh, dtype_name(operands[0].dtype), tuple(tuple(operand.shape) for operand in operands), options
+    )
     chosen = executor(backend or None, exchange, str(operands[0].device), launch=launch)
-    return _whole(run(made, tuple(operands), chosen))
+    return _whole(run(operation, tuple(operands), chosen))
 
 
 @_apply.register_fake
-def _(name: str, operands: list[Tensor], on: str, backend: str, exchange: str, launch: str) -> Tensor:
+def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
     shape: Shape = tuple(operands[0].shape)
     if name in ("gemm", "gemv"):
-        shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(on)[1] else 1])
+        shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(spec)[1] else 1])
     return operands[0].new_empty(shape)
 
 
@@ -161,43 +168,47 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
             raise TypeError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
-    on = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
-    tensors = [one.tiles if isinstance(one, MeshTensor) else one for one in operands]
+    mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
+    tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     _agree(name, tensors)
     chosen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
-    if not any(isinstance(one, MeshTensor) for one in operands) and not how.get("record"):
-        return _apply(name, tensors, _text(on, chosen), backend or "", exchange, launch)
-    made = recipe(name, on, dtype_name(tensors[0].dtype), tuple(tuple(one.shape) for one in operands), chosen)
-    _cut_alike(made, operands)
-    where = executor(backend, exchange, str(tensors[0].device), launch=launch)
-    result, launches = _run(made, operands, where)
+    if not any(isinstance(operand, MeshTensor) for operand in operands) and not how.get("record"):
+        return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange, launch)
+    operation = recipe(
+        name, mesh, dtype_name(tensors[0].dtype), tuple(tuple(operand.shape) for operand in operands), chosen
+    )
+    _cut_alike(operation, operands)
+    runner = executor(backend, exchange, str(tensors[0].device), launch=launch)
+    result, launches = _run(operation, operands, runner)
     value = result if isinstance(first, MeshTensor) else _whole(result)
-    return (value, Record.of(made.schedule, launches)) if how.get("record") else value
+    return (value, Record.of(operation.schedule, launches)) if how.get("record") else value
 
 
 def _agree(name: str, tensors: list[Tensor]) -> None:
-    for one in tensors:
-        dtype_name(one.dtype)
-        if one.dtype != tensors[0].dtype:
-            raise DtypeError(f"{name}: operands mix {dtype_name(tensors[0].dtype)} and {dtype_name(one.dtype)}")
-        if one.device != tensors[0].device:
-            raise DtypeError(f"{name}: operands lie on {tensors[0].device} and {one.device}; move them to one device")
+    for tensor in tensors:
+        dtype_name(tensor.dtype)
+        if tensor.dtype != tensors[0].dtype:
+            raise DtypeError(f"{name}: operands mix {dtype_name(tensors[0].dtype)} and {dtype_name(tensor.dtype)}")
+        if tensor.device != tensors[0].device:
+            raise DtypeError(
+                f"{name}: operands lie on {tensors[0].device} and {tensor.device}; move them to one device"
+            )
 
 
-def _cut_alike(made: Recipe, operands: tuple[Operand, ...]) -> None:
-    for (buffer, pattern), operand in zip(made.inputs, operands, strict=True):
+def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
+    for (buffer, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor) and operand.pattern != pattern:
-            raise ShapeError(f"{made.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
-        if isinstance(operand, MeshTensor) and operand.mesh != made.schedule.mesh:
-            hint = "; scatter it on mesh.square()" if operand.mesh.square() == made.schedule.mesh else ""
-            on = f"{operand.mesh}, not {made.schedule.mesh}{hint}"
-            raise MeshError(f"{made.schedule.name}: {buffer} lies on mesh {on}")
+            raise ShapeError(f"{operation.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
+        if isinstance(operand, MeshTensor) and operand.mesh != operation.schedule.mesh:
+            hint = "; scatter it on mesh.square()" if operand.mesh.square() == operation.schedule.mesh else ""
+            meshes = f"{operand.mesh}, not {operation.schedule.mesh}{hint}"
+            raise MeshError(f"{operation.schedule.name}: {buffer} lies on mesh {meshes}")
 
 
 def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]) -> Any:
-    """a [m, k] @ b [k, n] by MeshGEMM, or by algorithm "cannon", "summa" or "allgather".
+    """a [m, k] @ b [k, n] -> [m, n] by MeshGEMM, or by algorithm "cannon", "summa" or "allgather".
 
-    A rectangular mesh works as its lcm grid. Source: WaferLLM (OSDI'25), section 5.
+    A rectangular mesh is folded to its lcm grid. Source: WaferLLM (OSDI'25), section 5.
     """
     _matrices("mesh_gemm", a, b)
     if a.shape[1] != b.shape[0]:
@@ -208,7 +219,7 @@ def mesh_gemm(a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: st
 def mesh_gemm_t(
     a: Operand, b: Operand, *, algorithm: str = "mesh", accumulate: str = "fp32", **how: Unpack[How]
 ) -> Any:
-    """a [m, k] @ b [n, k]^T by GEMM-T: b circles along y, partial products are summed along x.
+    """a [m, k] @ b [n, k]^T -> [m, n] by GEMM-T: b circles along y, partial products are summed along x.
 
     The algorithms "cannon", "summa" and "allgather" transpose b on the mesh first. Source: WaferLLM (OSDI'25),
     section 5.
@@ -229,15 +240,15 @@ def mesh_gemv(
     accumulate: str = "fp32",
     **how: Unpack[How],
 ) -> Any:
-    """x [k], or a batch [m, k], @ w [k, n] by MeshGEMV: k is cut along `axis`, partial sums go up a K-tree.
+    """x [k] or [m, k] @ w [k, n] -> [n] or [m, n] by MeshGEMV: k is cut along `axis`, a K-tree adds the partial sums.
 
-    `groups` are the tree's numbers of groups, level by level; `algorithm` another all-reduce: "pipeline", "ring",
-    "two-phase" or "star". Source: WaferLLM (OSDI'25), section 6.
+    `groups` are the tree's numbers of groups on each level but the last. `algorithm` may be another all-reduce:
+    "pipeline", "ring", "two-phase" or "star". Source: WaferLLM (OSDI'25), section 6.
     """
     _axis("mesh_gemv", axis)
     if isinstance(x, Tensor) and x.dim() == 1:
-        found = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
-        return (found[0][0], found[1]) if how.get("record") else found[0]
+        result = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
+        return (result[0][0], result[1]) if how.get("record") else result[0]
     _matrices("mesh_gemv", x, w)
     if x.shape[1] != w.shape[0]:
         raise ShapeError(f"mesh_gemv: x has {x.shape[1]} elements, w {list(w.shape)} {w.shape[0]} rows")
@@ -255,7 +266,8 @@ def all_reduce(
 ) -> Any:
     """x [rows, cols, ...], one tile per core: every core gets the sum (or op="maximum") over its line of `axis`.
 
-    `algorithm` is "ktree" (with `groups`), "pipeline", "ring", "two-phase" or "star".
+    `algorithm` is "ktree" (with `groups`), "pipeline", "ring", "two-phase" or "star". Source: WaferLLM (OSDI'25),
+    section 6.
     """
     _axis("all_reduce", axis)
     if op not in ("add", "maximum"):
@@ -267,23 +279,25 @@ def all_reduce(
 
 
 def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[How]) -> Any:
-    """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n]; rows are cut along x."""
+    """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n] -> [m, n]; rows are cut along x."""
     if len(x.shape) != 2 or tuple(weight.shape) != (x.shape[1],):
         raise ShapeError(f"rms_norm: x {list(x.shape)} must be [m, n] and weight {list(weight.shape)} [n]")
     return _call("rms_norm", (x, weight), how, eps=float(eps))
 
 
 def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
-    """Softmax of scale * x [m, n] over n; rows are cut along x."""
+    """Softmax of scale * x [m, n] over n -> [m, n]; rows are cut along x."""
     if len(x.shape) != 2 or x.shape[1] == 0:
         raise ShapeError(f"softmax: x {list(x.shape)} must be [m, n]")
     return _call("softmax", (x,), how, scale=float(scale))
 
 
 def _matrices(name: str, a: Operand, b: Operand) -> None:
-    for label, one in (("first", a), ("second", b)):
-        if len(one.shape) != 2 or 0 in one.shape:
-            raise ShapeError(f"{name}: the {label} operand is {list(one.shape)}; it must be a matrix that is not empty")
+    for label, operand in (("first", a), ("second", b)):
+        if len(operand.shape) != 2 or 0 in operand.shape:
+            raise ShapeError(
+                f"{name}: the {label} operand is {list(operand.shape)}; it must be a matrix that is not empty"
+            )
 
 
 def _axis(name: str, axis: str) -> None:

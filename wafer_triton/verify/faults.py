@@ -1,12 +1,12 @@
 """The checker: what a schedule would do wrong on the machine, as findings with a name, a core and a round.
 
-    >>> found = check(made.schedule, Intent.of(made))
-    >>> found.ok or print(found)
+    >>> verdict = check(recipe.schedule, Intent.of(recipe))
+    >>> verdict.ok or print(verdict)
 
-Three readings of a schedule, each with no value computed:
-- round by round, the rules that every schedule must obey (`schedule.validate`), SRAM and routes;
-- in order, which slots hold what has been written, read, or has arrived and was not read yet;
-- if the intent is given, which tiles every slot holds and which parts every sum has (`wafer_triton.verify.provenance`).
+A schedule is read three times, without computing a value:
+- round by round, for the rules that every schedule must obey (`wafer_triton.schedule.rules`), SRAM and routes;
+- in order, for slots that are read before they are written, or overwritten before they are read;
+- if the intent is given, for the tiles in every slot and the parts of every sum (`wafer_triton.verify.provenance`).
 
 | verdict | what it means |
 | --- | --- |
@@ -39,7 +39,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.verify.provenance import Intent, provenance
-from wafer_triton.verify.state import Region, region
+from wafer_triton.verify.state import SlotView, slot_view
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.rounds import Schedule
@@ -51,7 +51,7 @@ UNWRITTEN, WRITTEN, ARRIVED = range(3)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the checker found, in order of rounds; `intended` says whether it knew what to expect."""
+    """The checker's findings, in order of rounds; `intended` says whether an intent was given."""
 
     schedule: str
     findings: tuple[Finding, ...]
@@ -59,12 +59,12 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
+        """Whether there are no findings."""
         return not self.findings
 
     @property
     def names(self) -> frozenset[str]:
-        """The verdicts that were given."""
+        """The names of all findings."""
         return frozenset(finding.verdict for finding in self.findings)
 
     def __str__(self) -> str:
@@ -77,21 +77,22 @@ class Verdict:
 
 
 def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
-    """Every fault found in a schedule, which may be a draft.
+    """The faults of a schedule, which may be a draft.
 
-    Where the rules of a round are broken the later readings would be guesswork, so they are left out.
+    After a malformed, off-mesh or deadlocked round the later readings are left out: they would be guesswork. Raises
+    ScheduleError for an intent that does not fit the schedule.
     """
-    found = list(findings(schedule))
-    broken = {one.round for one in found if one.verdict == "overwritten"}
-    found += [circle for number in broken if number is not None for circle in _circle(schedule, number)]
-    found += _overflow(schedule)
-    if not any(finding.verdict in ("malformed", "off-mesh", "deadlock") for finding in found):
+    faults = list(findings(schedule))
+    broken = {finding.round for finding in faults if finding.verdict == "overwritten"}
+    faults += [circle for number in broken if number is not None for circle in _circle(schedule, number)]
+    faults += _overflow(schedule)
+    if not any(finding.verdict in ("malformed", "off-mesh", "deadlock") for finding in faults):
         over = excess(schedule)
-        found += [over] if over is not None else []
-        found += _Slots(schedule, intent).run()
-        if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in found):
-            found += provenance(schedule, intent)
-    return Verdict(schedule.name, tuple(sorted(found, key=lambda one: one.round or 0)), intent is not None)
+        faults += [over] if over is not None else []
+        faults += _Slots(schedule, intent).run()
+        if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
+            faults += provenance(schedule, intent)
+    return Verdict(schedule.name, tuple(sorted(faults, key=lambda finding: finding.round or 0)), intent is not None)
 
 
 def _overflow(schedule: Schedule) -> list[Finding]:
@@ -105,17 +106,17 @@ def _overflow(schedule: Schedule) -> list[Finding]:
 def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
     """Cores of a round that wait for each other: each writes into the slot that the next has yet to send."""
     exchanges, mesh = schedule.rounds[number].exchanges, schedule.mesh
-    slots = {(one.src.buffer, one.src.index) for one in exchanges if one.src.is_fixed}
+    slots = {(exchange.src.buffer, exchange.src.index) for exchange in exchanges if exchange.src.is_fixed}
     waits: dict[int, set[int]] = {}
-    for one in exchanges:
-        if one.dst.is_fixed and (one.dst.buffer, one.dst.index) in slots:
-            for sender, receiver in zip(one.senders.flat(mesh), one.receivers.flat(mesh), strict=True):
+    for exchange in exchanges:
+        if exchange.dst.is_fixed and (exchange.dst.buffer, exchange.dst.index) in slots:
+            for sender, receiver in zip(exchange.senders.flat(mesh), exchange.receivers.flat(mesh), strict=True):
                 waits.setdefault(int(sender), set()).add(int(receiver))
-    while True:  # who waits for no one that waits goes on; the rest stand in circles
-        free = {core for core, others in waits.items() if not others & waits.keys()}
+    while True:  # a core that waits for no waiting core goes on; the others stand in circles
+        free = {core for core, awaited in waits.items() if not awaited & waits.keys()}
         if not free:
             break
-        waits = {core: others for core, others in waits.items() if core not in free}
+        waits = {core: awaited for core, awaited in waits.items() if core not in free}
     if not waits:
         return
     walk = [min(waits)]
@@ -138,9 +139,9 @@ class _Slots:
             name: np.full((*schedule.mesh.shape, buffer.slots), WRITTEN if name in given else UNWRITTEN, np.uint8)
             for name, buffer in schedule.buffers.items()
         }
-        self.sent = {one.src.buffer for round_ in schedule.rounds for one in round_.exchanges}
+        self.sent = {exchange.src.buffer for round_ in schedule.rounds for exchange in round_.exchanges}
         self.number = 0
-        self.found: list[Finding] = []
+        self.findings: list[Finding] = []
 
     def run(self) -> list[Finding]:
         for number, round_ in enumerate(self.schedule.rounds):
@@ -154,27 +155,27 @@ class _Slots:
                 for slot in reads:
                     self.read(slot, op.where, f"reads (by {op.op})")
                 for slot in op.outs:
-                    self.region(slot, op.where).put(self.state[slot.buffer], WRITTEN)
-        return self.found
+                    self.view(slot, op.where).put(self.state[slot.buffer], WRITTEN)
+        return self.findings
 
-    def region(self, slot: Slot, cores: Cores | None) -> Region:
-        return region(slot, cores, self.schedule.mesh)
+    def view(self, slot: Slot, cores: Cores | None) -> SlotView:
+        return slot_view(slot, cores, self.schedule.mesh)
 
     def note(self, verdict: str, core: tuple[int, int], message: str) -> None:
         where = title(self.schedule, self.number)
-        self.found.append(Finding(verdict, f"{where}: core {core} {message}", self.number, core))
+        self.findings.append(Finding(verdict, f"{where}: core {core} {message}", self.number, core))
 
     def read(self, slot: Slot, cores: Cores | None, verb: str) -> None:
-        state, here = self.state[slot.buffer], self.region(slot, cores)
+        state, here = self.state[slot.buffer], self.view(slot, cores)
         missing = here.get(state) == UNWRITTEN
         if missing.any():
             self.note("unwritten-read", here.core(missing), f"{verb} {slot}, to which nothing was written")
         here.put(state, WRITTEN)
 
     def arrive(self, exchange: Exchange) -> None:
-        state, here = self.state[exchange.dst.buffer], self.region(exchange.dst, exchange.receivers)
+        state, here = self.state[exchange.dst.buffer], self.view(exchange.dst, exchange.receivers)
         unread = here.get(state) == ARRIVED
-        # a full circle carries tiles home whether or not they are needed again; they are not lost, their senders go on
+        # a full circle carries tiles home whether or not they are needed again: overwriting them loses nothing
         home = exchange.dst.buffer in self.sent and exchange.recv.shape[-1] == self.schedule.mesh.length(exchange.axis)
         if unread.any() and not home:
             self.note("overwritten", here.core(unread), f"gets a tile in {exchange.dst} before it read the last one")
@@ -182,14 +183,14 @@ class _Slots:
 
 
 def _read_first(schedule: Schedule) -> set[str]:
-    """Outputs that are read before anything is written to them: they are given as well (an all-reduce in place)."""
+    """Outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
     written: set[str] = set()
-    found: set[str] = set()
+    unwritten: set[str] = set()
     for round_ in schedule.rounds:
-        reads = {one.src.buffer for one in round_.exchanges}
-        found |= reads - written
-        written |= {one.dst.buffer for one in round_.exchanges}
+        reads = {exchange.src.buffer for exchange in round_.exchanges}
+        unwritten |= reads - written
+        written |= {exchange.dst.buffer for exchange in round_.exchanges}
         for op in round_.locals:
-            found |= {slot.buffer for slot in op.ins} - written
+            unwritten |= {slot.buffer for slot in op.ins} - written
             written |= {slot.buffer for slot in op.outs}
-    return {name for name in found if name in schedule.buffers and schedule.buffers[name].role == "output"}
+    return {name for name in unwritten if name in schedule.buffers and schedule.buffers[name].role == "output"}

@@ -21,7 +21,7 @@ from wafer_triton.schedule.rules import Finding
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of how many states; the first fault, if any, the instructions that lead there; whether all states were seen."""
+    """The number of states, the first fault (or None) with the instructions that lead to it, whether all were seen."""
 
     states: int
     finding: Finding | None
@@ -75,15 +75,17 @@ class _Machine:
                 fault = self.fault("lost-flag", step, f"raises {location}, which is up already")
             up = up | {location}
         else:
-            old = next((held for held in tiles if held[0] == location), None)
+            old = next((entry for entry in tiles if entry[0] == location), None)
             if step.action == "write":
                 if old is not None and old[2] < self.reads.get((location, old[1]), 0):
                     fault = self.fault("overwritten", step, f"writes {location} before what it held was read")
                 new = (location, step.tile, 0)
             else:
                 if old is None or old[1] != step.tile:
-                    verdict, held = ("unwritten-read", "nothing") if old is None else ("stale-read", f"tile {old[1]}")
-                    fault = self.fault(verdict, step, f"reads {held} in {location}, not tile {step.tile}")
+                    verdict, content = (
+                        ("unwritten-read", "nothing") if old is None else ("stale-read", f"tile {old[1]}")
+                    )
+                    fault = self.fault(verdict, step, f"reads {content} in {location}, not tile {step.tile}")
                 new = (location, step.tile, 0 if old is None else old[2] + 1)
             tiles = (tiles - {old} if old is not None else tiles) | {new}
         return _State(done, up, tiles), fault
@@ -156,7 +158,7 @@ def at_random(seed: int) -> Choice:
 
 
 def adversaries(programs: int) -> Iterator[tuple[str, Choice]]:
-    """Unfair orders: always the first or the last that can, one program as far ahead of, or behind, all as can be."""
+    """Unfair orders by name: always the first or the last able program; one as far ahead or behind as can be."""
     yield "first", min
     yield "last", max
     for program in range(programs):
@@ -169,7 +171,7 @@ def _ahead(program: int, able: list[int]) -> int:
 
 
 def _behind(program: int, able: list[int]) -> int:
-    return next((other for other in able if other != program), program)
+    return next((choice for choice in able if choice != program), program)
 
 
 def _next(protocol: Protocol, state: _State, program: int) -> Instruction:

@@ -24,7 +24,7 @@ from wafer_triton.errors import ScheduleError
 from wafer_triton.layout import letters
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding, title
-from wafer_triton.verify.state import Region, region
+from wafer_triton.verify.state import SlotView, slot_view
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.rounds import Schedule
@@ -57,7 +57,10 @@ class Intent:
 
 
 def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
-    """The first fault on the way to the intended result; after it nothing that is held means anything."""
+    """The first fault on the way to the intended result; counts after it would mean nothing.
+
+    Raises ScheduleError for an intent that does not fit the schedule, or a mesh too large to follow every tile.
+    """
     try:
         _Run(schedule, intent).run()
     except _Broken as broken:
@@ -71,7 +74,7 @@ class _Broken(Exception):
 
 
 class _Run:
-    """The state of all cores: counts [rows, cols, slots, indices] of every buffer, and when each slot was written."""
+    """The state of all cores: counts [rows, cols, slots, indices] of every buffer, and the round that wrote a slot."""
 
     def __init__(self, schedule: Schedule, intent: Intent) -> None:
         self.schedule, self.mesh, self.on = schedule, schedule.mesh, intent.on
@@ -86,7 +89,7 @@ class _Run:
             }
             for cuts in (intent.given, intent.result)
         )
-        sizes = {PART: max((one.slots for one in schedule.buffers.values()), default=1)}
+        sizes = {PART: max((buffer.slots for buffer in schedule.buffers.values()), default=1)}
         for cut in given.values():
             for letter, at in cut.items():
                 sizes[letter] = max(sizes.get(letter, 0), int(at.max()) + 1)
@@ -102,11 +105,11 @@ class _Run:
         shapes = {name: (*self.mesh.shape, buffer.slots) for name, buffer in schedule.buffers.items()}
         if sum(math.prod(shape) for shape in shapes.values()) * ends[-1] > MOST:
             raise ScheduleError(f"{schedule.name}: {self.mesh} is too large to follow every tile; check a smaller mesh")
-        self.held = {name: np.zeros((*shape, ends[-1]), np.int16) for name, shape in shapes.items()}
+        self.counts = {name: np.zeros((*shape, ends[-1]), np.int16) for name, shape in shapes.items()}
         self.when = {name: np.full(shape, -1, np.int32) for name, shape in shapes.items()}
         for name, cut in given.items():
             for letter, at in cut.items():
-                np.put_along_axis(self.held[name][..., self.letters[letter]], at[..., None], 1, -1)
+                np.put_along_axis(self.counts[name][..., self.letters[letter]], at[..., None], 1, -1)
 
     def indices(self, name: str, at: ArrayLike) -> NDArray[np.int64]:
         """The index of a letter at every core and slot, [rows, cols, slots]."""
@@ -119,19 +122,19 @@ class _Run:
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):
             self.number = number
-            for one in round_.exchanges:  # in any order: what a core sends is not overwritten in its round
-                values = self.at(one.src, one.senders).get(self.held[one.src.buffer])
-                self.write(one.dst, self.at(one.dst, one.receivers), values)
+            for exchange in round_.exchanges:  # in any order: what a core sends is not overwritten in its round
+                values = self.at(exchange.src, exchange.senders).get(self.counts[exchange.src.buffer])
+                self.write(exchange.dst, self.at(exchange.dst, exchange.receivers), values)
             for op in round_.locals:
                 self.local(op)
         for name, cut in self.results.items():
             self.judge(name, cut)
 
-    def at(self, slot: Slot, cores: Cores | None) -> Region:
-        return region(slot, cores, self.mesh)
+    def at(self, slot: Slot, cores: Cores | None) -> SlotView:
+        return slot_view(slot, cores, self.mesh)
 
-    def write(self, slot: Slot, here: Region, values: Counts) -> None:
-        here.put(self.held[slot.buffer], values)
+    def write(self, slot: Slot, here: SlotView, values: Counts) -> None:
+        here.put(self.counts[slot.buffer], values)
         here.put(self.when[slot.buffer], self.number)
 
     def fail(self, verdict: str, core: tuple[int, int], message: str, number: int | None = None) -> NoReturn:
@@ -142,22 +145,22 @@ class _Run:
         here = self.at(op.ins[0], op.where)
         ins = [self.read(op, slot) for slot in op.ins]
         if op.op in PRODUCTS:
-            made = self.product(op, here, *ins)
+            result = self.product(op, here, *ins)
         elif op.op == "add":
-            made = self.sum(op, here, *ins)
+            result = self.sum(op, here, *ins)
         elif op.op == "copy":
-            (made,) = ins
+            (result,) = ins
         elif local.find(op.op).elementwise and op.outs[0].buffer in {slot.buffer for slot in op.ins}:
-            made = self.union(ins)
+            result = self.union(ins)
         else:
             for slot, value in zip(op.ins, ins, strict=True):
                 self.whole(op, here, slot, value)
-            made = ins[0]
+            result = ins[0]
         for slot in op.outs:
             target = self.at(slot, op.where)
-            value = made
+            value = result
             if local.find(op.op).updates(op.params):
-                value = self.sum(op, target, self.read(op, slot), made)
+                value = self.sum(op, target, self.read(op, slot), result)
             if slot.index is None:  # the value is cut into the buffer's slots
                 slots = self.schedule.buffers[slot.buffer].slots
                 value = np.repeat(value[..., None, :], slots, -2)
@@ -171,29 +174,29 @@ class _Run:
     def read(self, op: Local, slot: Slot) -> Counts:
         """One value for each core; of a whole buffer, what the parts in its slots have in common."""
         here = self.at(slot, op.where)
-        found = here.get(self.held[slot.buffer])
+        values = here.get(self.counts[slot.buffer])
         if slot.index is not None:
-            return found
-        part = found[..., self.letters[PART]]
-        wrong = part.any(axis=(-1, -2)) & ((part > 0) != self.eye[: found.shape[-2]]).any(axis=(-1, -2))
+            return values
+        part = values[..., self.letters[PART]]
+        wrong = part.any(axis=(-1, -2)) & ((part > 0) != self.eye[: values.shape[-2]]).any(axis=(-1, -2))
         if wrong.any():
             self.fail("misplaced", here.core(wrong), f"reads {slot.buffer} (by {op.op}), whose parts are out of order")
-        common = found.min(axis=-2)
+        common = values.min(axis=-2)
         common[..., self.letters[PART]] = 0
         return common
 
-    def product(self, op: Local, here: Region, a: Counts, b: Counts) -> Counts:
+    def product(self, op: Local, here: SlotView, a: Counts, b: Counts) -> Counts:
         """Tiles that agree in the letters that both have."""
-        one, two = (self.whole(op, here, slot, value) for slot, value in zip(op.ins, (a, b), strict=True))
+        left, right = (self.whole(op, here, slot, value) for slot, value in zip(op.ins, (a, b), strict=True))
         for letter, place in self.letters.items():
-            mine, other = one[..., place] > 0, two[..., place] > 0
-            wrong = mine.any(-1) & other.any(-1) & (mine != other).any(-1)
+            in_left, in_right = left[..., place] > 0, right[..., place] > 0
+            wrong = in_left.any(-1) & in_right.any(-1) & (in_left != in_right).any(-1)
             if wrong.any():
-                pair = f"{op.ins[0]} ({self.text(one, wrong)}) by {op.ins[1]} ({self.text(two, wrong)})"
+                pair = f"{op.ins[0]} ({self.text(left, wrong)}) by {op.ins[1]} ({self.text(right, wrong)})"
                 self.fail("misaligned", here.core(wrong), f"multiplies {pair}: {letter} differs")
-        return ((one > 0) | (two > 0)).astype(np.int16)
+        return ((left > 0) | (right > 0)).astype(np.int16)
 
-    def whole(self, op: Local, here: Region, slot: Slot, value: Counts) -> Counts:
+    def whole(self, op: Local, here: SlotView, slot: Slot, value: Counts) -> Counts:
         """The value as a tile: sums must be whole, and then their letters are gone."""
         support = self.support(value)
         partial = (support > 1) & (support < self.sizes)
@@ -204,7 +207,7 @@ class _Run:
             )
         return np.where(np.repeat((support > 1), self.sizes, -1), 0, value).astype(np.int16)
 
-    def sum(self, op: Local, here: Region, a: Counts, b: Counts) -> Counts:
+    def sum(self, op: Local, here: SlotView, a: Counts, b: Counts) -> Counts:
         """Counts added up; products of one sum share the result's letters, and no term may enter twice."""
         total: Counts = a + b
         support = self.support(total)
@@ -220,9 +223,9 @@ class _Run:
         return total
 
     def union(self, values: list[Counts]) -> Counts:
-        """Of an operation to which a part that comes twice is the same as once: every part of any operand, once."""
-        some = np.maximum.reduce(values) > 0
-        return (some * np.repeat(self.terms(self.support(some)), self.sizes, -1)).astype(np.int16)
+        """The parts of all operands, each once: for an operation to which a part that comes twice is as one."""
+        present = np.maximum.reduce(values) > 0
+        return (present * np.repeat(self.terms(self.support(present)), self.sizes, -1)).astype(np.int16)
 
     def support(self, value: NDArray[Any]) -> NDArray[np.int64]:
         """How many indices of each letter a value has, [..., letters]."""
@@ -236,7 +239,7 @@ class _Run:
     def judge(self, name: str, cut: dict[str, NDArray[np.int64]]) -> None:
         """Every core of a result holds what its cut says."""
         here = self.at(Slot(name, None), self.on.get(name))
-        value, when = here.get(self.held[name]), here.get(self.when[name])
+        value, when = here.get(self.counts[name]), here.get(self.when[name])
         support = self.support(value)
         full = (support == self.sizes) & (np.minimum.reduceat(value, self.starts, -1) == self.terms(support))
         for number, (letter, place) in enumerate(self.letters.items()):
@@ -246,10 +249,10 @@ class _Run:
             else:
                 wrong, verdict = (support[..., number] > 0) & ~full[..., number] & (letter != PART), "incomplete"
             if wrong.any():
-                held = self.text(value, wrong) or "nothing"
+                content = self.text(value, wrong) or "nothing"
                 wanted = f"{letter}={here.get(cut[letter])[wrong][0]}" if letter in cut else f"all of {letter}"
                 last = int(when[wrong][0])
-                message = f"ends with {held} in {name}, not with {wanted}"
+                message = f"ends with {content} in {name}, not with {wanted}"
                 self.fail(verdict, here.core(wrong), message, last if last >= 0 else len(self.schedule.rounds) - 1)
 
     def text(self, value: Counts, wrong: NDArray[np.bool_]) -> str:

@@ -1,6 +1,6 @@
-"""The judge of a route assignment: send every message through routers that know nothing but their tables.
+"""The judge of a route assignment: it sends every message through routers that know only their tables.
 
-It shares nothing with the assigner but the tables and the colours of the messages: no intervals, no circuits.
+It shares the tables and the colours of the messages with the assigner, and nothing else: no intervals, no circuits.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ Core = tuple[int, int]
 Table = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
-def validate_routes(schedule: Schedule, found: Routes) -> None:
+def validate_routes(schedule: Schedule, routes: Routes) -> None:
     """Walk every message of every round from its sender, by the tables alone.
 
-    A word enters at its sender with the colour that `found` gives it. Raises ScheduleError, naming round, core and
-    colour, when it meets a router that does not expect it, joins another sender's words of the same round, or does not
-    reach exactly its receivers. For tests: it takes time per message and hop.
+    A word enters at its sender with the colour that `routes` gives it. Raises ScheduleError, which names round, core
+    and colour, when a word meets a router that does not expect it, joins another sender's words of the same round, or
+    does not reach exactly its receivers. For tests: the time grows with messages and hops.
     """
     mesh, seen = schedule.mesh, set()
-    tables = [found.table(colour) for colour in range(found.colours)]
+    tables = [routes.table(colour) for colour in range(routes.colours)]
     for number, round_ in enumerate(schedule.rounds):
         if id(round_) in seen:
             continue
@@ -36,14 +36,16 @@ def validate_routes(schedule: Schedule, found: Routes) -> None:
         for exchange in round_.exchanges:
             ends = (*exchange.senders.grid(mesh), *exchange.receivers.grid(mesh))
             wanted: dict[tuple[int, Core], set[Core]] = {}
-            for colour, *at in zip(found.of(exchange).ravel(), *map(np.ravel, ends), strict=True):
-                row, col, to_row, to_col = (int(one) // fold for one, fold in zip(at, mesh.fold * 2, strict=True))
+            for colour, *at in zip(routes.of(exchange).ravel(), *map(np.ravel, ends), strict=True):
+                row, col, to_row, to_col = (
+                    int(position) // fold for position, fold in zip(at, mesh.fold * 2, strict=True)
+                )
                 if row >= 0 and (row, col) != (to_row, to_col):
                     wanted.setdefault((int(colour), (row, col)), set()).add((to_row, to_col))
             for (colour, sender), receivers in wanted.items():
                 where = f"{title(schedule, number)}: colour {colour} from core {sender}"
-                if not 0 <= colour < found.colours:
-                    raise ScheduleError(f"{where} is not one of the {found.colours} assigned")
+                if not 0 <= colour < routes.colours:
+                    raise ScheduleError(f"{where} is not one of the {routes.colours} assigned")
                 reached = _walk(tables[colour], sender, colour, passing, where)
                 if reached != receivers:
                     raise ScheduleError(f"{where} reaches {sorted(reached)}, not {sorted(receivers)}")

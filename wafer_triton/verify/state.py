@@ -13,10 +13,10 @@ from wafer_triton.schedule.rounds import Cores, Index, Slot
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
-    """The slot that some cores use: `get` gives [lines, positions, ...], or [cores, ...] where lines differ.
+class SlotView:
+    """A slot on some cores: `get` returns [lines, positions, ...], or [cores, ...] where lines differ.
 
-    Senders and receivers of an exchange come in the same order. Of a whole buffer the slots are a dimension more.
+    Senders and receivers of an exchange come in the same order. A whole buffer has its slots as one more dimension.
     """
 
     axis: str
@@ -26,16 +26,16 @@ class Region:
     ragged: bool
 
     def get(self, state: NDArray[Any]) -> NDArray[Any]:
-        """The region's entries of an array."""
+        """The entries of an array [rows, cols, slots, ...] that the view selects."""
         return self._turned(state)[self.index]
 
     def put(self, state: NDArray[Any], value: Any) -> None:
-        """Set the region's entries."""
+        """Set the entries that the view selects."""
         self._turned(state)[self.index] = value
 
-    def core(self, found: NDArray[np.bool_]) -> tuple[int, int]:
-        """The first core for which `found`, shaped as `get`, has an entry."""
-        line, place = np.argwhere(found)[0][[0, 0 if self.ragged else 1]]
+    def core(self, mask: NDArray[np.bool_]) -> tuple[int, int]:
+        """The first core (row, column) for which `mask`, in the shape of `get`, holds."""
+        line, place = np.argwhere(mask)[0][[0, 0 if self.ragged else 1]]
         across, along = int(self.lines[line]), int(self.at[place])
         return (across, along) if self.axis == "x" else (along, across)
 
@@ -43,8 +43,8 @@ class Region:
         return state if self.axis == "x" else state.swapaxes(0, 1)
 
 
-def region(slot: Slot, cores: Cores | None, mesh: Mesh) -> Region:
-    """Where the slot of the given cores (None: all) lies."""
+def slot_view(slot: Slot, cores: Cores | None, mesh: Mesh) -> SlotView:
+    """The view of a slot on the given cores (None: all)."""
     axis = "x" if cores is None else cores.axis
     along, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
     lines = np.arange(across) if cores is None or cores.lines is None else cores.lines
@@ -57,14 +57,14 @@ def region(slot: Slot, cores: Cores | None, mesh: Mesh) -> Region:
             index += (slot.index[at if slot.axis == axis else lines],)
         elif slot.index is not None:
             index += (slot.index,)
-        return Region(axis, index, lines, at, True)
+        return SlotView(axis, index, lines, at, True)
     if isinstance(slot.index, np.ndarray):
         chosen = slot.index[at][None, :] if slot.axis == axis else slot.index[lines][:, None]
-        return Region(axis, (lines[:, None], at[None, :], chosen), lines, at, False)
-    # slices where they do: a view costs nothing
+        return SlotView(axis, (lines[:, None], at[None, :], chosen), lines, at, False)
+    # slices where possible: a view copies nothing
     all_lines, all_at = np.array_equal(lines, np.arange(across)), np.array_equal(at, np.arange(along))
     if not all_lines and not all_at:
         index = (lines[:, None], at[None, :])
     else:
         index = (slice(None) if all_lines else lines, slice(None) if all_at else at)
-    return Region(axis, index if slot.index is None else (*index, slot.index), lines, at, False)
+    return SlotView(axis, index if slot.index is None else (*index, slot.index), lines, at, False)
