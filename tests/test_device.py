@@ -8,7 +8,7 @@ from wafer_triton.errors import DeviceError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
-NUMBERS = [one.name for one in fields(Device) if one.name != "name"]
+NUMBERS = [field.name for field in fields(Device) if field.name != "name"]
 LATENCIES = ("hop_cycles", "stage_cycles")
 
 
@@ -19,10 +19,10 @@ def test_presets_go_by_their_own_name(name):
 
 
 def test_wse2_is_the_chip_of_the_paper():
-    found = device("wse2")
-    assert (found.rows, found.cols, found.cores) == (750, 994, 745_500)
-    assert (found.sram_bytes, found.routes) == (49_152, 24)
-    assert found.hop_cycles < found.stage_cycles  # alpha < beta
+    wse2 = device("wse2")
+    assert (wse2.rows, wse2.cols, wse2.cores) == (750, 994, 745_500)
+    assert (wse2.sram_bytes, wse2.routes) == (49_152, 24)
+    assert wse2.hop_cycles < wse2.stage_cycles  # alpha < beta
 
 
 def test_a_device_passes_through():

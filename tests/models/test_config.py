@@ -54,10 +54,10 @@ def test_both_spellings_of_one_model_are_equal():
 @pytest.mark.parametrize("missing", ["rope_theta", "num_key_value_heads", "hidden_act", "eos_token_id"])
 def test_absent_keys_mean_what_llama_1_configs_meant(missing):
     config = DecoderConfig.from_dict(without(LLAMA, missing))
-    found = config.rope_theta, config.num_key_value_heads, config.hidden_act, config.eos_token_ids
+    values = config.rope_theta, config.num_key_value_heads, config.hidden_act, config.eos_token_ids
     meant = {"rope_theta": 10000.0, "num_key_value_heads": 6, "hidden_act": "silu", "eos_token_id": ()}
     given = {"rope_theta": 5000.0, "num_key_value_heads": 2, "hidden_act": "silu", "eos_token_id": (2,)}
-    assert found == tuple((given | {missing: meant[missing]}).values())
+    assert values == tuple((given | {missing: meant[missing]}).values())
 
 
 def test_mistral_with_full_attention_and_its_own_head_dim():
@@ -124,7 +124,7 @@ def test_what_tells_the_families_apart():
         DecoderConfig.from_dict(QWEN | {"model_type": kind, "sliding_window": None})
         for kind in ("llama", "qwen2", "qwen3")
     )
-    assert [(one.qkv_bias, one.qk_norm) for one in (llama, qwen2, qwen3)] == [
+    assert [(config.qkv_bias, config.qk_norm) for config in (llama, qwen2, qwen3)] == [
         (False, False),
         (True, False),
         (False, True),
@@ -180,9 +180,9 @@ def test_the_context_is_what_scaling_makes_of_it():
         "yarn": stretch,
         "shorter": stretch | {"factor": 0.5},
     }
-    found = {name: DecoderConfig.from_dict(LLAMA | {"rope_scaling": rope}).context for name, rope in known.items()}
+    contexts = {name: DecoderConfig.from_dict(LLAMA | {"rope_scaling": rope}).context for name, rope in known.items()}
     most = LLAMA["max_position_embeddings"]
-    assert found == {"plain": most, "linear": 2 * most, "yarn": max(most, 512), "shorter": most}
+    assert contexts == {"plain": most, "linear": 2 * most, "yarn": max(most, 512), "shorter": most}
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}

@@ -20,8 +20,8 @@ CONFIG = DecoderConfig(
 TOKENS = [3, 1, 4, 1, 5, 9, 2]
 
 
-def bits(one: torch.Tensor) -> bytes:
-    return one.contiguous().cpu().view(torch.uint8).numpy().tobytes()
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes()
 
 
 def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, **options) -> torch.Tensor:
@@ -32,8 +32,8 @@ def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, **options)
     model = WaferForCausalLM(
         CONFIG, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
     )
-    found = [model.prefill(TOKENS[:prompt]), *(model.step(token) for token in TOKENS[prompt:])]
-    return torch.stack([one.cpu().clone() for one in found])
+    logits = [model.prefill(TOKENS[:prompt]), *(model.step(token) for token in TOKENS[prompt:])]
+    return torch.stack([row.cpu().clone() for row in logits])
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])

@@ -27,14 +27,14 @@ LAYERS = {"gpt2": (9, 0), "qwen2": (15, 5), "qwen3": (15, 9), "gemma2": (15, 0)}
 IDS = torch.arange(14).view(2, 7)
 
 
-def model(kind: str) -> nn.Module:
+def model_of(kind: str) -> nn.Module:
     torch.manual_seed(0)
     ends = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": None}
-    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **MODELS[kind], **ends)).eval()
-    for name, weight in made.named_parameters():
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **MODELS[kind], **ends)).eval()
+    for name, weight in model.named_parameters():
         if "norm" in name or "bias" in name:
             nn.init.normal_(weight, 1.0 if "norm" in name else 0.0, 0.3)
-    return made
+    return model
 
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
@@ -42,17 +42,17 @@ def model(kind: str) -> nn.Module:
 @pytest.mark.parametrize("kind", MODELS)
 @torch.no_grad()
 def test_a_converted_model_says_what_it_said(kind, mesh, exchange, roomy):
-    made = model(kind)
-    wanted, names = made(IDS).logits, list(made.state_dict())
-    tokens = made.generate(IDS[:1], max_new_tokens=6, do_sample=False)
-    assert convert(made, mesh=mesh, device=roomy, exchange=exchange) is made
-    assert sum(isinstance(one, MeshLinear) for one in made.modules()) == LAYERS[kind][0]
-    assert sum(isinstance(one, MeshRMSNorm) for one in made.modules()) == LAYERS[kind][1]
-    got = made(IDS).logits
+    model = model_of(kind)
+    wanted, names = model(IDS).logits, list(model.state_dict())
+    tokens = model.generate(IDS[:1], max_new_tokens=6, do_sample=False)
+    assert convert(model, mesh=mesh, device=roomy, exchange=exchange) is model
+    assert sum(isinstance(layer, MeshLinear) for layer in model.modules()) == LAYERS[kind][0]
+    assert sum(isinstance(layer, MeshRMSNorm) for layer in model.modules()) == LAYERS[kind][1]
+    got = model(IDS).logits
     assert (got - wanted).norm() <= 1e-5 * wanted.norm()
-    assert account(made).rounds > 0 and account(made).link_bytes > 0
-    assert made.generate(IDS[:1], max_new_tokens=6, do_sample=False).equal(tokens)
-    assert list(made.state_dict()) == names
+    assert account(model).rounds > 0 and account(model).link_bytes > 0
+    assert model.generate(IDS[:1], max_new_tokens=6, do_sample=False).equal(tokens)
+    assert list(model.state_dict()) == names
 
 
 def test_a_layer_counts_as_many_rounds_as_its_schedule_has(roomy):
@@ -67,19 +67,19 @@ def test_a_layer_counts_as_many_rounds_as_its_schedule_has(roomy):
 @torch.no_grad()
 def test_a_linear_layer_takes_any_leading_dimensions(shape, roomy):
     plain = nn.Linear(10, 7)
-    made = convert(nn.Sequential(nn.Linear(10, 7)), mesh="2x3", device=roomy)
-    made[0].load_state_dict(plain.state_dict())
+    model = convert(nn.Sequential(nn.Linear(10, 7)), mesh="2x3", device=roomy)
+    model[0].load_state_dict(plain.state_dict())
     x = torch.randn(shape)
-    torch.testing.assert_close(made(x), plain(x))
+    torch.testing.assert_close(model(x), plain(x))
 
 
 @torch.no_grad()
 def test_tiles_may_have_another_dtype_than_the_model(roomy):
     plain, x = nn.Linear(30, 20, bias=False), torch.randn(5, 30)
-    made = convert(nn.Sequential(plain), mesh=3, device=roomy, dtype="bf16")
+    model = convert(nn.Sequential(plain), mesh=3, device=roomy, dtype="bf16")
     half = x.bfloat16() @ plain.weight.bfloat16().mT
     reference = x.bfloat16().double() @ plain.weight.bfloat16().double().mT
-    got = made(x)
+    got = model(x)
     assert got.dtype == torch.float32 and not torch.equal(got, plain(x))
     assert_close(got, reference, "bf16", plain=half)
 
@@ -98,6 +98,6 @@ def test_a_plain_call_needs_no_context_of_its_own(roomy):
     layer = torch.nn.Linear(5, 4)
     x = torch.randn(3, 5)
     model = convert(torch.nn.Sequential(layer), mesh=2, device=roomy)
-    found = model(x)
-    torch.testing.assert_close(found, layer(x).detach(), rtol=1e-5, atol=1e-5)
-    assert not found.requires_grad, "as there would be none for the mesh to compute"
+    y = model(x)
+    torch.testing.assert_close(y, layer(x).detach(), rtol=1e-5, atol=1e-5)
+    assert not y.requires_grad, "as there would be none for the mesh to compute"

@@ -30,9 +30,9 @@ class Replayed(TorchExecutor):
             if len(calls) == 2:
                 static.update(self.results)
             elif len(calls) > 2:
-                for active, made in list(self.results.items()):
-                    if made is not before.get(active):
-                        static[active].copy_(made)
+                for active, result in list(self.results.items()):
+                    if result is not before.get(active):
+                        static[active].copy_(result)
                 self.results.clear()
                 self.results.update(before)
 
@@ -41,11 +41,11 @@ class Replayed(TorchExecutor):
 
 def test_steps_of_changing_sequences_keep_their_results_apart():
     """A graph is recorded for each set of sequences that are still going, and they take turns."""
-    found = []
-    for on in (TorchExecutor(), Replayed()):
-        model = WaferForCausalLM.from_config(CONFIG, mesh=4, batch=2, executor=on, max_length=24, seed=1)
-        if isinstance(on, Replayed):
-            on.results = model.layers.results
+    texts = []
+    for executor in (TorchExecutor(), Replayed()):
+        model = WaferForCausalLM.from_config(CONFIG, mesh=4, batch=2, executor=executor, max_length=24, seed=1)
+        if isinstance(executor, Replayed):
+            executor.results = model.layers.results
         logits = []
         for _ in range(2):
             model.reset()
@@ -53,5 +53,5 @@ def test_steps_of_changing_sequences_keep_their_results_apart():
                 model.prefill(prompt, sequence=number)
             logits += [model.advance([step, step + 1])[0] for step in range(3)]
             logits += [model.advance([step, None])[0] for step in range(3)]
-        found.append(torch.stack(logits))
-    assert torch.equal(*found) and len(found[0].unique(dim=0)) == 6
+        texts.append(torch.stack(logits))
+    assert torch.equal(*texts) and len(texts[0].unique(dim=0)) == 6

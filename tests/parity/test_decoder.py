@@ -38,96 +38,96 @@ def decoder(config: DecoderConfig = CONFIG, mesh: Mesh | str = "2x3", **options)
 
 
 @pytest.fixture
-def made() -> WaferForCausalLM:
+def model() -> WaferForCausalLM:
     return decoder()
 
 
-def test_an_empty_prompt(made):
+def test_an_empty_prompt(model):
     with pytest.raises(ShapeError, match="the prompt is empty; give at least one token"):
-        made.prefill([])
+        model.prefill([])
     with pytest.raises(ShapeError, match="the prompt is empty"):
-        list(made.generate([], 5))
+        list(model.generate([], 5))
 
 
-def test_a_prompt_longer_than_the_cache(made):
+def test_a_prompt_longer_than_the_cache(model):
     with pytest.raises(
         CacheError, match="21 tokens do not fit the KV cache of max_length = 20; give a larger max_length"
     ):
-        made.prefill([1] * 21)
-    assert made.count == 0
-    assert made.prefill([1] * 20).shape == (31,)
+        model.prefill([1] * 21)
+    assert model.count == 0
+    assert model.prefill([1] * 20).shape == (31,)
 
 
-def test_a_prompt_and_its_answer_longer_than_the_cache(made):
+def test_a_prompt_and_its_answer_longer_than_the_cache(model):
     with pytest.raises(CacheError, match="22 tokens do not fit the KV cache of max_length = 20"):
-        list(made.generate([1] * 10, 13))
-    assert len(list(made.generate([1] * 10, 11))) == 11, "the last token is not cached"
+        list(model.generate([1] * 10, 13))
+    assert len(list(model.generate([1] * 10, 11))) == 11, "the last token is not cached"
 
 
 def test_a_text_longer_than_the_model_knows():
-    made = decoder(max_length=80, max_prompt=80)
+    model = decoder(max_length=80, max_prompt=80)
     text = r"65 tokens are more than the 64 positions that decoder knows \(max_position_embeddings in its config.json\)"
     with pytest.raises(CacheError, match=text):
-        made.prefill([1] * 65)
+        model.prefill([1] * 65)
     with pytest.raises(CacheError, match=text):
-        made.generate([1] * 60, 6)
-    made.prefill([1] * 64)
+        model.generate([1] * 60, 6)
+    model.prefill([1] * 64)
     with pytest.raises(CacheError, match=text):
-        made.step(1)
+        model.step(1)
     stretched = decoder(replace(CONFIG, rope_scaling=RopeScaling("linear", 1.25)), max_length=81, max_prompt=80)
     assert stretched.prefill([1] * 80).isfinite().all()
     with pytest.raises(CacheError, match="more than the 80 positions"):
         stretched.step(1)
 
 
-def test_a_step_into_a_full_cache(made):
-    made.prefill([1] * 20)
+def test_a_step_into_a_full_cache(model):
+    model.prefill([1] * 20)
     with pytest.raises(CacheError, match="21 tokens do not fit the KV cache"):
-        made.step(1)
-    assert made.count == 20
+        model.step(1)
+    assert model.count == 20
 
 
-def test_prefill_needs_an_empty_cache(made):
-    made.prefill([1, 2])
+def test_prefill_needs_an_empty_cache(model):
+    model.prefill([1, 2])
     with pytest.raises(CacheError, match=r"prefill needs an empty cache, which holds 2 tokens; call reset\(\) first"):
-        made.prefill([3])
-    made.reset()
-    made.prefill([3])
+        model.prefill([3])
+    model.reset()
+    model.prefill([3])
 
 
 def test_concat_overflows_sooner_and_says_so():
-    made = decoder(kv_policy="concat")  # 10 entries on each of 2 rows
-    made.prefill([1, 2, 3])
+    model = decoder(kv_policy="concat")  # 10 entries on each of 2 rows
+    model.prefill([1, 2, 3])
     for token in range(8):
-        made.step(token)
+        model.step(token)
     with pytest.raises(CacheError, match=r"KV cache \(concat\) is full: it holds 11 tokens, 10 on the last of 2 rows"):
-        made.step(1)
+        model.step(1)
 
 
 @pytest.mark.parametrize("token", [31, -1, 10**6])
-def test_a_token_outside_the_vocabulary_is_named(made, token):
+def test_a_token_outside_the_vocabulary_is_named(model, token):
     with pytest.raises(ShapeError, match=f"token {token} is outside the vocabulary of 31"):
-        made.prefill([3, token, 5])
-    made.prefill([3])
+        model.prefill([3, token, 5])
+    model.prefill([3])
     with pytest.raises(ShapeError, match=f"token {token} is outside the vocabulary of 31"):
-        made.step(token)
-    assert made.count == 1, "nothing half-done"
+        model.step(token)
+    assert model.count == 1, "nothing half-done"
 
 
-def test_a_mistake_leaves_the_decoder_usable(made):
-    wanted = made.prefill([3, 4, 5])
-    made.reset()
+def test_a_mistake_leaves_the_decoder_usable(model):
+    wanted = model.prefill([3, 4, 5])
+    model.reset()
     for wrong in ([], [1] * 21, [99]):
         with pytest.raises(WaferError):
-            made.prefill(wrong)
-    assert torch.equal(made.prefill([3, 4, 5]), wanted)
+            model.prefill(wrong)
+    assert torch.equal(model.prefill([3, 4, 5]), wanted)
 
 
 # --- generation ---
 
 
-def test_generation_stops_at_the_end_of_the_text(made):
-    free = list(made.generate([3, 4], 12))
+def test_generation_stops_at_the_end_of_the_text(model):
+    free = list(model.generate([3, 4], 12))
     assert len(free) == 12
     stop = next(token for token in free if token != free[0])
     stopping = decoder(replace(CONFIG, eos_token_ids=(stop, 30)))
@@ -135,28 +135,28 @@ def test_generation_stops_at_the_end_of_the_text(made):
     assert list(decoder(replace(CONFIG, eos_token_ids=(free[0],))).generate([3, 4], 12)) == []
 
 
-def test_generation_begins_anew_and_streams(made):
-    first = list(made.generate([3, 4], 6))
-    stream = made.generate([3, 4], 6)
-    assert next(stream) == first[0] and made.count == 2
-    assert [next(stream) for _ in range(3)] == first[1:4] and made.count == 5
-    assert list(made.generate([3, 4], 6)) == first
-    assert list(made.generate([3, 4], 0)) == []
+def test_generation_begins_anew_and_streams(model):
+    first = list(model.generate([3, 4], 6))
+    stream = model.generate([3, 4], 6)
+    assert next(stream) == first[0] and model.count == 2
+    assert [next(stream) for _ in range(3)] == first[1:4] and model.count == 5
+    assert list(model.generate([3, 4], 6)) == first
+    assert list(model.generate([3, 4], 0)) == []
 
 
 def test_progress_and_account():
     seen = []
-    made = decoder(progress=lambda *step: seen.append(step))
+    model = decoder(progress=lambda *step: seen.append(step))
     assert seen == [("placing weights", 1, 2), ("placing weights", 2, 2)]
-    made.prefill([1, 2, 3], progress=lambda *step: seen.append(step))
+    model.prefill([1, 2, 3], progress=lambda *step: seen.append(step))
     assert seen[2:] == [("prefill", 1, 2), ("prefill", 2, 2)]
-    first = made.account()
-    made.step(4)
-    second = made.account()
+    first = model.account()
+    model.step(4)
+    second = model.account()
     assert second.rounds > first.rounds > 0 and second.link_bytes > first.link_bytes > 0
     assert 0 < second.sram_peak_bytes <= 49_152
-    made.reset()
-    assert made.account() == Account()
+    model.reset()
+    assert model.account() == Account()
 
 
 # --- memory ---
@@ -189,10 +189,10 @@ class Watched(Mapping):
 def test_weights_are_placed_one_after_the_other(tied):
     config = replace(CONFIG, num_hidden_layers=12, tie_word_embeddings=tied)
     given = Watched(config)
-    made = WaferForCausalLM(config, given, mesh=as_mesh("2x3"), max_length=20)
+    model = WaferForCausalLM(config, given, mesh=as_mesh("2x3"), max_length=20)
     sizes = [4 * prod(shape) for shape in given.shapes.values()]
     assert 0 < given.most <= 3 * max(sizes) < sum(sizes) / 5, "queries, keys and values of a layer at most"
-    assert made.prefill([1]).isfinite().all() and given.alive == 0
+    assert model.prefill([1]).isfinite().all() and given.alive == 0
 
 
 # --- work ---
@@ -219,15 +219,15 @@ def test_a_layer_takes_no_more_operations_of_torch_than_it_did(phase, most):
     """On a CPU a step is thousands of short operations: their number is its time, and the same on any machine."""
     counts = []
     for layers in (2, 4):
-        made = decoder(replace(CONFIG, num_hidden_layers=layers), "8", max_length=24)
-        made.prefill([1] * 9)
-        made.step(2)
+        model = decoder(replace(CONFIG, num_hidden_layers=layers), "8", max_length=24)
+        model.prefill([1] * 9)
+        model.step(2)
         if phase == "decode":
-            counts.append(calls_of(lambda made=made: made.step(3)))
-            assert calls_of(lambda made=made: made.step(3)) == counts[-1], "nothing piles up"
+            counts.append(calls_of(lambda model=model: model.step(3)))
+            assert calls_of(lambda model=model: model.step(3)) == counts[-1], "nothing piles up"
         else:
-            made.reset()
-            counts.append(calls_of(lambda made=made: made.prefill([1] * 9)))
+            model.reset()
+            counts.append(calls_of(lambda model=model: model.prefill([1] * 9)))
     assert 0 < (counts[1] - counts[0]) / 2 <= most
 
 
@@ -239,12 +239,12 @@ def test_a_model_that_does_not_fit_the_device_says_by_how_much():
     with pytest.raises(MeshError) as caught:
         decoder(replace(CONFIG, num_hidden_layers=40), Mesh(2, 3, small))
     text = str(caught.value)
-    found = re.fullmatch(
+    numbers = re.fullmatch(
         r"the model does not fit small: its (\d+) regions need (\d+) cores, and after (\d+) regions "
         r"\((\d+) cores of 35\) there is no room for 2x3; (\d+) cores are left to place",
         text,
     )
-    count, wanted, after, placed, missing = map(int, found.groups())
+    count, wanted, after, placed, missing = map(int, numbers.groups())
     assert wanted == 6 * count and placed == 6 * after and missing == wanted - placed > 0
     roomy = replace(small, rows=2 * count + 2)
     assert len(decoder(replace(CONFIG, num_hidden_layers=40), Mesh(2, 3, roomy)).regions) == count
@@ -252,16 +252,16 @@ def test_a_model_that_does_not_fit_the_device_says_by_how_much():
 
 def test_regions_hold_their_blocks_within_sram_and_do_not_overlap():
     small = replace(PRESETS["wse2"], name="small", rows=60, cols=7, sram_bytes=12 * 1024)
-    made = decoder(replace(CONFIG, num_hidden_layers=9), Mesh(2, 3, small))
-    assert len(made.regions) > 2
+    model = decoder(replace(CONFIG, num_hidden_layers=9), Mesh(2, 3, small))
+    assert len(model.regions) > 2
     cores = set()
-    for region in made.regions:
+    for region in model.regions:
         assert 0 < region.sram_peak_bytes == sum(region.sram_by_buffer.values()) <= 12 * 1024
         (top, left), (rows, cols) = region.mesh.origin, region.mesh.shape
         own = {(row, col) for row in range(top, top + rows) for col in range(left, left + cols)}
         assert not own & cores
         cores |= own
-    blocks = [block for region in made.regions for block in region.blocks]
+    blocks = [block for region in model.regions for block in region.blocks]
     assert blocks == [f"layer {layer} {kind}" for layer in range(9) for kind in ("attention", "ffn")] + ["head"]
 
 
@@ -277,13 +277,13 @@ def test_a_block_that_overflows_a_core_names_the_smallest_mesh():
 
 def test_a_prompt_that_overflows_sram_names_the_longest_that_fits():
     small = replace(PRESETS["wse2"], name="small", sram_bytes=12 * 1024)
-    made = decoder(mesh=Mesh(2, 2, small), max_length=64, max_prompt=4)
+    model = decoder(mesh=Mesh(2, 2, small), max_length=64, max_prompt=4)
     with pytest.raises(
         SramError, match=r"prefill of 64 tokens on mesh 2x2 overflows the 12,288 B .* at most \d+ tokens fit"
     ) as caught:
-        made.prefill([1] * 64)
+        model.prefill([1] * 64)
     longest = int(re.search(r"at most (\d+) tokens", str(caught.value)).group(1))
-    assert made.prefill([1] * longest).isfinite().all()
-    made.reset()
+    assert model.prefill([1] * longest).isfinite().all()
+    model.reset()
     with pytest.raises(SramError):
-        made.prefill([1] * (longest + 1))
+        model.prefill([1] * (longest + 1))

@@ -63,8 +63,8 @@ LAYERS = [
     for family in FAMILIES
     if family.name in ("llama2", "llama3", "dynamic-rope", "mistral-own-head-dim", "qwen2", "qwen3", "qwen3-tied")
 ]
-BIASED = next(one for one in FAMILIES if one.name == "qwen2")
-NORMED = next(one for one in FAMILIES if one.name == "qwen3")
+BIASED = next(family for family in FAMILIES if family.name == "qwen2")
+NORMED = next(family for family in FAMILIES if family.name == "qwen3")
 
 
 @cache
@@ -131,10 +131,10 @@ def judged(
         model.float()
 
 
-def logits_of(made: WaferForCausalLM, tokens: list[int]) -> torch.Tensor:
+def logits_of(decoder: WaferForCausalLM, tokens: list[int]) -> torch.Tensor:
     """Logits [steps + 1, vocab] behind the prompt and each further token."""
-    made.reset()
-    return torch.stack([made.prefill(tokens[:PROMPT]), *(made.step(token) for token in tokens[PROMPT:])])
+    decoder.reset()
+    return torch.stack([decoder.prefill(tokens[:PROMPT]), *(decoder.step(token) for token in tokens[PROMPT:])])
 
 
 def wafer(folder: Path, mesh: str = "3", **options) -> WaferForCausalLM:
@@ -150,19 +150,19 @@ def test_both_spellings_are_one_config(family, folders):
 @families
 def test_logits_and_tokens_are_those_of_transformers(family, folders, roomy):
     tokens, wanted = judged(family)
-    made = wafer(folders(family), device=roomy)
-    got = logits_of(made, tokens)
+    decoder = wafer(folders(family), device=roomy)
+    got = logits_of(decoder, tokens)
     assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
-    assert list(made.generate(tokens[:PROMPT], STEPS)) == tokens[PROMPT:]
+    assert list(decoder.generate(tokens[:PROMPT], STEPS)) == tokens[PROMPT:]
 
 
 @families
 def test_parameters_are_those_of_transformers(family, folders, roomy):
-    wanted, made = judge(family).state_dict(), wafer(folders(family), "2x3", device=roomy)
-    assert made.state_dict().keys() == wanted.keys()
-    assert all(torch.equal(weight, wanted[name]) for name, weight in made.state_dict().items())
-    assert [name for name, _ in made.named_parameters()] == list(made.weights)
-    assert sum(weight.numel() for weight in made.parameters()) == judge(family).num_parameters()
+    wanted, decoder = judge(family).state_dict(), wafer(folders(family), "2x3", device=roomy)
+    assert decoder.state_dict().keys() == wanted.keys()
+    assert all(torch.equal(weight, wanted[name]) for name, weight in decoder.state_dict().items())
+    assert [name for name, _ in decoder.named_parameters()] == list(decoder.weights)
+    assert sum(weight.numel() for weight in decoder.parameters()) == judge(family).num_parameters()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -171,8 +171,8 @@ def test_errors_are_at_most_twice_those_of_transformers(family, dtype, folders, 
     steps = STEPS if family in (BIASED, NORMED) else 16
     tokens, plain = judged(family, dtype, DTYPES[dtype], steps)
     reference = judged(family, dtype, torch.float64, steps)[1]
-    made = wafer(folders(family, 5, dtype), device=roomy, dtype=dtype)
-    assert_close(logits_of(made, tokens), reference, dtype, plain=plain)
+    decoder = wafer(folders(family, 5, dtype), device=roomy, dtype=dtype)
+    assert_close(logits_of(decoder, tokens), reference, dtype, plain=plain)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", *DTYPES])
@@ -195,15 +195,15 @@ def test_explicit_and_elided_are_the_same_bits(family, mesh, dtype, folders, roo
 def test_every_mesh_and_policy_says_the_same(family, mesh, policy, folders, roomy):
     tokens, _ = judged(family)
     longest = (PROMPT + 20) * (1 if policy == "shift" else int(mesh.split("x")[0]))
-    made = wafer(folders(family), mesh, device=roomy, max_length=longest, kv_policy=policy)
-    assert list(made.generate(tokens[:PROMPT], 20)) == tokens[PROMPT : PROMPT + 20]
+    decoder = wafer(folders(family), mesh, device=roomy, max_length=longest, kv_policy=policy)
+    assert list(decoder.generate(tokens[:PROMPT], 20)) == tokens[PROMPT : PROMPT + 20]
 
 
 def test_other_weights_may_be_placed(folders, roomy):
-    made = wafer(folders(BIASED), device=roomy)
+    decoder = wafer(folders(BIASED), device=roomy)
     tokens, wanted = judged(BIASED)
-    state = made.state_dict()
-    made.load_state_dict({name: torch.zeros_like(weight) for name, weight in state.items()})
-    assert logits_of(made, tokens[: PROMPT + 1]).eq(0).all()
-    made.load_state_dict(state)
-    torch.testing.assert_close(logits_of(made, tokens[: PROMPT + 3]), wanted[:4], rtol=1e-4, atol=1e-4)
+    state = decoder.state_dict()
+    decoder.load_state_dict({name: torch.zeros_like(weight) for name, weight in state.items()})
+    assert logits_of(decoder, tokens[: PROMPT + 1]).eq(0).all()
+    decoder.load_state_dict(state)
+    torch.testing.assert_close(logits_of(decoder, tokens[: PROMPT + 3]), wanted[:4], rtol=1e-4, atol=1e-4)

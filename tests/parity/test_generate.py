@@ -197,9 +197,9 @@ def test_a_prompt_that_breaks_off_is_run_again(single, monkeypatch):
 def test_steps_behind_forward_begin_with_an_empty_cache(policy):
     model = decoder(kv_policy=policy)
     model(torch.tensor([[5, 6, 7, 8, 9, 10, 11]]))
-    found = torch.stack([model.step(token) for token in (1, 2, 3)])
+    logits = torch.stack([model.step(token) for token in (1, 2, 3)])
     model.reset()
-    assert torch.equal(found, torch.stack([model.step(token) for token in (1, 2, 3)]))
+    assert torch.equal(logits, torch.stack([model.step(token) for token in (1, 2, 3)]))
 
 
 @pytest.mark.parametrize(
@@ -227,9 +227,9 @@ def test_what_are_no_tokens_says_so(single, use, message):
 
 
 def test_an_interrupt_leaves_what_was_generated(monkeypatch):
-    made = decoder()
-    free = list(made.generate([3, 4], 6))
-    run, calls = type(made.layers).run, []
+    model = decoder()
+    free = list(model.generate([3, 4], 6))
+    run, calls = type(model.layers).run, []
 
     def breaks(self, *args):
         calls.append(1)
@@ -237,16 +237,16 @@ def test_an_interrupt_leaves_what_was_generated(monkeypatch):
             raise KeyboardInterrupt
         return run(self, *args)
 
-    monkeypatch.setattr(type(made.layers), "run", breaks)
-    stream = made.generate([3, 4], 6)
+    monkeypatch.setattr(type(model.layers), "run", breaks)
+    stream = model.generate([3, 4], 6)
     with pytest.raises(KeyboardInterrupt):
         list(stream)
     assert stream.tokens == [free[:4]]
     with pytest.raises(CacheError, match=r"broke off half-way, so the cache is not whole; call reset\(\)"):
-        made.step(1)
+        model.step(1)
     with pytest.raises(CacheError, match=r"broke off in the middle of a step; call reset\(\)"):
-        made.prefill([1], sequence=0)
-    assert list(made.generate([3, 4], 6)) == free
+        model.prefill([1], sequence=0)
+    assert list(model.generate([3, 4], 6)) == free
 
 
 @pytest.mark.parametrize(

@@ -65,13 +65,13 @@ def judge(llama: Llama, dtype: str = "fp32") -> LlamaForCausalLM:
         rope_parameters={"rope_theta": 1000.0, **llama.rope}, rms_norm_eps=1e-5, initializer_range=0.3,
         eos_token_id=None, bos_token_id=None, pad_token_id=None, attn_implementation="eager",
     )  # fmt: skip
-    made = LlamaForCausalLM(config).eval()
-    for name, weight in made.named_parameters():
+    decoder = LlamaForCausalLM(config).eval()
+    for name, weight in decoder.named_parameters():
         if name.endswith("norm.weight"):
             torch.nn.init.uniform_(weight, 0.5, 1.5)
-    for weight in made.parameters():
+    for weight in decoder.parameters():
         weight.data = weight.data.to(DTYPES[dtype]).float()
-    return made
+    return decoder
 
 
 def wafer(llama: Llama, mesh: str, device, dtype: str = "fp32", **options) -> WaferForCausalLM:
@@ -86,10 +86,10 @@ def some_tokens(llama: Llama, count: int) -> list[int]:
     return torch.randint(llama.vocab, (count,), generator=torch.Generator().manual_seed(count)).tolist()
 
 
-def logits_of(made: WaferForCausalLM, tokens: list[int], prompt: int) -> torch.Tensor:
+def logits_of(decoder: WaferForCausalLM, tokens: list[int], prompt: int) -> torch.Tensor:
     """Logits [steps + 1, vocab] behind the prompt and each further token."""
-    made.reset()
-    return torch.stack([made.prefill(tokens[:prompt]), *(made.step(token) for token in tokens[prompt:])])
+    decoder.reset()
+    return torch.stack([decoder.prefill(tokens[:prompt]), *(decoder.step(token) for token in tokens[prompt:])])
 
 
 @torch.no_grad()
@@ -171,48 +171,50 @@ def test_concat_gives_the_logits_of_shift(length, roomy):
 @pytest.mark.parametrize("mesh", ["2", "5x2"])
 def test_poison_reaches_no_logit(mesh, exchange, roomy):
     tokens = some_tokens(GQA, 20)
-    made = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange, poison=True))
-    got = logits_of(made, tokens, 7)
+    decoder = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange, poison=True))
+    got = logits_of(decoder, tokens, 7)
     assert torch.equal(got, logits_of(wafer(GQA, mesh, roomy), tokens, 7))
 
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize("mesh", ["1", "3", "2x3", "3x2"])
 def test_a_second_prompt_sees_nothing_of_the_first(mesh, exchange, roomy):
-    made = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange))
+    decoder = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange))
     first, second = some_tokens(GQA, 40), some_tokens(GQA, 12)
-    before = logits_of(made, first, 30)
-    after = logits_of(made, second, 3)
+    before = logits_of(decoder, first, 30)
+    after = logits_of(decoder, second, 3)
     assert torch.equal(after, logits_of(wafer(GQA, mesh, roomy), second, 3))
-    assert torch.equal(before, logits_of(made, first, 30))
+    assert torch.equal(before, logits_of(decoder, first, 30))
 
 
 @pytest.mark.parametrize("mesh", ["1", "2"])
 def test_logits_stay_what_they_were(mesh, roomy):
-    made, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 5)
-    first = made.prefill(tokens)
+    decoder, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 5)
+    first = decoder.prefill(tokens)
     kept = first.clone()
-    made.step(3)
+    decoder.step(3)
     assert torch.equal(first, kept)
 
 
 @pytest.mark.parametrize("mesh", ["2", "3x2", "7"])
 def test_the_cache_may_be_filled_to_the_last_entry(mesh, roomy):
-    made = wafer(GQA, mesh, roomy, max_length=24)
+    decoder = wafer(GQA, mesh, roomy, max_length=24)
     tokens = some_tokens(GQA, 24)
-    got = logits_of(made, tokens, 1)
+    got = logits_of(decoder, tokens, 1)
     want = judged(GQA, tokens, 1)
     assert ((got - want).abs().amax() / want.abs().amax()) < 1e-4
-    assert made.count == 24
+    assert decoder.count == 24
 
 
 @pytest.mark.parametrize("mesh", ["3", "2x3"])
 def test_decoding_after_a_prompt_is_prefilling_the_longer_prompt(mesh, roomy):
-    made, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 23)
-    decoded = logits_of(made, tokens, 5)
+    decoder, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 23)
+    decoded = logits_of(decoder, tokens, 5)
     for count in (6, 14, 23):
-        made.reset()
-        assert_close(made.prefill(tokens[:count]), decoded[count - 5].double(), "fp32", decoded[count - 5] * (1 + 3e-5))
+        decoder.reset()
+        assert_close(
+            decoder.prefill(tokens[:count]), decoded[count - 5].double(), "fp32", decoded[count - 5] * (1 + 3e-5)
+        )
 
 
 @pytest.mark.slow
@@ -220,7 +222,7 @@ def test_hundreds_of_steps_round_the_cache(roomy):
     llama = replace(GQA, name="long", layers=1)
     tokens = some_tokens(llama, 230)
     for mesh in ("3", "5x2"):
-        made = wafer(llama, mesh, roomy, max_length=230)
-        got, want = logits_of(made, tokens, 8), judged(llama, tokens, 8)
+        decoder = wafer(llama, mesh, roomy, max_length=230)
+        got, want = logits_of(decoder, tokens, 8), judged(llama, tokens, 8)
         worst = (got - want).abs().amax(1) / want.abs().amax(1)
         assert worst.max() < 1e-4, f"mesh {mesh}, step {int(worst.argmax())}: {worst.max():.2e}"

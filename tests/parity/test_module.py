@@ -84,9 +84,9 @@ def test_state_dicts_that_do_not_fit(single):
 
 
 def test_random_weights_are_those_of_their_seed():
-    one, same, other = (WaferForCausalLM.from_config(CONFIG, mesh=3, seed=seed).state_dict() for seed in (0, 0, 1))
+    state, same, other = (WaferForCausalLM.from_config(CONFIG, mesh=3, seed=seed).state_dict() for seed in (0, 0, 1))
     key = "model.layers.1.mlp.up_proj.weight"
-    assert one[key].equal(same[key]) and not one[key].equal(other[key])
+    assert state[key].equal(same[key]) and not state[key].equal(other[key])
     zeros = WaferForCausalLM.from_config(CONFIG, mesh=3, random_weights=False)
     assert zeros.prefill([1, 2]).eq(0).all()
 
@@ -124,10 +124,10 @@ def checkpoint(tmp_path_factory):
 
 
 def test_chat_goes_through_the_template(checkpoint):
-    made = WaferForCausalLM.from_pretrained(checkpoint, mesh=2, max_length=16)
-    stream = made.chat([{"role": "user", "content": "hi you"}], 3)
+    model = WaferForCausalLM.from_pretrained(checkpoint, mesh=2, max_length=16)
+    stream = model.chat([{"role": "user", "content": "hi you"}], 3)
     assert stream.prompts == [[1, 3, 4, 2]]
-    assert list(stream) == list(made.generate([1, 3, 4, 2], 3))
+    assert list(stream) == list(model.generate([1, 3, 4, 2], 3))
 
 
 def test_chat_without_a_template_or_tokenizer(checkpoint, tmp_path):

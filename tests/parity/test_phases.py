@@ -42,9 +42,9 @@ def decoder(mesh, device="wse2", **options) -> WaferForCausalLM:
     return WaferForCausalLM(CONFIG, weights(), mesh=as_mesh(mesh, device), **({"max_length": 64} | options))
 
 
-def logits_of(made: WaferForCausalLM, prompt: int, steps: int = 8) -> torch.Tensor:
-    made.reset()
-    return torch.stack([made.prefill(TOKENS[:prompt]), *(made.step(t) for t in TOKENS[prompt : prompt + steps])])
+def logits_of(model: WaferForCausalLM, prompt: int, steps: int = 8) -> torch.Tensor:
+    model.reset()
+    return torch.stack([model.prefill(TOKENS[:prompt]), *(model.step(t) for t in TOKENS[prompt : prompt + steps])])
 
 
 # --- chunks ---
@@ -67,27 +67,27 @@ def test_chunks_take_every_token_once_and_in_order(side, count, tokens):
 @pytest.mark.parametrize("mesh", ["2", "2x3", "5"])
 @pytest.mark.parametrize("tokens", [1, 2, 3])
 def test_chunks_compute_what_one_prefill_does(mesh, tokens, exchange, monkeypatch):
-    made = decoder(mesh, executor=TorchExecutor(exchange=exchange))
-    whole = logits_of(made, 29)
-    once = made.account()
-    monkeypatch.setattr(type(made.placement), "chunk", lambda self, count: tokens)
-    torch.testing.assert_close(logits_of(made, 29), whole, rtol=1e-5, atol=1e-5)
-    assert made.account().rounds > once.rounds
+    model = decoder(mesh, executor=TorchExecutor(exchange=exchange))
+    whole = logits_of(model, 29)
+    once = model.account()
+    monkeypatch.setattr(type(model.placement), "chunk", lambda self, count: tokens)
+    torch.testing.assert_close(logits_of(model, 29), whole, rtol=1e-5, atol=1e-5)
+    assert model.account().rounds > once.rounds
 
 
 def test_a_prompt_that_overflows_goes_in_chunks():
-    roomy, made = decoder(2), decoder(2, SMALL, max_prompt=40)
-    assert (made.placement.chunk(3), made.placement.chunk(40)) == (2, 2), "20 rows in 10 chunks"
-    torch.testing.assert_close(logits_of(made, 40, 0), logits_of(roomy, 40, 0), rtol=1e-5, atol=1e-5)
-    for region in made.regions:
+    roomy, model = decoder(2), decoder(2, SMALL, max_prompt=40)
+    assert (model.placement.chunk(3), model.placement.chunk(40)) == (2, 2), "20 rows in 10 chunks"
+    torch.testing.assert_close(logits_of(model, 40, 0), logits_of(roomy, 40, 0), rtol=1e-5, atol=1e-5)
+    for region in model.regions:
         assert region.sram_peak_bytes <= SMALL.sram_bytes
-    assert made.account().sram_peak_bytes <= SMALL.sram_bytes
+    assert model.account().sram_peak_bytes <= SMALL.sram_bytes
 
 
 def test_chunks_too_large_for_a_core_are_refused():
-    made = decoder(2, SMALL, max_prompt=8, max_length=64)
+    model = decoder(2, SMALL, max_prompt=8, max_length=64)
     with pytest.raises(SramError, match=r"at most \d+ tokens fit as the model lies, in chunks; give max_prompt=64"):
-        made.prefill(TOKENS[:32] * 2)
+        model.prefill(TOKENS[:32] * 2)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -109,51 +109,51 @@ def test_a_block_needs_what_its_schedule_needs(mesh, tokens, past, overlap):
     ("mesh", "other"), [("3", "5"), ("5", "3"), ("2x3", "4"), ("3", "2x3"), ("4x2", "3x1"), ("3", "3")]
 )
 def test_a_prefill_mesh_of_its_own_says_the_same(mesh, other, exchange):
-    made = decoder(
+    model = decoder(
         mesh, prefill_mesh=other, groups=(2,), prefill_groups=(1,), executor=TorchExecutor(exchange=exchange)
     )
     wanted = logits_of(decoder(mesh), 29)
-    torch.testing.assert_close(logits_of(made, 29), wanted, rtol=1e-5, atol=1e-5)
-    assert made.placement.prefill.groups == (1,) and made.placement.decode.groups == (2,)
-    assert (made.placement.prefill_regions == made.placement.regions) == (mesh == other)
+    torch.testing.assert_close(logits_of(model, 29), wanted, rtol=1e-5, atol=1e-5)
+    assert model.placement.prefill.groups == (1,) and model.placement.decode.groups == (2,)
+    assert (model.placement.prefill_regions == model.placement.regions) == (mesh == other)
 
 
 def test_prefill_on_a_larger_mesh_takes_what_the_decode_mesh_cannot():
     alone = decoder(2, SMALL, max_prompt=40)
-    made = decoder(2, SMALL, max_prompt=40, prefill_mesh=4)
-    assert made.placement.chunk(40) * 4 > alone.placement.chunk(40) * 2
-    torch.testing.assert_close(logits_of(made, 40, 0), logits_of(alone, 40, 0), rtol=1e-5, atol=1e-5)
+    model = decoder(2, SMALL, max_prompt=40, prefill_mesh=4)
+    assert model.placement.chunk(40) * 4 > alone.placement.chunk(40) * 2
+    torch.testing.assert_close(logits_of(model, 40, 0), logits_of(alone, 40, 0), rtol=1e-5, atol=1e-5)
 
 
 def test_each_change_of_phase_is_counted_once(monkeypatch):
-    made = decoder(3)
-    moving = moves.all_weights(made.placement.decode, made.placement.prefill).account
+    model = decoder(3)
+    moving = moves.all_weights(model.placement.decode, model.placement.prefill).account
     assert moving.hops > 0
 
     def totals() -> list[int]:
         """Bytes over links up to a first prompt, its first and second step, and a second prompt."""
-        found = []
+        moved = []
         for prompt in ([1, 2, 3], [4, 5]):
-            made.reset()
-            made.prefill(prompt)
-            found.append(made.account().link_bytes)
+            model.reset()
+            model.prefill(prompt)
+            moved.append(model.account().link_bytes)
             for token in (6, 7):
-                made.step(token)
-                found.append(made.account().link_bytes)
-        return found
+                model.step(token)
+                moved.append(model.account().link_bytes)
+        return moved
 
     counted = totals()
-    monkeypatch.setattr(type(made.phases), "enter", lambda self, phase: Tally())
+    monkeypatch.setattr(type(model.phases), "enter", lambda self, phase: Tally())
     free = totals()
     extra = [(one - two) // moving.link_bytes for one, two in zip(counted, free, strict=True)]
     assert extra == [0, 1, 1, 1, 2, 2], "into place for decode, and back before the next prompt"
 
 
 def test_a_prompt_whose_rows_stay_moves_no_cache():
-    made = decoder(3)
+    model = decoder(3)
     parts = chunks(3, 8, 3)
-    assert made.phases.move_cache(parts, KvCache(3, 22)) == Tally()
-    assert made.phases.move_cache(chunks(3, 8, 1), KvCache(3, 22)).account.link_bytes > 0
+    assert model.phases.move_cache(parts, KvCache(3, 22)) == Tally()
+    assert model.phases.move_cache(chunks(3, 8, 1), KvCache(3, 22)).account.link_bytes > 0
 
 
 # --- schedules of re-placement ---
@@ -161,20 +161,20 @@ def test_a_prompt_whose_rows_stay_moves_no_cache():
 
 def run_redistribution(mesh, axis, source, target, numel=3):
     """Tiles of numbered units before and after."""
-    made = redistribute(mesh, axis, source, target, numel, "fp32")
+    redistribution = redistribute(mesh, axis, source, target, numel, "fp32")
     lines = mesh.length("y" if axis == "x" else "x")
     values = torch.randn(lines, len(source), numel)
-    start = torch.full((*mesh.shape, *(made.buffers["from"].slots, numel)), float("nan"))
-    wanted = torch.full((*mesh.shape, *(made.buffers["to"].slots, numel)), float("nan"))
+    start = torch.full((*mesh.shape, *(redistribution.buffers["from"].slots, numel)), float("nan"))
+    wanted = torch.full((*mesh.shape, *(redistribution.buffers["to"].slots, numel)), float("nan"))
     for tiles, cores in ((start, source), (wanted, target)):
         taken = np.zeros(mesh.length(axis), int)
         for unit, core in enumerate(cores):
             place = (slice(None), core) if axis == "x" else (core, slice(None))
             tiles[(*place, taken[core])] = values[:, unit]
             taken[core] += 1
-    program = TorchExecutor(poison=True).bind(made, {"from": start})
+    program = TorchExecutor(poison=True).bind(redistribution, {"from": start})
     program.run()
-    return made, program.read("to").view(wanted.shape), wanted
+    return redistribution, program.read("to").view(wanted.shape), wanted
 
 
 @pytest.mark.parametrize("axis", ["x", "y"])
@@ -184,44 +184,44 @@ def run_redistribution(mesh, axis, source, target, numel=3):
 def test_redistribution_moves_every_unit(axis, size, before, after):
     side = max(before, after)
     mesh = Mesh(side, 2) if axis == "y" else Mesh(2, side)
-    made, got, wanted = run_redistribution(mesh, axis, blocks_of(size, before), blocks_of(size, after))
+    redistribution, got, wanted = run_redistribution(mesh, axis, blocks_of(size, before), blocks_of(size, after))
     assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
     largest = max(-(-size // before), -(-size // after))
-    assert len(made.rounds) <= 2 * largest
+    assert len(redistribution.rounds) <= 2 * largest
 
 
 def test_redistribution_costs_the_way_of_each_unit():
     source, target = np.array([0, 0, 1]), np.array([0, 2, 2])
-    made, _, _ = run_redistribution(Mesh(2, 3), "x", source, target)
+    redistribution, _, _ = run_redistribution(Mesh(2, 3), "x", source, target)
     # on each of two lines one unit goes two hops and one goes one, of 12 B
-    assert account(made).link_bytes == 2 * 12 * (2 + 1)
+    assert account(redistribution).link_bytes == 2 * 12 * (2 + 1)
 
 
 def blocks(mesh, other, device="wse2", dtype="fp32"):
-    one = Block(CONFIG, as_mesh(mesh, device), dtype, entries=9)
-    return one, replace(one, mesh=as_mesh(other, device).square())
+    decode = Block(CONFIG, as_mesh(mesh, device), dtype, entries=9)
+    return decode, replace(decode, mesh=as_mesh(other, device).square())
 
 
 def test_on_one_square_mesh_only_turning_and_skewing_cost():
-    one, two = blocks(3, 3)
-    assert moves.matrix("bqkv", one, two) == ()
-    (turned,) = moves.matrix("norm", one, two)
+    decode, prefill = blocks(3, 3)
+    assert moves.matrix("bqkv", decode, prefill) == ()
+    (turned,) = moves.matrix("norm", decode, prefill)
     # of the tiles off the diagonal, 8 elements of 4 B each, two go two hops down and two across, four one and one
     assert turned.account.link_bytes == 8 * 4 * (2 * (2 + 2) + 4 * (1 + 1))
-    skewed, both = moves.matrix("wqkv", one, two), moves.matrix("wo", one, two)
+    skewed, both = moves.matrix("wqkv", decode, prefill), moves.matrix("wo", decode, prefill)
     assert len(skewed) == 1 and len(both) == 2
     assert skewed[0].account.link_bytes > 0 and both[0].account.link_bytes > 0
 
 
 @pytest.mark.parametrize(("mesh", "other"), [("2x3", "2x3"), ("3", "5"), ("5", "3"), ("4x2", "3")])
 def test_on_another_grid_every_matrix_moves(mesh, other):
-    one, two = blocks(mesh, other)
+    decode, prefill = blocks(mesh, other)
     for name in ("wqkv", "wo", "wgu", "wdown"):
-        plain = len(moves.matrix(name, *blocks(two.mesh.shape[0], two.mesh.shape[0])))
-        steps = moves.matrix(name, one, two)
+        plain = len(moves.matrix(name, *blocks(prefill.mesh.shape[0], prefill.mesh.shape[0])))
+        steps = moves.matrix(name, decode, prefill)
         assert len(steps) == plain + 2
         assert all(step.account.link_bytes > 0 for step in steps[-1:])
-    moved = sum((step for name in ("wqkv", "wgu") for step in moves.matrix(name, one, two)[:2]), Tally())
+    moved = sum((step for name in ("wqkv", "wgu") for step in moves.matrix(name, decode, prefill)[:2]), Tally())
     # a rectangle folded to its lcm grid keeps what only changes its logical core where it is
     assert (moved.account.link_bytes > 0) == (mesh != other)
 
@@ -234,35 +234,35 @@ def test_a_matrix_too_large_for_a_core_goes_in_slices():
     assert sliced.rounds > wide.rounds and wide.link_bytes <= sliced.link_bytes < 1.1 * wide.link_bytes
 
 
-def filled(made: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tiles that prefill is given, its bias among them."""
     memory = {name: torch.full_like(tile.flatten(2), float("nan")) for name, tile in like.items() if name != "bqkv"}
-    bias = made.phases.fill(layer, kind, memory)
+    bias = model.phases.fill(layer, kind, memory)
     assert (bias is not None) == (kind == "attention")
     return {name: tile.view_as(like[name]) for name, tile in memory.items()} | {"bqkv": bias}
 
 
 @pytest.mark.parametrize("mesh", ["1", "3", "4"])
 def test_tiles_for_prefill_are_those_of_decode_moved(mesh):
-    made = decoder(mesh)
+    model = decoder(mesh)
     for kind in KINDS:
-        cut = layer_tiles(weights(), 1, made.placement.prefill, kind, "prefill")
-        moved = filled(made, 1, kind, cut)
+        cut = layer_tiles(weights(), 1, model.placement.prefill, kind, "prefill")
+        moved = filled(model, 1, kind, cut)
         assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())
 
 
 @pytest.mark.parametrize(("mesh", "name"), [("3", "wqkv"), ("4", "wo"), ("3", "wdown")])
 def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
     """The transposition and the skew, run as schedules, give the tiles that prefill is given."""
-    made = decoder(mesh)
+    model = decoder(mesh)
     kind = "ffn" if name == "wdown" else "attention"
-    tiles = made.weights.layers[0][kind][name]
-    numel, on = tiles[0, 0].numel(), made.placement.prefill.mesh
-    steps = [moves.skewed_schedule(on, numel, "fp32")]
+    tiles = model.weights.layers[0][kind][name]
+    numel, square = tiles[0, 0].numel(), model.placement.prefill.mesh
+    steps = [moves.skewed_schedule(square, numel, "fp32")]
     if name in ("wo", "wdown"):
-        steps.insert(0, moves.turned_schedule(on, numel, "fp32"))
-    for one in steps:
-        program = TorchExecutor(poison=True).bind(one, {"w": tiles})
+        steps.insert(0, moves.turned_schedule(square, numel, "fp32"))
+    for step in steps:
+        program = TorchExecutor(poison=True).bind(step, {"w": tiles})
         program.run()
-        tiles = program.read("t" if "t" in one.buffers else "w").view(tiles.shape)
-    assert torch.equal(tiles, filled(made, 0, kind, {name: tiles})[name])
+        tiles = program.read("t" if "t" in step.buffers else "w").view(tiles.shape)
+    assert torch.equal(tiles, filled(model, 0, kind, {name: tiles})[name])

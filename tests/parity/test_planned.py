@@ -29,7 +29,7 @@ def weights() -> dict[str, torch.Tensor]:
     return {name: torch.randn(shape, generator=generator) * 0.3 for name, shape in param_shapes(CONFIG).items()}
 
 
-def made(**options) -> WaferForCausalLM:
+def placed(**options) -> WaferForCausalLM:
     return WaferForCausalLM(CONFIG, weights(), **({"device": SMALL} | LENGTHS | options))
 
 
@@ -46,50 +46,50 @@ def seconds(decode: int, prefill: int) -> float:
 
 
 def test_the_fastest_meshes_that_hold_the_model():
-    found = {}
+    plans = {}
     for decode, prefill in product(range(1, 12), repeat=2):
         try:
-            made(mesh=decode, prefill_mesh=prefill)
+            placed(mesh=decode, prefill_mesh=prefill)
         except WaferError:
             continue
-        found[decode, prefill] = seconds(decode, prefill)
-    fastest = min(found, key=lambda pair: found[pair])
+        plans[decode, prefill] = seconds(decode, prefill)
+    fastest = min(plans, key=lambda pair: plans[pair])
     everything = {pair: seconds(*pair) for pair in product(range(4, 12), repeat=2)}
-    assert min(everything, key=lambda pair: everything[pair]) not in found, "SRAM decides here, not the estimate alone"
-    assert sides(made()) == fastest
+    assert min(everything, key=lambda pair: everything[pair]) not in plans, "SRAM decides here, not the estimate alone"
+    assert sides(placed()) == fastest
 
 
 def test_a_planned_model_is_the_model_on_those_meshes():
-    planned = made()
+    planned = placed()
     decode, prefill = sides(planned)
     trees = {"groups": planned.placement.decode.groups, "prefill_groups": planned.placement.prefill.groups}
-    same = made(mesh=decode, prefill_mesh=prefill, **trees)
+    same = placed(mesh=decode, prefill_mesh=prefill, **trees)
     for model in (planned, same):
         model.prefill(TOKENS[:14])
     assert torch.equal(planned.step(TOKENS[14]), same.step(TOKENS[14]))
     assert planned.account() == same.account()
-    wide = made(mesh=2, device="wormhole")
+    wide = placed(mesh=2, device="wormhole")
     planned.reset()
     assert list(planned.generate(TOKENS[:9], 8)) == list(wide.generate(TOKENS[:9], 8))
 
 
 def test_what_the_user_gives_stands():
-    assert sides(made(prefill_mesh=5))[1] == 5
-    model = made(groups=(2,), prefill_groups=(1,))
+    assert sides(placed(prefill_mesh=5))[1] == 5
+    model = placed(groups=(2,), prefill_groups=(1,))
     assert (model.placement.decode.groups, model.placement.prefill.groups) == ((2,), (1,))
-    assert made(mesh=8).block.groups is None, "about the root of 8"
-    chains, trees = made(mesh=8, groups=()), made(mesh=8)
-    for one in (chains, trees):
-        one.prefill(TOKENS[:5])
-        one.step(3)
+    assert placed(mesh=8).block.groups is None, "about the root of 8"
+    chains, trees = placed(mesh=8, groups=()), placed(mesh=8)
+    for model in (chains, trees):
+        model.prefill(TOKENS[:5])
+        model.step(3)
     assert chains.account().rounds > trees.account().rounds, "one level takes more stages"
     mine = Mesh(3, 4, replace(SMALL, name="mine", sram_bytes=2**20))
-    assert made(mesh=mine, device=None).block.mesh == mine, "a Mesh keeps its device"
+    assert placed(mesh=mine, device=None).block.mesh == mine, "a Mesh keeps its device"
 
 
 def test_planned_trees_are_the_fastest_on_their_lines():
     """Groups of an all-reduce of one word, by trying all."""
-    placement = made(prefill_mesh=5).placement
+    placement = placed(prefill_mesh=5).placement
     for block in (placement.decode, placement.prefill):
         length = block.mesh.rows
         cycles = {
@@ -115,13 +115,13 @@ def test_planned_trees_are_the_fastest_on_their_lines():
 )
 def test_nothing_to_plan(device, error, message):
     with pytest.raises(error, match=message):
-        made(device=device)
+        placed(device=device)
 
 
 def test_decode_fits_but_no_prefill():
     message = "no mesh that was tried on small holds tiny.*prefill attention on mesh 2x2: core .* over the 6,144 B"
     with pytest.raises(MeshError, match=message):
-        made(device=replace(SMALL, sram_bytes=6 * 1024), prefill_mesh=2)
+        placed(device=replace(SMALL, sram_bytes=6 * 1024), prefill_mesh=2)
 
 
 def test_a_prompt_that_only_fits_in_chunks_has_a_place():
@@ -154,33 +154,33 @@ def test_a_prompt_that_only_fits_in_chunks_has_a_place():
 @pytest.mark.parametrize("mesh", [None, 4])
 def test_what_has_nothing_to_do_with_meshes_says_so(mesh, options, error, message):
     with pytest.raises(error, match=message):
-        made(mesh=mesh, **options)
+        placed(mesh=mesh, **options)
 
 
 def test_where_a_mesh_was_does_not_matter():
     """A model is placed from the corner; a folded mesh is the one that it was folded from."""
     few = replace(SMALL, rows=4, cols=4, sram_bytes=2**20)
     for mesh in (Mesh(2, 2, few), Mesh(2, 2, few, origin=(1, 2))):
-        model = made(mesh=mesh, prefill_mesh=Mesh(2, 2, few, origin=(2, 0)), device=None)
+        model = placed(mesh=mesh, prefill_mesh=Mesh(2, 2, few, origin=(2, 0)), device=None)
         assert len(model.regions) == 1 and model.placement.prefill_regions is model.placement.regions
-    assert made(mesh=Mesh(2, 4, few).square(), device=None).block.mesh == Mesh(2, 4, few)
+    assert placed(mesh=Mesh(2, 4, few).square(), device=None).block.mesh == Mesh(2, 4, few)
 
 
 def test_a_head_that_no_multiple_of_the_mesh_holds():
-    tall, on = replace(CONFIG, vocab_size=8000), replace(SMALL, sram_bytes=12 * 1024)
+    tall, device = replace(CONFIG, vocab_size=8000), replace(SMALL, sram_bytes=12 * 1024)
     with pytest.raises(
         MeshError, match="does not fit small: no multiple of mesh 4x4 there holds its head; .* mesh 8x8"
     ):
-        WaferForCausalLM.from_config(tall, mesh=4, device=on, **LENGTHS)
+        WaferForCausalLM.from_config(tall, mesh=4, device=device, **LENGTHS)
     less = replace(CONFIG, vocab_size=4000)
-    model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, on, origin=(6, 7)), **LENGTHS)
+    model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, device, origin=(6, 7)), **LENGTHS)
     assert str(model.placement.head.mesh) == "8x8", "wherever the mesh was"
 
 
 def test_the_smallest_mesh_that_fits_shares_the_cache_out_anew():
     with pytest.raises(SramError, match=r"the smallest mesh of these proportions that fits is (\d+)x\1") as caught:
-        made(mesh=3, device="wse2", max_length=20_000, max_prompt=4)
+        placed(mesh=3, device="wse2", max_length=20_000, max_prompt=4)
     side = int(str(caught.value).rpartition("x")[2])
-    assert made(mesh=side, device="wse2", max_length=20_000, max_prompt=4).block.mesh.rows == side
+    assert placed(mesh=side, device="wse2", max_length=20_000, max_prompt=4).block.mesh.rows == side
     with pytest.raises(SramError):
-        made(mesh=side - 1, device="wse2", max_length=20_000, max_prompt=4)
+        placed(mesh=side - 1, device="wse2", max_length=20_000, max_prompt=4)

@@ -47,8 +47,8 @@ def wafer(folder, **options) -> WaferForCausalLM:
 @pytest.mark.parametrize(("count", "length"), [(2, 2), (9, 4), (10, 4), (11, 4), (60, 64), (5, 2)])
 def test_windows_judge_every_token_but_the_first_once(count, length):
     cut = windows(range(count), length)
-    assert [token for one in cut for token in one[1:]] == list(range(1, count))
-    assert all(2 <= len(one) <= length for one in cut)
+    assert [token for part in cut for token in part[1:]] == list(range(1, count))
+    assert all(2 <= len(part) <= length for part in cut)
 
 
 def test_windows_of_one_judge_nothing():
@@ -61,32 +61,32 @@ def test_windows_of_one_judge_nothing():
 def test_perplexity_is_that_of_transformers(folder, window):
     model = LlamaForCausalLM.from_pretrained(folder)
     wanted = sum(
-        float(model(torch.tensor([one]), labels=torch.tensor([one])).loss) * (len(one) - 1)
-        for one in windows(ids(), window)
+        float(model(torch.tensor([part]), labels=torch.tensor([part])).loss) * (len(part) - 1)
+        for part in windows(ids(), window)
     )
-    found = perplexity(wafer(folder), ids(), window)
-    assert found.tokens == 59 and found.nats == pytest.approx(wanted, rel=1e-5)
-    assert found.perplexity == exp(found.nats / 59) and log(found.perplexity) == pytest.approx(wanted / 59, rel=1e-5)
+    judged = perplexity(wafer(folder), ids(), window)
+    assert judged.tokens == 59 and judged.nats == pytest.approx(wanted, rel=1e-5)
+    assert judged.perplexity == exp(judged.nats / 59) and log(judged.perplexity) == pytest.approx(wanted / 59, rel=1e-5)
 
 
 def test_fp32_differs_from_itself_nowhere(folder):
     model = wafer(folder)
-    found = compare(model, model, ids(), 32)
-    assert (found.largest, found.relative_rms, found.differ, found.first) == (0.0, 0.0, 0, None)
-    assert found.perplexity == found.fp32_perplexity == perplexity(model, ids(), 32).perplexity
+    precision = compare(model, model, ids(), 32)
+    assert (precision.largest, precision.relative_rms, precision.differ, precision.first) == (0.0, 0.0, 0, None)
+    assert precision.perplexity == precision.fp32_perplexity == perplexity(model, ids(), 32).perplexity
 
 
 @pytest.mark.parametrize(("dtype", "accumulate"), [("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "fp32")])
 def test_a_report_says_what_a_look_at_the_logits_says(folder, dtype, accumulate):
     model, judge = wafer(folder, dtype=dtype, accumulate=accumulate), wafer(folder)
-    got, wanted = (one(torch.tensor([ids()[:-1]]))[0].float() for one in (model, judge))
-    found = compare(model, judge, ids(), 64)
-    assert found.largest == float((got - wanted).double().abs().max()) > 0
-    assert found.relative_rms == pytest.approx(float((got - wanted).norm() / wanted.norm()), rel=1e-5)
+    got, wanted = (decoder(torch.tensor([ids()[:-1]]))[0].float() for decoder in (model, judge))
+    precision = compare(model, judge, ids(), 64)
+    assert precision.largest == float((got - wanted).double().abs().max()) > 0
+    assert precision.relative_rms == pytest.approx(float((got - wanted).norm() / wanted.norm()), rel=1e-5)
     other = (got.argmax(-1) != wanted.argmax(-1)).nonzero().flatten().tolist()
-    assert found.differ == len(other) and found.first == (other[0] if other else None)
+    assert precision.differ == len(other) and precision.first == (other[0] if other else None)
     if other:
-        assert (found.wanted, found.got) == (int(wanted[other[0]].argmax()), int(got[other[0]].argmax()))
+        assert (precision.wanted, precision.got) == (int(wanted[other[0]].argmax()), int(got[other[0]].argmax()))
 
 
 def test_fp16_sums_are_worse_than_fp32_sums(folder):
@@ -111,29 +111,31 @@ def options(folder):
 
 def test_perplexity_command(folder, options, capsys):
     code, out, err = run(capsys, "perplexity", *options, "--dtype", "fp32", "--tokens", "40", "--json")
-    made = json.loads(out)
+    record = json.loads(out)
     assert code == 0 and out.count("\n") == 1 and "perplexity" in err
     wanted = perplexity(wafer(folder), ids()[:40], 32)
-    assert (made["perplexity"], made["tokens"]) == (wanted.perplexity, 39)
+    assert (record["perplexity"], record["tokens"]) == (wanted.perplexity, 39)
     assert (
-        made["mesh"] == made["prefill_mesh"] == "3x3" and made["window"] == 32 and 0 < made["sram_peak_bytes"] <= 49_152
+        record["mesh"] == record["prefill_mesh"] == "3x3"
+        and record["window"] == 32
+        and 0 < record["sram_peak_bytes"] <= 49_152
     )
 
 
 def test_precision_command(folder, options, capsys):
     code, out, _ = run(capsys, "precision", *options, "--accumulate", "fp16", "--json")
-    made = json.loads(out)
+    record = json.loads(out)
     wanted = compare(wafer(folder, dtype="fp16", accumulate="fp16"), wafer(folder), ids(), 32)
     assert code == 0 and out.count("\n") == 1
-    assert made["largest"] == wanted.largest and made["relative_rms"] == wanted.relative_rms
-    assert made["tokens"] == 59 and made["accumulate"] == "fp16"
+    assert record["largest"] == wanted.largest and record["relative_rms"] == wanted.relative_rms
+    assert record["tokens"] == 59 and record["accumulate"] == "fp16"
 
 
 def test_precision_on_planned_meshes(options, capsys):
     code, out, _ = run(capsys, "precision", *options, "--mesh", "plan", "--device", "wormhole", "--json")
-    made = json.loads(out)
-    assert code == 0 and 0 < made["relative_rms"] < 0.1
-    assert made["mesh"] != "3x3" and made["device"] == "wormhole"
+    record = json.loads(out)
+    assert code == 0 and 0 < record["relative_rms"] < 0.1
+    assert record["mesh"] != "3x3" and record["device"] == "wormhole"
 
 
 def test_without_json_people_read_stdout(options, capsys):
