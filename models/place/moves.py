@@ -188,17 +188,26 @@ def _sliced(numel: int, build: Callable[[int], Schedule]) -> Tally:
 
 
 def hand_over(source: Mesh, target: Mesh, size: int) -> Tally:
-    """The tally of `size` bytes a core going from a region to another, every core to its counterpart."""
-    hops = sum(abs(here - there) for here, there in zip(source.origin, target.origin, strict=True))
-    cores = min(source.cores, target.cores)
-    if not hops:
-        return Tally()
+    """The tally of `size` bytes a core going from a region to another, every core to its counterpart.
+
+    Along x, then along y. The tiles of a line of cores follow one another over the links in between, so the busiest
+    carries as many as there are cores on the line, or hops. It is priced as circuits are (see `cost.price`).
+    """
     c, words = constants(source.device), -(-size // WORD_BYTES)
-    cycles = c.stage_cycles + words * c.word_cycles + hops * c.hop_cycles  # as a multicast's circuit is priced
-    cost = Cost(
-        cycles, link_cycles=words * c.word_cycles, rounds=1, stages=1, hops=hops, link_bytes=cores * size * hops
+    cores, total = min(source.cores, target.cores), Tally()
+    ways = zip(
+        source.origin, target.origin, (min(source.rows, target.rows), min(source.cols, target.cols)), strict=True
     )
-    return Tally(Account(1, 1, hops, cores, cores * size * hops, size), cost)
+    for here, there, along in ways:
+        hops = abs(here - there)
+        if hops:
+            crowd = min(along, hops)
+            link_cycles = crowd * words * c.word_cycles
+            cycles = c.stage_cycles + max(link_cycles, words * c.word_cycles + hops * c.hop_cycles)
+            link_bytes = cores * size * hops
+            counted = Account(1, 1, hops, cores, link_bytes, crowd * size, crowd * size, crowd)
+            total += Tally(counted, Cost(cycles, 0.0, link_cycles, 1, 1, hops, link_bytes))
+    return total
 
 
 class Phases:

@@ -14,11 +14,13 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import price
+from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.draw.units import label
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import decode
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shapes import MODELS, DecoderShape, shape_of
 
@@ -180,6 +182,17 @@ def test_a_device_made_from_a_preset_keeps_its_constants() -> None:
         (lambda: estimate.gemv(mesh=8, k=8, n=8, algorithm="tree"), MeshError, "choose one of ktree"),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=0), MeshError, "groups = 0 must be at least 1"),
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups=9), MeshError, "8 cores for 9 groups"),
+        (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), MeshError, "groups = '3' must be at least 1"),
+        (
+            lambda: estimate.prefill(model="llama3-8b", mesh="349x353", tokens=128),
+            SramError,
+            "prefill of 128 tokens on mesh 349x353: every core needs .*; no mesh on the device fits",
+        ),
+        (
+            lambda: estimate.prefill(model="qwen2.5-0.5b", mesh="20x30", tokens=16),
+            SramError,
+            "the smallest mesh of these proportions that fits is 30x45",
+        ),
         (lambda: estimate.decode(model="llama3-8b", mesh=40, context=1), SramError, "the largest buffer is wgu"),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096),
@@ -278,3 +291,12 @@ def test_estimating_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("mesh", ["20x60", "40x60", "33x66", "34", "10x70"])
+def test_routes_of_prefill_are_those_of_the_schedule(mesh: str) -> None:
+    on = as_mesh(mesh, replace(device("wse2"), sram_bytes=2**40))
+    block = layers.prefill_block(DecoderShape(2, 2, 1, 1, 1, 2, 0), on, constants(on.device))
+    b = Builder(block.mesh, "prefill attention")
+    prefill.attention(b, replace(block, groups=None), 1, 0)
+    assert layers.total(layers.prefill_steps(block, 1, constants(on.device))).routes == routes(b).colours

@@ -20,7 +20,8 @@ from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.rounds import Round, Schedule, Slot
 from wafer_triton.shapes import shape_of
 
 ROOMY = replace(device("wse2"), sram_bytes=1 << 40)
@@ -211,3 +212,14 @@ def test_random_runs_on_a_line_agree_with_walking_every_message(seed):
     assert moved.link_bytes == 4 * sum(loads.values())
     assert account(b.build()).link_bytes == moved.link_bytes
     assert max(counted.hops for counted in per_round(b.build())) <= moved.hops
+
+
+def test_a_whole_buffer_counts_whole():
+    """All slots as one tile put on the links what one slot of their size does."""
+    found = []
+    for tile, slots, whole in ((96, 1, False), (32, 3, True)):
+        b = Builder(Mesh(5, 5, ROOMY), "sums")
+        b.buffer("a", (tile,), "fp32", "resident", slots)
+        all_reduce(b, Slot("a", None) if whole else "a", "y")
+        found.append((account(b.build()).link_bytes, price(b.build()).cycles, price(b.build()).link_cycles))
+    assert found[0] == found[1]

@@ -190,3 +190,9 @@ def test_a_maximum_keeps_nan():
 def test_a_root_off_the_line(root):
     with pytest.raises(MeshError, match=f"root {root} is off the line"):
         ktree(5, (), root)
+
+
+@pytest.mark.parametrize("roots", [[0, 1], [0, 1, 2, 3], [[0, 1, 2]], [0.5, 1.5, 2.5]], ids=str)
+def test_roots_are_one_whole_number_for_each_line(roots):
+    with pytest.raises(MeshError, match="are not one whole number for each of 3 lines"):
+        reduce(line(5, 3), "acc", "x", root=roots)

@@ -1,5 +1,6 @@
 import re
 from dataclasses import dataclass, replace
+from math import gcd
 
 import pytest
 import torch
@@ -105,14 +106,16 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_mesh_that_is_named_fits_and_one_row_less_does_not(case):
+def test_the_mesh_that_is_named_fits_and_the_next_smaller_of_its_proportions_does_not(case):
     asked = as_mesh(case.mesh)
     text = case.overflow(asked)
     found = as_mesh(re.search(r"over the 49,152 B of SRAM on wse2: .*; the smallest mesh .* fits is (\S+)$", text)[1])
     assert found.cols == found.rows * asked.cols // asked.rows, "not of these proportions"
     case.run(found)
     assert found.rows > asked.rows
-    case.overflow(Mesh(found.rows - 1, (found.rows - 1) * asked.cols // asked.rows))
+    times, rest = divmod(found.rows, asked.rows // gcd(asked.rows, asked.cols))
+    assert rest == 0
+    case.overflow(Mesh(found.rows // times * (times - 1), found.cols // times * (times - 1)))
 
 
 def test_every_buffer_is_named_with_its_bytes():

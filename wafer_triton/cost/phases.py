@@ -73,6 +73,7 @@ class Sketch(Builder):
         super().__init__(mesh, name, family)
         # the rounds of a second turn, from and to, and how many turns are left out
         self.loops: list[tuple[int, int, int]] = []
+        self._turns = 0  # reductions with a root for each line so far: a line takes both of theirs in turn
 
     def repeat(self, times: int, turn: Callable[[int], None]) -> None:
         ends = []
@@ -83,7 +84,8 @@ class Sketch(Builder):
             self.loops.append((ends[0], ends[1], times - 3))
 
     def roots(self, place: Index) -> Index:
-        return np.where(np.arange(len(place)) % 2, place.max(), place.min())
+        self._turns += 1
+        return np.where((np.arange(len(place)) + self._turns) % 2, place.max(), place.min())
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:
