@@ -115,6 +115,7 @@ def test_rounds_are_the_depth_of_the_closed_forms(algorithm, rounds, side):
     assert made.stages == rounds(side) + (algorithm != "ring")
 
 
+@pytest.mark.slow
 def test_gemm_verdicts_letter_by_letter():
     rows = {row.algorithm: row for row in compare_gemm(256, 1792, 1792, 1792, values=False)}
     verdicts = {name: "".join(letter for letter, kept in row.verdict.items() if kept) for name, row in rows.items()}

@@ -13,6 +13,8 @@ from wafer_triton.models.checkpoint.text import tokenizer_of
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 16,

@@ -293,6 +293,7 @@ def test_estimating_needs_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["20x60", "40x60", "33x66", "34", "10x70"])
 def test_routes_of_prefill_are_those_of_the_schedule(mesh: str) -> None:
     on = as_mesh(mesh, replace(device("wse2"), sram_bytes=2**40))

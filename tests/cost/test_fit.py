@@ -17,6 +17,7 @@ def fitted() -> tuple[dict[str, Constants], list[fit.Fitted]]:
     return fit.fit()
 
 
+@pytest.mark.slow
 def test_the_committed_constants_are_the_fitted_ones(fitted: tuple[dict[str, Constants], list[fit.Fitted]]) -> None:
     found, results = fitted
     for name, c in found.items():

@@ -10,6 +10,8 @@ import pytest
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.calibrate import validation
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
 # (mean, worst) relative error of each family; fitted without a group, the group's errors are at most twice that
 BOUNDS = {

@@ -25,6 +25,7 @@ def test_a_layer_of_smollm2_keeps_all_letters_on_16_x_16_cores():
     assert all(one.ok for one in found.values())
 
 
+@pytest.mark.slow
 def test_each_letter_can_be_lost():
     assert not operations(96)["decode", "scores"].verdict["P"]  # 32 rotary pairs on 96 columns
     assert not operations(32, tokens=1)["prefill", "scores"].verdict["L"]  # GEMM-T reduces in every round

@@ -101,6 +101,7 @@ def test_an_example_parses_and_shows_something(line):
     assert dict(BLOCK.findall(text()))[line].strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", examples(but=TIMED + FITTED))
 def test_an_example_prints_what_is_shown(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

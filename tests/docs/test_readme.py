@@ -86,6 +86,7 @@ def test_python_prints_what_is_shown(block, shown):
     assert printed_by(execute, block) == shown, "run python tests/docs/test_readme.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "shown"), CONSOLE.findall(PAGES["README.md"]))
 def test_a_command_prints_what_is_shown(line, shown):
     assert shown.count("\n") >= 5

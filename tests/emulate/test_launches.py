@@ -14,6 +14,8 @@ from wafer_triton.schedule.gemm import align_both, meshgemm
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule, Slot
 
+pytestmark = pytest.mark.slow
+
 
 def first_run(schedule: Schedule):
     start = next(at for at, round_ in enumerate(schedule.rounds) if any(op.op == "gemm" for op in round_.locals))

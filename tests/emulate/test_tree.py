@@ -61,6 +61,7 @@ def test_tree_refuses_another_operation():
         run_tree(memory(torch.zeros(7, 1)), 1, op="mean")
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize(("m", "accumulate"), [(1, "fp32"), (6, "fp32"), (2, "fp16")])
 def test_mesh_gemv_is_one_launch(dtype, m, accumulate):

@@ -69,6 +69,7 @@ def test_unknown_kernel_is_refused_with_the_way_out():
         find("conv")
 
 
+@pytest.mark.slow
 @dtypes
 @pytest.mark.parametrize("case", [*GEMMS, *EXACT], ids=str)
 def test_integers_are_exact(case, dtype):

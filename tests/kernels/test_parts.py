@@ -105,6 +105,7 @@ def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
     return b.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(5, 4), (3, 3), (4, 6)])
 @pytest.mark.parametrize(
     "kind", ["what a broadcast left is reduced", "what was shifted is reduced", "what was shifted makes room"]

@@ -18,6 +18,8 @@ from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.rotary import RopeScaling
 
+pytestmark = pytest.mark.slow
+
 CONFIG = DecoderConfig(
     hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
     vocab_size=31, max_position_embeddings=64, tie_word_embeddings=True,

@@ -27,6 +27,7 @@ def close(got, reference):
     assert (got.double() - reference).abs().max() <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", gemm.ALGORITHMS)
 @given(m=sizes, k=sizes, n=sizes, rows=sides, cols=sides, transposed=st.booleans())
 def test_products_on_the_torch_executor(algorithm, m, k, n, rows, cols, transposed):

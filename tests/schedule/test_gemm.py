@@ -146,6 +146,7 @@ def plain(op: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 both = pytest.mark.parametrize("op", ["mesh_gemm", "mesh_gemm_t"])
 
 
+@pytest.mark.slow
 @both
 @exchanges
 @pytest.mark.parametrize("mesh", MESHES)

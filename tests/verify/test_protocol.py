@@ -222,6 +222,7 @@ def test_compute_shift_needs_all_cores_on_the_gpu_at_once():
     assert found is not None and found.verdict == "deadlock"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", (5, 6, 8))
 def test_on_a_two_hop_ring_a_window_of_programs_is_enough_for_some_rounds(size):
     """As many as `rounds_at_once` says are free of faults in every interleaving, and one more can deadlock."""
