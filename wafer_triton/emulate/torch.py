@@ -309,7 +309,7 @@ def _select(index: Index | None, device: str) -> Select:
     steps = np.diff(index)
     if (steps == steps[0]).all() and steps[0] > 0:
         return slice(int(index[0]), int(index[-1]) + 1, int(steps[0]))
-    return torch.tensor(index, device=device)
+    return torch.from_numpy(index.copy()).to(device)  # schedules share index arrays, which are not to be written
 
 
 def _area(where: Cores | None) -> tuple[slice, slice] | None:
