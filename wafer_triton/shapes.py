@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -265,8 +265,3 @@ def of_sizes(hidden_size: int, intermediate_size: int, heads: int, kv_heads: int
     if hidden_size % heads:
         raise ConfigError(f"{name}: hidden_size = {hidden_size} is not a multiple of num_attention_heads = {heads}")
     return DecoderShape(hidden_size, intermediate_size, layers, heads, kv_heads, hidden_size // heads, 0, name=name)
-
-
-def with_layers(shape: DecoderShape, layers: int) -> DecoderShape:
-    """The same decoder with another number of layers."""
-    return replace(shape, num_hidden_layers=layers)
