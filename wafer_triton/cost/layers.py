@@ -126,7 +126,9 @@ def _routes_of(
     entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
     shape = DecoderShape(2, 2, 1, 1, 1, 2, 2, qk_norm=qk_norm)
     block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch)
-    return colours(sketched(part, block, *args))
+    b = Builder(mesh, part.title, part.family)
+    part(b, block, *args)
+    return colours(b)
 
 
 def _weights(block: Block) -> dict[str, int]:

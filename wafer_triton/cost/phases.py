@@ -62,18 +62,22 @@ class Phase:
     hidden: bool = False  # a stream that flows beside the next product: its words are counted there
 
 
+_STAGES = 2  # of a stream in a sketch
+
+
 class Sketch(Builder):
     """A builder for pricing alone: it leaves out what costs the same again. It is never run.
 
-    Of turns that are alike but for which line does what it adds three. Where every line has a root of its own, it uses
-    the first and the last root for all lines: the path is still the longest, and the words on links are the same.
+    Of turns that are alike but for which line does what it adds three, of stages that are alike two. Where every line
+    has a root of its own, it uses the first and the last root for all lines: the path is still the longest, and the
+    words on links are the same.
     """
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
         super().__init__(mesh, name, family)
         # the rounds of a second turn, from and to, and how many turns are left out
         self.loops: list[tuple[int, int, int]] = []
-        self._turns = 0  # reductions with a root for each line so far: a line takes both of theirs in turn
+        self.left_out: dict[int, int] = {}  # stages left out of a stream, by the number of its first round
 
     def repeat(self, times: int, turn: Callable[[int], None]) -> None:
         ends = []
@@ -84,8 +88,13 @@ class Sketch(Builder):
             self.loops.append((ends[0], ends[1], times - 3))
 
     def roots(self, place: Index) -> Index:
-        self._turns += 1
-        return np.where((np.arange(len(place)) + self._turns) % 2, place.max(), place.min())
+        return np.where(np.arange(len(place)) % 2, place.max(), place.min())
+
+    def stages(self, count: int) -> int:
+        if count <= _STAGES or self.mesh.fold != (1, 1):  # where cores fold, a stage may cross no link
+            return count
+        self.left_out[len(self.rounds)] = count - _STAGES
+        return _STAGES
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:
@@ -106,6 +115,11 @@ def phases(schedule: Schedule | Builder) -> list[Phase]:
             if len(run) == 1:
                 single[id(run[0])] = phase
         whole.append(phase)
+    starts = [0, *accumulate(map(len, cut))]
+    left_out = schedule.left_out if isinstance(schedule, Sketch) else {}
+    for number, start in enumerate(starts):
+        if start in left_out:
+            whole[number] = _stretched(whole[number], left_out[start])
     for number, phase in enumerate(whole):
         beside = _product_beside(cut, whole, number) if phase.kind == "stream" else None
         if beside is not None:
@@ -114,11 +128,22 @@ def phases(schedule: Schedule | Builder) -> list[Phase]:
             whole[number] = replace(phase, hidden=True)
     counts = Counter(whole)
     if isinstance(schedule, Sketch) and schedule.loops:
-        starts = [0, *accumulate(map(len, cut))]
         for first, end, repeats in schedule.loops:
             for number in range(bisect_left(starts, first), bisect_left(starts, end)):
                 counts[whole[number]] += repeats
     return [replace(phase, times=times) for phase, times in counts.items()]
+
+
+def _stretched(stream: Phase, stages: int) -> Phase:
+    """The phase of a stream with so many more stages, each as its own are: all links carry the same words."""
+    hops, link_bytes = stream.hops // stream.stages, stream.link_bytes // stream.stages
+    return replace(
+        stream,
+        rounds=stream.rounds + stages,
+        stages=stream.stages + stages,
+        hops=stream.hops + stages * hops,
+        link_bytes=stream.link_bytes + stages * link_bytes,
+    )
 
 
 def _product_beside(cut: list[list[Round]], whole: list[Phase], number: int) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from math import ceil
+from operator import add, attrgetter
 from weakref import WeakKeyDictionary
 
 from wafer_triton.cost.constants import Constants, constants
@@ -21,8 +22,6 @@ from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
-
-_LARGER = ("routes", "sram_peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -47,19 +46,15 @@ class Cost:
         return self.cycles - self.compute_cycles
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            *(
-                max(getattr(self, entry.name), getattr(other, entry.name))
-                if entry.name in _LARGER
-                else getattr(self, entry.name) + getattr(other, entry.name)
-                for entry in fields(self)
-            )
-        )
+        return Cost(*map(add, _summed(self), _summed(other)), *map(max, _larger(self), _larger(other)))
 
     def __mul__(self, times: int) -> Cost:
-        return Cost(
-            *(getattr(self, entry.name) * (1 if entry.name in _LARGER else times) for entry in fields(self)),
-        )
+        return Cost(*(number * times for number in _summed(self)), *_larger(self))
+
+
+# a plan adds tens of thousands of costs, so their numbers are fetched at once
+_larger = attrgetter("routes", "sram_peak_bytes")
+_summed = attrgetter(*[entry.name for entry in fields(Cost)][:-2])
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:

@@ -110,6 +110,8 @@ class Moves:
     @cached_property
     def crossings(self) -> int:
         """Links that the tiles of all lines cross, each counted as often as it is crossed."""
+        if self.send.shape[1] == 1:  # no multicast
+            return int(self.distances[self.send >= 0].sum())
         return int((self.spans.high - self.spans.low).sum())
 
     @cached_property

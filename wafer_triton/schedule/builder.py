@@ -91,6 +91,13 @@ class Builder:
         """The root of every line of a reduction; a builder for pricing may put a few roots in place of all."""
         return place
 
+    def stages(self, count: int) -> int:
+        """How many of `count` stages to add, each of which takes the data of the one before a hop further.
+
+        A builder for pricing may add a few that stand for all.
+        """
+        return count
+
     def build(self, draft: bool = False) -> Schedule:
         """The finished schedule; a draft is not checked, so that `wafer_triton.verify.faults` can read a faulty one.
 

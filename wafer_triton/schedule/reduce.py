@@ -54,8 +54,8 @@ def ktree(
     a group of g cores is its core g // 2, or with `ends` its last core. A given `root` of the tree is the root of its
     groups as well. Raises MeshError when a level has more groups than cores, or none, or when the root is off the line.
     """
-    if root is not None and not 0 <= root < size:
-        raise MeshError(f"K-tree over {size} cores: root {root} is off the line")
+    if root is not None:
+        _check_root(size, root)
     points = np.arange(size)
     stages: list[Stage] = []
     for number, count in enumerate((*groups, 1)):
@@ -76,6 +76,11 @@ def ktree(
             stages.append((up, down))
         points = np.array(roots)
     return tuple(stages), int(points[0])
+
+
+def _check_root(size: int, root: int) -> None:
+    if not 0 <= root < size:
+        raise MeshError(f"K-tree over {size} cores: root {root} is off the line")
 
 
 def two_level(size: int) -> tuple[Index, Index, Index]:
@@ -168,7 +173,10 @@ def reduce(
         if algorithm != "ktree" or groups:
             raise MeshError(f"{b.name}: roots that differ from line to line are reached by chains, without groups")
         place = root
-        stages = _chains(b.mesh.length(axis), place.tobytes())
+        size = b.mesh.length(axis)
+        # towards the ends of lines all stages are alike
+        count = b.stages(size - 1) if {*place.tolist()} <= {0, size - 1} else size - 1
+        stages = _chains(size, place.tobytes(), count)
     else:
         own = None if root is None else int(np.asarray(root))
         stages, place = _arrays(b.mesh.length(axis), algorithm, groups, own)
@@ -270,14 +278,19 @@ ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
 @lru_cache(maxsize=2048)
-def _chains(size: int, roots: bytes) -> Stages:
-    """The stages of chains from both ends of every line to its root; a stage skips the lines whose chain has ended."""
+def _chains(size: int, roots: bytes, count: int) -> Stages:
+    """The first `count` stages of chains from both ends of every line to its root.
+
+    A stage skips the lines whose chain has ended.
+    """
     place = np.frombuffer(roots, np.int64)
-    for root in (place.min(), place.max()):
-        tree(size, "ktree", (), int(root))  # raises for a root off the line
+    for root in (int(place.min()), int(place.max())):
+        _check_root(size, root)
+    ended = {0, *place.tolist(), *(size - 1 - place).tolist()}  # the stages at which a chain has ended
     stages = []
-    for step in range(int(np.maximum(place, size - 1 - place).max())):
-        up, down = np.flatnonzero(step < place), np.flatnonzero(size - 1 - step > place)
+    for step in range(min(count, int(np.maximum(place, size - 1 - place).max()))):
+        if step in ended:
+            up, down = np.flatnonzero(step < place), np.flatnonzero(size - 1 - step > place)
         ways = ((_point(step), _point(step + 1), up), (_point(size - 1 - step), _point(size - 2 - step), down))
         stages.append(tuple(way if way[2].size else _NONE for way in ways))
     return Stages(tuple(stages))
