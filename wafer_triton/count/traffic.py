@@ -120,6 +120,24 @@ class Moves:
         return self.spans.loads(len(self.send), int(self.home[-1]) + 1)
 
 
+@dataclass(frozen=True)
+class _Walk:
+    """The hops of a run, and along each axis the words on its busiest and its mean link and the bytes on all links."""
+
+    hops: int
+    loads: dict[str, tuple[int, float, int]]
+
+    def of(self, sizes: dict[str, int]) -> RunTraffic:
+        """The traffic of tiles of `sizes` bytes along each axis, where those walked had one word."""
+        words = {axis: ceil(size / WORD_BYTES) for axis, size in sizes.items()}
+        return RunTraffic(
+            self.hops,
+            max((self.loads[axis][0] * words[axis] for axis in sizes), default=0),
+            max((self.loads[axis][1] * words[axis] for axis in sizes), default=0.0),
+            sum(self.loads[axis][2] * sizes[axis] // WORD_BYTES for axis in sizes),
+        )
+
+
 class Traffic:
     """Walks the exchanges of a schedule, built or not; moves that lines or exchanges share are walked once."""
 
@@ -151,41 +169,41 @@ class Traffic:
     def run(self, run: Sequence[Round]) -> RunTraffic:
         """The traffic of a run.
 
-        Where all its tiles are equally large it is in proportion to them, so it is walked once for words of one tile.
+        Where all tiles that move along an axis are equally large, its loads are in proportion to them, so the run is
+        walked once for tiles of one word.
         """
         exchanges = list(_exchanges(run))
-        sizes = {self.buffers[exchange.src.buffer].slot_bytes(exchange.src) for exchange in exchanges}
-        if len(sizes) != 1:
-            return self._walked(run, sizes=None)
+        sizes: dict[str, set[int]] = {}
+        for exchange in exchanges:
+            sizes.setdefault(exchange.axis, set()).add(self.buffers[exchange.src.buffer].slot_bytes(exchange.src))
+        if any(len(size) > 1 for size in sizes.values()):
+            return self._walked(run, unit=False).of(dict.fromkeys(sizes, WORD_BYTES))
         ends = ((exchange.axis, id(exchange.send), id(exchange.recv), id(exchange.lines)) for exchange in exchanges)
         key = (self.mesh.shape, self.mesh.fold, tuple(len(round_.exchanges) for round_ in run), tuple(ends))
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
-            _UNITS[key] = exchanges, self._walked(run, sizes=WORD_BYTES)
-        (size,), unit = sizes, _UNITS[key][1]
-        words = ceil(size / WORD_BYTES)
-        return RunTraffic(
-            unit.hops, unit.busiest_words * words, unit.mean_words * words, unit.link_bytes * size // WORD_BYTES
-        )
+            _UNITS[key] = exchanges, self._walked(run, unit=True)
+        return _UNITS[key][1].of({axis: size for axis, (size,) in sizes.items()})
 
-    def _walked(self, run: Sequence[Round], sizes: int | None) -> RunTraffic:
-        """The traffic of a run, of tiles that all have `sizes` bytes, or as their buffers have them."""
-        moves, link_bytes = self._on_busiest_lines(run), 0
+    def _walked(self, run: Sequence[Round], unit: bool) -> _Walk:
+        """The walk of a run, of tiles as large as their buffers have them or, if `unit`, of one word."""
+        moves = self._on_busiest_lines(run)
         words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
+        link_bytes = dict.fromkeys("xy", 0)
         for exchange in _exchanges(run):
             axis = exchange.axis
-            size = sizes or self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
-            link_bytes += size * self._alike(exchange) * self.moves(exchange).crossings
+            size = WORD_BYTES if unit else self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
+            link_bytes[axis] += size * self._alike(exchange) * self.moves(exchange).crossings
             if id(exchange) in moves:
                 words[axis][moves[id(exchange)]] += ceil(size / WORD_BYTES) * self.folds(axis)[1]
-        loads = [load for axis, lines in words.items() if lines for load in self._loads(axis, lines) if load.any()]
-        return RunTraffic(
-            self._path(run, moves),
-            max((int(load.max()) for load in loads), default=0),
-            max((float(load.sum() / np.count_nonzero(load)) for load in loads), default=0.0),
-            link_bytes,
-        )
+        walked = {}
+        for axis, lines in words.items():
+            loads = [load for load in self._loads(axis, lines) if load.any()] if lines else []
+            busiest = max((int(load.max()) for load in loads), default=0)
+            mean = max((float(load.sum() / np.count_nonzero(load)) for load in loads), default=0.0)
+            walked[axis] = busiest, mean, link_bytes[axis]
+        return _Walk(self._path(run, moves), walked)
 
     def _line(self, axis: str, send: Index, recv: Index) -> Moves:
         """Moves [n] of one line, shared by equal arrays."""
@@ -254,7 +272,7 @@ class Traffic:
 
 
 # Runs of one-word tiles by the identity of their index arrays, which algorithms share, with what keeps that alive.
-_UNITS: dict[tuple[Any, ...], tuple[list[Exchange], RunTraffic]] = {}
+_UNITS: dict[tuple[Any, ...], tuple[list[Exchange], _Walk]] = {}
 _MOST = 4096
 
 
