@@ -6,6 +6,7 @@ from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import Launcher
 from wafer_triton.kernels.elementwise import add, copy, maximum, silu_mul
 from wafer_triton.kernels.gemm import gemm, gemm_t
+from wafer_triton.kernels.lookup import lookup
 from wafer_triton.kernels.norm import rms_scale, sum_squares
 from wafer_triton.kernels.rope import rope
 from wafer_triton.kernels.softmax import exp_sum, normalize, row_max
@@ -23,6 +24,7 @@ KERNELS: dict[str, Launcher] = {
     "exp_sum": exp_sum,
     "normalize": normalize,
     "silu_mul": silu_mul,
+    "lookup": lookup,
 }
 
 

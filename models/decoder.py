@@ -1,7 +1,7 @@
 """A decoder on a virtual wafer: prefill by MeshGEMM and GEMM-T, decode by MeshGEMV, an even KV cache.
 
-Every matrix product runs on a mesh. An untied embedding is a table look-up on the host. In decode the activation moves
-from region to region as it lies, tile by tile. Between the phases weights and cache are re-placed. `account` counts
+Every matrix product runs on a mesh, and so does the look-up of embeddings. In decode the activation moves from region
+to region as it lies, tile by tile. Between the phases weights and cache are re-placed. `account` counts
 both moves, `predicted` prices both.
 """
 
@@ -28,14 +28,14 @@ from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, stream, token_ids, token_rows
-from wafer_triton.models.module import EMBEDDING, PlacedModule
+from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_over
 from wafer_triton.models.place.regions import Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
-from wafer_triton.models.run.head import Head
+from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
 from wafer_triton.schedule.kv_cache import KvCache
 
@@ -93,10 +93,10 @@ class WaferForCausalLM(PlacedModule):
         self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights)
         self.layers = Decode(block, self.executor, weights, progress, self.head)
-        table = None if config.tie_word_embeddings else weights[EMBEDDING].to(torch_dtype(dtype), copy=True)
+        self.embedding = Embedding(self.head, weights)
         self.weights = PlacedWeights(
             block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
-            self.placement.head, self.head.tiles, table,
+            self.placement.head, self.head.tiles, self.embedding.tiles,
         )  # fmt: skip
         self.phases = Phases(self.placement, self.weights)
         self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill)
@@ -199,7 +199,8 @@ class WaferForCausalLM(PlacedModule):
         for number in active:
             self.counts[number] += 1
         layers = self.layers.tally * self.config.num_hidden_layers
-        self._count("decode", layers, self.hand_off, self.head.tally(self.batch), tokens=len(active))
+        ends = self.embedding.tally(self.batch), self.head.tally(self.batch)
+        self._count("decode", layers, self.hand_off, *ends, tokens=len(active))
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -246,13 +247,17 @@ class WaferForCausalLM(PlacedModule):
         for bad in (int(ids.min()), int(ids.max())):
             if not 0 <= bad < self.config.vocab_size:
                 raise ShapeError(f"token {bad} is outside the vocabulary of {self.config.vocab_size}")
-        table = self.weights.embedding
-        return self.head.embed(ids) if table is None else table[ids]
+        return self.embedding.run(ids)
 
     @cached_property
     def hand_off(self) -> Tally:
-        """The activation's way from region to region in one decode step, every core to its counterpart."""
+        """The activation's way from the embedding through all regions in one decode step, core by core.
+
+        Every core sends to its counterpart. In a tied model the embedding lies in the last region, with the head.
+        """
         size, meshes = self.layers.fixed[0].buffers["x"].bytes, [region.mesh for region in self.regions]
+        if self.embedding.tied:
+            meshes = [meshes[-1], *meshes]
         return sum((hand_over(source, target, size) for source, target in pairwise(meshes)), Tally())
 
     def room(self, count: int, prefilled: int) -> None:
@@ -293,7 +298,7 @@ class WaferForCausalLM(PlacedModule):
                 progress,
             )
         self.counts[sequence], self.caches[sequence] = count, cache
-        self._count("prefill", self._prefill.tally(parts), tokens=count)
+        self._count("prefill", self.embedding.tally(count), self._prefill.tally(parts), tokens=count)
         self._count("replacement", self.phases.move_cache(parts, cache))
         return x
 
@@ -313,7 +318,6 @@ class WaferForCausalLM(PlacedModule):
     def _place(self, weights: Weights) -> None:
         self.layers.place(weights)
         self.head.place(weights)
-        if self.weights.embedding is not None:
-            self.weights.embedding.copy_(weights[EMBEDDING])
+        self.embedding.place(weights)
         self.phases.forget()
         self.reset()

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.weights import same
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.place.cuts import PlacedWeights, Weights
-
-EMBEDDING = "model.embed_tokens.weight"
+from wafer_triton.models.place.cuts import EMBEDDING, PlacedWeights, Weights
 
 
 class PlacedModule(nn.Module, ABC):

@@ -136,9 +136,10 @@ class Operation:
 
 
 def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
-    """The operations of one decode layer with a full cache, of the head, and of one prefill layer of `tokens` a row.
+    """The operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
 
-    With `tokens` 0 there is no prefill layer. Raises MeshError when no multiple of the mesh holds the head.
+    A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. Raises MeshError when no multiple of
+    the mesh holds the head.
     """
     mesh = block.mesh
     unbounded = replace(block, mesh=_unbounded(mesh))
@@ -146,6 +147,7 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     square = replace(unbounded, mesh=unbounded.mesh.square())
     phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
         "decode": [(unbounded, *step) for step in decode.layer(unbounded, mesh.rows * block.entries)],
+        "embedding": [(head, decode.embed, (1,))],
         "head": [(head, decode.head, (1,))],
         "prefill": [(square, *step) for step in prefill.layer(tokens)] if tokens else [],
     }

@@ -23,6 +23,7 @@ from wafer_triton.schedule.gemm import align
 Tiles = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
 KINDS = ("attention", "ffn")
+EMBEDDING = "model.embed_tokens.weight"
 PHASES = ("decode", "prefill")
 
 
@@ -45,6 +46,9 @@ class Cut:
         whole = (self.times, *shape) if self.times else shape
         weight = MeshTensor(mesh, tiles, self.pattern, whole, self.sizes).gather()
         return weight[0] if self.times else weight
+
+
+EMBEDDING_CUT = Cut(EMBEDDING, "(x v) (y d) -> d v")
 
 
 def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
@@ -92,10 +96,15 @@ def head_tiles(weights: Weights, block: Block) -> Tiles:
     return {name: cut.tiles(weights[cut.name], block.mesh) for name, cut in head_cuts(block).items()}
 
 
+def embedding_tiles(weights: Weights, block: Block) -> Tiles:
+    """The tiles of an embedding of its own, on the block of the head."""
+    return {"table": EMBEDDING_CUT.tiles(weights[EMBEDDING], block.mesh)}
+
+
 def head_cuts(block: Block) -> dict[str, Cut]:
     """The buffers of the head."""
-    table = "model.embed_tokens.weight" if block.shape.tie_word_embeddings else "lm_head.weight"
-    return {"norm": Cut("model.norm.weight", "(y d)"), "whead": Cut(table, "(x v) (y d) -> d v")}
+    table = EMBEDDING if block.shape.tie_word_embeddings else "lm_head.weight"
+    return {"norm": Cut("model.norm.weight", "(y d)"), "table": Cut(table, EMBEDDING_CUT.pattern)}
 
 
 def skewed(name: str, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
@@ -130,14 +139,13 @@ def sources(mesh: Mesh) -> dict[str, torch.Tensor]:
 class PlacedWeights(Mapping[str, torch.Tensor]):
     """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
 
-    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has those of the head on its own mesh.
-    `embedding` is the table where it is not the head's. All of them are views: what changes there, changes here.
+    `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has those of the head on its own mesh, and
+    `embedding` the embedding's there. All of them are views: what changes there, changes here.
     """
 
     def __init__(
-        self, block: Block, layers: list[dict[str, Tiles]], head_block: Block, head: Tiles,
-        embedding: torch.Tensor | None,
-    ) -> None:  # fmt: skip
+        self, block: Block, layers: list[dict[str, Tiles]], head_block: Block, head: Tiles, embedding: Tiles
+    ) -> None:
         self.block, self.layers, self.head_block, self.head, self.embedding = block, layers, head_block, head, embedding
         self.shapes = param_shapes(block.shape)
 
@@ -149,14 +157,14 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tiles, cut, mesh = self.find(name)
-        return cut.gather(tiles, mesh, self.shapes[name]) if cut else tiles
+        return cut.gather(tiles, mesh, self.shapes[name])
 
-    def find(self, name: str) -> tuple[torch.Tensor, Cut | None, Mesh]:
-        """The tiles of a parameter (a view of its buffer's), its cut and mesh; a table on the host has no cut."""
+    def find(self, name: str) -> tuple[torch.Tensor, Cut, Mesh]:
+        """The tiles of a parameter (a view of its buffer's), its cut and mesh."""
         if name not in self.shapes:
             raise KeyError(name)
-        if name == "model.embed_tokens.weight" and self.embedding is not None:
-            return self.embedding, None, self.block.mesh
+        if name == EMBEDDING:
+            return self.embedding["table"], EMBEDDING_CUT, self.head_block.mesh
         for buffer, cut in head_cuts(self.head_block).items():
             if cut.name == name:
                 return self.head[buffer], cut, self.head_block.mesh

@@ -23,7 +23,7 @@ from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, layer_tiles, sources
-from wafer_triton.models.place.regions import Placement
+from wafer_triton.models.place.regions import ENDS, Placement
 from wafer_triton.models.run.prefill import Chunk
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
@@ -262,6 +262,6 @@ class Phases:
         for region in self.placement.regions:
             held = sum(size for name, size in region.sram_by_buffer.items() if name.startswith("w"))
             for name in region.blocks:
-                if name != "head":  # which stays where it is
+                if name not in ENDS:  # which stay where they are
                     total += hand_over(region.mesh, homes[name].mesh, held // len(region.blocks))
         return total

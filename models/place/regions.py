@@ -17,6 +17,7 @@ from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, Part
 
+ENDS = ("embedding", "head")  # on a mesh of their own, and at rest; a tied model has its embedding in the head
 PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
 
 
@@ -38,6 +39,7 @@ def decode_need(block: Block, kind: str) -> sram.Need:
         "attention": ((d.project,), (d.attend, 0), (d.output,)),
         "ffn": ((d.ffn,),),
         "head": ((d.head, block.batch),),
+        "embedding": ((d.embed, block.batch),),
     }
     return sram.need(_checked(part, block, *args) for part, *args in parts[kind])
 
@@ -137,7 +139,8 @@ class Placement:
     def _overflow(self, tokens: int, past: int) -> str | None:
         """Why so many new and past tokens a row do not fit; None if they do."""
         shared = self.prefill_regions is self.regions
-        mixes = {tuple(name.split()[-1] for name in region.blocks if name != "head") for region in self.prefill_regions}
+        regions = [[name for name in region.blocks if name not in ENDS] for region in self.prefill_regions]
+        mixes = {tuple(name.split()[-1] for name in names) for names in regions}
         try:
             both = {kind: _needs(self.decode, self.prefill, kind, tokens, past) for kind in KINDS}
         except SramError as too_much:
@@ -190,10 +193,11 @@ def _first(fits: Callable[[tuple[int, int]], bool], prefill: Block, count: int) 
 
 
 def _regions(mesh: Mesh, kinds: dict[str, sram.Need], layers: int, head: Block) -> tuple[Region, ...]:
-    limit, needs = mesh.device.sram_bytes, kinds | {"head": decode_need(head, "head")}
+    limit, needs = mesh.device.sram_bytes, kinds | {end: decode_need(head, end) for end in ENDS}
     packed: list[tuple[Mesh, list[str]]] = []
-    for name in [f"layer {layer} {kind}" for layer in range(layers) for kind in KINDS] + ["head"]:
-        own = head.mesh if name == "head" else mesh
+    names = [f"layer {layer} {kind}" for layer in range(layers) for kind in KINDS]
+    for name in [*([] if head.shape.tie_word_embeddings else ["embedding"]), *names, "head"]:
+        own = head.mesh if name in ENDS else mesh
         last = [*packed[-1][1], name] if packed and packed[-1][0] == own else []
         if last and sum(sram.total(needs[block.split()[-1]] for block in last).values()) <= limit:
             packed[-1][1].append(name)

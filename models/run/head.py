@@ -1,74 +1,111 @@
-"""The final norm and the LM head, which are the embedding too where a model ties them."""
+"""The two ends of a model: the embedding, and the final norm with the LM head, whose tables are one in a tied model."""
 
 from __future__ import annotations
-
-from functools import cached_property
 
 import torch
 
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.errors import SramError
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, Weights, head_tiles
+from wafer_triton.models.place.cuts import Tiles, Weights, embedding_tiles, head_tiles
 from wafer_triton.schedule import decode as blocks
-from wafer_triton.schedule.block import Block, schedule
+from wafer_triton.schedule.block import Block, Part, schedule
 
 
-class Head:
-    """The LM head on its own mesh, for as many tokens at once as fit."""
+class End:
+    """A part that runs for some tokens at once beside resident `memory`, on the mesh of the head's block."""
 
-    def __init__(self, block: Block, executor: Executor, weights: Weights) -> None:
-        self.block, self.executor = block, executor
-        step = schedule(blocks.head, block, block.batch)
-        self.memory = {
-            name: executor.store(step, step.buffers[name], tiles) for name, tiles in head_tiles(weights, block).items()
-        }
+    part: Part
+
+    def __init__(self, block: Block, executor: Executor, memory: Tiles) -> None:
+        self.block, self.executor, self.memory = block, executor, memory
         self.programs: dict[int, Program] = {}
 
     @property
+    def most_tokens(self) -> int:
+        """The most tokens that go at once."""
+        return blocks.at_once(self.part, self.block)
+
+    @property
     def tiles(self) -> Tiles:
-        """The final norm and the table, [rows, cols, *tile]."""
-        buffers = schedule(blocks.head, self.block, self.block.batch).buffers
+        """What stays on the cores, [rows, cols, *tile]."""
+        buffers = schedule(self.part, self.block, 1).buffers
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
+
+    def tally(self, tokens: int) -> Tally:
+        """Counts and predicted cost of so many tokens, in batches if need be."""
+        sizes = blocks.batches(self.part, self.block, tokens)
+        return sum((tally(schedule(self.part, self.block, size)) * times for size, times in sizes.items()), Tally())
+
+    def program(self, tokens: int) -> Program:
+        """The program for so many tokens at once."""
+        if tokens not in self.programs:
+            built = schedule(self.part, self.block, tokens)
+            given = [buffer for buffer in built.buffers.values() if buffer.role in ("input", "resident")]
+            space = {b.name: self.executor.allocate(built, b) for b in given if b.name not in self.memory}
+            self.programs[tokens] = self.executor.bind(built, {}, self.memory | space)
+        return self.programs[tokens]
+
+
+class Head(End):
+    """The final norm and the LM head."""
+
+    part = blocks.head
+
+    def __init__(self, block: Block, executor: Executor, weights: Weights) -> None:
+        super().__init__(block, executor, _stored(self.part, block, executor, head_tiles(weights, block)))
 
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
-        for name, tiles in head_tiles(weights, self.block).items():
-            self.memory[name].copy_(tiles.reshape(self.memory[name].shape))
-
-    @cached_property
-    def most_tokens(self) -> int:
-        """The most tokens, of 32 halved again and again, that the head takes at once."""
-        return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if self._fits(tokens))
-
-    def tally(self, tokens: int) -> Tally:
-        """Counts and predicted cost of so many tokens at once."""
-        return tally(schedule(blocks.head, self.block, tokens))
+        _copied(self.memory, head_tiles(weights, self.block))
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [tokens, vocab] of x [tokens, width]."""
-        mesh, tokens = self.block.mesh, len(x)
-        if tokens not in self.programs:
-            head = schedule(blocks.head, self.block, tokens)
-            space = {"x": self.executor.allocate(head, head.buffers["x"])}
-            self.programs[tokens] = self.executor.bind(head, {}, self.memory | space)
-        program = self.programs[tokens]
-        program.write("x", scatter(x, mesh, "m (y d)").tiles)
+        """Logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
+        program = self.program(len(x))
+        program.write("x", scatter(x, self.block.mesh, "m (y d)").tiles)
         program.run()
-        shape = (tokens, self.block.shape.vocab_size)
-        return MeshTensor(mesh, program.read("logits"), "m (x v)", shape, {}).gather()
+        shape = (len(x), self.block.shape.vocab_size)
+        return MeshTensor(self.block.mesh, program.read("logits"), "m (x v)", shape, {}).gather()
 
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows [tokens, width] of the table, from where they lie."""
-        table = self.tiles["whead"]  # [y, x, d, v]
-        ids = ids.to(table.device)
-        column, position = ids // table.shape[3], ids % table.shape[3]
-        return table[:, column, :, position].flatten(1)[:, : self.block.shape.hidden_size]
 
-    def _fits(self, tokens: int) -> bool:
-        try:
-            schedule(blocks.head, self.block, tokens)
-        except SramError:
-            return False
-        return True
+class Embedding(End):
+    """The embedding, whose table is the head's in a tied model, else its own in a region like the head's."""
+
+    part = blocks.embed
+
+    def __init__(self, head: Head, weights: Weights) -> None:
+        block, executor, self.tied = head.block, head.executor, head.block.shape.tie_word_embeddings
+        memory = (
+            {"table": head.memory["table"]}
+            if self.tied
+            else _stored(self.part, block, executor, embedding_tiles(weights, block))
+        )
+        super().__init__(block, executor, memory)
+
+    def place(self, weights: Weights) -> None:
+        """Replace a table of its own by another."""
+        if not self.tied:
+            _copied(self.memory, embedding_tiles(weights, self.block))
+
+    def run(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows [tokens, width] of the table."""
+        return torch.cat([self._rows(some) for some in ids.split(self.most_tokens)])
+
+    def _rows(self, ids: torch.Tensor) -> torch.Tensor:
+        mesh, c = self.block.mesh, self.block.shape
+        program, share = self.program(len(ids)), self.block.share(c.vocab_size, "x")
+        own = ids - torch.arange(mesh.cols)[:, None] * share  # [cols, tokens], counted from a column's first
+        own = torch.where((own >= 0) & (own < share), own, -1).float()
+        program.write("ids", own.expand(mesh.rows, -1, -1))
+        program.run()
+        return MeshTensor(mesh, program.read("x"), "m (y d)", (len(ids), c.hidden_size), {}).gather()
+
+
+def _stored(part: Part, block: Block, executor: Executor, tiles: Tiles) -> Tiles:
+    built = schedule(part, block, 1)
+    return {name: executor.store(built, built.buffers[name], tile) for name, tile in tiles.items()}
+
+
+def _copied(memory: Tiles, tiles: Tiles) -> None:
+    for name, tile in tiles.items():
+        memory[name].copy_(tile.reshape(memory[name].shape))

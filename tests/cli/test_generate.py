@@ -151,8 +151,8 @@ def test_a_larger_cache_takes_more_sram(run):
 
 
 def test_regions_are_listed_on_request(run):
-    assert "layer 0 attention to head" not in run()[1]
-    assert "layer 0 attention to head" in run("--regions")[1]
+    assert "embedding to head" not in run()[1]
+    assert "embedding to head" in run("--regions")[1]
 
 
 @pytest.mark.parametrize(

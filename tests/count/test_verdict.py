@@ -40,7 +40,7 @@ def test_command_line(capsys):
     assert main(["check", "--model", "smollm2-135m", "--mesh", "16", "--prompt", "16", "--json"]) == 0
     out, err = capsys.readouterr()
     found = json.loads(out.splitlines()[-1])["operations"]
-    assert {one["phase"] for one in found} == {"decode", "head", "prefill"} and "gate and up" in err
+    assert {one["phase"] for one in found} == {"embedding", "decode", "head", "prefill"} and "gate and up" in err
 
 
 @pytest.mark.parametrize(

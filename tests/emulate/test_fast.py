@@ -79,8 +79,18 @@ def test_on_narrow_tiles_torch_rounds_where_a_core_does(case, dtype):
 
 def test_only_where_torch_rounds_like_a_core_may_tiles_be_narrow():
     for name, operation in local.LOCAL_OPS.items():
-        assert form(operation).narrow({}) == (name in ("add", "maximum", "copy"))
-        assert not form(operation).narrow({"accumulate": "fp32"}) or name in ("add", "maximum", "copy")
+        assert form(operation).narrow({}) == (name in ("add", "maximum", "copy", "lookup"))
+        assert not form(operation).narrow({"accumulate": "fp32"}) or form(operation).narrow({})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_only_moves_takes_tiles_of_two_dtypes(dtype):
+    table, ids = torch.randn(5, 12).to(dtype), torch.tensor([[0.0, 2.0, -1.0]]).expand(5, -1)
+    got, wanted = torch.empty(5, 12, dtype=dtype), torch.empty(5, 12)
+    assert form(local.find("lookup")).moves
+    form(local.find("lookup")).run(got, table, ids, m=3, d=4, v=3)
+    local.find("lookup").run(wanted, table.float(), ids, m=3, d=4, v=3)
+    assert torch.equal(got.float(), wanted)
 
 
 def test_an_addition_in_place_is_the_same():

@@ -50,6 +50,10 @@ GEMMS = [
 EXACT = [
     *(Case(op, (n,), (n, n), {"size": n}) for op in ("add", "maximum") for n in (1, 35, 4100)),
     *(Case("copy", (n,), (n,), {"size": n}) for n in (1, 35, 4100)),
+    *(
+        Case("lookup", (m * d,), (d * v, m), {"m": m, "d": d, "v": v})
+        for m, d, v in ((1, 1, 1), (3, 5, 4), (2, 1030, 3))
+    ),
     *(Case("sum_squares", (m,), (m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))),
 ]
 ROUNDED = [

@@ -160,6 +160,7 @@ LAYERS: dict[str, Make] = {
     "decode-attend": decoding(decode.attend, 1),
     "decode-output": decoding(decode.output),
     "decode-ffn": decoding(decode.ffn),
+    "embedding": decoding(decode.embed, 2),
     "head": decoding(decode.head, 2),
     "prefill-attention": prefilling(prefill.attention, 2, 0),
     "prefill-attention-past": prefilling(prefill.attention, 2, 3, overlap=False),

@@ -148,6 +148,9 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         record(f"normalize {name}", scratch, find("normalize"), (scores,), (scores, rows), cores, m=m, heads=heads, n=n)
         record(f"silu_mul {name}", scratch, find("silu_mul"), (flat,), (scores,), cores, m=m, n=n)
 
+        ids = tile(8, torch.float32)
+        record(f"lookup {name}", scratch, find("lookup"), (flat,), (scores, ids), cores, m=8, d=m, v=3072)
+
         box, flags = tile(2 * 288, dtype), torch.zeros(4, 2, dtype=torch.int32)
         tables = (flags, cores, cores, cores, cores)
         for op in ("add", "maximum"):

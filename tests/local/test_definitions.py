@@ -83,6 +83,14 @@ def test_softmax():
     close(got.view(*CORES, m, heads, n)[..., rows, :, :], wanted)
 
 
+def test_lookup():
+    table, ids = tile(4, 6), torch.tensor([5.0, -1.0, 0.0, 6.0, 2.0]).expand(*CORES, 5)
+    (got,) = run("lookup", (20,), table, ids, m=5, d=4, v=6)
+    rows = got.view(*CORES, 5, 4)
+    assert torch.equal(rows[..., [0, 2, 4], :], table.view(*CORES, 4, 6)[..., [5, 0, 2]].mT)
+    assert rows[..., [1, 3], :].eq(0).all(), "an id that is another core's"
+
+
 def test_rope():
     m, heads, kv_heads, n = 3, 4, 2, 6
     qkv, angle = tile(m, heads + 2 * kv_heads, n), tile(m, n // 2)

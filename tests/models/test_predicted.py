@@ -93,7 +93,9 @@ def runs(monkeypatch) -> Runs:
 def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
     """Cycles of the activation's way from region to region, in all steps."""
     tile = next(schedule for schedule in runs.schedules["decode"] if schedule.name == "decode projections").buffers["x"]
-    ways = (moves.hand_over(region.mesh, following.mesh, tile.bytes) for region, following in pairwise(model.regions))
+    # a tied model has its embedding beside the head
+    way = [model.regions[-1]] * model.config.tie_word_embeddings + model.regions
+    ways = (moves.hand_over(region.mesh, following.mesh, tile.bytes) for region, following in pairwise(way))
     return runs.steps * sum(way.cost.cycles for way in ways)
 
 

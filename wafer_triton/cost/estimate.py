@@ -94,7 +94,7 @@ def decode_on(
     """See `decode`; the SramError of a mesh that is too small does not name a mesh that fits."""
     block = layers.decode_block(shape, mesh, context, c, groups, program)
     layers.check_decode(block)
-    return _layered(mesh, shape, layers.decode_steps(block, context, c), _head(block, c), 1, c, program)
+    return _layered(mesh, shape, layers.decode_steps(block, context, c), _ends(block, 1, c), 1, c, program)
 
 
 def prefill(
@@ -112,11 +112,14 @@ def prefill_on(mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, progr
     block = layers.check_prefill(layers.prefill_block(shape, mesh, c, program), tokens)
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c)
     last = layers.decode_block(shape, mesh, 1, c, program=program)  # the head takes the last token alone
-    return _layered(mesh, shape, steps, _head(last, c), tokens, c, program)
+    return _layered(mesh, shape, steps, _ends(last, tokens, c), tokens, c, program)
 
 
-def _head(block: layers.Block, c: Constants) -> layers.Steps:
-    return layers.head_steps(block, 1, c) if block.shape.vocab_size else {}
+def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
+    """The embedding of so many tokens, and the head of the last."""
+    if not block.shape.vocab_size:
+        return Cost(), Cost()
+    return layers.total(layers.embedding_steps(block, tokens, c)), layers.total(layers.head_steps(block, 1, c))
 
 
 def request(
@@ -151,14 +154,14 @@ def request_on(
     need = layers.check_decode(block(last))
     available = _regions(decode_mesh, c)
     needed = -(-shape.num_hidden_layers // max(1, _layers_per_region(need, decode_mesh)))
-    head = layers.total(_head(block(last), c)).cycles
+    ends = sum(_ends(block(last), 1, c), Cost()).cycles
     handing_on = (needed - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
     rows = decode_mesh.shape[0]
     cycles, context = 0.0, input
     while context < last:  # a layer's cost changes when a row takes one more token
         after = min(last, -(-context // rows) * rows + 1)
         layer = layers.total(layers.decode_steps(block(context), context, c)).cycles
-        cycles += (after - context) * (layer * shape.num_hidden_layers + head + handing_on)
+        cycles += (after - context) * (layer * shape.num_hidden_layers + ends + handing_on)
         context = after
     placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)
     replacement, decoding = placing / decode_mesh.device.clock_hz, cycles / decode_mesh.device.clock_hz
@@ -284,10 +287,11 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rival: str | None 
 
 
 def _layered(
-    mesh: Mesh, shape: DecoderShape, steps: layers.Steps, head: layers.Steps, tokens: int, c: Constants, program: str
-) -> Layered:
-    layer, last = layers.total(steps), layers.total(head)
-    whole = layer * shape.num_hidden_layers + last
+    mesh: Mesh, shape: DecoderShape, steps: layers.Steps, ends: tuple[Cost, Cost], tokens: int, c: Constants,
+    program: str,
+) -> Layered:  # fmt: skip
+    layer, (embedding, head) = layers.total(steps), ends
+    whole = embedding + layer * shape.num_hidden_layers + head
     seconds = whole.cycles / mesh.device.clock_hz
     return Layered(
         program=program,
@@ -300,6 +304,7 @@ def _layered(
         mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle_fp16),
         sram_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
         joules_per_token=seconds * mesh.device.power_watts / tokens,
-        head_cycles=last.cycles,
+        embedding_cycles=embedding.cycles,
+        head_cycles=head.cycles,
         steps={name: cost.cycles for name, cost in steps.items()},
     )

@@ -67,6 +67,13 @@ def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
     return _steps([(decode.head_block(block), decode.head, (tokens,), c)])
 
 
+def embedding_steps(block: Block, tokens: int, c: Constants) -> Steps:
+    """The costs of looking `tokens` tokens up on the mesh of the head; MeshError if the device does not hold that."""
+    home = decode.head_block(block)
+    sizes = decode.batches(decode.embed, home, tokens)
+    return _steps((home, decode.embed, (size,), c) for size, times in sizes.items() for _ in range(times))
+
+
 def total(steps: Steps) -> Cost:
     """The cost of all steps."""
     return sum(steps.values(), Cost())

@@ -221,9 +221,12 @@ def _work(schedule: Schedule | Builder, round_: Round) -> tuple[tuple[Product, .
     """Products, multiply-adds, vector elements and SRAM bytes of a core's local operations."""
     products, macs, elements, sram_bytes = [], 0, 0, 0
     for op in round_.locals:
-        done = local.find(op.op).work(**op.params)
-        slots = (*op.outs, *op.ins)
-        sram_bytes += sum(schedule.buffers[slot.buffer].slot_bytes(slot) for slot in slots)
+        definition = local.find(op.op)
+        done = definition.work(**op.params)
+        sizes = [schedule.buffers[slot.buffer].slot_bytes(slot) for slot in (*op.outs, *op.ins)]
+        if definition.picks:
+            sizes[definition.outs] = sizes[0]
+        sram_bytes += sum(sizes)
         if op.op in ("gemm", "gemm_t"):
             p: Any = op.params
             products.append(

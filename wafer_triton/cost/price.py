@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from math import ceil
 from operator import add, attrgetter
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from wafer_triton.cost.constants import Constants, constants
@@ -46,10 +47,12 @@ class Cost:
         return self.cycles - self.compute_cycles
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*map(add, _summed(self), _summed(other)), *map(max, _larger(self), _larger(other)))
+        numbers: list[Any] = [*map(add, _summed(self), _summed(other)), *map(max, _larger(self), _larger(other))]
+        return Cost(*numbers)
 
     def __mul__(self, times: int) -> Cost:
-        return Cost(*(number * times for number in _summed(self)), *_larger(self))
+        numbers: list[Any] = [*(number * times for number in _summed(self)), *_larger(self)]
+        return Cost(*numbers)
 
 
 # a plan adds tens of thousands of costs, so their numbers are fetched at once

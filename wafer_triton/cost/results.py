@@ -26,7 +26,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Layered:
-    """A predicted phase of inference: all layers and, in the true program, the head; the embedding is a look-up."""
+    """A predicted phase of inference: all layers and, in the true program, the embedding and the head."""
 
     program: str  # "true" or "measured"
     tokens_per_second: float
@@ -38,7 +38,8 @@ class Layered:
     mac_utilisation: float
     sram_utilisation: float  # share of their SRAM bandwidth
     joules_per_token: float
-    head_cycles: float  # 0 in the measured program
+    embedding_cycles: float  # 0 in the measured program
+    head_cycles: float  # the last token's, 0 in the measured program
     steps: dict[str, float]  # cycles of a layer's steps by name
 
 

@@ -20,6 +20,7 @@ UNITS: dict[str, str] = {
     "communication_cycles": "cycles",
     "link_cycles": "cycles",
     "cycles_per_layer": "cycles",
+    "embedding_cycles": "cycles",
     "head_cycles": "cycles",
     "compute_cycles_per_layer": "cycles",
     "communication_cycles_per_layer": "cycles",

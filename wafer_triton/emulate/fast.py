@@ -37,16 +37,18 @@ class Form:
     """What computes a local operation, with its operands in fp32.
 
     `narrow(params)` tells whether 16-bit tiles of one dtype may be given as they are: torch rounds then just where a
-    core does.
+    core does. What only `moves` elements takes tiles of any dtypes.
     """
 
     run: Callable[..., None]
     narrow: Callable[[Params], bool] = _never
+    moves: bool = False
 
 
 # By definition, not by name: an operation that is registered anew runs as it is defined by then.
 FORMS: dict[Callable[..., None], Form] = {
-    local.copy_torch: Form(local.copy_torch, _always),
+    local.copy_torch: Form(local.copy_torch, _always, moves=True),
+    local.lookup_torch: Form(local.lookup_torch, _always, moves=True),
     local.maximum_torch: Form(local.maximum_torch, _always),
 }
 

@@ -266,9 +266,9 @@ def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
 
 
 def _as_they_are(fast: Form, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
-    """Whether the operation may have these tensors: all are fp32, or all of one dtype that it takes."""
+    """Whether the operation may have these tensors: all are fp32, all of one dtype that it takes, or it only moves."""
     dtypes = {operand.dtype for operand in (*outs, *reads)}
-    return dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
+    return fast.moves or dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
 
 
 def _run_widened(fast: Form, params: Params, keeps: bool, parts: list[_Wide]) -> Step:

@@ -11,6 +11,7 @@ Importing this package imports no torch: schedules are checked and priced where 
 
 from wafer_triton.local.elementwise import add_torch, copy_torch, maximum_torch, silu_mul_torch
 from wafer_triton.local.gemm import gemm_t_torch, gemm_torch
+from wafer_triton.local.lookup import lookup_torch
 from wafer_triton.local.norm import rms_scale_torch, sum_squares_torch
 from wafer_triton.local.registry import LOCAL_OPS, LocalOp, cut, find, local_op
 from wafer_triton.local.rope import rope_torch
@@ -27,6 +28,7 @@ __all__ = [
     "gemm_t_torch",
     "gemm_torch",
     "local_op",
+    "lookup_torch",
     "maximum_torch",
     "normalize_torch",
     "rms_scale_torch",

@@ -19,7 +19,8 @@ class LocalOp:
     """One local operation: its torch definition `run(*outs, *ins, **params)` (writes `outs` in place) and its work.
 
     `work(**params)` gives (multiply-adds, vector elements) of one core; `outs` is the number of outputs. An
-    `elementwise` operation may write the slot that it reads.
+    `elementwise` operation may write the slot that it reads. One that `picks` reads no more of its first input than it
+    writes.
     """
 
     name: str
@@ -27,6 +28,7 @@ class LocalOp:
     work: Work
     outs: int = 1
     elementwise: bool = False
+    picks: bool = False
 
     def updates(self, params: Mapping[str, Any]) -> bool:
         """Whether the outputs are also read, as accumulators."""
@@ -37,13 +39,13 @@ LOCAL_OPS: dict[str, LocalOp] = {}
 
 
 def local_op(
-    *, work: Work, outs: int = 1, elementwise: bool = False
+    *, work: Work, outs: int = 1, elementwise: bool = False, picks: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register the decorated torch function as the local operation of its name (without the suffix `_torch`)."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         name = run.__name__.removesuffix("_torch")
-        LOCAL_OPS[name] = LocalOp(name, run, work, outs, elementwise)
+        LOCAL_OPS[name] = LocalOp(name, run, work, outs, elementwise, picks)
         return run
 
     return register

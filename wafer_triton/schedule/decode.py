@@ -132,6 +132,22 @@ def ffn(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
+@part("embedding", "decode")
+def embed(b: Builder, block: Block, tokens: int) -> None:
+    """ids of `tokens` tokens -> x, their rows of the table, which lies as the head's does.
+
+    A core's ids count from its first column of the table, and are -1 where the column is another core's. So one column
+    of cores has a token's row and all others zeros, and their sum is exact.
+    """
+    c = block.shape
+    d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
+    b.buffer("ids", (tokens,), "fp32", "input")
+    b.buffer("table", (d, v), block.dtype, "resident")
+    b.buffer("x", (tokens, d), block.dtype, "output")
+    b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
+    all_reduce(b, "x", "x", groups=block.groups, label="embedding")
+
+
 @part("head", "decode")
 def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
@@ -139,12 +155,30 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("x", (tokens, d), block.dtype, "resident")
     b.buffer("norm", (d,), block.dtype, "resident")
-    b.buffer("whead", (d, v), block.dtype, "resident")
+    b.buffer("table", (d, v), block.dtype, "resident")
     b.buffer("h", (tokens, d), block.dtype)
     b.buffer("logits", (tokens, v), block.sums, "output")
     block.norm(b, "y")
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
-    meshgemv(b, "h", "whead", "logits", "y", m=tokens, k=d, n=v, **run)
+    meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **run)
+
+
+@lru_cache(maxsize=1024)
+def at_once(adds: Part, block: Block) -> int:
+    """The most tokens, of 32 halved again and again, that `embed` or `head` takes at once on the block's mesh."""
+    return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(adds, block, tokens))
+
+
+def batches(adds: Part, block: Block, tokens: int) -> dict[int, int]:
+    """How often `embed` or `head` runs for how many tokens at once, for so many tokens in all."""
+    most = at_once(adds, block)
+    return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
+
+
+def _fits(adds: Part, block: Block, tokens: int) -> bool:
+    b = Builder(block.mesh, adds.title, adds.family)
+    adds(b, block, tokens)
+    return sram.account(b).peak_bytes <= block.mesh.device.sram_bytes
 
 
 def layer(block: Block, context: int) -> tuple[tuple[Part, tuple[int, ...]], ...]:

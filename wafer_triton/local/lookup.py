@@ -1,0 +1,19 @@
+"""Looking rows up in a core's share of a table, by numbers that the core is given."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wafer_triton.local.registry import cut, local_op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@local_op(work=lambda *, m, d, v: (0, m * d), picks=True)
+def lookup_torch(out: Tensor, table: Tensor, ids: Tensor, *, m: int, d: int, v: int) -> None:
+    """out [m, d] = the columns ids [m] of table [d, v]; zeros for an id outside it, whose column another core has."""
+    ids = cut(ids, m, 1)
+    inside = (ids >= 0) & (ids < v)
+    columns = cut(table, d, v).gather(-1, ids.where(inside, 0).long().mT.expand(*ids.shape[:-2], d, m))
+    cut(out, m, d).copy_(columns.mT.where(inside, 0))
