@@ -6,7 +6,7 @@ values of a core that computes in fp32 and stores in 16 bits, at the speed of fp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 Many: TypeAlias = "tuple[Exchange, ...]"
 Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of what is sent, and of where it goes
+Take: TypeAlias = "Callable[[], torch.Tensor]"
 Pairs: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"
 _Part: TypeAlias = "tuple[Tensors, Tensors]"  # outputs and inputs
 _Wide: TypeAlias = "tuple[Tensors, Pairs, Pairs]"  # fp32 operands; which are widened from what, and rounded to what
@@ -165,13 +166,16 @@ class TorchExecutor(Executor):
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
         fast, area = form(definition), _area(op.where)
-        direct = all(place.is_own and place.slot.is_fixed for place in ins) and all(out.is_fixed for out in op.outs)
-        if area is not None and direct:
-            outs = [_tiles(memory, out)[area] for out in op.outs]
-            reads = [_tiles(memory, place.slot)[area] for place in ins]
-            return self._direct(definition, params, outs, reads)
+        here = [place.is_own and place.slot.is_fixed for place in ins]
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
+        if area is not None and all(out.is_fixed for out in op.outs):
+            outs = [_tiles(memory, out)[area] for out in op.outs]
+            if all(here):
+                return self._direct(definition, params, outs, [_tiles(memory, place.slot)[area] for place in ins])
+            if op.where is None or op.where.axis == "x":  # the order of rows and columns, as gathered
+                kept = [_tiles(memory, place.slot)[area] if own else None for place, own in zip(ins, here, strict=True)]
+                return self._beside(definition, params, outs, kept, takes)
         places = [self._rows_of(memory, out, cores) for out in op.outs]
         keeps = _keeps(definition, params, places[0][1].shape[1])
 
@@ -187,6 +191,22 @@ class TorchExecutor(Executor):
                 flat.index_copy_(0, rows, result)
 
         return gathered
+
+    def _beside(
+        self, op: LocalOp, params: Params, outs: Tensors, kept: list[torch.Tensor | None], takes: list[Take]
+    ) -> Step:
+        """A step that gathers the inputs which lie elsewhere; of those that are `kept` here it makes no copy."""
+        fast, keeps = form(op), _keeps(op, params, outs[0].shape[-1])
+        grid = outs[0].shape[:2]
+
+        def step() -> None:
+            reads = [take().unflatten(0, grid) if own is None else own for own, take in zip(kept, takes, strict=True)]
+            if _as_they_are(fast, params, outs, reads):
+                fast.run(*outs, *reads, **params)
+            else:
+                _run_widened(fast, params, keeps, [self._wide((outs, reads))])()
+
+        return step
 
     def _wide(self, part: _Part) -> _Wide:
         """Operands in fp32: themselves, or room for them in a piece of memory that all steps use in turn."""
@@ -238,7 +258,7 @@ class TorchExecutor(Executor):
             rows = cores * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
         return torch.from_numpy(rows).to(self.device), _flat(memory, slot)
 
-    def _rows(self, memory: Memory, place: Place, slot: Slot, cores: Index):  # type: ignore[no-untyped-def]
+    def _rows(self, memory: Memory, place: Place, slot: Slot, cores: Index) -> Take:
         """A function that gathers the tiles of `cores` from where they lie."""
         at = cores if place.is_own else place.flat(memory.mesh.shape)[cores]
         rows, flat = self._rows_of(memory, place.slot, at)
