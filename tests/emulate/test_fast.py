@@ -107,7 +107,7 @@ def test_every_form_stands_for_a_definition():
 def test_an_operation_that_is_defined_anew_runs_as_defined(monkeypatch):
     monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
 
-    @registry.local_op(work=lambda *, size: (0, size), elementwise=True)
+    @registry.local_op(tiles=lambda *, size: ((size,),) * 3, work=lambda *, size: (0, size), elementwise=True)
     def add_torch(out, a, b, *, size):
         out.copy_(a + b + 1)
 

@@ -142,7 +142,8 @@ def test_users_own_operation(dtype, monkeypatch):
     def clip_torch(out, x, low, high, *, size):
         out.copy_(torch.minimum(torch.maximum(x, low), high))
 
-    monkeypatch.setitem(local.LOCAL_OPS, "clip", local.LocalOp("clip", clip_torch, lambda *, size: (0, size)))
+    clip = local.LocalOp("clip", clip_torch, lambda *, size: ((size,),) * 4, lambda *, size: (0, size))
+    monkeypatch.setitem(local.LOCAL_OPS, "clip", clip)
     monkeypatch.setitem(KERNELS, "clip", elementwise(_clip))
     case = Case("clip", (35,), (35, 35, 35), {"size": 35})
     got, want = run(case, *draw(case, dtype, integers=False))

@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
-from wafer_triton.errors import ScheduleError, WaferError
+from wafer_triton import executor
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import ScheduleError, ShapeError, WaferError
+from wafer_triton.local import registry
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Round, Slot
@@ -121,10 +125,56 @@ LOCALS = {
     "undeclared-output": (local("z", "a"), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
     "undeclared-input": (local("a", "z"), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
     "slot": (local("a", Slot("two", 5)), "slot 5..5 of 'two' does not exist; it has 2"),
-    "too-few-outputs": (local("a", "b", op="exp_sum"), "exp_sum writes 2 slots, 1 given"),
-    "too-many-outputs": (local(("a", "b"), "c"), "copy writes 1 slots, 2 given"),
-    "writes-what-it-reads": (local("a", ("a", "b"), op="gemm"), "gemm writes a[0], which it reads"),
+    "too-many-outputs": (local(("a", "b"), "c"), "copy writes 1 and reads 1 slots (out of a), not 2 and 1"),
+    "too-few-inputs": (local("a", "b", op="add"), "add writes 1 and reads 2 slots (out of a, b), not 1 and 1"),
+    "unknown-parameter": (local("a", "b", sise=4), "copy has no parameter 'sise'; copy takes size"),
+    "fractional-size": (local("a", "b", size=2.5), "copy: size = 2.5 must be a whole number of at least 0"),
+    "negative-size": (local("a", "b", size=-1), "copy: size = -1 must be a whole number of at least 0"),
+    "too-long": (
+        local("a", "b", size=9),
+        "copy: operand out is a[0] with 4 elements, but by size=9 it is [9], 9 elements; give a larger buffer, or "
+        "other sizes",
+    ),
 }
+GEMM = {"m": 2, "k": 2, "n": 2}
+TYPED = {
+    "writes-what-it-reads": ("gemm", "a", ("a", "b"), GEMM, "gemm writes a[0], which it reads"),
+    "missing": (
+        "gemm", "a", ("b", "c"), {"m": 1, "n": 4},
+        "gemm lacks its parameter 'k'; gemm takes m, k, n, heads, kv_heads, add, accumulate"),
+    "reads-past-its-tile": (
+        "gemm", "a", ("b", "c"), {"m": 1, "k": 4, "n": 40},
+        "gemm: operand c is a[0] with 4 elements, but by m=1, k=4, n=40 it is [1, 1, 40], 40 elements; give a larger "
+        "buffer, or other sizes"),
+    "a-number-for-a-flag": ("gemm", "a", ("b", "c"), GEMM | {"add": 1}, "gemm: add = 1 must be True or False"),
+    "not-a-number": (
+        "row_max", "a", ("b", "c"), {"heads": 1, "m": 4, "n": 1, "scale": float("nan")},
+        "row_max: scale = nan must be a finite number"),
+    "a-string": ("gemm", "a", ("b", "c"), GEMM | {"accumulate": 16}, "gemm: accumulate = 16 must be a string"),
+    "dtype": (
+        "lookup", "a", ("b", "half"), {"m": 4, "d": 1, "v": 4},
+        "lookup: operand ids is half[0] in fp16, but it must be in fp32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "outs", "ins", "params", "message"), TYPED.values(), ids=TYPED)
+def test_operations_are_typed(op, outs, ins, params, message):
+    b = builder()
+    refused(b, b.local(op, outs, ins, **params), message=message)
+
+
+def test_an_operation_of_ones_own_is_typed_too(monkeypatch):
+    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
+
+    @registry.local_op(tiles=lambda *, size: ((size,), (1,)), work=lambda *, size: (0, size))
+    def fill_torch(out, value, *, size):
+        out.copy_(value.expand_as(out))
+
+    b = builder()
+    message = "fill: operand value is b[0] with 4 elements, but by size=4 it is [1], 1 elements; "
+    refused(
+        b, b.local("fill", "a", "b", size=4), message=f"{message}copy the part to a buffer of its own, or other sizes"
+    )
 
 
 @pytest.mark.parametrize(("make", "message"), LOCALS.values(), ids=LOCALS)
@@ -143,20 +193,21 @@ def test_an_unknown_operation_lists_the_known():
 
 
 @pytest.mark.parametrize(
-    ("out", "read"),
+    ("out", "read", "op", "more", "params"),
     [
-        (0, np.array([0, 1, 1])),
-        (np.array([0, 1, 1]), 0),
-        (np.array([0, 1, 0]), np.array([1, 1, 1])),
-        (None, 1),
-        (1, None),
+        (0, np.array([0, 1, 1]), "gemm", ("a",), GEMM),
+        (np.array([0, 1, 1]), 0, "gemm", ("a",), GEMM),
+        (np.array([0, 1, 0]), np.array([1, 1, 1]), "gemm", ("a",), GEMM),
+        (None, 1, "lookup", ("ids",), {"m": 2, "d": 4, "v": 1}),
+        (1, None, "silu_mul", (), {"m": 2, "n": 2}),
     ],
     ids=["slot-and-slots", "slots-and-slot", "slots-and-slots", "whole-and-slot", "slot-and-whole"],
 )
-def test_a_slot_that_some_core_reads_is_not_written(out, read):
+def test_a_slot_that_some_core_reads_is_not_written(out, read, op, more, params):
     b = builder()
-    b.round(b.local("sum_squares", Slot("two", out), Slot("two", read), m=1, n=4))
-    with pytest.raises(ScheduleError, match=r"sum_squares writes two.*, which it reads"):
+    b.buffer("ids", (2,), "fp32")
+    b.round(b.local(op, Slot("two", out), (Slot("two", read), *more), **params))
+    with pytest.raises(ScheduleError, match=rf"{op} writes two.*, which it reads"):
         b.build()
 
 
@@ -168,7 +219,7 @@ def test_an_elementwise_operation_may_write_what_it_reads():
 
 def test_an_operation_may_write_another_slot_of_what_it_reads():
     b = builder()
-    b.round(b.local("sum_squares", Slot("two", 0), Slot("two", 1), m=1, n=4))
+    b.round(b.local("gemm", Slot("two", 0), (Slot("two", 1), "a"), **GEMM))
     assert b.build()
 
 
@@ -272,8 +323,58 @@ def test_sums_of_parts_of_tiles_are_refused(op):
     b.buffer("x", (6,), "fp32", "resident")
     b.buffer("y", (4,), "fp32", "resident")
     b.round(b.local(op, "x", ("x", "y"), size=4))
-    words = (
-        rf"{op} of 4 elements on x.0., which has 6; it takes whole tiles: copy the part to a buffer of its own first"
-    )
+    words = rf"{op}: operand out is x.0. with 6 elements, but by size=4 it is .*; copy the part to a buffer of its own"
     with pytest.raises(ScheduleError, match=words):
         b.build()
+
+
+BUILT = {
+    "a-list-of-steps": (lambda b: b.round([b.exchange("x", "a", "b", [0], [1])]), "is neither an exchange nor a local"),
+    "a-string": (lambda b: b.round("hello"), "demo: step 'hello' of a round is neither an exchange nor a local op"),
+    "fractions": (lambda b: b.exchange("x", "a", "b", 0.7, 1), "demo: send = 0.7 must be whole numbers, positions"),
+    "fractional-lines": (lambda b: b.exchange("x", "a", "b", 0, 1, [0.5]), r"demo: lines = \[0.5\] must be whole"),
+    "unequal": (
+        lambda b: b.exchange("x", "a", "b", [0, 1], [0, 1, 2]), "demo: 2 senders for 3 receivers; give one sender for"),
+    "where": (lambda b: b.local("copy", "a", "b", [0, 1], size=4), r"demo: copy where \[0, 1\]: give Cores, such as"),
+    "like": (lambda b: b.like("d", "nope"), "demo: no buffer 'nope' to be like; declared: a, b, c, two, half, long"),
+    "negative-tile": (lambda b: b.buffer("d", (-4,), "fp32"), r"buffer 'd' has tile \(-4,\) and slots 1; give a tuple"),
+    "empty-tile": (lambda b: b.buffer("d", (0,), "fp32"), r"buffer 'd' has tile \(0,\) and slots 1; give a tuple of"),
+    "fractional-tile": (lambda b: b.buffer("d", (4.5,), "fp32"), r"buffer 'd' has tile \(4.5,\) and slots 1"),
+    "number-for-a-tile": (lambda b: b.buffer("d", 4, "fp32"), "buffer 'd' has tile 4 and slots 1; give a tuple"),
+    "no-slots": (lambda b: b.buffer("d", (4,), "fp32", slots=0), "has tile .* and slots 0"),
+    "dtype": (lambda b: b.buffer("d", (4,), "int8"), "dtype int8 is not supported; use one of fp32, bf16, fp16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), BUILT.values(), ids=BUILT)
+def test_a_builder_says_what_is_wrong_at_once(make, message):
+    with pytest.raises(WaferError, match=message):
+        make(builder())
+
+
+def test_dtypes_may_have_torchs_names():
+    b = Builder(Mesh(1, 1), "names")
+    for name, dtype in (("a", "float32"), ("b", torch.float16), ("c", "bf16")):
+        b.buffer(name, (1,), dtype)
+    assert [buffer.dtype for buffer in b.buffers.values()] == ["fp32", "fp16", "bf16"]
+
+
+def test_a_line_is_named_once():
+    b = builder()
+    refused(b, b.exchange("x", "a", "b", [0], [1], [1, 1]), message="lines [1, 1] name a line twice (a[0] to b[0])")
+
+
+@pytest.mark.parametrize("given", [np.zeros((2, 3, 4), np.float32), None, [1, 2], torch.zeros(2, 3, 4).to_sparse()])
+def test_what_is_no_dense_tensor_is_not_bound(given):
+    b = Builder(Mesh(2, 3), "bound")
+    b.buffer("a", (4,), "fp32", "resident")
+    with pytest.raises(ShapeError, match="bound: buffer 'a' is given a .*; give a dense torch tensor"):
+        TorchExecutor().bind(b.build(), {"a": given})
+
+
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_a_draft_that_breaks_a_rule_does_not_run(backend):
+    b = builder()
+    b.round(b.local("gemm", "a", ("b", "c"), m=1, k=4, n=40))
+    with pytest.raises(ScheduleError, match="gemm: operand c is a.0. with 4 elements"):
+        executor(backend).bind(b.build(draft=True), {name: torch.zeros(2, 3, 4) for name in "abc"})

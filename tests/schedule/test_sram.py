@@ -27,9 +27,9 @@ def three_rounds(mesh: Mesh) -> Builder:
     b.buffer("b", (32,), "fp32")  # 128 B
     b.buffer("out", (64,), "fp32", "output")  # 256 B
     b.buffer("unused", (4096,), "fp32")
-    b.round(b.local("sum_squares", "a", "in", m=1, n=16))
-    b.round(b.local("sum_squares", "b", "a", m=1, n=8))
-    b.round(b.local("sum_squares", "out", "b", m=1, n=32))
+    b.round(b.local("copy", "a", "in", size=8))
+    b.round(b.local("copy", "b", "a", size=8))
+    b.round(b.local("copy", "out", "b", size=32))
     return b
 
 

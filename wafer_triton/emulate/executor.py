@@ -21,6 +21,7 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.elision import Elision
 from wafer_triton.emulate.steps import Launch, Memory, Planner, Step, Tables
 from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
 EXCHANGES = ("explicit", "elided")
@@ -47,8 +48,9 @@ class Executor(Planner):
 
         `shared` holds memory of other programs that this one uses in place, `scratch` a pool that programs of one
         schedule take their scratch buffers from and add to, `tables` index tables that a program which is to `follow`
-        others needs. Raises ShapeError for a missing or misshapen tensor.
+        others needs. Raises ScheduleError for a draft that breaks a rule, ShapeError for a missing or misshapen tensor.
         """
+        rules.validate(schedule)
         if unknown := [name for name in tensors if name not in schedule.buffers]:
             raise ShapeError(
                 f"{schedule.name}: no buffer {unknown[0]!r} to give a tensor to; it has {', '.join(schedule.buffers)}"
@@ -102,6 +104,11 @@ class Executor(Planner):
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """Fresh storage [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
+        if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
+            raise ShapeError(
+                f"{schedule.name}: buffer {buffer.name!r} is given a {type(given).__name__}; give a dense torch tensor "
+                f"[rows, cols, *tile], such as torch.from_numpy makes of an array"
+            )
         if given.shape[:2] != shape[:2] or given[0, 0].numel() != shape[2]:
             raise ShapeError(
                 f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "

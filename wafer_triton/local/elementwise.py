@@ -10,25 +10,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@local_op(work=lambda *, size: (0, size), elementwise=True)
+@local_op(tiles=lambda *, size: ((size,),) * 3, work=lambda *, size: (0, size), elementwise=True)
 def add_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
     """out [size] = a + b."""
     out.copy_(a + b)
 
 
-@local_op(work=lambda *, size: (0, size), elementwise=True)
+@local_op(tiles=lambda *, size: ((size,),) * 3, work=lambda *, size: (0, size), elementwise=True)
 def maximum_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
     """out [size] = max(a, b)."""
     out.copy_(a.maximum(b))
 
 
-@local_op(work=lambda *, size: (0, size), elementwise=True)
+@local_op(tiles=lambda *, size: ((size,),) * 2, work=lambda *, size: (0, size), elementwise=True, partial=True)
 def copy_torch(out: Tensor, a: Tensor, *, size: int) -> None:
     """The first `size` elements of out = those of a; either may be longer."""
     out[..., :size] = a[..., :size]
 
 
-@local_op(work=lambda *, m, n: (0, 5 * m * n))
+@local_op(tiles=lambda *, m, n: ((m, n), (m, 2, n)), work=lambda *, m, n: (0, 5 * m * n))
 def silu_mul_torch(out: Tensor, gate_up: Tensor, *, m: int, n: int) -> None:
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
     gate, up = cut(gate_up, m, 2, n).unbind(-2)

@@ -14,7 +14,11 @@ def _work(*, m: int, k: int, n: int, heads: int = 1, **_: Any) -> tuple[int, int
     return heads * m * k * n, 0
 
 
-@local_op(work=_work)
+def _tiles(*, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, heads, n), (heads, m, k), (k, kv_heads, n)
+
+
+@local_op(tiles=_tiles, work=_work)
 def gemm_torch(
     c: Tensor,
     a: Tensor,
@@ -34,7 +38,11 @@ def gemm_torch(
     _multiply_add(c, a, b, add, accumulate)
 
 
-@local_op(work=_work)
+def _tiles_t(*, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (heads, m, n), (m, heads, k), (n, kv_heads, k)
+
+
+@local_op(tiles=_tiles_t, work=_work)
 def gemm_t_torch(
     c: Tensor,
     a: Tensor,

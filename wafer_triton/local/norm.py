@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wafer_triton.local.registry import cut, local_op
 
@@ -10,13 +10,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@local_op(work=lambda *, m, n: (m * n, 0))
+@local_op(tiles=lambda *, m, n: ((m,), (m, n)), work=lambda *, m, n: (m * n, 0))
 def sum_squares_torch(s: Tensor, x: Tensor, *, m: int, n: int) -> None:
     """s [m] = sum over n of x [m, n] squared."""
     s.copy_(cut(x, m, n).square().sum(-1))
 
 
-@local_op(work=lambda *, m, n, width, eps, groups=1, kept=0: (0, 2 * m * groups * n), elementwise=True)
+def _tiles(*, m: int, n: int, groups: int = 1, kept: int = 0, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, groups, n), (m, groups, n), (m, groups), (groups - kept, n)
+
+
+def _work(*, m: int, n: int, groups: int = 1, **_: Any) -> tuple[int, int]:
+    return 0, 2 * m * groups * n
+
+
+@local_op(tiles=_tiles, work=_work, elementwise=True)
 def rms_scale_torch(
     out: Tensor,
     x: Tensor,

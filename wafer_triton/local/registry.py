@@ -1,51 +1,135 @@
-"""The table of local operations: of each its torch definition and its work."""
+"""The table of local operations: of each its torch definition, its operands and its work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
+from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ScheduleError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Work = Callable[..., tuple[int, int]]
+Tiles = Callable[..., tuple[tuple[int, ...], ...]]
+_KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+_WANTED = {
+    "int": "a whole number of at least 0",
+    "float": "a finite number",
+    "bool": "True or False",
+    "str": "a string",
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a schedule gives an operation: the name of a slot, its elements and dtype."""
+
+    slot: str
+    numel: int
+    dtype: str
 
 
 @dataclass(frozen=True)
 class LocalOp:
     """One local operation: its torch definition `run(*outs, *ins, **params)` (writes `outs` in place) and its work.
 
-    `work(**params)` gives (multiply-adds, vector elements) of one core; `outs` is the number of outputs. An
-    `elementwise` operation may write the slot that it reads. One that `picks` reads no more of its first input than it
-    writes.
+    `tiles(**params)` gives the dimensions of every operand, in order, and `work(**params)` (multiply-adds, vector
+    elements) of one core; `outs` is the number of outputs. Operands have the dtypes that `dtypes` names for them, else
+    any. Of a `partial` operation operands may be longer. An `elementwise` operation may write the slot that it reads.
+    One that `picks` reads no more of its first input than it writes.
     """
 
     name: str
     run: Callable[..., None]
+    tiles: Tiles
     work: Work
     outs: int = 1
     elementwise: bool = False
     picks: bool = False
+    partial: bool = False
+    dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def updates(self, params: Mapping[str, Any]) -> bool:
         """Whether the outputs are also read, as accumulators."""
         return bool(params.get("add", False))
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """The names of the operands, outputs first, by the definition."""
+        return tuple(name for name, entry in self._signature.items() if entry.kind is not entry.KEYWORD_ONLY)
+
+    @cached_property
+    def _signature(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.run).parameters
+
+    def fault(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
+        """What is wrong with the parameters or the operands, in one line; None if nothing is."""
+        return self._wrong_params(params) or self._wrong_operands(params, outs, ins)
+
+    def _wrong_params(self, params: Mapping[str, Any]) -> str | None:
+        known = {name: entry for name, entry in self._signature.items() if entry.kind is entry.KEYWORD_ONLY}
+        takes = f"{self.name} takes {', '.join(known)}"
+        if unknown := sorted(set(params) - set(known)):
+            return f"{self.name} has no parameter {unknown[0]!r}; {takes}"
+        if missing := [name for name, entry in known.items() if entry.default is entry.empty and name not in params]:
+            return f"{self.name} lacks its parameter {missing[0]!r}; {takes}"
+        for name, value in params.items():
+            kind = str(known[name].annotation)
+            if kind in _KINDS and not _is(value, kind):
+                return f"{self.name}: {name} = {value!r} must be {_WANTED[kind]}"
+        return None
+
+    def _wrong_operands(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
+        expected = len(self.operands) - self.outs
+        if (len(outs), len(ins)) != (self.outs, expected):
+            names = f"{', '.join(self.operands[: self.outs])} of {', '.join(self.operands[self.outs :])}"
+            return (
+                f"{self.name} writes {self.outs} and reads {expected} slots ({names}), not {len(outs)} and {len(ins)}"
+            )
+        for name, dims, given in zip(self.operands, self.tiles(**params), (*outs, *ins), strict=True):
+            if given.numel < prod(dims) or (given.numel > prod(dims) and not self.partial):
+                sizes = ", ".join(f"{key}={value}" for key, value in params.items())
+                remedy = "copy the part to a buffer of its own" if given.numel > prod(dims) else "give a larger buffer"
+                return (
+                    f"{self.name}: operand {name} is {given.slot} with {given.numel} elements, but by {sizes} it is "
+                    f"{list(dims)}, {prod(dims)} elements; {remedy}, or other sizes"
+                )
+            if given.dtype not in self.dtypes.get(name, BYTES):
+                return (
+                    f"{self.name}: operand {name} is {given.slot} in {given.dtype}, but it must be in "
+                    f"{' or '.join(self.dtypes[name])}"
+                )
+        return None
+
+
+def _is(value: Any, kind: str) -> bool:
+    of_kind = isinstance(value, _KINDS[kind]) and isinstance(value, bool) == (kind == "bool")
+    if not of_kind or kind not in ("int", "float"):
+        return of_kind
+    return isfinite(value) and (kind == "float" or bool(value >= 0))
 
 
 LOCAL_OPS: dict[str, LocalOp] = {}
 
 
 def local_op(
-    *, work: Work, outs: int = 1, elementwise: bool = False, picks: bool = False
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register the decorated torch function as the local operation of its name (without the suffix `_torch`)."""
+    *, tiles: Tiles, work: Work, outs: int = 1, elementwise: bool = False, picks: bool = False, partial: bool = False,
+    dtypes: Mapping[str, Sequence[str]] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:  # fmt: skip
+    """Register the decorated torch function as the local operation of its name (without the suffix `_torch`).
+
+    Its positional parameters are the operands, outputs first, its keywords the parameters; the rest as of `LocalOp`.
+    """
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         name = run.__name__.removesuffix("_torch")
-        LOCAL_OPS[name] = LocalOp(name, run, work, outs, elementwise, picks)
+        LOCAL_OPS[name] = LocalOp(name, run, tiles, work, outs, elementwise, picks, partial, dtypes or {})
         return run
 
     return register

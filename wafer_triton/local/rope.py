@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@local_op(work=lambda *, m, heads, kv_heads, n: (0, 2 * m * (heads + kv_heads) * n), outs=3)
+def _tiles(*, m: int, heads: int, kv_heads: int, n: int) -> tuple[tuple[int, ...], ...]:
+    keys, angles = (m, kv_heads, n), (m, n // 2)
+    return (m, heads, n), keys, keys, (m, heads + 2 * kv_heads, n), angles, angles
+
+
+@local_op(tiles=_tiles, work=lambda *, m, heads, kv_heads, n: (0, 2 * m * (heads + kv_heads) * n), outs=3)
 def rope_torch(
     q: Tensor,
     k: Tensor,

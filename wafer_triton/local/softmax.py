@@ -12,13 +12,20 @@ if TYPE_CHECKING:
 LOWEST = -3e38  # stands for a maximum of -inf, from which nothing can be subtracted
 
 
-@local_op(work=lambda *, heads, m, n, scale: (0, 2 * heads * m * n))
+@local_op(
+    tiles=lambda *, heads, m, n, scale: ((heads, m), (heads, m, n), (m, n)),
+    work=lambda *, heads, m, n, scale: (0, 2 * heads * m * n),
+)
 def row_max_torch(top: Tensor, s: Tensor, bias: Tensor, *, heads: int, m: int, n: int, scale: float) -> None:
     """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
     cut(top, heads, m).copy_((cut(s, heads, m, n) * scale + cut(bias, 1, m, n)).amax(-1))
 
 
-@local_op(work=lambda *, heads, m, n, scale: (0, 4 * heads * m * n), outs=2)
+@local_op(
+    tiles=lambda *, heads, m, n, scale: ((heads, m, n), (heads, m), (heads, m, n), (m, n), (heads, m)),
+    work=lambda *, heads, m, n, scale: (0, 4 * heads * m * n),
+    outs=2,
+)
 def exp_sum_torch(
     p: Tensor, z: Tensor, s: Tensor, bias: Tensor, top: Tensor, *, heads: int, m: int, n: int, scale: float
 ) -> None:
@@ -32,7 +39,11 @@ def exp_sum_torch(
     cut(z, heads, m).copy_(powers.sum(-1))
 
 
-@local_op(work=lambda *, m, heads, n: (0, m * heads * n), elementwise=True)
+@local_op(
+    tiles=lambda *, m, heads, n: ((m, heads, n), (m, heads, n), (heads, m)),
+    work=lambda *, m, heads, n: (0, m * heads * n),
+    elementwise=True,
+)
 def normalize_torch(out: Tensor, o: Tensor, z: Tensor, *, m: int, heads: int, n: int) -> None:
     """out [m, heads, n] = o / z with z [heads, m]."""
     cut(out, m, heads, n).copy_(cut(o, m, heads, n) / cut(z, heads, m, 1).transpose(-3, -2))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
@@ -27,17 +29,25 @@ class Builder:
     def buffer(self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1) -> str:
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
-        Raises ScheduleError for an unknown role, or when the name stands for a different buffer.
+        `dtype` is as of `dtype_name`. Raises ScheduleError for sizes that are not positive whole numbers, an unknown
+        role, or when the name stands for a different buffer, DtypeError for an unknown dtype.
         """
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
-        buffer = Buffer(name, tuple(tile), dtype, role, slots)
+        if not isinstance(tile, Sequence) or not all(map(_positive, tile)) or not _positive(slots):
+            raise ScheduleError(
+                f"{self.name}: buffer {name!r} has tile {tile!r} and slots {slots!r}; give a tuple of whole numbers of "
+                f"at least 1, such as (4, 8), and a whole number of slots"
+            )
+        buffer = Buffer(name, tuple(map(int, tile)), dtype_name(dtype), role, int(slots))
         if self.buffers.setdefault(name, buffer) != buffer:
             raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {buffer}")
         return name
 
     def like(self, name: str, of: str) -> str:
-        """A scratch buffer with the tile, dtype and slots of buffer `of`."""
+        """A scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if that is not declared."""
+        if of not in self.buffers:
+            raise ScheduleError(f"{self.name}: no buffer {of!r} to be like; declared: {', '.join(self.buffers)}")
         model = self.buffers[of]
         return self.buffer(name, model.tile, model.dtype, "scratch", model.slots)
 
@@ -52,14 +62,20 @@ class Builder:
     ) -> Exchange:
         """An exchange for `round`, from positions `send` to positions `recv` (see `Exchange`).
 
-        Receivers are put in ascending order where all lines share them.
+        Receivers are put in ascending order where all lines share them. Raises ScheduleError for positions that are not
+        whole numbers, or not as many senders as receivers.
         """
-        recv = np.atleast_1d(np.asarray(recv, np.int64))
-        send = np.broadcast_to(np.asarray(send, np.int64), recv.shape)
+        recv = np.atleast_1d(self._whole("recv", recv))
+        send = self._whole("send", send)
+        if send.size not in (1, recv.size):
+            raise ScheduleError(
+                f"{self.name}: {send.size} senders for {recv.size} receivers; give one sender for each, or one for all"
+            )
+        send = np.broadcast_to(send, recv.shape)
         if recv.ndim == 1:
             order = np.argsort(recv, kind="stable")
             send, recv = send[..., order], recv[order]
-        line_numbers = None if lines is None else np.asarray(lines, np.int64)
+        line_numbers = None if lines is None else np.atleast_1d(self._whole("lines", lines))
         return Exchange(axis, as_slot(src), as_slot(dst), send, recv, line_numbers)
 
     def local(
@@ -70,11 +86,25 @@ class Builder:
         where: Cores | None = None,
         **params: Any,
     ) -> Local:
-        """A local operation for `round`, on the cores `where` (None: all); `wafer_triton.local` names its `params`."""
+        """A local operation for `round`, on the cores `where` (None: all); `wafer_triton.local` names its `params`.
+
+        Raises ScheduleError when `where` is something else.
+        """
+        if not isinstance(where, Cores | None):
+            raise ScheduleError(f'{self.name}: {op} where {where!r}: give Cores, such as Cores("x", np.array([0, 1]))')
         return Local(op, _slots(outs), _slots(ins), params, where)
 
     def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
-        """Append a round of the given exchanges and local operations and return it; None, and no round, without any."""
+        """Append a round of the given exchanges and local operations and return it; None, and no round, without any.
+
+        Raises ScheduleError for a step that is neither.
+        """
+        for step in steps:
+            if not isinstance(step, Exchange | Local):
+                raise ScheduleError(
+                    f"{self.name}: step {step!r} of a round is neither an exchange nor a local operation; give them "
+                    f"one by one, as b.exchange and b.local make them"
+                )
         exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
@@ -98,6 +128,13 @@ class Builder:
         """
         return count
 
+    def _whole(self, what: str, positions: ArrayLike) -> Index:
+        """Positions as whole numbers."""
+        array = np.asarray(positions)
+        if array.size and array.dtype.kind not in "iu":
+            raise ScheduleError(f"{self.name}: {what} = {positions!r} must be whole numbers, positions on a line")
+        return array.astype(np.int64, copy=False)
+
     def build(self, draft: bool = False) -> Schedule:
         """The finished schedule; a draft is not checked, so that `wafer_triton.verify.faults` can read a faulty one.
 
@@ -112,6 +149,10 @@ def checked(schedule: Schedule) -> Schedule:
     rules.validate(schedule)
     sram.check(schedule)
     return schedule
+
+
+def _positive(size: object) -> bool:
+    return isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 1
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:

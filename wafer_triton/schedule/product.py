@@ -105,7 +105,7 @@ def _all_reduce(
 
 def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6) -> Recipe:
     m, n = x
-    tm, tn = -(-m // mesh.shape[0]), -(-n // mesh.shape[1])
+    (tm,), (tn,) = tiles(mesh.shape[0], m), tiles(mesh.shape[1], n)
     builder = Builder(mesh, f"rms_norm [{m}, {n}]")
     builder.buffer("x", (tm, tn), dtype, "input")
     builder.buffer("weight", (tn,), dtype, "input")
@@ -116,7 +116,7 @@ def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6
 
 def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
     m, n = x
-    tm, tn = -(-m // mesh.shape[0]), -(-n // mesh.shape[1])
+    (tm,), (tn,) = tiles(mesh.shape[0], m), tiles(mesh.shape[1], n)
     builder = Builder(mesh, f"softmax [{m}, {n}]")
     builder.buffer("x", (1, tm, tn), dtype, "input")
     builder.buffer("bias", (tm, tn), "fp32", "input")

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
+from wafer_triton.local import Operand
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 
@@ -37,8 +39,14 @@ class Finding:
 
 def validate(schedule: Schedule) -> None:
     """Raise ScheduleError, naming round, buffer and core, for the first rule that the schedule breaks."""
+    if schedule in _VALID:
+        return
     for finding in findings(schedule):
         raise ScheduleError(finding.message)
+    _VALID.add(schedule)
+
+
+_VALID: WeakSet[Schedule] = WeakSet()  # schedules that break no rule
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
@@ -147,6 +155,8 @@ class _Check:
         if lines.size and (lines.min() < 0 or lines.max() >= across):
             worst = lines.max() if lines.max() >= across else lines.min()
             self.fail("off-mesh", f"line {worst} is off the mesh of {across} lines")
+        if len(set(lines.tolist())) < lines.size:
+            self.fail("malformed", f"lines {lines.tolist()} name a line twice{what}")
         off = np.argwhere((cores.at < (-1 if cores.at.ndim == 2 else 0)) | (cores.at >= length))
         if off.size:
             worst = cores.at[tuple(off[0])]
@@ -169,18 +179,10 @@ class _Check:
             definition = local.find(op.op)
         except ScheduleError as unknown:
             self.fail("malformed", str(unknown))
-        if len(op.outs) != definition.outs:
-            self.fail("malformed", f"{op.op} writes {definition.outs} slots, {len(op.outs)} given")
-        size = op.params.get("size", 0)
-        for slot in (*op.outs, *op.ins):
-            self.slot(slot)
-            buffer = self.schedule.buffers[slot.buffer]
-            elements = buffer.numel * (buffer.slots if slot.index is None else 1)
-            if size > elements:
-                self.fail("malformed", f"{op.op} of {size} elements on {slot}, which has {elements}")
-            if op.op in ("add", "maximum") and size < elements:
-                part = f"{op.op} of {size} elements on {slot}, which has {elements}; it takes whole tiles"
-                self.fail("malformed", f"{part}: copy the part to a buffer of its own first")
+        outs, ins = ([self.operand(slot) for slot in slots] for slots in (op.outs, op.ins))
+        wrong = definition.fault(op.params, outs, ins)
+        if wrong is not None:
+            self.fail("malformed", wrong)
         if op.where is not None:
             self.on_mesh(op.where, op.op)
         for out in op.outs:
@@ -191,6 +193,12 @@ class _Check:
                     core = self.meeting(_Access(out, op.where), _Access(read, op.where))
                     if core is not None:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
+
+    def operand(self, slot: Slot) -> Operand:
+        """A slot as an operation sees it; fails unless it exists."""
+        self.slot(slot)
+        buffer = self.schedule.buffers[slot.buffer]
+        return Operand(str(slot), buffer.numel * (buffer.slots if slot.index is None else 1), buffer.dtype)
 
     def conflicts(self) -> None:
         """One sender a slot; nothing that a core sends is overwritten in the same round."""
