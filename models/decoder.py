@@ -47,14 +47,16 @@ class WaferForCausalLM(PlacedModule):
 
     `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
     prefill where it is another. `groups` and `prefill_groups` are those of the K-trees (default: about the root of a
-    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given.
+    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. In decode
+    the columns hold the heads in `head_groups` groups (default: the fastest by the cost model that fit).
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
     alone and overflows sooner. `executor` is where and how the model runs, see `ops.executor` (default: torch on the
     CPU, explicit exchange).
 
-    Raises SramError or MeshError when the model does not fit the mesh or the device, ShapeError for a size below 1.
+    Raises SramError or MeshError when the model does not fit the mesh or the device, or the head groups the model,
+    ShapeError for a size below 1.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class WaferForCausalLM(PlacedModule):
         prefill_mesh: Any = None,
         groups: Groups = None,
         prefill_groups: Groups = None,
+        head_groups: int | None = None,
         executor: Executor | None = None,
         progress: Progress = silent,
     ) -> None:
@@ -86,7 +89,7 @@ class WaferForCausalLM(PlacedModule):
         self.placement = place(
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
-            prefill_groups=prefill_groups,
+            prefill_groups=prefill_groups, head_groups=head_groups,
         )  # fmt: skip
         self.config, self.max_length, self.batch = config, max_length, batch
         self.executor = TorchExecutor() if executor is None else executor

@@ -62,6 +62,25 @@ class DecoderShape:
         """Of all key heads together."""
         return self.num_key_value_heads * self.head_dim
 
+    @property
+    def queries_each(self) -> int:
+        """Query heads of each key-value head."""
+        return self.num_attention_heads // self.num_key_value_heads
+
+    def decode_macs(self, context: int) -> dict[str, int]:
+        """Multiply-adds of one token through each block of a layer, with `context` tokens in the cache."""
+        projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
+        ffn = 3 * self.hidden_size * self.intermediate_size
+        return {"attention": projections + 2 * self.q_width * context, "ffn": ffn}
+
+    def decode_elements(self, context: int) -> dict[str, int]:
+        """Numbers that each block of a layer keeps: weights, and the keys and values of `context` tokens."""
+        norms = self.hidden_size, 2 * self.head_dim * self.qk_norm
+        bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
+        projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
+        attention = sum(norms) + bias + projections + 2 * self.kv_width * context
+        return {"attention": attention, "ffn": self.hidden_size * (1 + 3 * self.intermediate_size)}
+
     def measured(self) -> DecoderShape:
         """The shape of the program that WaferLLM measured for this model: one head, keys and values as wide as queries.
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import best_groups
+from wafer_triton.cost.layers import best_groups, with_head_groups
 from wafer_triton.cost.search import plan
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -26,7 +26,7 @@ SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 
 def place(
     config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
-    kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups,
+    kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None = None,
 ) -> Placement:  # fmt: skip
     """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
@@ -44,12 +44,15 @@ def place(
 
     def block(mesh: Any) -> Block:
         corner = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
-        return Block(config, corner, dtype, accumulate, -(-max_length // corner.rows), kv_policy, groups, batch)
+        block = Block(config, corner, dtype, accumulate, -(-max_length // corner.rows), kv_policy, groups, batch)
+        return with_head_groups(block, constants(corner.device), head_groups)
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
         decode = block(mesh)
         apart = decode.mesh if other is None else _beside(other, decode.mesh)
-        prefill = replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1)
+        prefill = replace(
+            decode, mesh=apart.square(), groups=prefill_groups, batch=1, head_groups=1, head_tree=None
+        )
         return Placement.make(finish(decode), finish(prefill), prompt)
 
     if mesh is not None:

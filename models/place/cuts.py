@@ -1,15 +1,17 @@
 """A decoder's parameters cut into the tiles that cores hold, and put together again.
 
 Parameters have their Hugging Face names, [out, in]. Decode places the output and down projections the other way round
-than the rest, so that consecutive MeshGEMVs alternate axes. Prefill places all alike and skews them along y.
+than the rest, so that consecutive MeshGEMVs alternate axes. Prefill places all alike and skews them along y. Which heads
+a column holds is the block's layout (see `schedule.heads`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from wafer_triton.emulate.torch import TorchExecutor
@@ -19,6 +21,7 @@ from wafer_triton.models.config import param_shapes
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align
+from wafer_triton.schedule.rounds import Index
 
 Tiles = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
@@ -27,25 +30,44 @@ EMBEDDING = "model.embed_tokens.weight"
 PHASES = ("decode", "prefill")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cut:
-    """A parameter's place in a buffer: its name within a layer, its pattern, and `times` equal copies in front."""
+    """A parameter's place in a buffer: its name within a layer and its pattern.
+
+    With `rows` the pattern cuts what `picked` takes along a dimension: the rows that each column holds.
+    """
 
     name: str
     pattern: str
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    times: int = 0
+    rows: Index | None = None
+    dim: int = 0
 
     def tiles(self, weight: torch.Tensor, mesh: Mesh) -> torch.Tensor:
         """[rows, cols, ..., last] of a weight."""
-        whole = weight.expand(self.times, *weight.shape) if self.times else weight
-        return scatter(whole, mesh, self.pattern, **self.sizes).tiles
+        whole = weight if self.rows is None else picked(weight, self.rows, self.dim)
+        return scatter(whole, mesh, self.pattern).tiles
 
     def gather(self, tiles: torch.Tensor, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
         """The weight of the given shape from its tiles."""
-        whole = (self.times, *shape) if self.times else shape
-        weight = MeshTensor(mesh, tiles, self.pattern, whole, self.sizes).gather()
-        return weight[0] if self.times else weight
+        if self.rows is None:
+            return MeshTensor(mesh, tiles, self.pattern, shape, {}).gather()
+        held = (*shape[: self.dim], self.rows.size, *shape[self.dim + 1 :])
+        whole = MeshTensor(mesh, tiles, self.pattern, held, {}).gather()
+        return unpicked(whole, self.rows, self.dim)
+
+
+def picked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
+    """The values at `rows` along a dimension, one after the other; zeros where a row is -1, for padding."""
+    index = torch.from_numpy(rows.reshape(-1)).to(values.device)
+    taken = values.index_select(dim, index.clamp(min=0))
+    padding = index < 0
+    return taken.masked_fill_(padding.view(-1, *[1] * (values.ndim - 1 - dim)), 0) if padding.any() else taken
+
+
+def unpicked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
+    """What `picked` was given, from what it returned; of rows that are there several times the first counts."""
+    number, first = np.unique(rows, return_index=True)
+    return values.index_select(dim, torch.from_numpy(first[number >= 0]).to(values.device))
 
 
 EMBEDDING_CUT = Cut(EMBEDDING, "(x v) (y d) -> d v")
@@ -62,23 +84,17 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
             "wdown": (Cut("mlp.down_proj.weight", f"({into} d) ({out_of} f) -> f d"),),
         }
     c = block.shape
-    heads = {"q": c.num_attention_heads, "k": c.num_key_value_heads, "v": c.num_key_value_heads}
-    sizes = {part: {"h": h, "two": 2} for part, h in heads.items()}
+    rows = {part: block.layout.rows(part) for part in "qkv"}
     attention = {
         "norm": (Cut("input_layernorm.weight", f"({into} d)"),),
-        "wqkv": tuple(
-            Cut(f"self_attn.{part}_proj.weight", "(h two x p) (y d) -> d (h two p)", sizes[part]) for part in heads
-        ),
-        "wo": (Cut("self_attn.o_proj.weight", f"({into} d) (h two {out_of} p) -> (h two p) d", sizes["q"]),),
+        "wqkv": tuple(Cut(f"self_attn.{part}_proj.weight", "(x n) (y d) -> d n", rows[part]) for part in rows),
+        "wo": (Cut("self_attn.o_proj.weight", f"({into} d) ({out_of} n) -> n d", rows["q"], 1),),
     }
     if c.qkv_bias:
-        attention["bqkv"] = tuple(
-            Cut(f"self_attn.{part}_proj.bias", "(h two x p) -> (h two p)", sizes[part]) for part in heads
-        )
-    if c.qk_norm:
-        attention["qk_norm"] = tuple(
-            Cut(f"self_attn.{part}_norm.weight", "h (two x p) -> (h two p)", {"two": 2}, heads[part]) for part in "qk"
-        )
+        attention["bqkv"] = tuple(Cut(f"self_attn.{part}_proj.bias", "(x n)", rows[part]) for part in rows)
+    if c.qk_norm:  # of a head alone, repeated for all of them
+        own = {part: np.where(rows[part] < 0, -1, rows[part] % c.head_dim) for part in "qk"}
+        attention["qk_norm"] = tuple(Cut(f"self_attn.{part}_norm.weight", "(x n)", own[part]) for part in own)
     return attention
 
 
@@ -129,7 +145,7 @@ def skew(mesh: Mesh) -> torch.Tensor:
 
 @lru_cache(maxsize=8)
 def sources(mesh: Mesh) -> dict[str, torch.Tensor]:
-    """On a square mesh, the core whose decode tile each core holds in prefill, by buffer."""
+    """On a square mesh, the core whose decode tile each core holds in prefill, by buffer, with one head group."""
     cores = torch.arange(mesh.cores)
     turned = cores.view(mesh.shape).mT.reshape(-1)
     held = {name: turned if name in TURNED else cores for name in ("norm", "bqkv", "qk_norm", *MATRICES)}
@@ -182,6 +198,5 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
 
 def _widths(block: Block, buffer: str, whole: int) -> list[int]:
     """The widths of a buffer's parts in its last dimension."""
-    c = block.shape
-    q, kv = c.num_attention_heads * block.head, c.num_key_value_heads * block.head
+    q, kv = block.query_heads * block.head, block.kv_heads * block.head
     return {"wqkv": [q, kv, kv], "bqkv": [q, kv, kv], "qk_norm": [q, kv], "wgu": [whole // 2] * 2}.get(buffer, [whole])

@@ -1,8 +1,8 @@
 """Going from prefill to decode and back: where weights and cache lie, and what re-placing them takes.
 
 A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). A matrix that the phases
-place the other way round is then transposed. A matrix that prefill multiplies by is skewed. Both meshes are taken to
-share a corner. A matrix too large to be moved beside itself goes in slices, which changes rounds but no byte. Each step
+place the other way round is then transposed. A matrix that prefill multiplies by is skewed. Where decode holds the heads
+in groups, they go along x to the columns that prefill holds them on. Both meshes are taken to share a corner. A matrix too large to be moved beside itself goes in slices, which changes rounds but no byte. Each step
 is a schedule that runs, too.
 """
 
@@ -90,32 +90,47 @@ def blocks_of(size: int, cores: int) -> Index:
     return np.arange(size) // -(-size // cores)
 
 
+HEADS = {"wqkv": "qkv", "bqkv": "qkv", "wo": "q", "qk_norm": "qk"}  # the heads that buffers hold along x
+
+
+def _heads(block: Block, which: str) -> int:
+    """The heads of a core of the kinds that are asked for."""
+    return sum(block.query_heads if kind == "q" else block.kv_heads for kind in which)
+
+
+def _pairs(decode: Block, prefill: Block) -> tuple[Index, Index]:
+    """[units] each: the columns of decode and of prefill that hold a pair of all heads of a group, in decode's order.
+
+    A key-value head that several groups hold is in the units of each.
+    """
+    columns, numbers = np.nonzero(decode.layout.pair_of >= 0)
+    pairs = decode.layout.pair_of[columns, numbers]
+    return columns, blocks_of(decode.shape.head_dim // 2, prefill.mesh.shape[1])[pairs]
+
+
 @lru_cache(maxsize=256)
 def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
     """The tally of every step that takes a buffer of weights from decode's place to prefill's, or back."""
     here, there, c = decode.mesh, prefill.mesh, decode.shape
-    pairs, heads = c.head_dim // 2, 2 * decode.all_heads
-    across, each = {  # units along x, and elements of a unit for every position along y
-        "norm": (1, 1),
-        "wqkv": (pairs, heads),
-        "wo": (pairs, 2 * c.num_attention_heads),
-        "wgu": (c.intermediate_size, 2),
-        "wdown": (c.intermediate_size, 1),
-        "bqkv": (pairs, heads),
-        "qk_norm": (pairs, heads - 2 * c.num_key_value_heads),
-    }[name]
     down = 1 if name in ("bqkv", "qk_norm") else c.hidden_size
-    steps = []
-    if here.shape != there.shape:
-        (rows, cols), (f_rows, f_cols) = _sides(here, there), there.fold
-        grids = _grid(here, here.rows, cols, (1, f_cols)), _grid(here, rows, there.cols, there.fold)
-        if across > 1:
-            columns = blocks_of(across, here.cols) * f_cols, blocks_of(across, there.shape[1])
-            steps.append(_moved(grids[0], "x", *columns, -(-down // here.rows) * each, decode.dtype))
-        if down > 1:
-            lines = blocks_of(down, here.rows) * f_rows, blocks_of(down, there.shape[0])
-            steps.append(_moved(grids[1], "y", *lines, -(-across // there.shape[1]) * each, decode.dtype))
-    numel = -(-down // there.shape[0]) * -(-across // there.shape[1]) * each
+    # along x the columns of every unit; for every position along y a unit's elements, and those of a core in prefill
+    columns, unit, held = None, 1, 1
+    if name in HEADS:
+        columns, unit = _pairs(decode, prefill), 2 * _heads(decode, HEADS[name])
+        held = prefill.pairs * 2 * _heads(prefill, HEADS[name])
+    elif name != "norm":
+        columns = blocks_of(c.intermediate_size, here.cols), blocks_of(c.intermediate_size, there.shape[1])
+        unit = 2 if name == "wgu" else 1
+        held = prefill.share(c.intermediate_size, "x") * unit
+    (rows, cols), (f_rows, f_cols), steps = _sides(here, there), there.fold, []
+    apart = here.shape != there.shape
+    if columns is not None and (apart or (name in HEADS and decode.head_groups > 1)):
+        grid = _grid(here, here.rows, cols, (1, f_cols))
+        steps.append(_moved(grid, "x", columns[0] * f_cols, columns[1], -(-down // here.rows) * unit, decode.dtype))
+    if down > 1 and apart:
+        lines = blocks_of(down, here.rows) * f_rows, blocks_of(down, there.shape[0])
+        steps.append(_moved(_grid(here, rows, there.cols, there.fold), "y", *lines, held, decode.dtype))
+    numel = -(-down // there.shape[0]) * held
     if name in TURNED:
         steps.append(_sliced(numel, lambda part: turned_schedule(there, part, decode.dtype)))
     if name in MATRICES:
@@ -133,17 +148,18 @@ def all_weights(decode: Block, prefill: Block) -> Tally:
 
 def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index) -> Tally:
     """The tally of moving a prompt's keys and values from rows `source` of prefill to rows `target` of decode."""
-    here, there, c = prefill.mesh, decode.mesh, decode.shape
-    (rows, cols), (f_rows, f_cols), half = _sides(here, there), here.fold, c.head_dim // 2
-    each, steps = 2 * c.num_key_value_heads, []
-    if here.shape[1] != there.cols:
-        columns = blocks_of(half, here.shape[1]), blocks_of(half, there.cols) * f_cols
+    here, there = prefill.mesh, decode.mesh
+    (rows, cols), (f_rows, f_cols) = _sides(here, there), here.fold
+    each, steps = 2 * decode.kv_heads, []
+    if here.shape[1] != there.cols or decode.head_groups > 1:
+        columns, placed = _pairs(decode, prefill)
         held = each * int(np.bincount(source).max())
-        steps.append(_moved(_grid(here, here.rows, cols, here.fold), "x", *columns, held, decode.dtype))
+        grid = _grid(here, here.rows, cols, here.fold)
+        steps.append(_moved(grid, "x", placed, columns * f_cols, held, decode.dtype))
     if (source != target * f_rows).any():
         grid = _grid(here, rows, there.cols, (f_rows, 1))
-        steps.append(_moved(grid, "y", source, target * f_rows, each * -(-half // there.cols), decode.dtype))
-    return sum(steps, Tally()) * (2 * c.num_hidden_layers)
+        steps.append(_moved(grid, "y", source, target * f_rows, each * decode.pairs, decode.dtype))
+    return sum(steps, Tally()) * (2 * decode.shape.num_hidden_layers)
 
 
 def _moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Tally:
@@ -225,10 +241,11 @@ class Phases:
     def fill(self, layer: int, kind: str, memory: Tiles) -> torch.Tensor | None:
         """Put a layer's tiles, as prefill places them, into memory of its programs; return its bias, if it has one.
 
-        On a square mesh prefill's tiles are decode's on other cores. On another grid they are cut once and kept.
+        On a square mesh prefill's tiles are decode's on other cores. On another grid, or where decode holds the heads in
+        groups, they are cut once and kept.
         """
-        mesh = self.placement.prefill.mesh
-        if self.placement.decode.mesh.shape == mesh.shape:
+        mesh, decode = self.placement.prefill.mesh, self.placement.decode
+        if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.head_groups == 1):
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
                 source = sources(mesh)[name].to(target.device)

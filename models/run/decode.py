@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from einops import rearrange
 
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.steps import Step, Tables
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, Weights, layer_tiles
+from wafer_triton.models.place.cuts import Tiles, Weights, layer_tiles, picked
 from wafer_triton.models.run.head import Head
 from wafer_triton.models.run.prefill import Progress, silent
 from wafer_triton.schedule import decode as blocks
@@ -107,9 +106,9 @@ class Decode:
         `caches` hold `counts` tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
         """
         mesh, first = self.block.mesh, self.layers[0]
-        cut = {"x": (x, "m (y d)"), "cos": (rotary[0], "m (x p)"), "sin": (rotary[1], "m (x p)")}
-        for name, (values, pattern) in cut.items():
-            first.project.write(name, scatter(values, mesh, pattern).tiles)
+        first.project.write("x", scatter(x, mesh, "m (y d)").tiles)
+        for name, angles in zip(("cos", "sin"), rotary, strict=True):
+            first.project.write(name, scatter(picked(angles, self.block.layout.pair_of, 1), mesh, "m (x p)").tiles)
         appends = {
             sequence: schedule(blocks.append, self.block, sequence, counts[sequence], caches[sequence].prefilled)
             for sequence in active
@@ -143,14 +142,11 @@ class Decode:
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""
-        block, half, count = self.block, self.block.shape.head_dim // 2, len(k)
-        cols = block.mesh.shape[1]
+        block, count = self.block, len(k)
+        rows = block.layout.rows("k")
         row, slot = torch.from_numpy(cache.row_of(count)), torch.arange(count) % cache.slots
         for which, values in (("k", k), ("v", v)):
-            whole = values.unflatten(-1, (2, half))
-            padded = whole.new_zeros(*whole.shape[:-1], cols * block.pairs)
-            padded[..., :half] = whole
-            cut = rearrange(padded, "n g two (x p) -> n x (g two p)", x=cols)
+            cut = picked(values.flatten(1), rows, 1).unflatten(1, rows.shape)
             memory = self.layers[layer].project.memory[blocks.cache_name(which, sequence)]
             memory.unflatten(-1, (block.slots, -1))[row, :, slot] = cut.to(memory.dtype)
 

@@ -15,7 +15,7 @@ from einops import rearrange
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import KINDS, Tiles
+from wafer_triton.models.place.cuts import KINDS, Tiles, picked, unpicked
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
@@ -100,7 +100,8 @@ class Prefill:
         attention = [self._program("attention", part.tokens, part.past) for part in parts]
         ffn = [self._program("ffn", part.tokens, 0) for part in parts]
         xs = [self._spread(x, part, "(y m) (x d)") for part in parts]
-        angles = [[self._spread(values, part, "(y m) (x p)") for values in rotary] for part in parts]
+        held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
+        angles = [[self._spread(values, part, "(y m) (x p)") for values in held] for part in parts]
         masks = list(self._masks(parts))
         for layer in range(layers):
             bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in KINDS)
@@ -174,10 +175,7 @@ class Prefill:
 
     def _gather(self, entries: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
         """Keys or values [count, key heads, head_dim] from the tiles of all chunks."""
-        half = self.block.shape.head_dim // 2
-        rows = []
-        for tiles, part in zip(entries, parts, strict=True):
-            split = tiles.unflatten(-1, (2, self.block.pairs))
-            whole = rearrange(split, "y x m g two p -> (y m) g two (x p)")[part.index]
-            rows.append(whole[..., :half].flatten(2))
-        return torch.cat(rows)
+        pattern = "y x m g n -> (y m) (x g n)"
+        rows = [rearrange(tiles, pattern)[part.index] for tiles, part in zip(entries, parts, strict=True)]
+        whole = unpicked(torch.cat(rows), self.block.layout.rows("k"), 1)
+        return whole.unflatten(1, (-1, self.block.shape.head_dim))

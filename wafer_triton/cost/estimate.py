@@ -11,9 +11,10 @@ default) is the program that `generate` runs, with fp16 sums; "measured" is that
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import layers, rivals
+from wafer_triton.cost import layers, padding, rivals
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
@@ -76,25 +77,28 @@ def gemv(
 
 def decode(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
-    program: str = "true",
+    program: str = "true", head_groups: int | None = None,
 ) -> Layered:  # fmt: skip
     """One token of decode, after which the cache holds `context` tokens.
 
-    `groups` is the number of groups on the first of two levels of the K-trees (None: the best on a square mesh).
+    `groups` is the number of groups on the first of two levels of the K-trees (None: the best on a square mesh),
+    `head_groups` that of the head groups on the columns (None: the best; the measured program has one).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
     tiles(1, context)
-    return sram.fitting(lambda candidate: decode_on(candidate, shape, context, c, tree, program), mesh)
+    return sram.fitting(lambda candidate: decode_on(candidate, shape, context, c, tree, program, head_groups), mesh)
 
 
 def decode_on(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: layers.Groups = None, program: str = "true"
-) -> Layered:
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: layers.Groups = None, program: str = "true",
+    head_groups: int | None = None,
+) -> Layered:  # fmt: skip
     """See `decode`; the SramError of a mesh that is too small does not name a mesh that fits."""
-    block = layers.decode_block(shape, mesh, context, c, groups, program)
+    block = layers.decode_block(shape, mesh, context, c, groups, program, head_groups)
     layers.check_decode(block)
-    return _layered(mesh, shape, layers.decode_steps(block, context, c), _ends(block, 1, c), 1, c, program)
+    whole = _layered(mesh, shape, layers.decode_steps(block, context, c), _ends(block, 1, c), 1, c, program)
+    return replace(whole, head_groups=block.head_groups, padding=padding.of_layer(block, context))
 
 
 def prefill(
@@ -111,7 +115,7 @@ def prefill_on(mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, progr
     """See `prefill`; the SramError of a mesh that is too small does not name a mesh that fits."""
     block = layers.check_prefill(layers.prefill_block(shape, mesh, c, program), tokens)
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c)
-    last = layers.decode_block(shape, mesh, 1, c, program=program)  # the head takes the last token alone
+    last = layers.decode_block(shape, mesh, 1, c, None, program, 1)  # the head takes the last token alone
     return _layered(mesh, shape, steps, _ends(last, tokens, c), tokens, c, program)
 
 
@@ -124,9 +128,9 @@ def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
 
 def request(
     *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None, program: str = "true",
+    output: int, groups: int | None = None, program: str = "true", head_groups: int | None = None,
 ) -> Request:  # fmt: skip
-    """A prompt of `input` tokens and an answer of `output` tokens.
+    """A prompt of `input` tokens and an answer of `output` tokens; `groups` and `head_groups` as of `decode`.
 
     Assumed: between regions of layers the activation crosses a mesh's width. Between prefill and decode weights and
     cache cross the middle of the smaller mesh once, over all its rows at a time.
@@ -136,21 +140,24 @@ def request(
     tiles(1, input, output)
     prefilled = sram.fitting(lambda candidate: prefill_on(candidate, shape, input, c, program), prefill_mesh)
     return sram.fitting(
-        lambda candidate: request_on(prefill_mesh, candidate, shape, prefilled, input, output, c, tree, program),
+        lambda candidate: request_on(
+            prefill_mesh, candidate, shape, prefilled, input, output, c, tree, program, head_groups
+        ),
         decode_mesh,
     )
 
 
 def request_on(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, prefilled: Layered, input: int, output: int,
-    c: Constants, groups: layers.Groups = None, program: str = "true",
+    c: Constants, groups: layers.Groups = None, program: str = "true", head_groups: int | None = None,
 ) -> Request:  # fmt: skip
     """See `request`, after a prefill that is priced already, on `prefill_mesh`."""
 
     def block(context: int) -> layers.Block:
-        return layers.decode_block(shape, decode_mesh, context, c, groups, program)
+        return layers.decode_block(shape, decode_mesh, context, c, groups, program, held)
 
-    last = input + output
+    last, held = input + output, head_groups
+    held = block(last).head_groups  # a request keeps its layout
     need = layers.check_decode(block(last))
     available = _regions(decode_mesh, c)
     needed = -(-shape.num_hidden_layers // max(1, _layers_per_region(need, decode_mesh)))
@@ -179,14 +186,19 @@ def request_on(
         decode_regions=needed,
         device_regions=available,
         fits=needed <= available,
+        head_groups=held,
     )
 
 
-def kv(*, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true") -> Capacity:
+def kv(
+    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
+    head_groups: int | None = None,
+) -> Capacity:  # fmt: skip
     """Tokens that the KV cache of a decode mesh holds beside the weights, layers spread evenly over the regions.
 
     The regions of the device are counted by cores, as in the paper, not laid out. With concatenation one row takes
     every new token. "measured" cuts every width evenly over a line, as the paper does, whole rotary pairs or not.
+    `head_groups` None takes those that are best with one token on each row.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
@@ -195,7 +207,7 @@ def kv(*, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, p
         """Bytes on a core of one layer's weights, by buffer, and of its share of one token's keys and values."""
         if program == "measured":
             return _evenly_cut(shape, candidate)
-        block = layers.decode_block(shape, candidate, 1, c, program=program)
+        block = layers.decode_block(shape, candidate, 1, c, None, program, head_groups)
         stays = layers.decode_need(block).stays
         weights = {name: size for name, size in stays.items() if not name.endswith("_cache")}
         return weights, sum(size for name, size in stays.items() if name not in weights) // block.slots

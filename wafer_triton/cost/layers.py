@@ -22,6 +22,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.heads import distinct
 from wafer_triton.schedule.reduce import two_level
 from wafer_triton.shapes import DecoderShape
 
@@ -32,17 +33,19 @@ _PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are th
 
 
 def decode_block(
-    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true"
-) -> Block:
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    head_groups: int | None = None,
+) -> Block:  # fmt: skip
     """The block of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
 
-    Raises ShapeError for an unknown program.
+    `head_groups` None takes the fastest, see `with_head_groups`; the measured program has one. Raises ShapeError for an
+    unknown program, MeshError for head groups that do not fit.
     """
     tree = tree_for(mesh, c.of("decode")) if groups is None else groups
     entries = -(-context // mesh.shape[0])
     if _measured(program):
-        return Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree)
-    return Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
+        return Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=head_groups or 1)
+    return with_head_groups(Block(shape, mesh, "fp16", "fp16", entries, "shift", tree), c, head_groups)
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
@@ -117,22 +120,25 @@ def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     """The routes that a part needs, which follow from where messages go, not from their sizes."""
     mesh = block.mesh
     if part.family == "decode":
-        return _routes_of(part, mesh, block.groups, block.policy, block.batch, args, block.shape.qk_norm)
+        trees = block.groups, block.head_groups, block.head_tree
+        return _routes_of(part, mesh, trees, block.policy, block.batch, args, block.shape.qk_norm)
     common = gcd(mesh.rows, mesh.cols)
     proportions = mesh.rows // common, mesh.cols // common
     times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
     small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
     groups = block.groups if times == common else None
-    return _routes_of(part, small, groups, None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
+    return _routes_of(part, small, (groups, 1, None), None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
 
 
 @lru_cache(maxsize=1024)
 def _routes_of(
-    part: Part, mesh: Mesh, groups: Groups, policy: str | None, batch: int, args: tuple[int, ...], qk_norm: bool
-) -> int:
+    part: Part, mesh: Mesh, trees: tuple[Groups, int, Groups], policy: str | None, batch: int, args: tuple[int, ...],
+    qk_norm: bool,
+) -> int:  # fmt: skip
     entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
-    shape = DecoderShape(2, 2, 1, 1, 1, 2, 2, qk_norm=qk_norm)
-    block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch)
+    groups, heads, head_tree = trees
+    shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=qk_norm)
+    block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree)
     b = Builder(mesh, part.title, part.family)
     part(b, block, *args)
     return colours(b)
@@ -148,12 +154,32 @@ def _weights(block: Block) -> dict[str, int]:
     return _layer_need(attention, sram.need([b])).stays
 
 
-@lru_cache(maxsize=1024)
 def decode_need(block: Block) -> sram.Need:
     """What a core needs for one decode layer."""
+    return _layer_need(*_decode_needs(block))
+
+
+@lru_cache(maxsize=1024)
+def _decode_needs(block: Block) -> tuple[sram.Need, sram.Need]:
+    """What a core needs for the attention and the feed-forward block of a decode layer."""
     parts = [(decode.project, ()), (decode.attend, (0,)), (decode.output, ())]
     attention = sram.need(sketched(part, block, *args) for part, args in parts)
-    return _layer_need(attention, sram.need([sketched(decode.ffn, block)]))
+    return attention, sram.need([sketched(decode.ffn, block)])
+
+
+def decode_stays(block: Block) -> dict[str, int]:
+    """Bytes on the whole mesh that stay for each block of a decode layer: weights and cache."""
+    needs = zip(("attention", "ffn"), _decode_needs(block), strict=True)
+    return {kind: sum(need.stays.values()) * block.mesh.rows * block.mesh.cols for kind, need in needs}
+
+
+def decode_macs(block: Block, context: int) -> dict[str, int]:
+    """Multiply-adds on the whole mesh of one token through each block of a decode layer."""
+    macs = {"attention": 0, "ffn": 0}
+    for part, args in decode.layer(block, context):
+        phases_, _, _ = _read(part, block, args)
+        macs["ffn" if part is decode.ffn else "attention"] += sum(phase.macs * phase.times for phase in phases_)
+    return {kind: each * block.mesh.cores for kind, each in macs.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -213,6 +239,52 @@ def _best_groups(length: int, stage: float, hop: float) -> tuple[int, ...]:
         return ()
     count, stages, hops = two_level(length)
     return (int(count[(stages * stage + hops * hop).argmin()]),)
+
+
+def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
+    """A decode block with `count` head groups, and with the fastest K-tree over the columns of one.
+
+    None takes the count whose decode is predicted to be the fastest of those that fit a core, by a cache of as many
+    entries a row as the next power of two; if none fits, the one that needs the least. Raises MeshError for a count
+    that does not fit the model or the mesh.
+    """
+    if count is not None:
+        return _grouped(block, count, c)
+    choices = [_grouped(block, fast, c) for fast in _fastest(_rounded(block), c)]
+    limit = block.mesh.device.sram_bytes
+    return next((choice for choice in choices if _held(choice) <= limit), min(choices, key=_held))
+
+
+def _grouped(block: Block, count: int, c: Constants) -> Block:
+    tree = None if count == 1 else best_groups(block.mesh.shape[1] // count, c.of("decode"))
+    return replace(block, head_groups=count, head_tree=tree)
+
+
+def _held(block: Block) -> int:
+    """Bytes that a decode layer takes of a core."""
+    need = decode_need(block)
+    return sum((need.stays | need.passes).values())
+
+
+def _rounded(block: Block) -> Block:
+    return replace(block, entries=1 << (block.entries - 1).bit_length())
+
+
+_PRICED = 3  # numbers of head groups, those that leave the least padding
+
+
+@lru_cache(maxsize=4096)
+def _fastest(block: Block, c: Constants) -> tuple[int, ...]:
+    """Numbers of head groups, the fastest first; one group is the last, as it is never the fastest of several."""
+    kinds = distinct(block.shape, block.mesh.shape[1])
+    narrow = sorted(kinds, key=lambda kind: ((kind.query_heads + 2 * kind.kv_heads) * kind.pairs, kind.query_heads))
+    priced = {kind.count: _attention_cycles(_grouped(block, kind.count, c), c) for kind in narrow[:_PRICED]}
+    return tuple(dict.fromkeys([*sorted(priced, key=lambda count: priced[count]), 1]))
+
+
+def _attention_cycles(block: Block, c: Constants) -> float:
+    parts = decode.layer(block, block.mesh.shape[0] * block.entries)
+    return total(_steps((block, part, args, c) for part, args in parts if part is not decode.ffn)).cycles
 
 
 def _measured(program: str) -> bool:

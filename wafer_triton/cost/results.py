@@ -41,6 +41,8 @@ class Layered:
     embedding_cycles: float  # 0 in the measured program
     head_cycles: float  # the last token's, 0 in the measured program
     steps: dict[str, float]  # cycles of a layer's steps by name
+    head_groups: int | None = None  # of decode
+    padding: float | None = None  # of decode: multiply-adds of a layer on the mesh over those of the model
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Request:
     decode_regions: int  # that the layers and the cache need
     device_regions: int  # that the device has
     fits: bool
+    head_groups: int  # of decode
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
-from wafer_triton.cost.constants import constants
+from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -21,11 +21,15 @@ from wafer_triton.shapes import DecoderShape, shape_of
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give."""
+    """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give.
+
+    `groups` are those of the K-trees' first level, `head_groups` those of the heads on the columns in decode.
+    """
 
     prefill_mesh: int
     decode_mesh: int
     groups: int
+    head_groups: int
     regions: int
     tokens_per_second: float
     prefill_seconds: float
@@ -53,17 +57,15 @@ def plan(
         return Mesh(side, side, target)
 
     prefills, reason = _estimates(sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program))
-    decodes, why = _estimates(
-        sides, lambda side: max((estimate.decode_on(square(side), shape, context, c, program=program)
-                                 for context in (input + 1, input + output)), key=lambda layer: layer.seconds)
-    )  # fmt: skip
+    decodes, why = _estimates(sides, lambda side: _slowest(square(side), shape, input, output, c, program))
     candidates, narrowed = [], sorted(decodes, key=lambda side: decodes[side].seconds)
     for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
         fitting = 0
         for side in narrowed:
             request = estimate.request_on(
-                square(first), square(side), shape, prefills[first], input, output, c, program=program
-            )
+                square(first), square(side), shape, prefills[first], input, output, c, None, program,
+                decodes[side].head_groups,
+            )  # fmt: skip
             if request.fits:
                 candidates.append((first, side, request))
                 fitting += 1
@@ -79,14 +81,24 @@ def plan(
             first,
             side,
             (best_groups(side, decoding) or (1,))[0],
+            request.head_groups,
             request.decode_regions,
             request.tokens_per_second,
             request.prefill_seconds,
             request.decode_seconds,
-            _capacity(square(side), shape, program),
+            _capacity(square(side), shape, program, request.head_groups),
         )
         for first, side, request in candidates[:best]
     ]
+
+
+def _slowest(
+    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str
+) -> estimate.Layered:
+    """The slower of the first and the last token of an answer, with the head groups that are best for the last."""
+    last = estimate.decode_on(mesh, shape, input + output, c, program=program)
+    first = estimate.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
+    return max(first, last, key=lambda layer: layer.seconds)
 
 
 def _estimates(
@@ -102,9 +114,10 @@ def _estimates(
     return estimates, None if estimates else reason
 
 
-def _capacity(mesh: Mesh, shape: DecoderShape, program: str) -> int:
+def _capacity(mesh: Mesh, shape: DecoderShape, program: str, head_groups: int) -> int:
     try:
-        return estimate.kv(device=mesh.device, model=shape, mesh=mesh, program=program).shift_tokens
+        held = estimate.kv(device=mesh.device, model=shape, mesh=mesh, program=program, head_groups=head_groups)
+        return held.shift_tokens
     except WaferError:
         return 0
 

@@ -1,7 +1,8 @@
 """One model's blocks on one mesh: the sizes of a core's tiles, and what decode and prefill share.
 
-Heads share the columns: every column holds the same few rotary pairs of every head, so a score, and the norm of a head
-(Qwen3), is a sum along x. The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, section 4).
+The columns hold the heads in groups (see `schedule.heads`); with one group, as in prefill, every column holds the same
+few rotary pairs of every head. A score, and the norm of a head (Qwen3), is a sum along x over the columns of a group.
+The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, section 4).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.heads import HeadGroups, head_groups
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.reduce import all_reduce
@@ -28,6 +30,10 @@ class Block:
     A row holds `entries` KV entries for each of `batch` sequences. `policy` is that of `KvCache`; with None the cache
     is given and never grows. `groups` are the K-tree's, as of `ktree` (None: `default_groups`). With `overlap` prefill
     has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
+
+    The columns hold the heads in `head_groups` groups, in prefill in one. `head_tree` are the groups of the K-tree over
+    the columns of one of several head groups (None: `default_groups`). Raises MeshError for head groups that do not fit
+    the model or the mesh.
     """
 
     shape: DecoderShape
@@ -39,6 +45,11 @@ class Block:
     groups: tuple[int, ...] | None = None
     batch: int = 1
     overlap: bool = True
+    head_groups: int = 1
+    head_tree: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        head_groups(self.shape, self.mesh.shape[1], self.head_groups)
 
     def cache(self, prefilled: int = 0) -> KvCache:
         """The KV cache of a sequence whose prompt had `prefilled` tokens."""
@@ -56,19 +67,41 @@ class Block:
         return accumulator(self.dtype, self.accumulate)
 
     @property
+    def layout(self) -> HeadGroups:
+        """Which heads, and which rotary pairs of them, a column holds."""
+        return head_groups(self.shape, self.mesh.shape[1], self.head_groups)
+
+    @property
     def pairs(self) -> int:
         """Rotary pairs of a head that one column holds."""
-        return -(-self.shape.head_dim // 2 // self.mesh.shape[1])
+        return self.layout.pairs
 
     @property
     def head(self) -> int:
-        """Dimensions of a head that one column holds: whole rotary pairs, where they are turned."""
-        return 2 * self.pairs if self.shape.rotary else self.share(self.shape.head_dim, "x")
+        """Dimensions of a head that one column holds."""
+        return self.layout.head
+
+    @property
+    def query_heads(self) -> int:
+        """Query heads of a core."""
+        return self.layout.query_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """Key-value heads of a core."""
+        return self.layout.kv_heads
 
     @property
     def all_heads(self) -> int:
-        """Query, key and value heads."""
-        return self.shape.num_attention_heads + 2 * self.shape.num_key_value_heads
+        """Query, key and value heads of a core."""
+        return self.query_heads + 2 * self.kv_heads
+
+    @property
+    def over_heads(self) -> dict[str, Any]:
+        """How an all-reduce along x sums what the columns of a head hold."""
+        if self.head_groups == 1:
+            return {"groups": self.groups}
+        return {"groups": self.head_tree, "segment": self.layout.width}
 
     @property
     def apart(self) -> bool:
@@ -89,8 +122,8 @@ class Block:
 
     @property
     def heads(self) -> dict[str, Any]:
-        """Query and key-value heads, as local operations name them."""
-        return {"heads": self.shape.num_attention_heads, "kv_heads": self.shape.num_key_value_heads}
+        """Query and key-value heads of a core, as local operations name them."""
+        return {"heads": self.query_heads, "kv_heads": self.kv_heads}
 
     def attention_weights(self, b: Builder, axis: str, tokens: int, apart: bool = False) -> None:
         """Declare an attention block's weights, the model's width cut along `axis`; the bias has `tokens` rows.
@@ -99,14 +132,14 @@ class Block:
         """
         c, d = self.shape, self.share(self.shape.hidden_size, axis)
         b.buffer("norm", (d,), self.dtype, "resident")
-        widths = {"wq": c.num_attention_heads, "wk": c.num_key_value_heads, "wv": c.num_key_value_heads}
+        widths = {"wq": self.query_heads, "wk": self.kv_heads, "wv": self.kv_heads}
         for name, heads in widths.items() if apart else [("wqkv", self.all_heads)]:
             b.buffer(name, (d, heads * self.head), self.dtype, "resident")
-        b.buffer("wo", (c.num_attention_heads * self.head, d), self.dtype, "resident")
+        b.buffer("wo", (self.query_heads * self.head, d), self.dtype, "resident")
         if c.qkv_bias:
             b.buffer("bqkv", (tokens, self.qkv), self.dtype, "resident")
         if c.qk_norm:
-            b.buffer("qk_norm", (c.num_attention_heads + c.num_key_value_heads, self.head), self.dtype, "resident")
+            b.buffer("qk_norm", (self.query_heads + self.kv_heads, self.head), self.dtype, "resident")
 
     def ffn_weights(self, b: Builder, axis: str, apart: bool = False) -> None:
         """Declare a feed-forward block's weights; the model's width is cut along `axis`, `apart` as for attention."""
@@ -135,9 +168,9 @@ class Block:
         if c.qk_norm:
             squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
             b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head), label="head norm")
-            all_reduce(b, squares, "x", groups=self.groups, label="head norm")
+            all_reduce(b, squares, "x", label="head norm", **self.over_heads)
             sizes: dict[str, Any] = {"m": tokens, "n": self.head, "width": c.head_dim, "eps": c.rms_norm_eps}
-            sizes |= {"groups": self.all_heads, "kept": c.num_key_value_heads}
+            sizes |= {"groups": self.all_heads, "kept": self.kv_heads}
             scaled = b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes)
             b.round(scaled, label="head norm")
         turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head, **self.heads)

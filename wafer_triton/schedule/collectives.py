@@ -17,31 +17,52 @@ from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Round, 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
     """Exchanges in which position `root` of every line sends its tile to all others of the line, both ways at once."""
-    ways = _both_ways(b.mesh.length(axis), root)
+    ways = _both_ways(b.mesh.length(axis), root, 1)
     return [Exchange(axis, as_slot(src), as_slot(dst), send, recv) for send, recv in ways]
 
 
 @lru_cache(maxsize=1024)
-def _both_ways(size: int, root: int) -> list[tuple[Index, Index]]:
+def _both_ways(size: int, root: int, times: int) -> list[tuple[Index, Index]]:
     """Senders and receivers of a multicast to lower and to higher positions; multicasts share these arrays."""
     sides = (np.arange(root), np.arange(root + 1, size))
-    return [(np.full_like(side, root), side) for side in sides if side.size]
+    ways = ((np.full_like(side, root), side) for side in sides if side.size)
+    return [(repeated(send, size, times), repeated(recv, size, times)) for send, recv in ways]
 
 
-def broadcast(b: Builder, name: str | Slot, axis: str, root: int, label: str = "broadcast") -> None:
-    """Every core of a line gets the tile of its position `root`."""
+def repeated(positions: Index, size: int, times: int) -> Index:
+    """Positions on a segment of `size` cores as those on each of the first `times` segments of a line."""
+    return positions if times == 1 else (np.arange(times)[:, None] * size + positions).reshape(-1)
+
+
+def segments(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
+    """The cores of a segment of a line, and how many whole segments a line has; None is the line itself.
+
+    Raises MeshError for a segment that is longer than the line, or shorter than a core.
+    """
+    length = b.mesh.length(axis)
+    if segment is None:
+        return length, 1
+    if not 1 <= segment <= length:
+        raise MeshError(f"{b.name}: a segment of {segment} cores on a line of {length}; give from 1 to {length}")
+    return segment, length // segment
+
+
+def broadcast(
+    b: Builder, name: str | Slot, axis: str, root: int, label: str = "broadcast", segment: int | None = None
+) -> None:
+    """Every core of a line gets the tile of its position `root`; with `segment`, as of `reduce`, of its segment's."""
     slot = as_slot(name)
     buffer, whole = b.buffers[slot.buffer], slot.index is None
-    b.rounds += _broadcast(b.mesh.shape, buffer, whole, axis, root, label, b.mesh.length(axis))
+    b.rounds += _broadcast(b.mesh.shape, buffer, whole, axis, root, label, *segments(b, axis, segment))
 
 
 @lru_cache(maxsize=512)
 def _broadcast(
-    mesh: tuple[int, int], buffer: Buffer, whole: bool, axis: str, root: int, label: str, size: int
+    mesh: tuple[int, int], buffer: Buffer, whole: bool, axis: str, root: int, label: str, size: int, times: int
 ) -> tuple[Round, ...]:
     """The round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
     slot = Slot(buffer.name, None if whole else 0)
-    moves = tuple(Exchange(axis, slot, slot, send, recv) for send, recv in _both_ways(size, root))
+    moves = tuple(Exchange(axis, slot, slot, send, recv) for send, recv in _both_ways(size, root, times))
     return (Round(moves, (), label),) if moves else ()
 
 

@@ -33,14 +33,13 @@ def _attention(b: Builder, block: Block) -> None:
     block.attention_weights(b, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
-            tile = (c.num_key_value_heads, block.head)
+            tile = (block.kv_heads, block.head)
             b.buffer(cache_name(which, sequence), tile, block.dtype, "resident", block.slots)
 
 
 def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
-    heads = {"q": block.shape.num_attention_heads, "att": block.shape.num_attention_heads}
     for name in names:
-        tile = (heads.get(name, block.shape.num_key_value_heads), block.head)
+        tile = (block.kv_heads if name in "kv" else block.query_heads, block.head)
         b.buffer(name, tile, block.dtype, role, block.batch)
 
 
@@ -80,9 +79,8 @@ def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) 
 @part("decode attention", "decode")
 def attend(b: Builder, block: Block, sequence: int) -> None:
     """q of a sequence and its cache -> its part of att; bias [1, slots] is -inf on empty slots."""
-    c = block.shape
+    c, q_heads = block.shape, block.query_heads
     _attention(b, block)
-    q_heads = c.num_attention_heads
     sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.heads}
     _heads(b, block, "input", "q")
     _heads(b, block, "output", "att")
@@ -93,7 +91,7 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     keys, values = (Slot(cache_name(which, sequence), None) for which in "kv")
     query = Slot("q", sequence)
     b.round(b.local("gemm_t", "s", (query, keys), k=block.head, n=block.slots, **sizes), label="scores")
-    all_reduce(b, "s", "x", groups=block.groups, label="scores")
+    all_reduce(b, "s", "x", label="scores", **block.over_heads)
     z = softmax_parts(b, "s", "bias", "p", "y", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
     b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
     all_reduce(b, "o", "y", groups=block.groups, label="attention")
@@ -105,7 +103,7 @@ def output(b: Builder, block: Block) -> None:
     """x, att -> x plus the attention block's output."""
     m = block.batch
     _attention(b, block)
-    d, width = block.share(block.shape.hidden_size, "y"), block.shape.num_attention_heads * block.head
+    d, width = block.share(block.shape.hidden_size, "y"), block.query_heads * block.head
     _heads(b, block, "input", "att")
     b.buffer("y", (m, d), block.sums)
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups, "label": "output projection"}

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import broadcast, reduce_scatter, ring_all_gather
+from wafer_triton.schedule.collectives import broadcast, reduce_scatter, repeated, ring_all_gather, segments
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Slot, as_slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
@@ -130,14 +130,17 @@ def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> 
 
 
 @lru_cache(maxsize=1024)
-def _arrays(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[Stages, int]:
-    """The stages of a tree as arrays, receivers in ascending order, and its root."""
+def _arrays(
+    size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
+) -> tuple[Stages, int]:
+    """The stages of equal trees on so many segments as arrays, receivers in ascending order, and their root."""
     stages, place = tree(size, algorithm, groups, root)
-    return Stages(tuple(tuple(_sorted(way) for way in stage) for stage in stages)), place
+    return Stages(tuple(tuple(_sorted(way, size, times) for way in stage) for stage in stages)), place
 
 
-def _sorted(pairs: list[tuple[int, int]]) -> Way:
-    send, recv = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
+def _sorted(pairs: list[tuple[int, int]], size: int, times: int) -> Way:
+    ends = np.array(sorted(pairs, key=lambda pair: pair[1]), np.int64).reshape(-1, 2).T
+    send, recv = (repeated(end, size, times) for end in ends)
     send.flags.writeable = recv.flags.writeable = False
     return send, recv, None
 
@@ -152,6 +155,7 @@ def reduce(
     groups: tuple[int, ...] | None = None,
     root: int | ArrayLike | None = None,
     inbox: str | None = None,
+    segment: int | None = None,
     label: str = "reduce",
 ) -> int | Index:
     """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, and return its position.
@@ -160,7 +164,12 @@ def reduce(
     or one for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower positions
     or `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given. Chains
     from both ends reach roots that differ from line to line: their routes lead to neighbours, and serve every root.
-    Raises MeshError for a root off the line, and for groups or another algorithm with such roots.
+
+    With `segment` a line is cut into segments of so many cores, each of which is reduced by itself, all at the same
+    time over links of their own. Cores left over at the end do nothing. A root is then a position in its segment.
+
+    Raises MeshError for a root off the line, for groups, segments or another algorithm with roots that differ, and for
+    a segment that is longer than the line.
     """
     if root is not None and np.ndim(root):
         lines, given = b.mesh.length("y" if axis == "x" else "x"), np.asarray(root)
@@ -170,8 +179,10 @@ def reduce(
         groups = () if groups is None else groups
     place: int | Index
     if isinstance(root, np.ndarray) and root.ndim:
-        if algorithm != "ktree" or groups:
-            raise MeshError(f"{b.name}: roots that differ from line to line are reached by chains, without groups")
+        if algorithm != "ktree" or groups or segment is not None:
+            raise MeshError(
+                f"{b.name}: roots that differ from line to line are reached by chains, without groups or segments"
+            )
         place = root
         size = b.mesh.length(axis)
         # towards the ends of lines all stages are alike
@@ -179,7 +190,7 @@ def reduce(
         stages = _chains(size, place.tobytes(), count)
     else:
         own = None if root is None else int(np.asarray(root))
-        stages, place = _arrays(b.mesh.length(axis), algorithm, groups, own)
+        stages, place = _arrays(*segments(b, axis, segment), algorithm, groups, own)
     slot = as_slot(acc)
     names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
     for number, mail in enumerate(names):
@@ -249,16 +260,19 @@ def all_reduce(
     op: str = "add",
     algorithm: str = "ktree",
     groups: tuple[int, ...] | None = None,
+    segment: int | None = None,
     label: str = "all-reduce",
 ) -> None:
-    """Every core of a line gets the combination of the line's tiles of `acc`.
+    """Every core of a line gets the combination of the line's tiles of `acc`, or of its segment's (see `reduce`).
 
     "ktree", "pipeline", "two-phase" and "star" reduce to one core, which multicasts; "ring" passes chunks around. The
-    trees take a whole buffer as well, `Slot(name, None)`. Raises MeshError for another algorithm, or for groups where
-    the algorithm has its own.
+    trees take a whole buffer as well, `Slot(name, None)`. Raises MeshError for another algorithm, for groups where the
+    algorithm has its own, and for segments with "ring" or "star".
     """
     if algorithm in ("ring", "star") and groups is not None:
         raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
+    if algorithm in ("ring", "star") and segment is not None:
+        raise MeshError(f"all-reduce algorithm {algorithm!r} takes whole lines, no segments; use a tree")
     if algorithm in ("ring", "star") and not isinstance(acc, str):
         raise MeshError(f"all-reduce algorithm {algorithm!r} takes the first slot of a buffer; use a tree")
     if algorithm == "ring":
@@ -269,9 +283,9 @@ def all_reduce(
         assert isinstance(acc, str)
         root: int | Index = star(b, acc, axis, op=op, label=label)
     else:
-        root = reduce(b, acc, axis, op=op, algorithm=algorithm, groups=groups, label=label)
+        root = reduce(b, acc, axis, op=op, algorithm=algorithm, groups=groups, segment=segment, label=label)
     assert isinstance(root, int)
-    broadcast(b, acc, axis, root, label=label)
+    broadcast(b, acc, axis, root, label=label, segment=segment)
 
 
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")

@@ -1,0 +1,43 @@
+"""Padding: what a mesh computes and keeps in decode that is not the model's, as tiles are whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wafer_triton.cost import layers
+from wafer_triton.dtype import BYTES
+from wafer_triton.schedule import decode
+from wafer_triton.schedule.block import Block
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Multiply-adds of one token, and bytes that stay on the cores, of a block on its mesh and of the model's own."""
+
+    macs: int
+    model_macs: int
+    bytes: int
+    model_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Multiply-adds of the mesh over those of the model."""
+        return self.macs / self.model_macs
+
+
+def padding(block: Block, context: int) -> dict[str, Padding]:
+    """The padding of the "attention" and the "ffn" block of a layer, whose cache holds `context` tokens.
+
+    A number that lies on many cores, such as a norm's weight on all columns, counts on each. So do keys and values that
+    are repeated, and free slots of the cache.
+    """
+    macs, model = layers.decode_macs(block, context), block.shape.decode_macs(context)
+    needs = layers.decode_stays(block)
+    own = {kind: numbers * BYTES[block.dtype] for kind, numbers in block.shape.decode_elements(context).items()}
+    return {kind: Padding(macs[kind], model[kind], needs[kind], own[kind]) for kind in model}
+
+
+def of_layer(block: Block, context: int) -> float:
+    """Multiply-adds of a layer on the mesh over those of the model."""
+    kinds = padding(block, context).values()
+    return sum(kind.macs for kind in kinds) / sum(kind.model_macs for kind in kinds)
