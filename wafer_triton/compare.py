@@ -18,6 +18,7 @@ from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import decode, gemm, prefill, reduce
 from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.heads import head_groups
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.schedule.rounds import Schedule
 
@@ -144,7 +145,7 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     mesh = block.mesh
     unbounded = replace(block, mesh=_unbounded(mesh))
     head = replace(decode.head_block(block), mesh=_unbounded(decode.head_block(block).mesh))
-    square = replace(unbounded, mesh=unbounded.mesh.square())
+    square = replace(unbounded, mesh=unbounded.mesh.square(), head_groups=1, head_tree=None)
     phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
         "decode": [(unbounded, *step) for step in decode.layer(unbounded, mesh.rows * block.entries)],
         "embedding": [(head, decode.embed, (1,))],
@@ -182,7 +183,7 @@ def _busy_share(step: Schedule, block: Block) -> float:
     """The share of the columns that hold some of the width which the operation cuts along x; else that of the rows."""
     rows, cols = step.mesh.shape
     if step.name in HEADS:
-        return busy_share(block.shape.head_dim // 2, cols)
+        return head_groups(block.shape, cols, block.head_groups).busy / cols
     if step.name in FFN:
         return busy_share(block.shape.intermediate_size, cols)
     return busy_share(block.shape.hidden_size, rows)

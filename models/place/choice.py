@@ -26,7 +26,7 @@ SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 
 def place(
     config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
-    kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None = None,
+    kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None,
 ) -> Placement:  # fmt: skip
     """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
@@ -50,9 +50,7 @@ def place(
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
         decode = block(mesh)
         apart = decode.mesh if other is None else _beside(other, decode.mesh)
-        prefill = replace(
-            decode, mesh=apart.square(), groups=prefill_groups, batch=1, head_groups=1, head_tree=None
-        )
+        prefill = replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
         return Placement.make(finish(decode), finish(prefill), prompt)
 
     if mesh is not None:

@@ -1,8 +1,8 @@
 """A decoder's parameters cut into the tiles that cores hold, and put together again.
 
 Parameters have their Hugging Face names, [out, in]. Decode places the output and down projections the other way round
-than the rest, so that consecutive MeshGEMVs alternate axes. Prefill places all alike and skews them along y. Which heads
-a column holds is the block's layout (see `schedule.heads`).
+than the rest, so that consecutive MeshGEMVs alternate axes. Prefill places all alike and skews them along y. Which
+heads a column holds is the block's layout (see `schedule.heads`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Going from prefill to decode and back: where weights and cache lie, and what re-placing them takes.
 
-A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). A matrix that the phases
-place the other way round is then transposed. A matrix that prefill multiplies by is skewed. Where decode holds the heads
-in groups, they go along x to the columns that prefill holds them on. Both meshes are taken to share a corner. A matrix too large to be moved beside itself goes in slices, which changes rounds but no byte. Each step
-is a schedule that runs, too.
+A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). Where decode holds the heads
+in groups, it goes along x to the columns that prefill holds them on. A matrix that the phases place the other way round
+is then transposed. A matrix that prefill multiplies by is skewed. Both meshes are taken to share a corner. A matrix too
+large to be moved beside itself goes in slices, which changes rounds but no byte. Each step is a schedule that runs, too.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ class Phases:
     def fill(self, layer: int, kind: str, memory: Tiles) -> torch.Tensor | None:
         """Put a layer's tiles, as prefill places them, into memory of its programs; return its bias, if it has one.
 
-        On a square mesh prefill's tiles are decode's on other cores. On another grid, or where decode holds the heads in
-        groups, they are cut once and kept.
+        On a square mesh prefill's tiles are decode's on other cores. On another grid, or where decode holds the heads
+        in groups, they are cut once and kept.
         """
         mesh, decode = self.placement.prefill.mesh, self.placement.decode
         if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.head_groups == 1):

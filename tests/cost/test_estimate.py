@@ -97,7 +97,11 @@ def test_energy_of_the_papers_gemv() -> None:
 
 def test_a_request_is_the_sum_of_its_tokens() -> None:
     made = estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=355, output=12)
-    each = sum(estimate.decode(model="llama3-8b", mesh=360, context=355 + number).seconds for number in range(12))
+    tokens = (
+        estimate.decode(model="llama3-8b", mesh=360, context=355 + number, head_groups=made.head_groups)
+        for number in range(12)
+    )
+    each = sum(token.seconds for token in tokens)
     assert made.decode_seconds == pytest.approx(each, rel=0.01)  # regions hand the activation on as well
     assert made.decode_seconds >= each
     assert made.seconds == pytest.approx(made.prefill_seconds + made.replacement_seconds + made.decode_seconds)
@@ -197,7 +201,22 @@ def test_a_device_made_from_a_preset_keeps_its_constants() -> None:
         (
             lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096),
             SramError,
+            "the smallest mesh of these proportions that fits is 101x101",
+        ),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=40, context=4096, head_groups=1),
+            SramError,
             "the smallest mesh of these proportions that fits is 114x114",
+        ),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, head_groups=33),
+            MeshError,
+            "head_groups = 33, but 32 query heads on 360 columns take a whole number from 1 to 32",
+        ),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, program="measured", head_groups=2),
+            MeshError,
+            "head_groups = 2, but a program without RoPE has one; leave it out",
         ),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=200_000),

@@ -150,7 +150,7 @@ def test_each_change_of_phase_is_counted_once(monkeypatch):
 
 
 def test_a_prompt_whose_rows_stay_moves_no_cache():
-    model = decoder(3)
+    model = decoder(3, head_groups=1)
     parts = chunks(3, 8, 3)
     assert model.phases.move_cache(parts, KvCache(3, 22)) == Tally()
     assert model.phases.move_cache(chunks(3, 8, 1), KvCache(3, 22)).account.link_bytes > 0
@@ -242,19 +242,52 @@ def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch
     return {name: tile.view_as(like[name]) for name, tile in memory.items()} | {"bqkv": bias}
 
 
-@pytest.mark.parametrize("mesh", ["1", "3", "4"])
-def test_tiles_for_prefill_are_those_of_decode_moved(mesh):
-    model = decoder(mesh)
+@pytest.mark.parametrize(("mesh", "head_groups"), [("1", 1), ("3", 1), ("3", 2), ("4", 1), ("4", 3)])
+def test_tiles_for_prefill_are_those_of_decode_moved(mesh, head_groups):
+    model = decoder(mesh, head_groups=head_groups)
     for kind in KINDS:
         cut = layer_tiles(weights(), 1, model.placement.prefill, kind, "prefill")
         moved = filled(model, 1, kind, cut)
         assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())
 
 
+@pytest.mark.parametrize("head_groups", [2, 3, 4])
+@pytest.mark.parametrize(("mesh", "other"), [("4", "4"), ("5x6", "3"), ("3x13", "2x3")])
+def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups):
+    """Every pair of a head group's heads, numbered, arrives on the column where prefill holds it, in order."""
+    decode, prefill = blocks(mesh, other)
+    decode = replace(decode, head_groups=head_groups)
+    columns, target = moves._pairs(decode, prefill)
+    here, there = decode.layout, prefill.layout
+    held = [(here.group_of[column], pair) for column, own in enumerate(here.pair_of) for pair in own if pair >= 0]
+    groups = set(here.group_of[here.group_of >= 0].tolist())
+    assert sorted(held) == [(group, pair) for group in sorted(groups) for pair in range(CONFIG.head_dim // 2)]
+    assert all(pair in there.pair_of[column] for (_, pair), column in zip(held, target, strict=True))
+    line = Mesh(1, max(decode.mesh.cols, prefill.mesh.shape[1]))
+    _, got, wanted = run_redistribution(line, "x", columns, target)
+    assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
+
+
+def test_head_groups_on_one_mesh_are_counted_along_x():
+    decode, prefill = blocks(4, 4)
+    grouped = replace(decode, head_groups=2)
+    for name in ("wqkv", "wo", "bqkv", "qk_norm"):
+        plain, steps = moves.matrix(name, decode, prefill), moves.matrix(name, grouped, prefill)
+        assert len(steps) == len(plain) + 1 and steps[1:] == plain
+    # a unit of a bias is 2 query heads, a key and a value head, 8 numbers of 4 B, on each of 4 rows
+    (moved,) = moves.matrix("bqkv", grouped, prefill)
+    hops = sum(abs(source - target) for source, target in zip(*moves._pairs(grouped, prefill), strict=True))
+    assert moved.account.link_bytes == 4 * 8 * 4 * hops
+    assert moves.matrix("wgu", grouped, prefill) == moves.matrix("wgu", decode, prefill)
+    rows = np.arange(4)
+    assert moves.keys_and_values(decode, prefill, rows, rows) == Tally()
+    assert moves.keys_and_values(grouped, prefill, rows, rows).account.link_bytes > 0
+
+
 @pytest.mark.parametrize(("mesh", "name"), [("3", "wqkv"), ("4", "wo"), ("3", "wdown")])
 def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
     """The transposition and the skew, run as schedules, give the tiles that prefill is given."""
-    model = decoder(mesh)
+    model = decoder(mesh, head_groups=1)
     kind = "ffn" if name == "wdown" else "attention"
     tiles = model.weights.layers[0][kind][name]
     numel, square = tiles[0, 0].numel(), model.placement.prefill.mesh

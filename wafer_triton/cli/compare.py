@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, count, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, count, option, size, tell
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import PRESETS
 
@@ -35,6 +35,8 @@ def compare(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """a PLMR verdict for every operation of a decoder layer on a device"""
     from wafer_triton.compare import decoder_layer
+    from wafer_triton.cost.constants import constants
+    from wafer_triton.cost.layers import with_head_groups
     from wafer_triton.draw import tables
     from wafer_triton.mesh import as_mesh
     from wafer_triton.schedule.block import Block
@@ -42,9 +44,10 @@ def check(args: argparse.Namespace) -> int:
 
     mesh = as_mesh(args.mesh, args.device)
     block = Block(shape_of(args.model), mesh, args.dtype, entries=-(-args.context // mesh.rows))
+    block = with_head_groups(block, constants(mesh.device), args.head_groups)
     operations = decoder_layer(block, -(-args.prompt // mesh.square().shape[0]) if args.prompt else 0)
     records = [asdict(operation) for operation in operations]
-    answer = {"model": args.model, "mesh": str(mesh), "operations": records}
+    answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": records}
     return tell(args, answer, tables.records(records, labels=LABELS), PLMR)
 
 
@@ -86,6 +89,7 @@ COMMANDS = (
             option("--model", required=True, metavar="NAME|PATH", help="a known shape or a Hugging Face folder"),
             option("--mesh", default="16", metavar="P|RxC", help="virtual cores (default: %(default)s)"),
             DEVICE,
+            HEADS,
             DTYPE,
             option(
                 "--context", type=count, default=512, metavar="N", help="tokens in the cache (default: %(default)s)"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, count, given, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, count, given, option, size, tell
 from wafer_triton.errors import ConfigError
 
 PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
@@ -179,7 +179,7 @@ KINDS = (
     Command(
         "decode",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, PROGRAM),
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM),
         "one token",
     ),
     Command("prefill", estimate, (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), PROGRAM), "a prompt"),
@@ -193,11 +193,12 @@ KINDS = (
             DEVICE,
             *REQUEST,
             GROUPS,
+            HEADS,
             PROGRAM,
         ),
         "a prompt and its answer",
     ),
-    Command("kv", estimate, (*MODEL, MESH, DEVICE, PROGRAM), "how many tokens the cache holds"),
+    Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS, PROGRAM), "how many tokens the cache holds"),
     Command(
         "energy",
         estimate,

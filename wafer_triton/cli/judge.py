@@ -43,6 +43,7 @@ def precision(args: argparse.Namespace) -> int:
             "mesh": mesh,
             "device": mesh.device,
             "prefill_mesh": prefill_mesh,
+            "head_groups": model.block.head_groups,
             "dtype": "fp32",
             "accumulate": "fp32",
         }
@@ -66,6 +67,7 @@ def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferF
     from wafer_triton.models.decoder import WaferForCausalLM
 
     settings = {"mesh": mesh_of(args), "device": args.device, "dtype": args.dtype, "accumulate": args.accumulate}
+    settings["head_groups"] = args.head_groups
     return WaferForCausalLM.from_pretrained(
         resolve(args.model), max_length=args.window, max_prompt=args.window, progress=progress,
         executor=executor_of(args), **settings | other,

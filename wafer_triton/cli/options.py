@@ -68,6 +68,10 @@ JSON = option("--json", action="store_true", help="last line of stdout is one JS
 DEVICE = option("--device", default="wse2", help="a preset, see `wafer-triton devices` (default: %(default)s)")
 DTYPE = option("--dtype", default="fp16", choices=DTYPES, help="of tiles (default: %(default)s)")
 MESH = option("--mesh", required=True, metavar="P|RxC", help="cores of a region, 64 or 48x64")
+HEADS = option(
+    "--head-groups", type=count, metavar="N",
+    help="groups of heads on the columns in decode (default: the fastest on the wafer)",
+)  # fmt: skip
 CHECKPOINT = option(
     "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"
 )
@@ -77,6 +81,7 @@ PLACE = (
         "--mesh", default="16", metavar="P|RxC|plan",
         help="virtual cores of a region, 16 or 16x24; plan: fastest on the wafer, slow here (default: %(default)s)",
     ),
+    HEADS,
 )  # fmt: skip
 EXECUTION = (
     DTYPE,

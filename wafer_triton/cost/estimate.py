@@ -165,9 +165,9 @@ def request_on(
     handing_on = (needed - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
     rows = decode_mesh.shape[0]
     cycles, context = 0.0, input
-    while context < last:  # a layer's cost changes when a row takes one more token
+    while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
         after = min(last, -(-context // rows) * rows + 1)
-        layer = layers.total(layers.decode_steps(block(context), context, c)).cycles
+        layer = layers.total(layers.decode_steps(block(after - 1), after - 1, c)).cycles
         cycles += (after - context) * (layer * shape.num_hidden_layers + ends + handing_on)
         context = after
     placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)

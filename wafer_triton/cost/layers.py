@@ -127,7 +127,9 @@ def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
     small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
     groups = block.groups if times == common else None
-    return _routes_of(part, small, (groups, 1, None), None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
+    return _routes_of(
+        part, small, (groups, 1, None), None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from wafer_triton.cost import layers
 from wafer_triton.dtype import BYTES
-from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block
 
 

@@ -92,9 +92,7 @@ def plan(
     ]
 
 
-def _slowest(
-    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str
-) -> estimate.Layered:
+def _slowest(mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str) -> estimate.Layered:
     """The slower of the first and the last token of an answer, with the head groups that are best for the last."""
     last = estimate.decode_on(mesh, shape, input + output, c, program=program)
     first = estimate.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)

@@ -27,6 +27,7 @@ class Generation:
     settings: Mapping[str, str]  # dtype, accumulate, exchange, backend
     mesh: Mesh
     prefill_mesh: Mesh
+    head_groups: int
     regions: list[Region]
     account: Account
     load_seconds: float
@@ -65,6 +66,7 @@ class Generation:
             "device": self.mesh.device.name,
             "mesh": str(self.mesh),
             "prefill_mesh": str(self.prefill_mesh),
+            "head_groups": self.head_groups,
             **self.settings,
             "sram_bytes": self.mesh.device.sram_bytes,
             "sram_peak_bytes": self.sram_peak_bytes,
@@ -91,6 +93,7 @@ def generation_tables(generation: Generation) -> str:
     kinds = Counter(str(region.mesh) for region in generation.regions)
     same = str(generation.prefill_mesh) == str(generation.mesh)
     sram_peak = shown("sram_peak_bytes", generation.sram_peak_bytes)
+    columns = generation.mesh.cols // generation.head_groups
     counted = (
         ("device", f"{device.name}, {device.rows} x {device.cols} cores"),
         (
@@ -98,6 +101,7 @@ def generation_tables(generation: Generation) -> str:
             f"{generation.mesh}{'' if same else f', prefill on {generation.prefill_mesh}'}, "
             f"{settings['dtype']} tiles, {settings['accumulate']} sums",
         ),
+        ("head groups", f"{generation.head_groups} in decode, of {columns} {'column' if columns == 1 else 'columns'}"),
         ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
         ("regions", f"{len(generation.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
         ("SRAM peak", f"{sram_peak} of a core's {shown('sram_bytes', device.sram_bytes)}"),

@@ -41,6 +41,7 @@ UNITS: dict[str, str] = {
     "wafer_joules": "J",
     "gpu_joules": "J",
     "energy_ratio": "x",
+    "padding": "x",
     "power_watts": "W",
     # counts
     "rounds": "rounds",
@@ -72,6 +73,7 @@ UNITS: dict[str, str] = {
     "rows": "cores",
     "cols": "cores",
     "groups": "groups",
+    "head_groups": "groups",
     "regions": "regions",
     "decode_regions": "regions",
     "device_regions": "regions",
@@ -127,6 +129,7 @@ LABELS: dict[str, str] = {
     "weight_bytes": "weights on a core",
     "entry_bytes": "one token on a core",
     "macs": "multiply-adds",
+    "padding": "multiply-adds over the model's",
     "hop_cycles": "hop",
     "stage_cycles": "routing stage",
     "clock_hz": "clock",

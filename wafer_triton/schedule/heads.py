@@ -33,7 +33,11 @@ class HeadGroups:
     def __post_init__(self) -> None:
         c, most = self.shape, most_groups(self.shape, self.columns)
         if type(self.count) is not int or not 1 <= self.count <= most:
-            held = f"{c.num_attention_heads} query heads on {self.columns} columns" if c.rotary else "the one head"
+            if not c.rotary:
+                raise MeshError(
+                    f"{c.name}: head_groups = {self.count!r}, but a program without RoPE has one; leave it out"
+                )
+            held = f"{c.num_attention_heads} query heads on {self.columns} columns"
             raise MeshError(f"{c.name}: head_groups = {self.count!r}, but {held} take a whole number from 1 to {most}")
 
     @property
@@ -93,7 +97,7 @@ class HeadGroups:
         return np.where(self.group_of[:, None] < 0, -1, own)
 
     def rows(self, which: str) -> Index:
-        """[columns, elements of a core]: the rows of the projection "q", "k" or "v" that a column holds, -1 for none."""
+        """[columns, elements of a core]: the rows of projection "q", "k" or "v" that a column holds, -1 for none."""
         heads, low = self.held[which][self.group_of][:, :, None, None], self.pair_of[:, None, None]
         dimensions = np.concatenate([low, low + self.shape.head_dim // 2], 2)
         rows = np.where((heads < 0) | (low < 0), -1, heads * self.shape.head_dim + dimensions)
