@@ -1,9 +1,9 @@
 """Going from prefill to decode and back: where weights and cache lie, and what re-placing them takes.
 
-A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). Where decode holds the heads
-in groups, it goes along x to the columns that prefill holds them on. A matrix that the phases place the other way round
-is then transposed. A matrix that prefill multiplies by is skewed. Both meshes are taken to share a corner. A matrix too
-large to be moved beside itself goes in slices, which changes rounds but no byte. Each step is a schedule that runs, too.
+A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). Where decode holds heads in
+groups, it goes along x to the columns that prefill holds them on. A matrix that the phases place the other way round is
+then transposed. A matrix that prefill multiplies by is skewed. Both meshes are taken to share a corner. A matrix too
+large to be moved beside itself goes in slices, which changes rounds but no byte. Each step is a schedule that runs.
 """
 
 from __future__ import annotations

@@ -109,13 +109,14 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
     assert made.prefill_seconds == estimate.prefill(model="llama3-8b", mesh=660, tokens=355).seconds
 
 
-@pytest.mark.parametrize("program", ["measured", "true"])
-def test_one_layer_has_ten_all_reduces(program: str) -> None:
+@pytest.mark.parametrize("program, number", [("measured", 10), ("true", 9)])
+def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> None:
+    """The true program sums softmax's weights together with the weighted values."""
     on, c = Mesh(60, 60), constants(device("wse2"))
     block = layers.decode_block(shape_of("llama3-8b"), on, 128, c, program=program)
     parts = [layers.sketched(part, block, *args) for part, args in decode.layer(block, 128)]
     streams = [phase for part in parts for phase in phases(part) if phase.kind == "stream"]
-    assert sum(phase.times for phase in streams) == 10
+    assert sum(phase.times for phase in streams) == number
 
 
 def test_a_decode_step_is_the_gemv_that_runs() -> None:

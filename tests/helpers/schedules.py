@@ -65,6 +65,19 @@ def all_reduce(algorithm: str, axis: str, op: str) -> Make:
     return make
 
 
+def segments(axis: str) -> Make:
+    """Sums of two buffers together, over segments of two thirds of a line: what is left over keeps its tile."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b = Builder(mesh, "segments")
+        b.buffer("x", (7,), dtype, "resident")
+        b.buffer("y", (2,), sums, "resident")
+        reduce.all_reduce(b, ("x", "y"), axis, op="maximum", segment=max(1, 2 * mesh.length(axis) // 3))
+        return b.build()
+
+    return make
+
+
 def moves(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     """Broadcast, all-gather, reduce-scatter and its all-gather, shifts and, on a square mesh, transpose."""
     b = Builder(mesh, "collectives")
@@ -119,11 +132,12 @@ def kv_append(policy: str) -> Make:
     return make
 
 
-def decoding(part: block.Part, *args: int) -> Make:
-    """A part of a decode step of two sequences, with biases and norms of heads."""
+def decoding(part: block.Part, *args: int, head_groups: int = 1) -> Make:
+    """A part of a decode step of two sequences, with biases and norms of heads; no more head groups than columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-        sizes = block.Block(SHAPE, mesh, dtype, accumulate=sums, entries=3, batch=2)
+        groups = min(head_groups, mesh.cols)
+        sizes = block.Block(SHAPE, mesh, dtype, accumulate=sums, entries=3, batch=2, head_groups=groups)
         return block.schedule(part, sizes, *args)
 
     return make
@@ -148,6 +162,8 @@ SUMS: dict[str, Make] = {  # what adds integers alone
 MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
     **{f"all-reduce-{algorithm}-x": all_reduce(algorithm, "x", "add") for algorithm in reduce.ALGORITHMS},
     "all-reduce-ktree-y-max": all_reduce("ktree", "y", "maximum"),
+    "all-reduce-segments-x": segments("x"),
+    "all-reduce-segments-y": segments("y"),
     "collectives": moves,
     "kv-shift": kv_append("shift"),
     "kv-concat": kv_append("concat"),
@@ -159,6 +175,11 @@ LAYERS: dict[str, Make] = {
     "decode-append": decoding(decode.append, 1, 2, 0),
     "decode-attend": decoding(decode.attend, 1),
     "decode-output": decoding(decode.output),
+    "decode-project-head-groups": decoding(decode.project, head_groups=2),
+    "decode-append-head-groups": decoding(decode.append, 1, 2, 0, head_groups=3),
+    "decode-attend-head-groups": decoding(decode.attend, 1, head_groups=2),
+    "decode-attend-repeated-keys": decoding(decode.attend, 1, head_groups=4),
+    "decode-output-head-groups": decoding(decode.output, head_groups=4),
     "decode-ffn": decoding(decode.ffn),
     "embedding": decoding(decode.embed, 2),
     "head": decoding(decode.head, 2),

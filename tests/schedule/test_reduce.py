@@ -13,6 +13,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce, broadcast, default_groups, ktree, reduce
+from wafer_triton.schedule.rounds import Slot
 from wafer_triton.testing import assert_close
 
 # (P, group_num) that the paper's CSL kernels use
@@ -196,3 +197,83 @@ def test_a_root_off_the_line(root):
 def test_roots_are_one_whole_number_for_each_line(roots):
     with pytest.raises(MeshError, match="are not one whole number for each of 3 lines"):
         reduce(line(5, 3), "acc", "x", root=roots)
+
+
+# --- segments of a line, several buffers together ---
+
+
+def run_line(b: Builder, exchange: str, **tiles: torch.Tensor) -> dict[str, torch.Tensor]:
+    program = TorchExecutor(exchange=exchange, poison=True).bind(b.build(), tiles)
+    program.run()
+    return {name: program.read(name) for name in tiles}
+
+
+@executors
+@pytest.mark.parametrize("axis", ["x", "y"])
+@pytest.mark.parametrize(("size", "segment"), [(12, 4), (13, 4), (7, 1), (5, 5), (9, 5), (40, 13)])
+def test_segments_are_summed_by_themselves(size, segment, axis, exchange):
+    mesh = Mesh(2, size) if axis == "x" else Mesh(size, 2)
+    b = Builder(mesh, "segments")
+    b.buffer("acc", (3,), "fp32", "resident")
+    all_reduce(b, "acc", axis, segment=segment)
+    tiles = torch.randint(-9, 9, (*mesh.shape, 3)).float()
+    along = tiles if axis == "x" else tiles.transpose(0, 1)
+    wanted = along.clone()
+    for first in range(0, size - segment + 1, segment):
+        wanted[:, first : first + segment] = along[:, first : first + segment].sum(1, keepdim=True)
+    got = run_line(b, exchange, acc=tiles)["acc"]
+    assert torch.equal(got if axis == "x" else got.transpose(0, 1), wanted)
+
+
+def test_segments_go_at_the_same_time_over_links_of_their_own():
+    whole, parts = line(12), line(63)
+    all_reduce(whole, "acc", "x", groups=(3,))
+    all_reduce(parts, "acc", "x", groups=(3,), segment=12)
+    one, five = (account(b.build()) for b in (whole, parts))
+    assert (five.rounds, five.stages, five.hops) == (one.rounds, one.stages, one.hops)
+    assert five.link_bytes == 5 * one.link_bytes and five.busiest_link_bytes == one.busiest_link_bytes
+
+
+@executors
+def test_buffers_that_go_together_have_the_sums_they_have_alone(exchange):
+    def built(together: bool) -> Builder:
+        b = Builder(Mesh(3, 11), "several")
+        b.buffer("acc", (3,), "fp32", "resident")
+        b.buffer("more", (5,), "fp16", "resident")
+        for names in [("acc", "more")] if together else [("acc",), ("more",)]:
+            all_reduce(b, names, "x", groups=(3,))
+        return b
+
+    tiles = {"acc": torch.randn(3, 11, 3), "more": torch.randn(3, 11, 5).half()}
+    apart, together = (run_line(built(how), exchange, **tiles) for how in (False, True))
+    assert all(torch.equal(apart[name], together[name]) for name in tiles)
+    separate, joint = (account(built(how).build()) for how in (False, True))
+    assert joint.rounds == separate.rounds // 2 and joint.stages == separate.stages // 2
+    assert joint.link_bytes == separate.link_bytes and joint.hops == separate.hops // 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"segment": 9}, "line: a segment of 9 cores on a line of 8; give from 1 to 8"),
+        ({"segment": 0}, "a segment of 0 cores on a line of 8"),
+        ({"segment": 4, "algorithm": "ring"}, "'ring' takes whole lines, no segments; use a tree"),
+        ({"segment": 4, "algorithm": "star"}, "'star' takes whole lines, no segments; use a tree"),
+        ({"segment": 4, "groups": (5,)}, "K-tree over 4 cores: level 1 has 4 cores for 5 groups"),
+    ],
+)
+def test_segments_that_cannot_be(arguments, message):
+    with pytest.raises(MeshError, match=message):
+        all_reduce(line(8), "acc", "x", **arguments)
+
+
+def test_roots_that_differ_take_no_segments():
+    with pytest.raises(MeshError, match="reached by chains, without groups or segments"):
+        reduce(line(8, 2), "acc", "x", root=[1, 2], segment=4)
+
+
+def test_a_ring_takes_one_buffer():
+    with pytest.raises(MeshError, match="takes the first slot of a buffer; use a tree"):
+        all_reduce(line(8), ("acc",), "x", algorithm="ring")
+    with pytest.raises(MeshError, match="takes the first slot of a buffer; use a tree"):
+        all_reduce(line(8), Slot("acc", None), "x", algorithm="star")

@@ -19,6 +19,7 @@ import torch
 from wafer_triton.cost.price import Prediction, price
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.elision import Elision
+from wafer_triton.emulate.launches import one_by_one
 from wafer_triton.emulate.steps import Launch, Memory, Planner, Step, Tables
 from wafer_triton.errors import BackendError, ShapeError
 from wafer_triton.schedule import rules
@@ -144,7 +145,7 @@ class Executor(Planner):
         """The dtype that a buffer is stored in."""
 
     def _plan(self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None) -> list[Step]:
-        memory = Memory(schedule.mesh, dict(schedule.buffers), tensors, tables)
+        memory, schedule = Memory(schedule.mesh, dict(schedule.buffers), tensors, tables), one_by_one(schedule)
         if tables is not None:
             tables.begin(schedule.name)
         if self.exchange == "elided":

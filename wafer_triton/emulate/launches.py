@@ -7,8 +7,9 @@ rounds of a reduce tree run in topological order: programs wait only for lower o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,33 @@ def mailboxes(schedule: Schedule) -> frozenset[str]:
         inboxes |= arriving
         others |= round_.touched - arriving
     return frozenset(name for name in inboxes - others if schedule.buffers[name].role == "scratch")
+
+
+@lru_cache(maxsize=64)
+def one_by_one(schedule: Schedule) -> Schedule:
+    """A schedule whose reductions that go together come one after another, as none touches what another does.
+
+    The bits are the same, and each is then a tree that executors know.
+    """
+    rounds: list[Round] = []
+    for names, stretch in groupby(schedule.rounds, lambda round_: tuple(_apart(round_))):
+        each = list(stretch)
+        parts = [_apart(round_) for round_ in each] if names else []
+        rounds += [part[name] for name in names for part in parts] or each
+    return replace(schedule, rounds=tuple(rounds)) if len(rounds) > len(schedule.rounds) else schedule
+
+
+def _apart(round_: Round) -> dict[str, Round]:
+    """The reductions of a round that reduces several buffers, by buffer; nothing of any other round."""
+    parts: dict[str, Round] = {}
+    for name in dict.fromkeys(exchange.src.buffer for exchange in round_.exchanges):
+        exchanges = tuple(exchange for exchange in round_.exchanges if exchange.src.buffer == name)
+        locals_ = tuple(op for op in round_.locals if op.outs[0].buffer == name)
+        parts[name] = Round(exchanges, locals_, round_.label)
+    touched = [name for part in parts.values() for name in part.touched]
+    whole = sum(len(part.locals) for part in parts.values()) == len(round_.locals)
+    apart = whole and len(parts) > 1 and len(touched) == len(set(touched))
+    return parts if apart and all(combining(part) for part in parts.values()) else {}
 
 
 def combining(round_: Round) -> list[tuple[Exchange, Local]] | None:

@@ -105,9 +105,10 @@ class Block:
 
     @property
     def apart(self) -> bool:
-        """Whether prefill multiplies by every projection in a product of its own, as the measured kernels do.
+        """Whether every step goes by itself, as in the measured kernels.
 
-        RoPE splits one product, so that a model with RoPE has its projections side by side.
+        Else prefill has its projections side by side in one product, which RoPE splits, and decode sums the weights of
+        softmax together with the weighted values.
         """
         return not self.shape.rotary
 

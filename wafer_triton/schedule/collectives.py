@@ -5,6 +5,7 @@ A multicast crosses each link once; what a collective needs of routes and links 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -48,21 +49,24 @@ def segments(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
 
 
 def broadcast(
-    b: Builder, name: str | Slot, axis: str, root: int, label: str = "broadcast", segment: int | None = None
-) -> None:
-    """Every core of a line gets the tile of its position `root`; with `segment`, as of `reduce`, of its segment's."""
-    slot = as_slot(name)
-    buffer, whole = b.buffers[slot.buffer], slot.index is None
-    b.rounds += _broadcast(b.mesh.shape, buffer, whole, axis, root, label, *segments(b, axis, segment))
+    b: Builder, name: str | Slot | Sequence[str], axis: str, root: int, label: str = "broadcast",
+    segment: int | None = None,
+) -> None:  # fmt: skip
+    """Every core of a line gets the tile of its position `root`; several buffers and `segment` are as of `reduce`."""
+    slots = [as_slot(name)] if isinstance(name, str | Slot) else map(as_slot, name)
+    tiles = tuple((b.buffers[slot.buffer], slot.index is None) for slot in slots)
+    b.rounds += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))
 
 
 @lru_cache(maxsize=512)
 def _broadcast(
-    mesh: tuple[int, int], buffer: Buffer, whole: bool, axis: str, root: int, label: str, size: int, times: int
-) -> tuple[Round, ...]:
+    mesh: tuple[int, int], tiles: tuple[tuple[Buffer, bool], ...], axis: str, root: int, label: str, size: int,
+    times: int,
+) -> tuple[Round, ...]:  # fmt: skip
     """The round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
-    slot = Slot(buffer.name, None if whole else 0)
-    moves = tuple(Exchange(axis, slot, slot, send, recv) for send, recv in _both_ways(size, root, times))
+    slots = [Slot(buffer.name, None if whole else 0) for buffer, whole in tiles]
+    ways = _both_ways(size, root, times)
+    moves = tuple(Exchange(axis, slot, slot, send, recv) for slot in slots for send, recv in ways)
     return (Round(moves, (), label),) if moves else ()
 
 

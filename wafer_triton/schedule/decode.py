@@ -92,9 +92,11 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     query = Slot("q", sequence)
     b.round(b.local("gemm_t", "s", (query, keys), k=block.head, n=block.slots, **sizes), label="scores")
     all_reduce(b, "s", "x", label="scores", **block.over_heads)
-    z = softmax_parts(b, "s", "bias", "p", "y", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
+    run: dict[str, Any] = {"sums": block.sums, "groups": block.groups, "summed": block.apart}
+    z = softmax_parts(b, "s", "bias", "p", "y", scale=c.head_dim**-0.5, **run)
     b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
-    all_reduce(b, "o", "y", groups=block.groups, label="attention")
+    # the sums of weights go with those of weighted values: both are needed here first
+    all_reduce(b, "o" if block.apart else ("o", z), "y", groups=block.groups, label="attention")
     b.round(b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head), label="attention")
 
 

@@ -33,12 +33,9 @@ class HeadGroups:
     def __post_init__(self) -> None:
         c, most = self.shape, most_groups(self.shape, self.columns)
         if type(self.count) is not int or not 1 <= self.count <= most:
-            if not c.rotary:
-                raise MeshError(
-                    f"{c.name}: head_groups = {self.count!r}, but a program without RoPE has one; leave it out"
-                )
-            held = f"{c.num_attention_heads} query heads on {self.columns} columns"
-            raise MeshError(f"{c.name}: head_groups = {self.count!r}, but {held} take a whole number from 1 to {most}")
+            held = f"{c.num_attention_heads} query heads on {self.columns} columns take a whole number from 1 to {most}"
+            reason = held if c.rotary else "a program without RoPE has one; leave it out"
+            raise MeshError(f"{c.name}: head_groups = {self.count!r}, but {reason}")
 
     @property
     def width(self) -> int:
@@ -119,7 +116,7 @@ def most_groups(shape: DecoderShape, columns: int) -> int:
     return min(shape.num_attention_heads, columns) if shape.rotary else 1
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)
 def head_groups(shape: DecoderShape, columns: int, count: int = 1) -> HeadGroups:
     """The head groups, made once; raises as `HeadGroups`."""
     return HeadGroups(shape, columns, count)

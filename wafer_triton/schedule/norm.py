@@ -39,11 +39,13 @@ def softmax_parts(
     scale: float,
     sums: str = "fp32",
     groups: tuple[int, ...] | None = None,
+    summed: bool = True,
     label: str = "softmax",
 ) -> str:
     """p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
 
-    Returns the buffer of p's row sums [heads, m]: the caller divides where it is cheapest.
+    Returns the buffer of p's row sums [heads, m]: the caller divides where it is cheapest. Unless `summed`, they are
+    those of a core alone, for the caller to sum together with something else.
     """
     heads, m, n = b.buffers[s].tile
     top = b.buffer(f"{p}.max", (heads, m), sums)
@@ -52,5 +54,6 @@ def softmax_parts(
     b.round(b.local("row_max", top, (s, bias), **sizes), label=label)
     all_reduce(b, top, axis, op="maximum", groups=groups, label=label)
     b.round(b.local("exp_sum", (p, z), (s, bias, top), **sizes), label=label)
-    all_reduce(b, z, axis, groups=groups, label=label)
+    if summed:
+        all_reduce(b, z, axis, groups=groups, label=label)
     return z

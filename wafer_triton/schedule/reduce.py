@@ -10,7 +10,7 @@ whose root differs from line to line takes chains from both ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isqrt
@@ -147,7 +147,7 @@ def _sorted(pairs: list[tuple[int, int]], size: int, times: int) -> Way:
 
 def reduce(
     b: Builder,
-    acc: str | Slot,
+    acc: str | Slot | Sequence[str],
     axis: str,
     *,
     op: str = "add",
@@ -160,10 +160,12 @@ def reduce(
 ) -> int | Index:
     """Combine the buffer `acc` of every line of `axis` by `op` into `acc` of one core, and return its position.
 
-    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all slots as one tile. `root` is a position,
-    or one for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower positions
-    or `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given. Chains
-    from both ends reach roots that differ from line to line: their routes lead to neighbours, and serve every root.
+    `acc` is a buffer's name for its first slot, or `Slot(name, None)` for all slots as one tile. The first slots of
+    several buffers go together: in every stage their tiles follow one another over the same links. `root` is a
+    position, or one for each line; None takes the tree's own. A message arrives in a mailbox, `<inbox>.up` from lower
+    positions or `<inbox>.down` from higher ones, and is combined before the next stage; `inbox` is `acc` unless given.
+    Chains from both ends reach roots that differ from line to line: their routes lead to neighbours, and serve every
+    root.
 
     With `segment` a line is cut into segments of so many cores, each of which is reduced by itself, all at the same
     time over links of their own. Cores left over at the end do nothing. A root is then a position in its segment.
@@ -191,32 +193,40 @@ def reduce(
     else:
         own = None if root is None else int(np.asarray(root))
         stages, place = _arrays(*segments(b, axis, segment), algorithm, groups, own)
-    slot = as_slot(acc)
-    names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
-    for number, mail in enumerate(names):
-        if any(stage[number][0].size for stage in stages):
-            b.like(mail, slot.buffer)
-    buffer, whole = b.buffers[slot.buffer], slot.index is None
-    b.rounds += _combining(stages, buffer, whole, names, axis, op, label, b.mesh.shape)
+    slots = [as_slot(acc)] if isinstance(acc, str | Slot) else list(map(as_slot, acc))
+    payloads = []
+    for slot in slots:
+        names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
+        for number, mail in enumerate(names):
+            if any(stage[number][0].size for stage in stages):
+                b.like(mail, slot.buffer)
+        payloads.append((b.buffers[slot.buffer], slot.index is None, names))
+    b.rounds += _combining(stages, tuple(payloads), axis, op, label, b.mesh.shape)
     return place
+
+
+Payload = tuple[Buffer, bool, tuple[str, str]]  # a buffer, whether all its slots are one tile, and its mailboxes
 
 
 @lru_cache(maxsize=128)
 def _combining(
-    stages: Stages, acc: Buffer, whole: bool, inboxes: tuple[str, str], axis: str, op: str, label: str,
-    mesh: tuple[int, int],
-) -> tuple[Round, ...]:  # fmt: skip
+    stages: Stages, payloads: tuple[Payload, ...], axis: str, op: str, label: str, mesh: tuple[int, int]
+) -> tuple[Round, ...]:
     """The rounds of a reduction; schedules that reduce alike share them, so that each is read once."""
-    rounds, index = [], None if whole else 0
-    sums = (Slot(acc.name, index),)
-    slots = [(*sums, Slot(inbox, index)) for inbox in inboxes]
-    params = {"size": acc.numel * (acc.slots if whole else 1)}  # one object for all: pricing knows equal work by it
+    ends, params = [], []
+    for acc, whole, inboxes in payloads:
+        index = None if whole else 0
+        ends.append([(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes])
+        # one object for all: pricing knows equal work by it
+        params.append({"size": acc.numel * (acc.slots if whole else 1)})
+    rounds = []
     for stage in stages.ways:
         exchanges, adds = [], []
-        for (send, recv, lines), ends in zip(stage, slots, strict=True):
-            if send.size:
-                exchanges.append(Exchange(axis, *ends, send, recv, lines))
-                adds.append(Local(op, sums, ends, params, Cores(axis, recv, lines)))
+        for slots, size in zip(ends, params, strict=True):
+            for (send, recv, lines), (total, mail) in zip(stage, slots, strict=True):
+                if send.size:
+                    exchanges.append(Exchange(axis, total, mail, send, recv, lines))
+                    adds.append(Local(op, (total,), (total, mail), size, Cores(axis, recv, lines)))
         rounds.append(Round(tuple(exchanges), tuple(adds), label))
     return tuple(rounds)
 
@@ -254,7 +264,7 @@ def ring_all_reduce(b: Builder, acc: str, axis: str, *, op: str = "add", label: 
 
 def all_reduce(
     b: Builder,
-    acc: str | Slot,
+    acc: str | Slot | Sequence[str],
     axis: str,
     *,
     op: str = "add",
@@ -266,8 +276,8 @@ def all_reduce(
     """Every core of a line gets the combination of the line's tiles of `acc`, or of its segment's (see `reduce`).
 
     "ktree", "pipeline", "two-phase" and "star" reduce to one core, which multicasts; "ring" passes chunks around. The
-    trees take a whole buffer as well, `Slot(name, None)`. Raises MeshError for another algorithm, for groups where the
-    algorithm has its own, and for segments with "ring" or "star".
+    trees take a whole buffer as well, `Slot(name, None)`, or several buffers together. Raises MeshError for another
+    algorithm, for groups where the algorithm has its own, and for segments with "ring" or "star".
     """
     if algorithm in ("ring", "star") and groups is not None:
         raise MeshError(f"all-reduce algorithm {algorithm!r} takes no groups; use 'ktree'")
