@@ -142,13 +142,16 @@ def check_phase(prediction: Prediction, cycles: float, tokens: int, device: Devi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize(("mesh", "prefill_mesh"), [("2", None), ("3x2", None), ("2", "3")])
+@pytest.mark.parametrize(
+    ("mesh", "prefill_mesh", "head_groups"),
+    [("2", None, 1), ("3x2", None, 1), ("2", "3", 1), ("2", None, 2), ("3x2", None, 2), ("2", "3", 2), ("2x3", "2", 3)],
+)
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, batch, runs, monkeypatch):
+def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, head_groups, batch, runs, monkeypatch):
     config, prompts = DecoderConfig.from_dict(CONFIGS[family]), PROMPTS[:batch]
     model = WaferForCausalLM(
         config, RandomWeights(config), mesh=as_mesh(mesh, SMALL), prefill_mesh=prefill_mesh, batch=batch,
-        max_length=44, max_prompt=40, executor=TorchExecutor(),
+        max_length=44, max_prompt=40, executor=TorchExecutor(), head_groups=head_groups,
     )  # fmt: skip
     list(model.generate(PROMPTS[:1], 3))  # from here on weights lie for decode
     runs.forget()

@@ -44,6 +44,15 @@ def test_a_decoder_layer_agrees_with_torch(mesh, dtype):
     assert_close(got, want.double(), dtype, want * (1 + (1e-5 if dtype == "fp32" else 2e-3)))
 
 
+@pytest.mark.parametrize(("mesh", "head_groups"), [("2", 2), ("1x3", 2), ("1x4", 4)])
+def test_head_groups_agree_with_torch(mesh, head_groups):
+    want = logits(TorchExecutor(), mesh, head_groups=head_groups)
+    got = logits(TritonExecutor(), mesh, head_groups=head_groups)
+    assert_close(got, want.double(), "fp32", want * (1 + 1e-5))
+    elided = logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), mesh, head_groups=head_groups)
+    assert bits(elided) == bits(got)
+
+
 def test_a_decoder_layer_with_fp16_accumulation():
     want = logits(TorchExecutor(), "2", "fp16", accumulate="fp16")
     got = logits(TritonExecutor(), "2", "fp16", accumulate="fp16")

@@ -1,0 +1,94 @@
+"""The choice of head groups by cost, and the padding that they leave."""
+
+from dataclasses import replace
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.cost import layers
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.padding import of_layer, padding
+from wafer_triton.device import device
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.heads import HeadGroups, most_groups
+from wafer_triton.shapes import DecoderShape, shape_of
+
+C = constants(device("wse2"))
+PAPER = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")
+
+
+def cycles(shape: DecoderShape, mesh: Mesh, context: int, number: int | None) -> float:
+    block = layers.decode_block(shape, mesh, context, C, head_groups=number)
+    return layers.total(layers.decode_steps(block, context, C)).cycles
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "side", "context"), [("smollm2-135m", 24, 512), ("qwen2.5-7b", 90, 2048)])
+def test_the_choice_is_nearly_the_fastest_of_all(model, side, context):
+    """Only the narrowest tiles are priced, so it need not be the very fastest."""
+    shape, mesh = shape_of(model), Mesh(side, side)
+    every = [cycles(shape, mesh, context, number) for number in range(1, most_groups(shape, side) + 1)]
+    assert min(every) <= cycles(shape, mesh, context, None) <= 1.01 * min(every)
+
+
+@pytest.mark.parametrize("model", PAPER)
+@pytest.mark.parametrize("side", [360, 540, 720])
+def test_head_groups_beat_the_single_head_of_the_paper(model, side):
+    best, measured, one = (
+        estimate.decode(model=model, mesh=side, context=4096, **more)
+        for more in ({}, {"program": "measured"}, {"head_groups": 1})
+    )
+    assert best.cycles_per_layer <= 0.9 * measured.cycles_per_layer < measured.cycles_per_layer < one.cycles_per_layer
+    assert best.padding <= 1.25 < one.padding
+    assert best.head_groups > 1 == measured.head_groups == one.head_groups
+
+
+def test_one_token_of_a_request_has_the_groups_of_the_last():
+    made = estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=355, output=12)
+    last = estimate.decode(model="llama3-8b", mesh=360, context=367)
+    assert made.head_groups == last.head_groups
+    forced = estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=355, output=12, head_groups=8)
+    assert forced.head_groups == 8 and forced.decode_seconds > made.decode_seconds
+
+
+def test_groups_that_fit_are_taken_before_the_fastest():
+    """A device whose cores just miss what the fastest groups need."""
+    shape, roomy = shape_of("llama3-8b"), replace(device("wse2"), name="roomy", sram_bytes=2**20)
+    mesh = Mesh(180, 180, roomy)
+    block = Block(shape, mesh, "fp16", "fp16", 1024)
+    fast = layers.with_head_groups(block, C)
+    need = layers.decode_need(fast)
+    tight = replace(roomy, name="tight", sram_bytes=sum((need.stays | need.passes).values()) - 1)
+    other = layers.with_head_groups(replace(block, mesh=replace(mesh, device=tight)), C)
+    assert other.head_groups != fast.head_groups
+    assert layers.check_decode(other)
+
+
+def test_padding_is_what_tiles_hold_beside_the_model():
+    # 2 x 4 cores, a width of 4 in tiles of 2, a feed-forward width of 6 in tiles of 2; 2 heads of 3 pairs, in 2 groups
+    # of 2 columns each, so that a core holds 2 of a group's 3 pairs: 4 of the 3 dimensions that it would have to hold
+    shape = DecoderShape(4, 6, 1, 2, 2, 6, 0)
+    block = Block(shape, Mesh(2, 4), "fp16", "fp16", entries=1, head_groups=2)
+    of = padding(block, 2)
+    slots = block.slots
+    assert of["ffn"].macs == 8 * 3 * 2 * 2 and of["ffn"].model_macs == 3 * 4 * 6
+    assert of["attention"].macs == 8 * (4 * 4 * 2 + 2 * 4 * slots)
+    assert of["attention"].model_macs == 4 * 4 * 12 + 2 * 12 * 2
+    assert of["attention"].bytes == 8 * 2 * (2 + 4 * 4 * 2 + 2 * 4 * slots)
+    assert of["attention"].model_bytes == 2 * (4 + 4 * 4 * 12 + 2 * 12 * 2)
+    assert of["ffn"].bytes == 8 * 2 * (2 + 3 * 2 * 2) and of["ffn"].model_bytes == 2 * (4 + 3 * 4 * 6)
+    whole = sum(kind.macs for kind in of.values()) / sum(kind.model_macs for kind in of.values())
+    assert of_layer(block, 2) == whole and of["ffn"].ratio == 96 / 72
+
+
+@pytest.mark.parametrize("more", [{}, {"qkv_bias": True}, {"qk_norm": True}])
+def test_what_divides_has_no_padding_but_copies(more):
+    shape = DecoderShape(8, 8, 1, 4, 2, 4, 0, **more)
+    block = Block(shape, Mesh(1, 4), "fp16", "fp16", entries=1, policy=None, head_groups=2)
+    of = padding(block, 1)
+    assert all(kind.ratio == 1 for kind in of.values())
+    # on one row the norm lies on 4 columns, and those of heads (of 4) in halves on 4, for 2 query heads and a key head
+    copies = 3 * 8 + (4 * 3 * 2 - 2 * 4) * shape.qk_norm
+    assert of["attention"].bytes - of["attention"].model_bytes == 2 * copies
+    assert HeadGroups(shape, 4, 2).busy == 4

@@ -1,0 +1,165 @@
+"""Head groups against transformers: any number, on meshes wider than a head's pairs, says what the model says."""
+
+from functools import cache
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import MeshError
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.decoder import WaferForCausalLM
+
+pytestmark = pytest.mark.slow
+
+SIZES = {
+    "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 61, "max_position_embeddings": 80, "rms_norm_eps": 1e-5,
+    "initializer_range": 0.3, "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+    "rope_parameters": {"rope_theta": 1000.0, "rope_type": "default"},
+}  # fmt: skip
+MODELS = {
+    "llama": ("llama", {}),
+    "llama-mha": ("llama", {"num_attention_heads": 8, "num_key_value_heads": 8}),
+    "qwen2": ("qwen2", {"hidden_size": 60}),  # whose heads are as wide as its width over their number
+    "qwen3": ("qwen3", {"num_attention_heads": 8, "num_key_value_heads": 2}),
+}
+TOKENS, PROMPT = 26, 11
+models = pytest.mark.parametrize("model", MODELS)
+exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
+
+
+@cache
+def judge(model: str):
+    """transformers' model in fp32, its norms and biases drawn too."""
+    kind, more = MODELS[model]
+    torch.manual_seed(4)
+    config = AutoConfig.for_model(kind, **SIZES | more)
+    decoder = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for name, weight in decoder.named_parameters():
+        if name.endswith("norm.weight"):
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
+    return decoder
+
+
+@cache
+@torch.no_grad()
+def judged(model: str, seed: int = 3) -> tuple[list[int], torch.Tensor]:
+    """Tokens, and the logits behind the prompt and each further one."""
+    tokens = torch.randint(61, (TOKENS,), generator=torch.Generator().manual_seed(seed)).tolist()
+    return tokens, judge(model)(torch.tensor([tokens])).logits[0, PROMPT - 1 :]
+
+
+def wafer(model: str, mesh: str, device, **options) -> WaferForCausalLM:
+    config = DecoderConfig.from_dict(judge(model).config.to_dict(), name=model)
+    weights = {name: weight.detach() for name, weight in judge(model).state_dict().items()}
+    return WaferForCausalLM(config, weights, mesh=as_mesh(mesh, device), **({"max_length": 40} | options))
+
+
+def check(decoder: WaferForCausalLM, model: str) -> None:
+    tokens, wanted = judged(model)
+    got = torch.stack([decoder.prefill(tokens[:PROMPT]), *(decoder.step(token) for token in tokens[PROMPT:])])
+    assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
+
+
+def counts(model: str) -> dict[str, int]:
+    """Numbers of head groups to try, by what they are."""
+    config = judge(model).config
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    return {"one": 1, "two": 2, "odd": 3, "key-value heads": kv_heads, "between": heads - 1, "query heads": heads}
+
+
+CASES = [
+    (model, name) for model in MODELS for name in ("one", "two", "odd", "key-value heads", "between", "query heads")
+]
+
+
+@pytest.mark.parametrize(("mesh", "exchange"), [("3x12", "explicit"), ("2x23", "elided")])
+@pytest.mark.parametrize(("model", "name"), CASES)
+def test_every_number_of_groups_says_what_the_model_says(model, name, mesh, exchange, roomy):
+    number = counts(model)[name]
+    decoder = wafer(model, mesh, roomy, head_groups=number, executor=TorchExecutor(exchange=exchange, poison=True))
+    assert decoder.block.head_groups == number and decoder.placement.prefill.head_groups == 1
+    check(decoder, model)
+
+
+@models
+def test_on_forty_columns(model, roomy):
+    for number in (counts(model)["key-value heads"], counts(model)["query heads"]):
+        check(wafer(model, "1x40", roomy, head_groups=number, prefill_mesh="3"), model)
+
+
+@models
+def test_without_a_number_the_fastest_is_taken(model, roomy):
+    decoder = wafer(model, "3x13", roomy)
+    assert decoder.block.head_groups > 1
+    check(decoder, model)
+
+
+@exchanges
+@pytest.mark.parametrize(("mesh", "other"), [("4", "3"), ("12", None), ("3x16", "2x3")])
+def test_prefill_and_decode_on_meshes_of_their_own(mesh, other, exchange, roomy):
+    executor = TorchExecutor(exchange=exchange)
+    decoder = wafer("qwen3", mesh, roomy, head_groups=3, prefill_mesh=other, groups=(2,), executor=executor)
+    check(decoder, "qwen3")
+
+
+@exchanges
+@models
+def test_each_sequence_of_a_batch_gets_what_it_gets_alone(model, exchange, roomy):
+    decoder = wafer(model, "3x14", roomy, head_groups=4, batch=2, executor=TorchExecutor(exchange=exchange))
+    texts = [judged(model, seed)[0] for seed in (3, 7)]
+    logits = torch.stack([decoder.prefill(text[:PROMPT], sequence=number) for number, text in enumerate(texts)])
+    for step in range(PROMPT, TOKENS):
+        logits = decoder.advance([text[step] for text in texts])
+    for number, seed in enumerate((3, 7)):
+        wanted = judged(model, seed)[1][-1]
+        assert (logits[number] - wanted).norm() <= 1e-4 * wanted.norm()
+
+
+@exchanges
+@pytest.mark.parametrize("policy", ["shift", "concat"])
+@pytest.mark.parametrize("number", [2, 5, 6])
+def test_both_policies_of_the_cache(number, policy, exchange, roomy):
+    executor = TorchExecutor(exchange=exchange)
+    longest = 40 if policy == "shift" else 3 * 40
+    check(
+        wafer("llama", "3x12", roomy, head_groups=number, kv_policy=policy, max_length=longest, executor=executor),
+        "llama",
+    )
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@models
+def test_explicit_and_elided_are_the_same_bits(model, dtype, roomy):
+    tokens, _ = judged(model)
+    texts = []
+    for exchange in ("explicit", "elided"):
+        executor = TorchExecutor(exchange=exchange)
+        decoder = wafer(model, "3x13", roomy, dtype=dtype, head_groups=3, executor=executor)
+        texts.append(torch.stack([decoder.prefill(tokens[:5]), *(decoder.step(token) for token in tokens[5:12])]))
+    assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("number", [2, 5, 6])
+@models
+def test_parameters_are_put_together_from_the_groups(model, number, roomy):
+    number = min(number, judge(model).config.num_attention_heads)
+    decoder, wanted = wafer(model, "2x13", roomy, head_groups=number), judge(model).state_dict()
+    state = decoder.state_dict()
+    assert all(torch.equal(state[name], weight) for name, weight in wanted.items() if name in state)
+    decoder.load_state_dict({name: torch.zeros_like(weight) for name, weight in state.items()})
+    assert decoder.prefill([1, 2, 3]).eq(0).all() and decoder.step(4).eq(0).all()
+    decoder.load_state_dict(state)
+    check(decoder, model)
+
+
+def test_a_number_that_does_not_fit_says_which_do(roomy):
+    with pytest.raises(MeshError, match="llama: head_groups = 7, but 6 query heads on 12 columns take .* from 1 to 6"):
+        wafer("llama", "12", roomy, head_groups=7)
+    with pytest.raises(MeshError, match="head_groups = 5, but 6 query heads on 4 columns take a whole .* from 1 to 4"):
+        wafer("llama", "4", roomy, head_groups=5)
