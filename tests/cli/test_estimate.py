@@ -72,18 +72,30 @@ def test_a_share_of_sram_bandwidth_is_called_so(run):
     assert re.search(r"share of SRAM bandwidth +\d+\.\d+ %\n", run(DECODE)[1])
 
 
+def test_head_groups_may_be_asked_for(run):
+    best, forced = (json.loads(run(f"{DECODE} {more} --json")[1].splitlines()[-1]) for more in ("", "--head-groups 8"))
+    assert best["head_groups"] == 40 and forced["head_groups"] == 8
+    assert best["cycles_per_layer"] < forced["cycles_per_layer"] and best["padding"] < forced["padding"]
+    shown = run(f"{DECODE} --head-groups 8")[1]
+    assert "head groups 8 groups" in shown.splitlines()[0]
+    assert re.search(r"^head groups +8 groups$", shown, re.MULTILINE)
+    assert re.search(r"^multiply-adds over the model's +1\.\d+ x$", shown, re.MULTILINE)
+    code, out, err = run(f"{DECODE} --head-groups 41")
+    assert (code, out) == (2, "") and "40 query heads on 540 columns take a whole number from 1 to 40" in err
+    code, out, _ = run("check --model smollm2-135m --mesh 24 --head-groups 3 --json")
+    assert code == 0 and json.loads(out.splitlines()[-1])["head_groups"] == 3
+
+
 def test_plans_have_units(run):
     code, out, _ = run("plan --model smollm2-135m --input 64 --output 8 --step 150 --best 2")
     title, head, _, *rows = out.splitlines()
     assert code == 0 and len(rows) == 2
     assert title.startswith("plans, the best first, predicted on the wafer: model smollm2-135m")
     assert re.split("  +", head.strip()) == [
-        "prefill mesh", "decode mesh", "groups", "regions", "tokens per second", "prefill time", "decode time",
+        "prefill mesh", "decode mesh", "groups", "head groups", "regions", "tokens per second", "prefill time", "decode time",
         "KV cache",
     ]  # fmt: skip
-    pattern = (
-        rf" *\d+ x \d+ cores +\d+ x \d+ cores +\d+ +\d+ +{NUMBER} tokens/s +{NUMBER} ms +{NUMBER} ms +{NUMBER} tokens"
-    )
+    pattern = rf" *\d+ x \d+ cores +\d+ x \d+ cores +\d+ +\d+ +\d+ +{NUMBER} tokens/s +{NUMBER} ms +{NUMBER} ms +{NUMBER} tokens"
     assert all(re.fullmatch(pattern, row) for row in rows)
 
 

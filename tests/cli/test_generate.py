@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -78,6 +79,7 @@ def test_generate_prints_text_then_a_table(run):
     for word in ("wse2, 750 x 994 cores", "2x2, fp16 tiles, fp32 sums", "of a core's 48 KiB", "bytes over links"):
         assert word in out
     assert "emulated decode" in out and "tokens/s" in out
+    assert re.search(r"^head groups +[12] in decode, of [12] columns?$", out, re.MULTILINE)
     assert "placing weights" in err and "prefill" in err
 
 
@@ -111,6 +113,8 @@ def test_generate_says_what_the_model_says(run, folder):
         (["--backend", "torch"], {"backend": "torch"}),
         (["--device", "wormhole"], {"device": "wormhole", "sram_bytes": 1464 * 1024}),
         (["--mesh", "2x3"], {"mesh": "2x3"}),
+        (["--mesh", "2x3", "--head-groups", "2"], {"mesh": "2x3", "head_groups": 2}),
+        (["--mesh", "2x3", "--head-groups", "1"], {"mesh": "2x3", "head_groups": 1}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -173,6 +177,7 @@ def test_regions_are_listed_on_request(run):
         (["--max-new-tokens", "0"], "argument --max-new-tokens: '0' is not a whole number of at least 1"),
         (["--max-length", "x"], "argument --max-length: 'x' is not a whole number of at least 1"),
         (["--max-length", "7"], "tokens do not fit the KV cache"),
+        (["--head-groups", "3"], "query heads on 2 columns take a whole number from 1 to 2"),
         (["--max-length", "50000"], "B of SRAM"),
         (["--what"], "unrecognized arguments: --what"),
     ],

@@ -42,6 +42,7 @@ def generation():
         settings={"dtype": "fp16", "accumulate": "fp32", "exchange": "explicit", "backend": "torch"},
         mesh=MESH,
         prefill_mesh=MESH,
+        head_groups=2,
         regions=[region],
         account=account(idle()),
         load_seconds=1.0,
