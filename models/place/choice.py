@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import best_groups, with_head_groups
+from wafer_triton.cost.layers import best_groups, head_group_choices, with_head_groups
 from wafer_triton.cost.search import plan
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -21,6 +21,7 @@ from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.reduce import checked_groups
 
 Groups = tuple[int, ...] | None
+T = TypeVar("T")
 SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 
 
@@ -42,13 +43,16 @@ def place(
     checked_groups(prefill_groups)
     prompt = min(max_prompt, max_length)
 
-    def block(mesh: Any) -> Block:
+    def blocks(mesh: Any) -> list[Block]:
         corner = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
         block = Block(config, corner, dtype, accumulate, -(-max_length // corner.rows), kv_policy, groups, batch)
-        return with_head_groups(block, constants(corner.device), head_groups)
+        c = constants(corner.device)
+        return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
-        decode = block(mesh)
+        return _first(lambda decode: laid_out(decode, other, finish), blocks(mesh))
+
+    def laid_out(decode: Block, other: Any, finish: Callable[[Block], Block]) -> Placement:
         apart = decode.mesh if other is None else _beside(other, decode.mesh)
         prefill = replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
         return Placement.make(finish(decode), finish(prefill), prompt)
@@ -56,7 +60,7 @@ def place(
     if mesh is not None:
         return placed(mesh, prefill_mesh)
     chip = find_device("wse2" if device is None else device)
-    candidates: Iterable[tuple[int, Any]] = _plans(config, chip, block, prompt, max(1, max_length - prompt))
+    candidates: Iterable[tuple[int, Any]] = _plans(config, chip, blocks, prompt, max(1, max_length - prompt))
     if prefill_mesh is not None:
         _beside(prefill_mesh, Mesh(1, 1, chip))
         candidates = [(side, prefill_mesh) for side in dict.fromkeys(side for side, _ in candidates)]
@@ -83,6 +87,18 @@ def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
     return replace(as_mesh(prefill_mesh, mesh.device), origin=(0, 0), fold=(1, 1))
 
 
+def _first(place: Callable[[Block], T], choices: list[Block]) -> T:
+    """What can be made of the first choice of head groups that fits; else the first choice's WaferError."""
+    reason: WaferError | None = None
+    for choice in choices:
+        try:
+            return place(choice)
+        except WaferError as error:
+            reason = reason or error
+    assert reason is not None, "there is a choice"
+    raise reason
+
+
 def _with_trees(block: Block) -> Block:
     """The block with the K-tree that is fastest on its square mesh, unless one is given."""
     if block.groups is not None:
@@ -91,7 +107,7 @@ def _with_trees(block: Block) -> Block:
 
 
 def _plans(
-    config: DecoderConfig, device: Device, block: Callable[[int], Block], prompt: int, answer: int
+    config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int
 ) -> Iterator[tuple[int, int]]:
     """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
 
@@ -101,7 +117,7 @@ def _plans(
     sides, step = [], max(1, min(device.rows, device.cols) // SIDES)
     for side in range(step, min(device.rows, device.cols) + 1, step):
         try:
-            decode_regions(block(side))
+            _first(decode_regions, blocks(side))
         except WaferError as error:
             reason = error
             continue

@@ -75,7 +75,7 @@ def test_a_share_of_sram_bandwidth_is_called_so(run):
 def test_head_groups_may_be_asked_for(run):
     best, forced = (json.loads(run(f"{DECODE} {more} --json")[1].splitlines()[-1]) for more in ("", "--head-groups 8"))
     assert best["head_groups"] == 40 and forced["head_groups"] == 8
-    assert best["cycles_per_layer"] < forced["cycles_per_layer"] and best["padding"] < forced["padding"]
+    assert best["cycles_per_layer"] < forced["cycles_per_layer"] and best["padding"] <= forced["padding"]
     shown = run(f"{DECODE} --head-groups 8")[1]
     assert "head groups 8 groups" in shown.splitlines()[0]
     assert re.search(r"^head groups +8 groups$", shown, re.MULTILINE)
@@ -92,10 +92,11 @@ def test_plans_have_units(run):
     assert code == 0 and len(rows) == 2
     assert title.startswith("plans, the best first, predicted on the wafer: model smollm2-135m")
     assert re.split("  +", head.strip()) == [
-        "prefill mesh", "decode mesh", "groups", "head groups", "regions", "tokens per second", "prefill time", "decode time",
-        "KV cache",
+        "prefill mesh", "decode mesh", "groups", "head groups", "regions", "tokens per second", "prefill time",
+        "decode time", "KV cache",
     ]  # fmt: skip
-    pattern = rf" *\d+ x \d+ cores +\d+ x \d+ cores +\d+ +\d+ +\d+ +{NUMBER} tokens/s +{NUMBER} ms +{NUMBER} ms +{NUMBER} tokens"
+    meshes, times = r" *\d+ x \d+ cores +\d+ x \d+ cores +\d+ +\d+ +\d+", rf"{NUMBER} ms +{NUMBER} ms"
+    pattern = rf"{meshes} +{NUMBER} tokens/s +{times} +{NUMBER} tokens"
     assert all(re.fullmatch(pattern, row) for row in rows)
 
 

@@ -246,15 +246,22 @@ def _best_groups(length: int, stage: float, hop: float) -> tuple[int, ...]:
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
     """A decode block with `count` head groups, and with the fastest K-tree over the columns of one.
 
-    None takes the count whose decode is predicted to be the fastest of those that fit a core, by a cache of as many
-    entries a row as the next power of two; if none fits, the one that needs the least. Raises MeshError for a count
-    that does not fit the model or the mesh.
+    None takes the first of `head_group_choices`. Raises MeshError for a count that does not fit the model or the mesh.
     """
-    if count is not None:
-        return _grouped(block, count, c)
-    choices = [_grouped(block, fast, c) for fast in _fastest(_rounded(block), c)]
-    limit = block.mesh.device.sram_bytes
-    return next((choice for choice in choices if _held(choice) <= limit), min(choices, key=_held))
+    return _grouped(block, count, c) if count is not None else head_group_choices(block, c)[0]
+
+
+def head_group_choices(block: Block, c: Constants) -> list[Block]:
+    """A decode block with the head groups whose decode is predicted to be the fastest of those that fit a core.
+
+    Then, if they are others, with those that need the least of a core. The prediction is for a cache of as many entries
+    a row as the next power of two.
+    """
+    alike = replace(block, entries=1 << (block.entries - 1).bit_length(), policy=block.policy and "shift")
+    choices = [_grouped(block, count, c) for count in _fastest(alike, c)]
+    least, limit = min(choices, key=_held), block.mesh.device.sram_bytes
+    first = next((choice for choice in choices if _held(choice) <= limit), least)
+    return [first] if first == least else [first, least]
 
 
 def _grouped(block: Block, count: int, c: Constants) -> Block:
@@ -266,10 +273,6 @@ def _held(block: Block) -> int:
     """Bytes that a decode layer takes of a core."""
     need = decode_need(block)
     return sum((need.stays | need.passes).values())
-
-
-def _rounded(block: Block) -> Block:
-    return replace(block, entries=1 << (block.entries - 1).bit_length())
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding
