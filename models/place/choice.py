@@ -60,7 +60,9 @@ def place(
     if mesh is not None:
         return placed(mesh, prefill_mesh)
     chip = find_device("wse2" if device is None else device)
-    candidates: Iterable[tuple[int, Any]] = _plans(config, chip, blocks, prompt, max(1, max_length - prompt))
+    candidates: Iterable[tuple[int, Any]] = _plans(
+        config, chip, blocks, prompt, max(1, max_length - prompt), head_groups
+    )
     if prefill_mesh is not None:
         _beside(prefill_mesh, Mesh(1, 1, chip))
         candidates = [(side, prefill_mesh) for side in dict.fromkeys(side for side, _ in candidates)]
@@ -107,8 +109,9 @@ def _with_trees(block: Block) -> Block:
 
 
 def _plans(
-    config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int
-) -> Iterator[tuple[int, int]]:
+    config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int,
+    head_groups: int | None,
+) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
 
     A plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last.
@@ -125,7 +128,10 @@ def _plans(
     if not sides:
         raise MeshError(f"no mesh of {device.name} holds {config.name}; take a larger device ({reason})")
     try:
-        plans = plan(model=config, device=device, input=prompt, output=answer, sides=sides, best=len(sides) ** 2)
+        plans = plan(
+            model=config, device=device, input=prompt, output=answer, sides=sides, best=len(sides) ** 2,
+            head_groups=head_groups,
+        )  # fmt: skip
     except WaferError:
         plans = []
     yield from ((fit.decode_mesh, fit.prefill_mesh) for fit in plans)

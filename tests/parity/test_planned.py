@@ -39,24 +39,29 @@ def sides(model: WaferForCausalLM) -> tuple[int, int]:
     return decode.rows, prefill.rows
 
 
-def seconds(decode: int, prefill: int) -> float:
+def seconds(decode: int, prefill: int, head_groups: int | None = None) -> float:
     return estimate.request(
-        device=SMALL, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26
+        device=SMALL, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26,
+        head_groups=head_groups,
     ).seconds  # fmt: skip
 
 
-def test_the_fastest_meshes_that_hold_the_model():
+@pytest.mark.parametrize("head_groups", [1, 3, None])
+def test_the_fastest_meshes_that_hold_the_model(head_groups):
     plans = {}
     for decode, prefill in product(range(1, 12), repeat=2):
         try:
-            placed(mesh=decode, prefill_mesh=prefill)
+            placed(mesh=decode, prefill_mesh=prefill, head_groups=head_groups)
         except WaferError:
             continue
-        plans[decode, prefill] = seconds(decode, prefill)
+        plans[decode, prefill] = seconds(decode, prefill, head_groups)
     fastest = min(plans, key=lambda pair: plans[pair])
-    everything = {pair: seconds(*pair) for pair in product(range(4, 12), repeat=2)}
-    assert min(everything, key=lambda pair: everything[pair]) not in plans, "SRAM decides here, not the estimate alone"
-    assert sides(placed()) == fastest
+    if head_groups == 1:
+        every = {pair: seconds(*pair, head_groups) for pair in product(range(4, 12), repeat=2)}
+        assert min(every, key=lambda pair: every[pair]) not in plans, "SRAM decides here, not the estimate alone"
+    planned = placed(head_groups=head_groups)
+    assert sides(planned) == fastest
+    assert planned.placement.decode.head_groups in ({head_groups} if head_groups else range(2, 5))
 
 
 def test_a_planned_model_is_the_model_on_those_meshes():

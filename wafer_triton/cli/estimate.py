@@ -221,6 +221,7 @@ COMMANDS = (
             *MODEL,
             DEVICE,
             *REQUEST,
+            HEADS,
             PROGRAM,
             option(
                 "--step", type=count, default=20, metavar="N", help="sides are multiples of N (default: %(default)s)"

@@ -39,11 +39,12 @@ class Plan:
 
 def plan(
     *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
-    sides: Sequence[int] | None = None, program: str = "true",
+    sides: Sequence[int] | None = None, program: str = "true", head_groups: int | None = None,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
-    A plan holds all layers and the whole cache in the SRAM of the device's regions. Raises the last reason (SramError,
+    A plan holds all layers and the whole cache in the SRAM of the device's regions. It has `head_groups`, or the best
+    (None). Raises the last reason (SramError,
     MeshError) when there is no plan, ShapeError for a size that is not a positive whole number.
     """
     target, shape = find_device(device), shape_of(model)
@@ -57,7 +58,7 @@ def plan(
         return Mesh(side, side, target)
 
     prefills, reason = _estimates(sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program))
-    decodes, why = _estimates(sides, lambda side: _slowest(square(side), shape, input, output, c, program))
+    decodes, why = _estimates(sides, lambda side: _slowest(square(side), shape, input, output, c, program, head_groups))
     candidates, narrowed = [], sorted(decodes, key=lambda side: decodes[side].seconds)
     for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
         fitting = 0
@@ -92,9 +93,11 @@ def plan(
     ]
 
 
-def _slowest(mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str) -> estimate.Layered:
+def _slowest(
+    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str, head_groups: int | None
+) -> estimate.Layered:
     """The slower of the first and the last token of an answer, with the head groups that are best for the last."""
-    last = estimate.decode_on(mesh, shape, input + output, c, program=program)
+    last = estimate.decode_on(mesh, shape, input + output, c, None, program, head_groups)
     first = estimate.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
     return max(first, last, key=lambda layer: layer.seconds)
 
