@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wafer_triton import estimate
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import check_decode, decode_block
+from wafer_triton.cost.layers import decode_block, decode_bytes
 from wafer_triton.device import device
 from wafer_triton.draw.units import digits
 from wafer_triton.mesh import Mesh
@@ -65,8 +65,7 @@ def sram(model: str, side: int, number: int) -> int:
     """Bytes that a layer needs of a core."""
     on = device("wse2")
     block = decode_block(shape_of(model), Mesh(side, side, on), CONTEXT, constants(on), head_groups=number)
-    need = check_decode(block)
-    return sum((need.stays | need.passes).values())
+    return decode_bytes(block)
 
 
 def page() -> str:

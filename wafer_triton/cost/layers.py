@@ -259,8 +259,8 @@ def head_group_choices(block: Block, c: Constants) -> list[Block]:
     """
     alike = replace(block, entries=1 << (block.entries - 1).bit_length(), policy=block.policy and "shift")
     choices = [_grouped(block, count, c) for count in _fastest(alike, c)]
-    least, limit = min(choices, key=_held), block.mesh.device.sram_bytes
-    first = next((choice for choice in choices if _held(choice) <= limit), least)
+    least, limit = min(choices, key=decode_bytes), block.mesh.device.sram_bytes
+    first = next((choice for choice in choices if decode_bytes(choice) <= limit), least)
     return [first] if first == least else [first, least]
 
 
@@ -269,10 +269,11 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
     return replace(block, head_groups=count, head_tree=tree)
 
 
-def _held(block: Block) -> int:
-    """Bytes that a decode layer takes of a core."""
-    need = decode_need(block)
-    return sum((need.stays | need.passes).values())
+def decode_bytes(block: Block) -> int:
+    """Bytes that a decode layer takes of a core: what stays, and the largest working set."""
+    attention, ffn = _decode_needs(block)
+    stays = sum(attention.stays.values()) + sum(ffn.stays.values())
+    return stays + max(sum(attention.passes.values()), sum(ffn.passes.values()))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding
