@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from wafer_triton.emulate.launches import compute_shifts
+from wafer_triton.emulate.launches import compute_shifts, one_by_one, reduction
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align_both, meshgemm
 from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 
 pytestmark = pytest.mark.slow
@@ -142,3 +143,17 @@ def test_operands_that_lie_where_the_sums_go(side):
     same_everywhere(
         product_of(side, add=True, begin=lambda b: b.round(b.exchange("x", "c", "a", turn, list(range(side))))).build()
     )
+
+
+def test_reductions_that_go_together_are_planned_one_by_one():
+    b = Builder(Mesh(2, 9), "several")
+    for name, size in (("a", 3), ("b", 5)):
+        b.buffer(name, (size,), "fp32", "resident")
+    all_reduce(b, ("a", "b"), "x", groups=(3,))
+    together = b.build()
+    apart = one_by_one(together)
+    stages = len(together.rounds) - 1  # the last is the broadcast
+    assert len(apart.rounds) == 2 * stages + 1 and apart.rounds[-1] is together.rounds[-1]
+    assert [round_.exchanges[0].src.buffer for round_ in apart.rounds[:-1]] == ["a"] * stages + ["b"] * stages
+    assert reduction(apart.rounds, together.mesh).rounds == stages, "each is a tree"
+    assert one_by_one(apart) is apart
