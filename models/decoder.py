@@ -92,8 +92,8 @@ class WaferForCausalLM(PlacedModule):
         self.executor = TorchExecutor() if executor is None else executor
         self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights)
-        self.layers = Decode(block, self.executor, weights, progress, self.head)
         self.embedding = Embedding(self.head, weights)
+        self.layers = Decode(block, self.executor, weights, progress, self.head, self.embedding)
         self.weights = PlacedWeights(
             block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
             self.placement.head, self.head.tiles, self.embedding.tiles,
@@ -189,13 +189,13 @@ class WaferForCausalLM(PlacedModule):
         active = [number for number, token in enumerate(tokens) if token is not None]
         for number in active:
             self.room(self.counts[number] + 1, self.caches[number].prefilled)
-        x = self.embed([0 if token is None else token for token in tokens])
+        ids = self._known([0 if token is None else token for token in tokens])
         angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
         self._count("replacement", self.phases.enter("decode"))
         with self._attempt():
-            logits = self.layers.run(x, rotary, self.counts, self.caches, active)
+            logits = self.layers.run(ids, rotary, self.counts, self.caches, active)
         for number in active:
             self.counts[number] += 1
         layers = self.layers.tally * self.config.num_hidden_layers
@@ -243,11 +243,14 @@ class WaferForCausalLM(PlacedModule):
 
     def embed(self, tokens: Prompt) -> torch.Tensor:
         """Rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
+        return self.embedding.run(self._known(tokens))
+
+    def _known(self, tokens: Prompt) -> torch.Tensor:
         ids = torch.as_tensor(list(tokens), dtype=torch.long)
         for bad in (int(ids.min()), int(ids.max())):
             if not 0 <= bad < self.config.vocab_size:
                 raise ShapeError(f"token {bad} is outside the vocabulary of {self.config.vocab_size}")
-        return self.embedding.run(ids)
+        return ids
 
     @cached_property
     def hand_off(self) -> Tally:
@@ -298,7 +301,7 @@ class WaferForCausalLM(PlacedModule):
                 progress,
             )
         self.counts[sequence], self.caches[sequence] = count, cache
-        self._count("prefill", self.embedding.tally(count), self._prefill.tally(parts), tokens=count)
+        self._count("prefill", self.embedding.prompt_tally(count), self._prefill.tally(parts), tokens=count)
         self._count("replacement", self.phases.move_cache(parts, cache))
         return x
 

@@ -57,7 +57,7 @@ def moved(tiles: torch.Tensor, schedule: Schedule) -> torch.Tensor:
         (exchange,) = round_.exchanges
         following = tiles.clone()
         following[:, torch.from_numpy(exchange.recv).to(tiles.device)] = tiles[
-            :, torch.from_numpy(exchange.send).to(tiles.device)
+            :, torch.from_numpy(exchange.send.copy()).to(tiles.device)
         ]
         tiles = following
     return tiles
