@@ -251,7 +251,7 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
 
 
 def _regions(mesh: Mesh, c: Constants) -> int:
-    return max(1, (c.cores or mesh.device.cores) // (mesh.rows * mesh.cols))
+    return max(1, int(c.cores or mesh.device.cores) // (mesh.rows * mesh.cols))
 
 
 def _layers_per_region(need: sram.Need, mesh: Mesh) -> int:

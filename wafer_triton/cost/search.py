@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from wafer_triton import estimate
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import best_groups
-from wafer_triton.device import Device
+from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
 from wafer_triton.mesh import Mesh
@@ -128,10 +128,9 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
-    physical = [entry.name for entry in fields(Device) if entry.name != "name"]
     own = {name: argument for name, argument in signature(run).parameters.items() if name != "device"}
-    if parameter not in (*own, *physical):
-        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *physical))}")
+    if parameter not in (*own, *NUMBERS):
+        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *NUMBERS))}")
     unknown = sorted(set(fixed) - set(own))
     missing = [
         name for name, argument in own.items() if argument.default is argument.empty and name not in (*fixed, parameter)

@@ -134,6 +134,7 @@ LABELS: dict[str, str] = {
     "macs_per_cycle_fp16": "a core in fp16",
     "macs_per_cycle_fp32": "a core in fp32",
     "power_watts": "power",
+    "like": "constants fitted on",
     "against_seconds": "its time",
     "gpus": "on",
     "steps": "cycles of a layer by step",
