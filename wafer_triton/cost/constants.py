@@ -176,7 +176,7 @@ def described(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def write(name: str, entries: Mapping[str, Mapping[str, Any]], folder: Path = FOLDER) -> Path:
-    """Write a constants file and return its path."""
+    """Write a file of `folder`, of a device's constants or of error bands, and return its path."""
     path = folder / f"{name}.json"
     path.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     described.cache_clear()
