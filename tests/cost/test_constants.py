@@ -1,4 +1,4 @@
-"""Constants of devices of one's own: what they follow, and that small changes of a device give small ones of a price."""
+"""Constants of a device of one's own: what they follow, and that a small change of it gives a small one of a price."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -120,7 +120,9 @@ def test_name_and_power_do_not_count(like):
 def test_a_constant_scales_with_the_number_that_it_stands_for(like, constant):
     number, exponent = SCALES[constant]
     base = device(like)
-    own = replace(base, rows=2 * base.rows) if number == "cores" else replace(base, **{number: 2 * getattr(base, number)})
+    own = (
+        replace(base, rows=2 * base.rows) if number == "cores" else replace(base, **{number: 2 * getattr(base, number)})
+    )
     before, after = constants(base), constants(own)
     assert getattr(after, constant) == pytest.approx(getattr(before, constant) * 2**exponent)
     others = [name for name in MEANING if SCALES.get(name, ("", 0))[0] != number]

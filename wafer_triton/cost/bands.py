@@ -1,9 +1,9 @@
 """What an estimate rests on: whose constants, how far outside the measured range it lies, and an error band.
 
 A family's band is made from the errors of rows left out of the fit, of each row the largest: their root mean square
-times Student's t of two-sided probability `SHARE`, with as many degrees of freedom as rows less constants. Outside of what was measured it
-widens: every doubling beyond the measured range, and everything that was never measured, adds the band once more.
-`wafer-triton fit` writes the bands.
+times Student's t of two-sided probability `SHARE`, with as many degrees of freedom as rows less constants. Outside of
+what was measured it widens: every doubling beyond the measured range, and everything that was never measured, adds the
+band once more. `wafer-triton fit` writes the bands.
 """
 
 from __future__ import annotations
@@ -60,11 +60,14 @@ class Basis:
             "outside": "; ".join(self.outside) or None,
         }
 
-    def __or__(self, other: Basis) -> Basis:
-        """The basis of two estimates that are added: the larger band, and all that lies outside."""
-        bands = self.error_band, other.error_band
-        band = None if None in bands else max(filter(None, bands), default=0.0)
-        return Basis(self.constants, band, tuple(dict.fromkeys(self.outside + other.outside)))
+
+def basis_of_all(phases: Mapping[str, Basis]) -> Basis:
+    """The basis of phases that are added: the largest band, and what lies outside in any, which is said of which."""
+    first, *_ = phases.values()
+    bands = [phase.error_band for phase in phases.values() if phase.error_band is not None]
+    shared = [text for text in first.outside if all(text in phase.outside for phase in phases.values())]
+    own = [f"{name}: {text}" for name, phase in phases.items() for text in phase.outside if text not in shared]
+    return Basis(first.constants, max(bands, default=None), (*shared, *own))
 
 
 def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -> Basis:
