@@ -251,7 +251,7 @@ def test_a_gemv_keeps_within_its_bounds(on: str, rows: int, cols: int, k: int, n
 
 def check_bounds(found: estimate.Kernel) -> None:
     assert 0 <= found.mac_utilisation <= 1
-    assert 0 <= found.sram_utilisation <= 1
+    assert 0 <= found.sram_bandwidth_utilisation <= 1
     assert found.link_cycles <= found.cycles
     assert 0 <= found.compute_cycles <= found.cycles
     assert found.communication_cycles == pytest.approx(found.cycles - found.compute_cycles)

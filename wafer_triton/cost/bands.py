@@ -99,6 +99,25 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
     return Basis(constants, max(family["error_band"] for family in families) * (1 + doublings), tuple(outside))
 
 
+ASSUMED = Basis("a stated cost assumption, not calibrated")
+
+
+def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list[str]:
+    """What a product has that none of those measured, by the algorithm `measured`, had."""
+    said = {
+        f"algorithm {algorithm} was not measured": algorithm != measured,
+        f"{dtype} was not measured": dtype == "fp32",  # bf16 takes as long as fp16
+        "nothing that is relayed core by core was measured": relayed,
+    }
+    return [text for text, holds in said.items() if holds]
+
+
+def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
+    """The basis of a phase with a cache or a prompt of so many tokens; `program` as in `wafer_triton.cost.layers`."""
+    own = ["a model's own program was not measured"] if program == "true" else []
+    return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), own)
+
+
 def product_sizes(mesh: Mesh, *widths: int) -> Sizes:
     """The sizes of a product on a mesh, whose tiles have these widths."""
     return {"mesh": (mesh.rows, mesh.cols), "tile": widths}

@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import layers, rivals
-from wafer_triton.cost.bands import Basis, basis, basis_of_all, layer_sizes, product_sizes
+from wafer_triton.cost import capacity, layers, rivals
+from wafer_triton.cost.bands import ASSUMED, Basis, basis, basis_of_all, layer_basis, product_sizes, unmeasured
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.price import Cost, price, relayed
-from wafer_triton.cost.residence import decode_need, decode_residence, fitted, prefill_residence
+from wafer_triton.cost.price import Cost, price
+from wafer_triton.cost.residence import decode_residence, fitted, prefill_residence, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -27,7 +27,6 @@ from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import DeviceError, MeshError, ShapeError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import gemm as gemm_schedules
-from wafer_triton.schedule import sram
 from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shapes import DecoderShape, shape_of
@@ -48,14 +47,14 @@ def gemm(
     tiles(1, m, k, n)
     name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, _assumed(), algorithm)
+        return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in gemm_schedules.ALGORITHMS:
         known = ", ".join((*gemm_schedules.ALGORITHMS, *rivals.ASSUMED))
         raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {known}")
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", name))
     cost = price(recipe("gemm", mesh, name, ((m, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.square().shape[0], m, k, n))
-    rests_on = basis(mesh.device, "gemm", sizes, _unmeasured(mesh, cost, name, algorithm, "mesh"))
+    rests_on = basis(mesh.device, "gemm", sizes, unmeasured(name, algorithm, "mesh", cost.relayed))
     return _kernel(mesh, cost, c, name, rests_on)
 
 
@@ -71,7 +70,7 @@ def gemv(
     tiles(1, k, n)
     name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, _assumed(), algorithm)
+        return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     tree = _groups(groups)
@@ -80,7 +79,7 @@ def gemv(
     options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
     cost = price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))
-    rests_on = basis(mesh.device, "gemv", sizes, _unmeasured(mesh, cost, name, algorithm, "ktree"))
+    rests_on = basis(mesh.device, "gemv", sizes, unmeasured(name, algorithm, "ktree", cost.relayed))
     return _kernel(mesh, cost, c, name, rests_on)
 
 
@@ -178,7 +177,7 @@ def request(
     second, own, too = fitted(place, decode_mesh, c, as_if)
     whole = request_on(first, second, shape, prefilled, input, output, own, tree, program)
     reasons = "; ".join(filter(None, (why, too))) or None
-    return replace(whole, device_regions=_regions(decode_mesh, c), fits=reasons is None, as_if=reasons)
+    return replace(whole, device_regions=regions_of(decode_mesh, c), fits=reasons is None, as_if=reasons)
 
 
 def request_on(
@@ -195,18 +194,18 @@ def request_on(
     ends = sum(_ends(block(last), 1, c), Cost())
     handing_on = (regions - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
     rows = decode_mesh.shape[0]
-    cycles, context, routes = 0.0, input, ends.routes
+    cycles, context, over = 0.0, input, prefilled.relayed or ends.relayed
     while context < last:  # a layer's cost changes when a row takes one more token
         after = min(last, -(-context // rows) * rows + 1)
         layer = layers.total(layers.decode_steps(block(context), context, c))
         cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
-        context, routes = after, max(routes, layer.routes)
+        context, over = after, over or layer.relayed
     placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)
     replacement, decoding = placing / decode_mesh.device.clock_hz, cycles / decode_mesh.device.clock_hz
     seconds = prefilled.seconds + replacement + decoding
     joules = seconds * decode_mesh.device.power_watts
     phases = {
-        phase: _layer_basis(phase, mesh, shape, tokens, program)
+        phase: layer_basis(phase, mesh, shape, tokens, program)
         for phase, mesh, tokens in (("prefill", prefill_mesh, input), ("decode", decode_mesh, last))
     }
     return Request(
@@ -219,54 +218,23 @@ def request_on(
         joules=joules,
         joules_per_token=joules / output,
         decode_regions=regions,
-        device_regions=_regions(decode_mesh, c),
+        device_regions=regions_of(decode_mesh, c),
         fits=True,
-        relayed=prefilled.relayed or relayed(routes, decode_mesh.device),
+        relayed=over,
         **basis_of_all(phases).fields(),
     )
 
 
 def kv(*, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true") -> Capacity:
-    """Tokens that the KV cache of a decode mesh holds beside the weights, layers spread evenly over the regions.
+    """Tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
 
-    The regions of the device are counted by cores, as in the paper, not laid out. With concatenation one row takes
-    every new token. "measured" cuts every width evenly over a line, as the paper does, whole rotary pairs or not.
+    With concatenation one row takes every new token. Regions are counted by cores, as in the paper, not laid out.
+    "measured" counts as the paper does: layers are spread evenly over the regions, every width is cut evenly over a
+    line, and nothing comes and goes.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
-
-    def layer(candidate: Mesh) -> tuple[dict[str, int], int]:
-        """Bytes on a core of one layer's weights, by buffer, and of its share of one token's keys and values."""
-        if program == "measured":
-            return _evenly_cut(shape, candidate)
-        block = layers.decode_block(shape, candidate, 1, c, program=program)
-        stays = decode_need(block).stays
-        weights = {name: size for name, size in stays.items() if not name.endswith("_cache")}
-        return weights, sum(size for name, size in stays.items() if name not in weights) // block.slots
-
-    def check(candidate: Mesh) -> tuple[dict[str, int], int]:
-        weights, entry = layer(candidate)
-        each = -(-shape.num_hidden_layers // _regions(candidate, c))
-        what = f"{shape.name}, {each} layers on each of {_regions(candidate, c)} regions"
-        sram.demand(what, candidate, {name: size * each for name, size in weights.items()})
-        return weights, entry
-
-    weights, entry = sram.fitting(check, mesh)
-    regions = _regions(mesh, c)
-    each = -(-shape.num_hidden_layers // regions)
-    weight_bytes = each * sum(weights.values())
-    tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)
-    return Capacity(tokens, tokens * mesh.shape[0], each, regions, weight_bytes, entry * each)
-
-
-def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
-    rows, cols = mesh.shape
-    (d,), (q, kv_width, f) = (
-        tiles(rows, shape.hidden_size),
-        tiles(cols, shape.q_width, shape.kv_width, shape.intermediate_size),
-    )
-    elements = {"wq": d * q, "wkv": 2 * d * kv_width, "wo": q * d, "wgu": 2 * d * f, "wdown": f * d}
-    return {name: 2 * size for name, size in elements.items()}, 2 * 2 * kv_width
+    return capacity.measured(mesh, shape, c) if program == "measured" else capacity.true(mesh, shape, c, program)
 
 
 def energy(
@@ -294,37 +262,11 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
     return None if count is None else (count,)
 
 
-def _regions(mesh: Mesh, c: Constants) -> int:
-    return max(1, int(c.cores or mesh.device.cores) // (mesh.rows * mesh.cols))
-
-
 def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
     width, kv_width = shape.hidden_size, shape.kv_width
     weights = 2 * width * shape.q_width + 2 * width * kv_width + 3 * width * shape.intermediate_size
     words = shape.num_hidden_layers * (weights + 2 * tokens * kv_width) / 2
     return words / rows * c.word_cycles + hops * c.hop_cycles
-
-
-def _assumed() -> Basis:
-    return Basis("a stated cost assumption, not calibrated")
-
-
-def _unmeasured(mesh: Mesh, cost: Cost, dtype: str, algorithm: str, measured: str) -> list[str]:
-    """What a product has that no measured one had."""
-    return [
-        text
-        for text, told in (
-            (f"algorithm {algorithm} was not measured", algorithm != measured),
-            (f"{dtype} was not measured", dtype == "fp32"),
-            ("nothing that is relayed core by core was measured", relayed(cost.routes, mesh.device)),
-        )
-        if told
-    ]
-
-
-def _layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
-    unmeasured = ["a model's own program was not measured"] if program == "true" else []
-    return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), unmeasured)
 
 
 def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, rival: str | None = None) -> Kernel:
@@ -343,7 +285,7 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, r
         seconds=whole.cycles / mesh.device.clock_hz,
         mac_utilisation=whole.macs / (whole.cycles * peak),
         sram_bandwidth_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
-        relayed=rival is not None or relayed(whole.routes, mesh.device),
+        relayed=whole.relayed,
         assumed=rivals.ASSUMED[rival] if rival else None,
         **rests_on.fields(),
     )
@@ -372,6 +314,6 @@ def _layered(
         embedding_cycles=embedding.cycles,
         head_cycles=head.cycles,
         steps={name: cost.cycles for name, cost in steps.items()},
-        relayed=relayed(whole.routes, mesh.device),
-        **_layer_basis(phase, mesh, shape, tokens, program).fields(),
+        relayed=whole.relayed,
+        **layer_basis(phase, mesh, shape, tokens, program).fields(),
     )

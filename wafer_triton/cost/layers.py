@@ -92,7 +92,7 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
     for phase in demands:
-        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak))
+        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak, relayed=over))
         steps[phase.label] = before + phase_cost(phase, own, over)
     return steps
 

@@ -20,6 +20,7 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
 
 AS_IF = "as_if=True (--as-if) prices it all the same"
+_NOTHING = sram.Need({}, {})
 _TRIED = 24  # meshes that are tried where a device is too small for one
 
 
@@ -29,12 +30,11 @@ class FullError(MeshError):
 
 @dataclass(frozen=True)
 class Residence:
-    """The regions of a model on a device, and the cores that they take of those that there are."""
+    """The regions of a model on a device, the cores that they take, and the layers of one that holds nothing else."""
 
     regions: int
     cores: int
-    device_cores: int
-    layers: int  # that would fit, of as many or fewer as the model has
+    layers_per_region: int
 
 
 def decode_residence(block: Block, c: Constants) -> Residence:
@@ -55,7 +55,7 @@ def prefill_residence(block: Block, last: Block, tokens: int, c: Constants) -> t
     It has a second buffer of partial sums if a core has room for it. The embedding and the head are those of decode's
     block `last`. Raises SramError when a core does not hold a layer either way, and FullError as `decode_residence`.
     """
-    what = f"{block.shape.name}, prefill of {tokens:,} tokens"
+    what = f"{block.shape.name}, prefill of {tokens:,} tokens at once"
     sram.demand(what, block.mesh, _weights(block))  # soon said, also where an lcm grid makes many tiles of a core's
     rows = -(-tokens // block.mesh.shape[0])
     for choice in (block, replace(block, overlap=False)):
@@ -74,29 +74,36 @@ def prefill_residence(block: Block, last: Block, tokens: int, c: Constants) -> t
     return choice, _residence(what, choice, sram.Need(needed.stays | kept, passes), last, c)
 
 
+def regions_of(mesh: Mesh, c: Constants) -> int:
+    """The regions as large as a mesh that its device has."""
+    return int(c.cores or mesh.device.cores) // (mesh.rows * mesh.cols)
+
+
 def _residence(what: str, block: Block, layer: sram.Need, last: Block, c: Constants) -> Residence:
     """The residence of layers that need as much, on the block's mesh, beside the ends of the block `last`."""
     mesh, count = block.mesh, block.shape.num_hidden_layers
     area, limit = mesh.rows * mesh.cols, mesh.device.sram_bytes
     device_cores = int(c.cores or mesh.device.cores)
     ends, home = _ends(last)
-    if home.rows * home.cols == area:
-        regions = _regions(count, layer, ends, limit)
-        cores = regions * area
-        fitting = _most(lambda layers: _regions(layers, layer, ends, limit) * area <= device_cores, count)
-    else:
-        apart, own = _regions(0, sram.Need({}, {}), ends, limit), home.rows * home.cols
-        regions = _regions(count, layer, (), limit)
-        cores, regions = regions * area + apart * own, regions + apart
-        left = max(0, device_cores - apart * own) // area
-        fitting = min(count, left * max(1, _room(layer, sram.Need({}, {}), limit)))
+    larger = home.rows * home.cols > area  # then layers do not lie beside the ends
+
+    def take(layers: int) -> tuple[int, int]:
+        """Regions and cores of so many layers and the ends."""
+        if not larger:
+            regions = _regions(layers, layer, ends, limit)
+            return regions, regions * area
+        apart, regions = _regions(0, _NOTHING, ends, limit), _regions(layers, layer, (), limit)
+        return apart + regions, apart * home.rows * home.cols + regions * area
+
+    regions, cores = take(count)
     if cores > device_cores:
+        fitting = most(lambda layers: take(layers)[1] <= device_cores, count)
         parts = f"{count} layers" + ", embedding and head" * bool(ends)
         raise FullError(
             f"{what} does not fit {mesh.device.name}: {parts} take {cores:,} cores in regions of {mesh}, and there are "
             f"{device_cores:,}; {fitting:,} of the layers would fit, or all on a device of {cores:,} such cores"
         )
-    return Residence(regions, cores, device_cores, fitting)
+    return Residence(regions, cores, _room(layer, _NOTHING, limit))
 
 
 def _regions(layers: int, layer: sram.Need, ends: tuple[sram.Need, ...], limit: int) -> int:
@@ -109,7 +116,7 @@ def _regions(layers: int, layer: sram.Need, ends: tuple[sram.Need, ...], limit: 
     if len(ends) > 1 and sum(stays) + layers * sum(layer.stays.values()) + passes <= limit:
         return 1
     beside = sum(_room(layer, end, limit) for end in ends) if layers else 0
-    return len(ends) + -(-max(0, layers - beside) // max(1, _room(layer, sram.Need({}, {}), limit)))
+    return len(ends) + -(-max(0, layers - beside) // max(1, _room(layer, _NOTHING, limit)))
 
 
 def _room(layer: sram.Need, end: sram.Need, limit: int) -> int:
@@ -118,7 +125,7 @@ def _room(layer: sram.Need, end: sram.Need, limit: int) -> int:
     return max(0, limit - passes - sum(end.stays.values())) // max(1, sum(layer.stays.values()))
 
 
-def _most(fits: Callable[[int], bool], count: int) -> int:
+def most(fits: Callable[[int], bool], count: int) -> int:
     """The largest of 0 to `count` that fits, where every smaller one does too."""
     low, high = 0, count
     while low < high:
@@ -140,12 +147,13 @@ def _ends(last: Block) -> tuple[tuple[sram.Need, ...], Mesh]:
 
 
 def fitted(
-    place: Callable[[Mesh, Constants], Any], mesh: Mesh, c: Constants, as_if: bool
+    place: Callable[[Mesh, Constants], Any], mesh: Mesh, c: Constants, as_if: bool | None
 ) -> tuple[Mesh, Constants, str | None]:
     """The mesh and constants to price a model by, and why it does not fit; None where it does.
 
     What does not fit is refused with what would. With `as_if` it is given a device of more cores, or, where a core does
-    not hold a layer, of more SRAM. `place` raises SramError or FullError for a mesh that does not hold the model.
+    not hold a layer, of more SRAM; None says that this is not on offer. `place` raises SramError or FullError for a
+    mesh that does not hold the model.
     """
     try:
         place(mesh, c)
@@ -153,7 +161,8 @@ def fitted(
     except (SramError, FullError) as error:
         reason = error
     if not as_if:
-        raise type(reason)(f"{_with_hint(place, mesh, c, reason)}; {AS_IF}") from None
+        offer = "" if as_if is None else f"; {AS_IF}"
+        raise type(reason)(_with_hint(place, mesh, c, reason) + offer) from None
     endless = replace(c, cores=float(2**60))
     try:
         place(mesh, endless)

@@ -137,7 +137,7 @@ LABELS: dict[str, str] = {
     "macs_per_cycle_fp32": "a core in fp32",
     "power_watts": "power",
     "like": "constants fitted on",
-    "relayed": "relayed core by core, for want of routes",
+    "relayed": "relayed core by core",
     "outside": "outside of what was measured",
     "as_if": "priced as if it fitted",
     "against_seconds": "its time",
