@@ -90,7 +90,7 @@ def _title(subject: str, options: dict[str, Any]) -> str:
     from wafer_triton.draw.units import PREDICTED, asked, label
 
     said = (
-        f"{label(name)} {asked(name, getattr(value, 'name', value))}"
+        label(name) if value is True else f"{label(name)} {asked(name, getattr(value, 'name', value))}"
         for name, value in options.items()
         if value is not None and value is not False
     )
