@@ -309,8 +309,8 @@ def test_a_longer_way_never_costs_less(cores: int, words: int, further: int) -> 
 
 
 def test_what_is_relayed_says_so() -> None:
-    for routes, over in ((24, False), (4, True)):
-        mesh = Mesh(12, 12, replace(device("wse2"), routes=routes))
+    for most, over in ((24, False), (4, True)):
+        mesh = Mesh(12, 12, replace(device("wse2"), routes=most))
         cost = price(gemm(mesh, 48, 48, 48))
         assert (cost.relayed, (cost + Cost()).relayed, (Cost() + cost * 2).relayed) == (over, over, over)
         prediction = Prediction.of(cost, mesh.device)
