@@ -109,6 +109,10 @@ def test_within_what_was_measured_the_band_is_the_family_s():
             "algorithm summa was not measured; nothing that is relayed core by core was measured",
         ),
         (
+            lambda: estimate.gemm(device="wse3", mesh="20x40", m=80, k=80, n=80), 1,
+            "no rectangular mesh was measured",
+        ),
+        (
             lambda: gemm(replace(device("wse3"), hop_cycles=4), 20), 1,
             "hop_cycles 4 is 2 times the largest measured, 2",
         ),

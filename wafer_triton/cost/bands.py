@@ -81,7 +81,8 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
     constants = f"fitted: {of.like}" + f", scaled for {', '.join(numbers)}" * bool(numbers)
     names, absent = FAMILIES[of.like, kind]
     families = [bands()[name] for name in names]
-    outside = [text for text in (absent, *unmeasured) if text]
+    rectangular = "no rectangular mesh was measured" * (len(set(sizes.get("mesh", ()))) > 1)
+    outside = [text for text in (absent, *unmeasured, rectangular) if text]
     doublings = float(len(outside))
     for name, own in sizes.items():
         measured = [family["sizes"][name] for family in families if name in family["sizes"]]

@@ -152,10 +152,11 @@ def constants(of: Device) -> Constants:
     if of.like is None:
         return _derived(of)
     fitted = Constants(**{name: entry["value"] for name, entry in described(of.like).items()})
+    numbers = scaled(of)
     own = {
         name: getattr(fitted, name) * (getattr(of, number) / getattr(PRESETS[of.like], number)) ** exponent
         for name, (number, exponent) in SCALES.items()
-        if number in scaled(of)
+        if number in numbers
     }
     return replace(fitted, **own)
 
