@@ -111,6 +111,13 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
     assert made.prefill_seconds == estimate.prefill(model="llama3-8b", mesh=300, tokens=355).seconds
 
 
+def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"model": "smollm2-135m", "prefill_mesh": 40, "decode_mesh": 40, "input": 100, "output": 4000}
+    every = estimate.request(**sizes, as_if=True).decode_seconds
+    monkeypatch.setattr("wafer_triton.cost.estimate.MOST_STEPS", 10)
+    assert estimate.request(**sizes, as_if=True).decode_seconds == pytest.approx(every, rel=0.01)
+
+
 @pytest.mark.parametrize("program", ["measured", "true"])
 def test_one_layer_has_ten_all_reduces(program: str) -> None:
     on, c = Mesh(60, 60), constants(device("wse2"))

@@ -36,6 +36,7 @@ __all__ = [
     "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_on", "request", "request_on",
 ]  # fmt: skip
 
+MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
 
@@ -194,10 +195,12 @@ def request_on(
     ends = sum(_ends(block(last), 1, c), Cost())
     handing_on = (regions - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
     rows = decode_mesh.shape[0]
+    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
     cycles, context, over = 0.0, input, prefilled.relayed or ends.relayed
     while context < last:  # a layer's cost changes when a row takes one more token
-        after = min(last, -(-context // rows) * rows + 1)
-        layer = layers.total(layers.decode_steps(block(context), context, c))
+        after = min(last, -(-context // stride) * stride + 1)
+        priced = context if stride == rows else (context + after) // 2
+        layer = layers.total(layers.decode_steps(block(priced), priced, c))
         cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
         context, over = after, over or layer.relayed
     placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)

@@ -98,7 +98,7 @@ def _residence(what: str, block: Block, layer: sram.Need, last: Block, c: Consta
     regions, cores = take(count)
     if cores > device_cores:
         fitting = most(lambda layers: take(layers)[1] <= device_cores, count)
-        parts = f"{count} layers" + ", embedding and head" * bool(ends)
+        parts = f"{count:,} layers" + ", embedding and head" * bool(ends)
         raise FullError(
             f"{what} does not fit {mesh.device.name}: {parts} take {cores:,} cores in regions of {mesh}, and there are "
             f"{device_cores:,}; {fitting:,} of the layers would fit, or all on a device of {cores:,} such cores"
