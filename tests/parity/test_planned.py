@@ -41,7 +41,7 @@ def sides(model: WaferForCausalLM) -> tuple[int, int]:
 
 def seconds(decode: int, prefill: int) -> float:
     return estimate.request(
-        device=SMALL, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26
+        device=SMALL, model=CONFIG, prefill_mesh=prefill, decode_mesh=decode, input=14, output=26, as_if=True
     ).seconds  # fmt: skip
 
 

@@ -30,7 +30,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def fit(args: argparse.Namespace) -> int:
-    """fit the constants of the cost model on the calibration files"""
+    """fit the constants of the cost model, and their error bands, on the calibration files"""
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.constants import write
     from wafer_triton.draw.units import digits
@@ -52,7 +52,8 @@ def fit(args: argparse.Namespace) -> int:
     files = {device: fit.entries(device, fitted_constants, stages) for device, fitted_constants in constants.items()}
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        lines += [f"written: {write(device, entries, args.out)}" for device, entries in files.items()]
+        written = files | {"bands": fit.bands(constants)}
+        lines += [f"written: {write(name, entries, args.out)}" for name, entries in written.items()]
     else:
         lines.append("nothing written; --out FOLDER writes the constants files")
     return tell(args, {"constants": files}, *lines)

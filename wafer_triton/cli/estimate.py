@@ -12,6 +12,7 @@ from wafer_triton.errors import ConfigError
 
 PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
+BASIS = ("constants", "error_band", "outside")  # of a plan, which is told of the best alone
 PICTURES = (".png", ".svg")  # what a sweep draws beside its CSV
 
 
@@ -32,8 +33,10 @@ def plan(args: argparse.Namespace) -> int:
 
     options = _with_model(given(args))
     plans = [asdict(plan) for plan in search.plan(**options)]
-    text = tables.records(plans, title=_title("plans, the best first", options))
-    return tell(args, {"best": plans[0], "plans": plans}, text)
+    shown = [{name: value for name, value in plan.items() if name not in BASIS} for plan in plans]
+    text = tables.records(shown, title=_title("plans, the best first", options))
+    basis = {name: plans[0][name] for name in BASIS}
+    return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, title="the best of them"))
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -73,13 +76,12 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
     sizes = {name: options.pop(name) for name in ("dim", "ffn", "heads", "kv_heads", "layers")}
     if options["model"] is not None:
         if any(value is not None for value in sizes.values()):
-            raise ConfigError("give either --model or the sizes --dim, --ffn, --heads, not both")
+            raise ConfigError("give either --model or the sizes --dim, --ffn, --heads, --layers, not both")
         return options
-    missing = [f"--{name}" for name in ("dim", "ffn", "heads") if sizes[name] is None]
+    missing = [f"--{name}" for name in ("dim", "ffn", "heads", "layers") if sizes[name] is None]
     if missing:
         raise ConfigError(f"give --model, or the sizes of one: {', '.join(missing)} missing")
     sizes["kv_heads"] = sizes["heads"] if sizes["kv_heads"] is None else sizes["kv_heads"]
-    sizes["layers"] = 1 if sizes["layers"] is None else sizes["layers"]
     return options | {"model": of_sizes(*(sizes[name] for name in ("dim", "ffn", "heads", "kv_heads", "layers")))}
 
 
@@ -88,9 +90,9 @@ def _title(subject: str, options: dict[str, Any]) -> str:
     from wafer_triton.draw.units import PREDICTED, asked, label
 
     said = (
-        f"{label(name)} {asked(name, getattr(value, 'name', value))}"
+        label(name) if value is True else f"{label(name)} {asked(name, getattr(value, 'name', value))}"
         for name, value in options.items()
-        if value is not None
+        if value is not None and value is not False
     )
     return f"{subject}, {PREDICTED}: {', '.join(said)}"
 
@@ -140,7 +142,7 @@ MODEL = (
     option("--ffn", type=count, metavar="N", help="instead of --model: feed-forward width"),
     option("--heads", type=count, metavar="N", help="instead of --model: query heads"),
     option("--kv-heads", type=count, metavar="N", help="instead of --model: key heads (default: as many)"),
-    option("--layers", type=count, metavar="N", help="instead of --model: layers (default: 1)"),
+    option("--layers", type=count, metavar="N", help="instead of --model: layers"),
 )
 PROGRAM = option(
     "--program",
@@ -148,6 +150,7 @@ PROGRAM = option(
     choices=PROGRAMS,
     help="the model's own, or the one that WaferLLM measured: one head, full-width keys (default: %(default)s)",
 )
+AS_IF = option("--as-if", action="store_true", help="price a model that the device does not hold as if it did")
 GROUPS = option("--groups", type=count, metavar="N", help="groups of the K-tree's first level (default: the best)")
 REQUEST = (size("--input", "tokens of the prompt"), size("--output", "tokens of the answer"))
 KINDS = (
@@ -179,10 +182,15 @@ KINDS = (
     Command(
         "decode",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, PROGRAM),
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, PROGRAM, AS_IF),
         "one token",
     ),
-    Command("prefill", estimate, (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), PROGRAM), "a prompt"),
+    Command(
+        "prefill",
+        estimate,
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), PROGRAM, AS_IF),
+        "a prompt",
+    ),
     Command(
         "request",
         estimate,
@@ -194,6 +202,7 @@ KINDS = (
             *REQUEST,
             GROUPS,
             PROGRAM,
+            AS_IF,
         ),
         "a prompt and its answer",
     ),

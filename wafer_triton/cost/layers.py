@@ -9,7 +9,6 @@ Tiles and sums are those of the block; the blocks built here have fp16 for both,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
@@ -17,7 +16,7 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Sketch, phases
 from wafer_triton.cost.price import Cost, phase_cost, relayed
 from wafer_triton.count.routes import colours
-from wafer_triton.errors import ShapeError, SramError
+from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
@@ -93,7 +92,7 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
     for phase in demands:
-        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak))
+        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak, relayed=over))
         steps[phase.label] = before + phase_cost(phase, own, over)
     return steps
 
@@ -136,64 +135,6 @@ def _routes_of(
     b = Builder(mesh, part.title, part.family)
     part(b, block, *args)
     return colours(b)
-
-
-def _weights(block: Block) -> dict[str, int]:
-    """Bytes of a prefill layer's weights on a core, by buffer."""
-    b = Builder(block.mesh, "weights")
-    block.attention_weights(b, "x", 1, block.apart)
-    attention = sram.need([b])
-    b = Builder(block.mesh, "weights")
-    block.ffn_weights(b, "x", block.apart)
-    return _layer_need(attention, sram.need([b])).stays
-
-
-@lru_cache(maxsize=1024)
-def decode_need(block: Block) -> sram.Need:
-    """What a core needs for one decode layer."""
-    parts = [(decode.project, ()), (decode.attend, (0,)), (decode.output, ())]
-    attention = sram.need(sketched(part, block, *args) for part, args in parts)
-    return _layer_need(attention, sram.need([sketched(decode.ffn, block)]))
-
-
-@lru_cache(maxsize=1024)
-def prefill_need(block: Block, tokens: int) -> sram.Need:
-    """What a core needs for one prefill layer of `tokens` tokens a row."""
-    attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens))
-    return _layer_need(attention, ffn)
-
-
-def _layer_need(attention: sram.Need, ffn: sram.Need) -> sram.Need:
-    """The need of two blocks in the same memory; a weight's name that both have gets the block's name added."""
-    stays = attention.stays | {f"{name} of feed-forward" * (name in attention.stays) or name: size
-                               for name, size in ffn.stays.items()}  # fmt: skip
-    return sram.Need(stays, max(attention.passes, ffn.passes, key=lambda sizes: sum(sizes.values())))
-
-
-def check_decode(block: Block) -> sram.Need:
-    """The need of a decode layer; SramError if a core does not hold it."""
-    needed = decode_need(block)
-    sram.demand(f"{block.shape.name}, decode", block.mesh, needed.stays | needed.passes)
-    return needed
-
-
-def check_prefill(block: Block, tokens: int) -> Block:
-    """The block for a prompt of `tokens` tokens, with a second buffer of partial sums if a core has room for it.
-
-    Raises SramError when a core does not hold the layer either way.
-    """
-    what = f"{block.shape.name}, prefill of {tokens} tokens"
-    sram.demand(what, block.mesh, _weights(block))  # soon said, also where an lcm grid makes many tiles of a core's
-    for choice in (block, replace(block, overlap=False)):
-        needed = prefill_need(choice, -(-tokens // block.mesh.shape[0]))
-        try:
-            sram.demand(what, block.mesh, needed.stays | needed.passes)
-        except SramError:
-            if not choice.overlap:
-                raise
-            continue
-        return choice
-    raise AssertionError("the last choice returns or raises")
 
 
 def tree_for(mesh: Mesh, c: Constants) -> Groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from wafer_triton import estimate
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import best_groups
-from wafer_triton.device import Device
+from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
 from wafer_triton.mesh import Mesh
@@ -21,7 +21,10 @@ from wafer_triton.shapes import DecoderShape, shape_of
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give."""
+    """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give.
+
+    `constants`, `error_band` and `outside` are those of the request (see `wafer_triton.cost.results`).
+    """
 
     prefill_mesh: int
     decode_mesh: int
@@ -31,6 +34,9 @@ class Plan:
     prefill_seconds: float
     decode_seconds: float
     kv_tokens: int
+    constants: str
+    error_band: float | None
+    outside: str | None
 
 
 def plan(
@@ -39,8 +45,9 @@ def plan(
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
-    A plan holds all layers and the whole cache in the SRAM of the device's regions. Raises the last reason (SramError,
-    MeshError) when there is no plan, ShapeError for a size that is not a positive whole number.
+    A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. Raises
+    SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not a
+    positive whole number.
     """
     target, shape = find_device(device), shape_of(model)
     c = constants(target)
@@ -57,21 +64,21 @@ def plan(
         sides, lambda side: max((estimate.decode_on(square(side), shape, context, c, program=program)
                                  for context in (input + 1, input + output)), key=lambda layer: layer.seconds)
     )  # fmt: skip
-    candidates, narrowed = [], sorted(decodes, key=lambda side: decodes[side].seconds)
+    candidates, fastest = [], sorted(decodes, key=lambda side: decodes[side].seconds)[: 2 * best]
     for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
-        fitting = 0
-        for side in narrowed:
+        for side in fastest:
             request = estimate.request_on(
                 square(first), square(side), shape, prefills[first], input, output, c, program=program
             )
-            if request.fits:
-                candidates.append((first, side, request))
-                fitting += 1
-            if fitting == 2 * best:
-                break
+            candidates.append((first, side, request))
     if not candidates:
-        cache = f"{shape.name} with {input + output} tokens of cache"
-        raise reason or why or MeshError(f"{cache} does not fit {target.name}: no mesh holds all layers")
+        last = reason or why
+        if last is None:
+            raise MeshError(
+                f"no mesh of {target.name} was tried: its sides have no multiple of {step}; give another step"
+            )
+        phase = "decode" if prefills else "prefill"
+        raise type(last)(f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}")
     candidates.sort(key=lambda candidate: -candidate[2].tokens_per_second)
     decoding = c.of("decode")
     return [
@@ -84,6 +91,9 @@ def plan(
             request.prefill_seconds,
             request.decode_seconds,
             _capacity(square(side), shape, program),
+            request.constants,
+            request.error_band,
+            request.outside,
         )
         for first, side, request in candidates[:best]
     ]
@@ -128,10 +138,9 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
-    physical = [entry.name for entry in fields(Device) if entry.name != "name"]
     own = {name: argument for name, argument in signature(run).parameters.items() if name != "device"}
-    if parameter not in (*own, *physical):
-        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *physical))}")
+    if parameter not in (*own, *NUMBERS):
+        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *NUMBERS))}")
     unknown = sorted(set(fixed) - set(own))
     missing = [
         name for name, argument in own.items() if argument.default is argument.empty and name not in (*fixed, parameter)
