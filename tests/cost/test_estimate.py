@@ -193,7 +193,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         (
             lambda: estimate.prefill(model="llama3-8b", mesh="349x353", tokens=128),
             SramError,
-            "prefill of 128 tokens at once on mesh 349x353: every core needs .*; no mesh on the device fits",
+            "prefill of 128 tokens on mesh 349x353: every core needs .*; no mesh on the device fits",
         ),
         (
             lambda: estimate.prefill(model="qwen2.5-0.5b", mesh="20x30", tokens=16),

@@ -11,12 +11,12 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.calibrate import rows
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.residence import decode_need, decode_residence
+from wafer_triton.cost.residence import decode_need, decode_residence, prefill_residence
 from wafer_triton.device import device
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode as decode_blocks
-from wafer_triton.schedule import sram
+from wafer_triton.schedule import prefill, sram
 from wafer_triton.shapes import DecoderShape, shape_of
 
 WSE2 = device("wse2")
@@ -96,8 +96,8 @@ def test_the_most_layers_that_fit_are_named():
             MeshError, "does not fit 12 GB: 32 layers, embedding and head take .* no mesh of these proportions",
         ),
         (
-            lambda: estimate.prefill(model="qwen2-72b", mesh=600, tokens=16_384), SramError,
-            "qwen2-72b, prefill of 16,384 tokens at once on mesh 600x600: every core needs .* over the 49,152 B",
+            lambda: estimate.prefill(model="qwen2-72b", mesh=600, tokens=16_384), MeshError,
+            "qwen2-72b, prefill of 16,384 tokens, 1 a row at once does not fit wse2: 80 layers",
         ),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=512), MeshError,
@@ -225,3 +225,21 @@ def test_sizes_without_layers_are_no_model(kind, capsys):
     line = f"estimate {name} --dim 64 --ffn 128 --heads 2 --mesh 8"
     assert cli.main([*line.split(), *more]) == 2
     assert "give --model, or the sizes of one: --layers missing" in capsys.readouterr().err
+
+
+def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
+    shape, on, c = shape_of("llama3-8b"), Mesh(260, 260), constants(device("wse2"))
+    last = layers.decode_block(shape, on, 1, c)
+    block, at_once = prefill_residence(layers.prefill_block(shape, on, c), last, 2048, c)
+    rows = -(-2048 // 260)
+    assert 1 <= at_once < rows
+    chunks = [(min(at_once, rows - past), past) for past in range(0, rows, at_once)]
+    assert len(chunks) > 1 and sum(tokens for tokens, _ in chunks) == rows
+    steps = layers.prefill_steps(block, rows, c, at_once)
+    one_by_one = [layers.total(layers._steps((block, part, args, c) for part, args in prefill.layer(*chunk)))
+                  for chunk in chunks]  # fmt: skip
+    assert layers.total(steps).cycles == pytest.approx(sum(cost.cycles for cost in one_by_one), rel=1e-12)
+    assert layers.total(steps).cycles > layers.total(layers.prefill_steps(block, rows, c)).cycles
+    assert estimate.prefill(model=shape, mesh=on, tokens=2048).as_if is None
+    small = prefill_residence(layers.prefill_block(shape, on, c), last, 260, c)
+    assert small[1] == 1, "one token a row is no chunk"

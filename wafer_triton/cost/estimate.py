@@ -117,7 +117,7 @@ def prefill(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
     as_if: bool = False,
 ) -> Layered:  # fmt: skip
-    """Prefill of a prompt of `tokens` tokens."""
+    """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once."""
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     tiles(1, tokens)
@@ -136,17 +136,20 @@ def _prefill_fitted(
 
 def _prefill_blocks(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str
-) -> tuple[layers.Block, layers.Block]:
-    """The block of prefill, and that of the head, which takes the last token alone; an error if they do not fit."""
+) -> tuple[layers.Block, int, layers.Block]:
+    """The block of prefill, the tokens that a row takes at once, and the block of the head, which takes the last alone.
+
+    Raises SramError or MeshError if they do not fit.
+    """
     last = layers.decode_block(shape, mesh, 1, c, program=program)
-    block, _ = prefill_residence(layers.prefill_block(shape, mesh, c, program), last, tokens, c)
-    return block, last
+    block, at_once = prefill_residence(layers.prefill_block(shape, mesh, c, program), last, tokens, c)
+    return block, at_once, last
 
 
 def prefill_on(mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true") -> Layered:
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
-    block, last = _prefill_blocks(mesh, shape, tokens, c, program)
-    steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c)
+    block, at_once, last = _prefill_blocks(mesh, shape, tokens, c, program)
+    steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     return _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
 
 

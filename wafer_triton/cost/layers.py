@@ -56,9 +56,11 @@ def decode_steps(block: Block, context: int, c: Constants) -> Steps:
     return _steps((block, part, args, c) for part, args in decode.layer(block, context))
 
 
-def prefill_steps(block: Block, tokens: int, c: Constants) -> Steps:
-    """The costs of a prompt of `tokens` tokens a row through one prefill layer."""
-    return _steps((block, part, args, c) for part, args in prefill.layer(tokens))
+def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
+    """The costs of a prompt of `tokens` tokens a row through one prefill layer, in chunks of `at_once` (None: all)."""
+    size = tokens if at_once is None else at_once
+    chunks = ((min(size, tokens - past), past) for past in range(0, tokens, size))
+    return _steps((block, part, args, c) for chunk in chunks for part, args in prefill.layer(*chunk))
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:

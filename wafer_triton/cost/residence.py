@@ -49,29 +49,39 @@ def decode_residence(block: Block, c: Constants) -> Residence:
     return _residence(f"{what} with {tokens:,} tokens of cache", block, needed, block, c)
 
 
-def prefill_residence(block: Block, last: Block, tokens: int, c: Constants) -> tuple[Block, Residence]:
-    """The block for a prompt of `tokens` tokens, and where its layers with their keys and values lie.
+def prefill_residence(block: Block, last: Block, tokens: int, c: Constants) -> tuple[Block, int]:
+    """The block for a prompt of `tokens` tokens, and how many tokens a row takes at once.
 
-    It has a second buffer of partial sums if a core has room for it. The embedding and the head are those of decode's
-    block `last`. Raises SramError when a core does not hold a layer either way, and FullError as `decode_residence`.
+    They are all of its tokens, halved again and again until the device holds the layers with their keys and values. The
+    measured program takes all at once. The block has a second buffer of partial sums if there is room for it. The
+    embedding and the head are those of decode's block `last`. Raises SramError when a core does not hold a layer in any
+    of these ways, and FullError as `decode_residence`.
     """
-    what = f"{block.shape.name}, prefill of {tokens:,} tokens at once"
+    what = f"{block.shape.name}, prefill of {tokens:,} tokens"
     sram.demand(what, block.mesh, _weights(block))  # soon said, also where an lcm grid makes many tiles of a core's
     rows = -(-tokens // block.mesh.shape[0])
-    for choice in (block, replace(block, overlap=False)):
-        needed = prefill_need(choice, rows)
-        try:
-            sram.demand(what, block.mesh, needed.stays | needed.passes)
-        except SramError:
-            if not choice.overlap:
-                raise
-            continue
-        break
-    attention = sketched(prefill.attention, choice, rows, 0)
+    sizes = [rows] if block.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
+    for size in sizes:
+        for choice in (block, replace(block, overlap=False)):
+            try:
+                _prefill_fits(what, choice, last, size, rows, c)
+            except (SramError, FullError) as error:
+                reason = error
+                continue
+            return choice, size
+    raise reason
+
+
+def _prefill_fits(what: str, block: Block, last: Block, size: int, rows: int, c: Constants) -> None:
+    """An error unless the device holds a prompt of `rows` tokens a row, of which `size` go at once."""
+    needed, past = prefill_need(block, size, rows - size), rows - size
+    what += " at once" if not past else f", {size:,} a row at once"
+    sram.demand(what, block.mesh, needed.stays | needed.passes)
+    attention = sketched(prefill.attention, block, size, past)
     fold = block.mesh.fold[0] * block.mesh.fold[1]
     kept = {name: attention.buffers[name].bytes * fold for name in ("keys", "values")}  # of every layer, until decode
-    passes = {name: size for name, size in needed.passes.items() if name not in kept}
-    return choice, _residence(what, choice, sram.Need(needed.stays | kept, passes), last, c)
+    passes = {name: held for name, held in needed.passes.items() if name not in kept}
+    _residence(what, block, sram.Need(needed.stays | kept, passes), last, c)
 
 
 def regions_of(mesh: Mesh, c: Constants) -> int:
@@ -223,9 +233,9 @@ def decode_need(block: Block) -> sram.Need:
 
 
 @lru_cache(maxsize=1024)
-def prefill_need(block: Block, tokens: int) -> sram.Need:
-    """What a core needs for one prefill layer of `tokens` tokens a row."""
-    attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens))
+def prefill_need(block: Block, tokens: int, past: int = 0) -> sram.Need:
+    """What a core needs for one prefill layer of `tokens` new and `past` old tokens a row."""
+    attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens, past))
     return _layer_need(attention, ffn)
 
 
