@@ -12,25 +12,25 @@ The counts are kept per letter, not per combination of letters, so P cores a sid
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
-from wafer_triton.layout import letters
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding, title
+from wafer_triton.verify.cuts import EVERY_CORE, Cut, Tiles, indices, whole_reference
 from wafer_triton.verify.state import SlotView, slot_view
 
 if TYPE_CHECKING:
+    from wafer_triton.schedule.product import Recipe
     from wafer_triton.schedule.rounds import Schedule
 
 Counts = NDArray[np.int16]  # [..., indices of all letters]
-Cut = str | Mapping[str, ArrayLike]
 PART = "#"  # the letter of a buffer that is cut into the slots of another: which slot
 PRODUCTS = ("gemm", "gemm_t")
 MOST = 1 << 27  # counts that are held at once, of two bytes
@@ -41,26 +41,39 @@ class Intent:
     """What a schedule is given and what it must end with.
 
     A cut says which index of each letter a core's tile has: an einops pattern as of `layout` ("(y m) (x k)"), or a
-    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. A letter that a result lacks must be
-    summed over whole. `on` limits a result to some cores (a reduction's root); else it is asked of all.
+    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer whose indices are
+    all alike are copies of each other. A letter that a result lacks must be summed over whole. `on` limits a result to
+    some cores (a reduction's root); else it is asked of all.
+
+    `reference` computes the results plainly, from the tiles that are given to those that must come out: both go by
+    buffer name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. What it makes NaN is not
+    judged.
     """
 
     given: Mapping[str, Cut]
     result: Mapping[str, Cut]
     on: Mapping[str, Cores] = field(default_factory=dict)
+    reference: Callable[[Tiles], Tiles] | None = None
 
     @classmethod
-    def of(cls, recipe: Any) -> Intent:
-        """The intent of a recipe whose operands and result are cut by patterns."""
-        given = {name: cut for name, cut in recipe.inputs if cut}
-        return cls(given, {recipe.output[0]: recipe.output[1]})
+    def of(cls, recipe: Recipe) -> Intent:
+        """The intent of a recipe, its reference included."""
+        constants = {name: cut for name, (_, cut) in recipe.constants.items()}
+        patterns = dict(recipe.inputs) | constants
+        given: dict[str, Cut] = {name: cut or EVERY_CORE for name, cut in patterns.items()}
+        name, pattern, _ = recipe.output
+        kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.combined}
+        reference = whole_reference(recipe.schedule.mesh, patterns, {name: pattern}, recipe.reference)
+        return cls(given, {name: pattern or kept}, reference=reference)
 
 
 def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
-    """The first fault on the way to the intended result; counts after it would mean nothing.
+    """The first fault on the way to the intended results, if there are any; counts after it would mean nothing.
 
     Raises ScheduleError for an intent that does not fit the schedule, or a mesh too large to follow every tile.
     """
+    if not intent.result:
+        return []
     try:
         _Run(schedule, intent).run()
     except _Broken as broken:
@@ -83,10 +96,7 @@ class _Run:
         if unknown:
             raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
         given, self.results = (
-            {
-                name: {letter: self.indices(name, at) for letter, at in _letters(cut).items()}
-                for name, cut in cuts.items()
-            }
+            {name: indices(cut, self.mesh, schedule.buffers[name].slots) for name, cut in cuts.items()}
             for cuts in (intent.given, intent.result)
         )
         sizes = {PART: max((buffer.slots for buffer in schedule.buffers.values()), default=1)}
@@ -110,14 +120,6 @@ class _Run:
         for name, cut in given.items():
             for letter, at in cut.items():
                 np.put_along_axis(self.counts[name][..., self.letters[letter]], at[..., None], 1, -1)
-
-    def indices(self, name: str, at: ArrayLike) -> NDArray[np.int64]:
-        """The index of a letter at every core and slot, [rows, cols, slots]."""
-        shape = (*self.mesh.shape, self.schedule.buffers[name].slots)
-        if isinstance(at, str):
-            return np.indices(shape)[("y", "x", "slot").index(at)]
-        array = np.asarray(at, np.int64)
-        return np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
 
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):
@@ -260,8 +262,3 @@ class _Run:
         first = value[wrong][0]
         shown = {letter: np.flatnonzero(first[place]) for letter, place in self.letters.items() if letter != PART}
         return ", ".join(f"{letter}={' '.join(map(str, at))}" for letter, at in shown.items() if at.size)
-
-
-def _letters(cut: Cut) -> Mapping[str, ArrayLike]:
-    """The letters of a cut and where their indices come from."""
-    return letters(cut) if isinstance(cut, str) else cut

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Cores, Index, Slot
+from wafer_triton.schedule.rounds import Cores, Index, Schedule, Slot
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,3 +69,23 @@ def slot_view(slot: Slot, cores: Cores | None, mesh: Mesh) -> SlotView:
     else:
         index = (slice(None) if all_lines else lines, slice(None) if all_at else at)
     return SlotView(axis, index if slot.index is None else (*index, slot.index), lines, at, False)
+
+
+def given_buffers(schedule: Schedule, named: Iterable[str] = ()) -> set[str]:
+    """The buffers that hold something at the start: inputs, residents, those `named`, outputs that are read first."""
+    given = {name for name, buffer in schedule.buffers.items() if buffer.role in ("input", "resident")}
+    return given | set(named) | _read_first(schedule)
+
+
+def _read_first(schedule: Schedule) -> set[str]:
+    """Outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
+    written: set[str] = set()
+    unwritten: set[str] = set()
+    for round_ in schedule.rounds:
+        reads = {exchange.src.buffer for exchange in round_.exchanges}
+        unwritten |= reads - written
+        written |= {exchange.dst.buffer for exchange in round_.exchanges}
+        for op in round_.locals:
+            unwritten |= {slot.buffer for slot in op.ins} - written
+            written |= {slot.buffer for slot in op.outs}
+    return {name for name in unwritten if name in schedule.buffers and schedule.buffers[name].role == "output"}
