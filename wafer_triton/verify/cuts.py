@@ -67,7 +67,9 @@ def _whole(tiles: Tensor, pattern: str) -> Tensor:
     for dim, axis in ((1, "x"), (0, "y")):
         if axis not in held:
             tiles = tiles.select(dim, 0)
-    return rearrange(tiles, f"{' '.join(held)} {_tile(pattern)} -> {pattern}")
+    axes = _tile(pattern).split()
+    tiles = tiles.reshape(*tiles.shape[: len(held)], *tiles.shape[-len(axes) :])  # a softmax of one head has one more
+    return rearrange(tiles, f"{' '.join([*held, *axes])} -> {pattern}")
 
 
 def _tiles(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:

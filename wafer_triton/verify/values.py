@@ -47,7 +47,7 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
         return []
     from wafer_triton.emulate.reference import Reference
 
-    work = _work(schedule)
+    work = max(1, _work(schedule))
     runs = int(min(RUNS, max(1, WORK // work)))
     held = sum(buffer.numel * buffer.slots for buffer in schedule.buffers.values()) * schedule.mesh.cores
     if held * runs > MOST:
