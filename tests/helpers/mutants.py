@@ -58,18 +58,22 @@ def pick(rng: Generator, items: Iterable[object]) -> int:
 # --- changes of exchanges ---
 
 
-def of_an_exchange(change: Callable[[Exchange, Schedule, Generator], Exchange | None]) -> Change:
-    """The change of one random exchange; `change` returns None to leave it out."""
+def of_an_exchange(change: Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]) -> Change:
+    return of_a_step("exchanges", change)
+
+
+def of_a_step(name: str, change: Callable[..., tuple[Exchange | Local, ...] | None]) -> Change:
+    """The change of one random step of a round to others; of those for which `change` returns None, none is taken."""
 
     def changed(schedule: Schedule, rng: Generator) -> Schedule | None:
-        places = [(n, i) for n, round_ in enumerate(schedule.rounds) for i in range(len(round_.exchanges))]
-        if not places:
-            return None
-        number, which = places[pick(rng, places)]
-        exchanges = list(schedule.rounds[number].exchanges)
-        new = change(exchanges[which], schedule, rng)
-        exchanges[which : which + 1] = [] if new is None else [new]
-        return edited(schedule, number, replace(schedule.rounds[number], exchanges=tuple(exchanges)))
+        places = [(n, i) for n, round_ in enumerate(schedule.rounds) for i in range(len(getattr(round_, name)))]
+        for number, which in rng.permutation(places).tolist() if places else ():
+            steps = list(getattr(schedule.rounds[number], name))
+            new = change(steps[which], schedule, rng)
+            if new is not None:
+                steps[which : which + 1] = new
+                return edited(schedule, number, replace(schedule.rounds[number], **{name: tuple(steps)}))
+        return None
 
     return changed
 
@@ -82,100 +86,87 @@ def line_by_line(exchange: Exchange, schedule: Schedule) -> Exchange:
     return replace(exchange, send=send, recv=recv, lines=lines)
 
 
-def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> Exchange | None:
+def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
     """One message of one line, or of every line."""
-    if rng.integers(2) and exchange.send.ndim == 1:
+    if exchange.send.ndim == 1 and len(exchange.recv) > 1 and rng.integers(2):
         gone = pick(rng, exchange.recv)
-        if len(exchange.recv) == 1:
-            return None
-        return replace(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone))
+        return (replace(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone)),)
     apart = line_by_line(exchange, schedule)
     place = tuple(rng.choice(np.argwhere(apart.recv >= 0)))
     apart.send[place] = apart.recv[place] = -1
-    return apart
+    return (apart,)
 
 
-def drop_line(exchange: Exchange, schedule: Schedule, rng: Generator) -> Exchange | None:
-    apart = line_by_line(exchange, schedule)
-    if len(apart.lines) == 1:
-        return None
-    gone = pick(rng, apart.lines)
+def drop_line(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    lines = line_by_line(exchange, schedule).lines
+    gone = pick(rng, lines)
     send, recv = (at if at.ndim == 1 else np.delete(at, gone, 0) for at in (exchange.send, exchange.recv))
-    return replace(exchange, send=send, recv=recv, lines=np.delete(apart.lines, gone))
+    return (replace(exchange, send=send, recv=recv, lines=np.delete(lines, gone)),) if len(lines) > 1 else ()
 
 
-def drop_exchange(exchange: Exchange, schedule: Schedule, rng: Generator) -> None:
-    return None
+def drop_exchange(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    return ()
 
 
-def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], Exchange]:
-    """Another sender, or another receiver, on one line or on all."""
+def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...]]:
+    """Another sender, or another receiver, on one line or on all; now and then off the mesh."""
 
-    def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> Exchange:
+    def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
         if rng.integers(2):
             exchange = line_by_line(exchange, schedule)
         at = getattr(exchange, name).copy()
         place = tuple(rng.choice(np.argwhere(at >= 0)))
         length = schedule.mesh.length(exchange.axis)
-        at[place] = (at[place] + rng.integers(1, max(2, length))) % length if rng.integers(8) else at[place] + 1
-        return replace(exchange, **{name: at})
+        at[place] = (at[place] + rng.integers(1, length)) % length if rng.integers(8) else length
+        return (replace(exchange, **{name: at}),)
 
     return change
 
 
-def flip_axis(exchange: Exchange, schedule: Schedule, rng: Generator) -> Exchange:
-    return replace(exchange, axis="yx"["xy".index(exchange.axis)])
+def flip_axis(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    return (replace(exchange, axis="yx"["xy".index(exchange.axis)]),)
 
 
-def change_exchanged_slot(exchange: Exchange, schedule: Schedule, rng: Generator) -> Exchange:
-    name = ("src", "dst")[rng.integers(2)]
-    return replace(exchange, **{name: other_slot(getattr(exchange, name), schedule, rng)})
+Other = Callable[[Slot, Schedule, Generator], Slot | None]
 
 
-def change_exchanged_buffer(exchange: Exchange, schedule: Schedule, rng: Generator) -> Exchange:
-    name = ("src", "dst")[rng.integers(2)]
-    return replace(exchange, **{name: other_buffer(getattr(exchange, name), schedule, rng)})
+def change_ends_slot(other: Other) -> Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]:
+    """Another slot that is sent, or that a tile arrives in."""
+
+    def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...] | None:
+        name = ("src", "dst")[rng.integers(2)]
+        slot = other(getattr(exchange, name), schedule, rng)
+        return None if slot is None else (replace(exchange, **{name: slot}),)
+
+    return change
 
 
-def other_slot(slot: Slot, schedule: Schedule, rng: Generator) -> Slot:
-    """Another slot of the same buffer; the same where it has one alone."""
+def other_slot(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
+    """Another slot of the same buffer, on every core or on those of one position; None where it has one alone."""
     slots = schedule.buffers[slot.buffer].slots
     if slot.index is None or slots == 1:
-        return slot
+        return None
     if slot.is_fixed:
         return replace(slot, index=int((slot.index + rng.integers(1, slots)) % slots))
-    if rng.integers(2):
-        return replace(slot, index=(slot.index + rng.integers(1, slots)) % slots)
     index = slot.index.copy()
-    index[pick(rng, index)] = rng.integers(slots)
+    place = slice(None) if rng.integers(2) else pick(rng, index)
+    index[place] = (index[place] + rng.integers(1, slots)) % slots
     return replace(slot, index=index)
 
 
-def other_buffer(slot: Slot, schedule: Schedule, rng: Generator) -> Slot:
-    """The same slot of another buffer as large; the same where there is none."""
+def other_buffer(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
+    """The same slot of another buffer as large; None where there is none."""
     here = schedule.buffers[slot.buffer]
     alike = [b.name for b in schedule.buffers.values() if (b.numel, b.slots) == (here.numel, here.slots)]
     names = [name for name in alike if name != slot.buffer]
-    return replace(slot, buffer=names[pick(rng, names)]) if names else slot
+    return replace(slot, buffer=names[pick(rng, names)]) if names else None
 
 
 # --- changes of local operations ---
 
 
 def of_a_local(change: Callable[[Local, Schedule, Generator], tuple[Local, ...] | None]) -> Change:
-    """The change of one random local operation to others; None where it cannot be changed so."""
-
-    def changed(schedule: Schedule, rng: Generator) -> Schedule | None:
-        places = [(n, i) for n, round_ in enumerate(schedule.rounds) for i in range(len(round_.locals))]
-        for number, which in rng.permutation(places).tolist() if places else ():
-            locals_ = list(schedule.rounds[number].locals)
-            new = change(locals_[which], schedule, rng)
-            if new is not None:
-                locals_[which : which + 1] = new
-                return edited(schedule, number, replace(schedule.rounds[number], locals=tuple(locals_)))
-        return None
-
-    return changed
+    return of_a_step("locals", change)
 
 
 def drop_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
@@ -187,22 +178,21 @@ def duplicate_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Loca
 
 
 def change_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
-    """One core less, cores moved on by one, or all cores."""
+    """One core less, one position less, all cores, or cores moved on by one."""
+    kind = rng.integers(4 if op.where else 2)
     axis = op.where.axis if op.where else "xy"[rng.integers(2)]
-    every = Cores(axis, np.arange(schedule.mesh.length(axis)))
-    here = op.where or every
-    lines = here.lines if here.lines is not None else np.arange(schedule.mesh.length("y" if axis == "x" else "x"))
-    at = np.broadcast_to(here.at, (len(lines), here.at.shape[-1])).copy()
-    kind = rng.integers(3)
-    if kind == 0:
-        at[tuple(rng.choice(np.argwhere(at >= 0)))] = -1
-        return (replace(op, where=Cores(axis, at, lines)),)
-    if kind == 1 and op.where is not None:
-        moved = np.where(at < 0, -1, (at + 1) % schedule.mesh.length(axis))
-        return (replace(op, where=Cores(axis, moved, lines)),)
-    if kind == 2 and op.where is not None:
+    length, across = (schedule.mesh.length(way) for way in (axis, "y" if axis == "x" else "x"))
+    here = op.where or Cores(axis, np.arange(length))
+    if kind == 1:
+        return (replace(op, where=replace(here, at=here.at[..., :-1])),) if here.at.shape[-1] > 1 else ()
+    if kind == 2:
         return (replace(op, where=None),)
-    return (replace(op, where=Cores(axis, here.at[..., :-1], here.lines)),)
+    if kind == 3:
+        return (replace(op, where=replace(here, at=np.where(here.at < 0, -1, (here.at + 1) % length))),)
+    lines = np.arange(across) if here.lines is None else here.lines
+    at = np.broadcast_to(here.at, (len(lines), here.at.shape[-1])).copy()
+    at[tuple(rng.choice(np.argwhere(at >= 0)))] = -1
+    return (replace(op, where=Cores(axis, at, lines)),)
 
 
 def flip_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
@@ -228,16 +218,19 @@ def change_parameter(op: Local, schedule: Schedule, rng: Generator) -> tuple[Loc
     if not names:
         return None
     name = names[pick(rng, names)]
-    return (replace(op, params={**op.params, name: op.params[name] * (1, 2, 10)[rng.integers(1, 3)]}),)
+    return (replace(op, params={**op.params, name: op.params[name] * (2, 10)[rng.integers(2)]}),)
 
 
-def change_operand(other: Callable[[Slot, Schedule, Generator], Slot]) -> Callable[..., tuple[Local, ...]]:
+def change_operand(other: Other) -> Callable[[Local, Schedule, Generator], tuple[Local, ...] | None]:
     """Another input or output."""
 
-    def change(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
+    def change(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
         slots = [*op.outs, *op.ins]
         place = pick(rng, slots)
-        slots[place] = other(slots[place], schedule, rng)
+        slot = other(slots[place], schedule, rng)
+        if slot is None:
+            return None
+        slots[place] = slot
         return (replace(op, outs=tuple(slots[: len(op.outs)]), ins=tuple(slots[len(op.outs) :])),)
 
     return change
@@ -259,8 +252,8 @@ CHANGES: dict[str, Change] = {
     "another sender": of_an_exchange(change_end("send")),
     "another receiver": of_an_exchange(change_end("recv")),
     "another axis": of_an_exchange(flip_axis),
-    "another slot sent": of_an_exchange(change_exchanged_slot),
-    "another buffer sent": of_an_exchange(change_exchanged_buffer),
+    "another slot sent": of_an_exchange(change_ends_slot(other_slot)),
+    "another buffer sent": of_an_exchange(change_ends_slot(other_buffer)),
     "drop an operation": of_a_local(drop_local),
     "duplicate an operation": of_a_local(duplicate_local),
     "other cores": of_a_local(change_where),

@@ -41,7 +41,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.verify.provenance import Intent, provenance
-from wafer_triton.verify.state import SlotView, given_buffers, slot_view
+from wafer_triton.verify.state import SlotView, fault, given_buffers, slot_view
 from wafer_triton.verify.values import values
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ class _Slots:
         return slot_view(slot, cores, self.schedule.mesh)
 
     def note(self, verdict: str, core: tuple[int, int], message: str) -> None:
-        where = title(self.schedule, self.number)
-        self.findings.append(Finding(verdict, f"{where}: core {core} {message}", self.number, core))
+        self.findings.append(fault(self.schedule, verdict, self.number, core, message))
 
     def read(self, slot: Slot, cores: Cores | None, verb: str) -> None:
         state, here = self.state[slot.buffer], self.view(slot, cores)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Local, Slot
-from wafer_triton.schedule.rules import Finding, title
+from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.cuts import EVERY_CORE, Cut, Tiles, indices, whole_reference
-from wafer_triton.verify.state import SlotView, slot_view
+from wafer_triton.verify.state import SlotView, fault, slot_view
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.product import Recipe
@@ -141,7 +141,7 @@ class _Run:
 
     def fail(self, verdict: str, core: tuple[int, int], message: str, number: int | None = None) -> NoReturn:
         number = self.number if number is None else number
-        raise _Broken(Finding(verdict, f"{title(self.schedule, number)}: core {core} {message}", number, core))
+        raise _Broken(fault(self.schedule, verdict, number, core, message))
 
     def local(self, op: Local) -> None:
         here = self.at(op.ins[0], op.where)

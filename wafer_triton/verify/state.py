@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Cores, Index, Schedule, Slot
+from wafer_triton.schedule.rules import Finding, title
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,13 @@ def slot_view(slot: Slot, cores: Cores | None, mesh: Mesh) -> SlotView:
     else:
         index = (slice(None) if all_lines else lines, slice(None) if all_at else at)
     return SlotView(axis, index if slot.index is None else (*index, slot.index), lines, at, False)
+
+
+def fault(schedule: Schedule, verdict: str, number: int, core: tuple[int, int], message: str) -> Finding:
+    """A finding about a core in round `number`; of a schedule without rounds it names none."""
+    if not schedule.rounds:
+        return Finding(verdict, f"{schedule.name}: core {core} {message}", None, core)
+    return Finding(verdict, f"{title(schedule, number)}: core {core} {message}", number, core)
 
 
 def given_buffers(schedule: Schedule, named: Iterable[str] = ()) -> set[str]:

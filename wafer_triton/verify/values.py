@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
-from wafer_triton.schedule.rules import Finding, title
+from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.cuts import indices
 from wafer_triton.verify.provenance import Intent
 from wafer_triton.verify.slices import sliced
-from wafer_triton.verify.state import given_buffers
+from wafer_triton.verify.state import fault, given_buffers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -172,8 +172,8 @@ class _Departure:
     def finding(self, schedule: Schedule, name: str) -> Finding:
         number = _last_write(schedule, name, self)
         place = f"element {self.element} of {Slot(name, self.slot)}"
-        message = f"core {self.core} ends with {self.got:.7g} in {place}, not with {self.want:.7g}"
-        return Finding("wrong-values", f"{title(schedule, number)}: {message}", number, self.core)
+        message = f"ends with {self.got:.7g} in {place}, not with {self.want:.7g}"
+        return fault(schedule, "wrong-values", number, self.core, message)
 
 
 def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departure | None:
