@@ -59,7 +59,10 @@ def pick(rng: Generator, items: Iterable[object]) -> int:
 
 
 def of_an_exchange(change: Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]) -> Change:
-    return of_a_step("exchanges", change)
+    """The change of one random exchange that moves anything."""
+    return of_a_step(
+        "exchanges", lambda exchange, *rest: change(exchange, *rest) if (exchange.recv >= 0).any() else None
+    )
 
 
 def of_a_step(name: str, change: Callable[..., tuple[Exchange | Local, ...] | None]) -> Change:
