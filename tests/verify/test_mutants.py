@@ -1,0 +1,59 @@
+"""Random mutants of every schedule: what has wrong values is found. Healthy schedules raise nothing."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from healthy import cases, on_mesh
+from mutants import CHANGES, Healthy, mutant, mutants
+from wafer_triton.verify.faults import check
+
+# Values that are right though something is found: every kind is a rule that the mutant breaks all the same.
+EXPLAINED = {
+    "overwritten": "a tile arrives before the last one was read: with another order of the cores it would be lost",
+    "two-writers": "two tiles arrive in a slot: the executor keeps the right one by chance",
+    "unwritten-read": "memory that nobody wrote is read, and what becomes of it goes into no result",
+    "deadlock": "cores wait for each other in a circle, which an executor does not",
+    "incomplete": "a sum that lacks parts is read, and what becomes of it goes into no result",
+    "misplaced": "a wrong tile is read, and what becomes of it goes into no result",
+    "misaligned": "tiles that do not belong together are multiplied or added, and the product goes into no result",
+    "double-count": "a part enters a sum twice that goes into no result",
+}
+
+
+@pytest.fixture(scope="module")
+def healthy() -> list[Healthy]:
+    return [Healthy(case) for case in cases()]
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_every_mutant_with_wrong_values_is_found(seed, healthy):
+    made = list(mutants(seed, 250, healthy))
+    missed = [str(each) for each in made if each.wrong and not each.found]
+    assert not missed, "\n".join(missed)
+    assert {name for each in made if not each.wrong for name in each.found} <= EXPLAINED.keys()
+    assert sum(each.wrong for each in made) > len(made) / 2
+
+
+def test_every_change_changes_a_schedule_of_every_kind(healthy):
+    """No change is idle, and no kind of schedule is spared."""
+    made = Counter()
+    for place, each in enumerate(healthy):
+        for change in CHANGES.values():
+            made[each.case.name] += change(each.case.schedule, np.random.default_rng(place)) is not None
+    assert min(made.values()) >= len(CHANGES) // 3, made.most_common()[-1]
+
+
+def test_a_mutant_is_the_same_for_the_same_seed_and_number(healthy):
+    assert mutant(5, 3, healthy) == list(mutants(5, 4, healthy))[3]
+    assert str(mutant(5, 3, healthy)).startswith("mutant 3: ")
+
+
+@pytest.mark.parametrize(
+    "mesh", ["1", "1x2", "2x1", "2", "2x3", "5x1", "4", "4x2", "5", pytest.param("7x5", marks=pytest.mark.slow)]
+)
+def test_healthy_schedules_of_every_kind_raise_nothing(mesh):
+    for case in on_mesh(mesh):
+        verdict = check(case.schedule, case.intent)
+        assert verdict.ok, f"{case.name} on {mesh}: {verdict}"
