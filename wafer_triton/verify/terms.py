@@ -27,17 +27,15 @@ class Letters:
         self.starts = np.array(ends[:-1])
         self.total = int(ends[-1])
 
-    def set(self, counts: Counts, letter: str, at: NDArray[Any]) -> None:
-        """Give every value [..., indices] the one index `at` [...] of a letter."""
-        here = counts[..., self.places[letter]]
-        here[:] = 0
-        np.put_along_axis(here, at[..., None], 1, -1)
+    def set(self, counts: Counts, letter: str, at: NDArray[np.int64]) -> None:
+        """Give every value [..., indices] the one index `at` of a letter, which is broadcast to [...]."""
+        counts[..., self.places[letter]] = at[..., None] == np.arange(counts[..., self.places[letter]].shape[-1])
 
-    def support(self, value: NDArray[Any]) -> NDArray[np.int64]:
+    def support(self, value: NDArray[Any]) -> NDArray[np.int32]:
         """How many indices of each letter a value has, [..., letters]."""
-        return np.add.reduceat((value > 0).astype(np.int64), self.starts, -1)
+        return np.add.reduceat(value > 0, self.starts, -1, dtype=np.int32)
 
-    def terms(self, support: NDArray[np.int64]) -> NDArray[np.int64]:
+    def terms(self, support: NDArray[np.int32]) -> NDArray[np.int64]:
         """How many different terms with one index of a letter the other letters can tell apart, [..., letters]."""
         present = np.maximum(support, 1)
         return present.prod(-1, keepdims=True) // present
@@ -71,6 +69,12 @@ class Letters:
         place = self.places[letter]
         left, right = a[..., place] > 0, b[..., place] > 0
         return np.asarray(left.any(-1) & right.any(-1) & (left != right).any(-1))
+
+    def astray(self, value: Counts) -> NDArray[np.bool_]:
+        """Which parts of tiles [..., parts, indices] are not the part that their place says, [..., parts]."""
+        numbered = np.zeros_like(value)
+        self.set(numbered, PART, np.arange(value.shape[-2]))
+        return self.differ(PART, value, numbered)
 
     def text(self, value: Counts) -> str:
         """One value [indices], such as "m=1, k=0 2 3"."""
