@@ -18,6 +18,7 @@ EXPLAINED = {
     "incomplete": "a sum that lacks parts is read, and what becomes of it goes into no result",
     "misplaced": "a wrong tile is read, and what becomes of it goes into no result",
     "misaligned": "tiles that do not belong together are multiplied or added, and the product goes into no result",
+    "wrong-values": "a result is off by so little that only the checker's bound, the tighter, tells it from rounding",
     "double-count": "a part enters a sum twice that goes into no result",
 }
 

@@ -135,7 +135,7 @@ class _Slots:
 
     def __init__(self, schedule: Schedule, intent: Intent | None) -> None:
         self.schedule = schedule
-        given = given_buffers(schedule, intent.given if intent else ())
+        given = given_buffers(schedule, intent.given if intent else None)
         self.state: dict[str, NDArray[np.uint8]] = {
             name: np.full((*schedule.mesh.shape, buffer.slots), WRITTEN if name in given else UNWRITTEN, np.uint8)
             for name, buffer in schedule.buffers.items()

@@ -79,10 +79,13 @@ def fault(schedule: Schedule, verdict: str, number: int, core: tuple[int, int], 
     return Finding(verdict, f"{title(schedule, number)}: core {core} {message}", number, core)
 
 
-def given_buffers(schedule: Schedule, named: Iterable[str] = ()) -> set[str]:
-    """The buffers that hold something at the start: inputs, residents, those `named`, outputs that are read first."""
+def given_buffers(schedule: Schedule, named: Iterable[str] | None) -> set[str]:
+    """The buffers that hold something at the start: inputs, residents and those that an intent has `named`.
+
+    Without an intent (None) they are the outputs that are read first.
+    """
     given = {name for name, buffer in schedule.buffers.items() if buffer.role in ("input", "resident")}
-    return given | set(named) | _read_first(schedule)
+    return given | (_read_first(schedule) if named is None else set(named))
 
 
 def _read_first(schedule: Schedule) -> set[str]:

@@ -1,9 +1,10 @@
 """The reading by values: a schedule runs on the reference executor, and its results are held to the intent's reference.
 
 Every given tile is filled with random quarters, from 1/4 to 7/4 and of both signs: sums and products of them are exact
-in fp64, no part of a sum is nought, and exponents stay small. Tiles that the intent calls alike are alike. All other
-memory is NaN. Results must equal the reference's but for what fp64 itself rounds. A resident buffer that the reference
-does not name must end as it began.
+in fp64, no part of a sum is nought, and exponents stay small. Every other run takes eight times as much, for which a
+softmax without its maximum overflows. Tiles that the intent calls alike are alike. All other memory is NaN. Results
+must equal the reference's but for what fp64 itself rounds. A resident buffer that the reference does not name must end
+as it began.
 
 A schedule that is too much work is sampled: tiles are compared where some lines of both axes cross, and only what they
 depend on is computed.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 RUNS = 4  # on values of their own, side by side
 WORK = 1e8  # elements moved or computed, about a second
 MOST = 1 << 27  # elements that are held at once, of eight bytes
-TOLERANCE = 1e-11  # of the largest value of a result: what fp64 rounds in norms and softmax
+TOLERANCE = 1e-10  # of the largest value of a result: what fp64 rounds in norms, and in exponents of some 10^5
 
 
 def values(schedule: Schedule, intent: Intent) -> list[Finding]:
@@ -85,6 +86,7 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
         size = torch.randint(1, 8, shape, generator=generator, dtype=torch.int8)
         sign = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8)
         quarters = (size * (2 * sign - 1)).double() / 4
+        quarters[1::2] *= 8
         tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *_shape(schedule, name))
     return tiles
 
@@ -182,9 +184,8 @@ def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departu
 
     mask = torch.from_numpy(judged)
     got, want = (tiles.reshape(len(tiles), *judged.shape, -1)[:, mask] for tiles in (got, want))
-    finite = want[want.isfinite()]
-    bound = TOLERANCE * (finite.abs().max().item() if finite.numel() else 0.0)
-    wrong = ~((got == want) | ((got - want).abs() <= bound) | want.isnan())
+    largest = want.where(want.isfinite(), 0).abs().amax((1, 2), keepdim=True)
+    wrong = ~((got == want) | ((got - want).abs() <= TOLERANCE * largest) | want.isnan())
     if not wrong.any():
         return None
     place, element = wrong.any(0).nonzero()[0].tolist()
