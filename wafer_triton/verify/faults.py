@@ -3,11 +3,11 @@
     >>> verdict = check(recipe.schedule, Intent.of(recipe))
     >>> verdict.ok or print(verdict)
 
-A schedule is read up to four times, each time only if the readings before found nothing:
+A schedule is read up to four times, the last two only if nothing was found before:
 - round by round, for the rules that every schedule must obey (`wafer_triton.schedule.rules`), SRAM and routes;
 - in order, for slots that are read before they are written, or overwritten before they are read;
 - if the intent is given, for the tiles in every slot and the parts of every sum (`wafer_triton.verify.provenance`);
-- if the intent has a reference, by its values (`wafer_triton.verify.values`). No other reading computes one.
+- if the intent has a reference, for values that differ from it (`wafer_triton.verify.values`).
 
 | verdict | what it means |
 | --- | --- |
