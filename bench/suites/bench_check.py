@@ -23,7 +23,7 @@ CASES = [
 @pytest.mark.parametrize("side, size, intended, most", CASES)
 def test_a_meshgemm(benchmark: pytest.FixtureRequest, side: int, size: int, intended: bool, most: float | None) -> None:
     mesh = Mesh(side, side, device("wse2").unbounded())
-    made = recipe("gemm", mesh, "fp16", ((size, size), (size, size)), ())
-    intent = Intent.of(made) if intended else None
-    benchmark.pedantic(lambda: check(made.schedule, intent).demand(), rounds=2)
+    product = recipe("gemm", mesh, "fp16", ((size, size), (size, size)), ())
+    intent = Intent.of(product) if intended else None
+    benchmark.pedantic(lambda: check(product.schedule, intent).demand(), rounds=2)
     assert most is None or benchmark.stats.stats.max < most

@@ -36,8 +36,8 @@ class Case:
 
 
 def product(name: str, mesh: Mesh, kind: str, shapes: tuple[tuple[int, ...], ...], **options: object) -> Case:
-    made = recipe(kind, mesh, "fp32", shapes, tuple(options.items()))
-    return Case(name, made.schedule, Intent.of(made))
+    built = recipe(kind, mesh, "fp32", shapes, tuple(options.items()))
+    return Case(name, built.schedule, Intent.of(built))
 
 
 def products(mesh: Mesh) -> list[Case]:
@@ -45,21 +45,21 @@ def products(mesh: Mesh) -> list[Case]:
     rows, cols = mesh.shape
     side = mesh.square().shape[0]
     square = ((2 * side, 2 * side), (2 * side, 2 * side))  # a tile may stand for its transpose
-    made = [
+    schedules = [
         product(
             f"gemm {algorithm}{' transposed' * turned}", mesh, "gemm", square, algorithm=algorithm, transposed=turned
         )
         for algorithm in gemm.ALGORITHMS
         for turned in (False, True)
     ]
-    made += [
+    schedules += [
         product(
             f"gemv {algorithm} {axis}", mesh, "gemv", ((2, 2 * mesh.length(axis)), (2 * mesh.length(axis), 7)),
             algorithm=algorithm, axis=axis,
         )
         for algorithm in reduce.ALGORITHMS for axis in "xy"
     ]  # fmt: skip
-    made += [
+    schedules += [
         product(
             f"all-reduce {algorithm} {axis} {op}", mesh, "all_reduce", ((rows, cols, 5),),
             algorithm=algorithm, axis=axis, op=op,
@@ -67,14 +67,14 @@ def products(mesh: Mesh) -> list[Case]:
         for algorithm in reduce.ALGORITHMS for axis in "xy" for op in ("add", "maximum")
     ]  # fmt: skip
     sizes = (2 * rows, 3 * cols)
-    made.append(product("rms norm", mesh, "rms_norm", (sizes, sizes[1:]), eps=1e-5))
-    return [*made, product("softmax", mesh, "softmax", (sizes,), scale=0.7)]
+    schedules.append(product("rms norm", mesh, "rms_norm", (sizes, sizes[1:]), eps=1e-5))
+    return [*schedules, product("softmax", mesh, "softmax", (sizes,), scale=0.7)]
 
 
 def moved(name: str, mesh: Mesh, add: Callable[[Builder], object], intent: Intent, slots: int = 1) -> Case:
     """Rounds over the buffers x (given, maybe a result), out, which has its tile, and line, with all tiles of a row."""
     b = Builder(mesh, name)
-    b.buffer("x", (3,), "fp32", "output", slots)
+    b.buffer("x", (3,), "fp32", "output" if "x" in intent.result else "input", slots)
     b.buffer("out", (3,), "fp32", "output" if "out" in intent.result else "scratch")
     b.buffer("line", (3,), "fp32", "output" if "line" in intent.result else "scratch", mesh.shape[1])
     add(b)
@@ -103,7 +103,7 @@ def moves(mesh: Mesh) -> list[Case]:
         collectives.reduce_scatter(b, "x", "x")
         b.round(b.local("copy", "out", Slot("x", whole, "x"), size=3))
 
-    made = [
+    schedules = [
         moved("broadcast", mesh, lambda b: collectives.broadcast(b, "x", "x", middle),
               Intent({"x": TILES}, {"x": {"i": "y", "j": middle}},
                      reference=lambda tiles: {"x": tiles["x"][:, middle : middle + 1].expand_as(tiles["x"])})),
@@ -123,8 +123,8 @@ def moves(mesh: Mesh) -> list[Case]:
     if rows == cols:
         turned = Intent({"x": TILES}, {"out": {"i": "x", "j": "y"}},
                         reference=lambda tiles: {"out": tiles["x"].transpose(0, 1)})  # fmt: skip
-        made.append(moved("transpose", mesh, lambda b: collectives.transpose(b, "x", "out"), turned))
-    return made
+        schedules.append(moved("transpose", mesh, lambda b: collectives.transpose(b, "x", "out"), turned))
+    return schedules
 
 
 def parts(mesh: Mesh) -> list[Case]:
@@ -166,13 +166,13 @@ def on_mesh(mesh: str) -> list[Case]:
 
 def cases() -> list[Case]:
     """Schedules of every kind on a few meshes; square grids of compute-shift stay small."""
-    made = []
+    schedules = []
     for mesh in ("2x3", "4", "1x5", "3x2"):
         cores = as_mesh(mesh, DEVICE)
-        made += moves(cores)
+        schedules += moves(cores)
         small = as_mesh("2x4" if mesh == "2x3" else "4" if mesh == "4" else "3", DEVICE)
-        made += [case for case in products(cores) if not case.name.startswith("gemm")]
-        made += [case for case in products(small) if case.name.startswith("gemm")]
-        made += [case for case in parts(cores) if not case.name.startswith("prefill")]
-        made += [case for case in parts(small) if case.name.startswith("prefill")]
-    return [case for case in made if case.schedule.rounds]
+        schedules += [case for case in products(cores) if not case.name.startswith("gemm")]
+        schedules += [case for case in products(small) if case.name.startswith("gemm")]
+        schedules += [case for case in parts(cores) if not case.name.startswith("prefill")]
+        schedules += [case for case in parts(small) if case.name.startswith("prefill")]
+    return [case for case in schedules if case.schedule.rounds]

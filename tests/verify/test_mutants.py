@@ -5,8 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from changes import CHANGES
 from healthy import cases, on_mesh
-from mutants import CHANGES, Healthy, mutant, mutants
+from mutants import Healthy, mutant, mutants
 from wafer_triton.verify.faults import check
 
 # Values that are right though something is found: every kind is a rule that the mutant breaks all the same.
@@ -30,20 +31,29 @@ def healthy() -> list[Healthy]:
 
 @pytest.mark.parametrize("seed", [11, 12])
 def test_every_mutant_with_wrong_values_is_found(seed, healthy):
-    made = list(mutants(seed, 250, healthy))
-    missed = [str(each) for each in made if each.wrong and not each.found]
+    tested = list(mutants(seed, 250, healthy))
+    missed = [str(each) for each in tested if each.wrong and not each.verdicts]
     assert not missed, "\n".join(missed)
-    assert {name for each in made if not each.wrong for name in each.found} <= EXPLAINED.keys()
-    assert sum(each.wrong for each in made) > len(made) / 2
+    assert {name for each in tested if not each.wrong for name in each.verdicts} <= EXPLAINED.keys()
+    assert sum(each.wrong for each in tested) > len(tested) / 2
 
 
 def test_every_change_changes_a_schedule_of_every_kind(healthy):
     """No change is idle, and no kind of schedule is spared."""
-    made = Counter()
+    changes = Counter()
     for place, each in enumerate(healthy):
         for change in CHANGES.values():
-            made[each.case.name] += change(each.case.schedule, np.random.default_rng(place)) is not None
-    assert min(made.values()) >= len(CHANGES) // 3, made.most_common()[-1]
+            changes[each.case.name] += change(each.case.schedule, np.random.default_rng(place)) is not None
+    assert min(changes.values()) >= len(CHANGES) // 3, changes.most_common()[-1]
+
+
+def test_every_output_is_judged(healthy):
+    for each in healthy:
+        roles = {name: buffer.role for name, buffer in each.case.schedule.buffers.items()}
+        kept = {name for name, role in roles.items() if role in ("output", "resident")}
+        assert kept <= each.free.keys(), each.case.name
+        judged = [name for name, free in each.free.items() if not free.all()]
+        assert kept - {*judged} <= {"values"}, each.case.name  # which prefill leaves where no one reads them
 
 
 def test_a_mutant_is_the_same_for_the_same_seed_and_number(healthy):

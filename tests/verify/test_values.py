@@ -94,6 +94,15 @@ def test_a_reference_must_fit_its_schedule():
         check(a_sum(), Intent({"x": CUT}, {}, reference=lambda tiles: {"x": tiles["x"].sum(-1)}))
 
 
+def test_a_reference_may_be_in_numpy_and_may_write_what_it_is_given():
+    def in_place(tiles):
+        tiles["x"] += 0
+        tiles["x"][:] = tiles["x"].sum(1, keepdim=True)
+        return {"x": tiles["x"].numpy()}
+
+    assert check(a_sum(), Intent({"x": CUT}, {}, reference=in_place)).ok
+
+
 def test_what_cannot_be_held_is_refused(monkeypatch):
     monkeypatch.setattr(values, "MOST", 100)
     message = "^a sum: .* elements are too many to compute; check smaller tiles, or leave the intent's reference out$"
@@ -118,34 +127,35 @@ def test_tiles_that_the_intent_calls_alike_are_alike():
 @pytest.mark.parametrize("name", ["scale", "width", "eps"])
 def test_a_changed_parameter_is_found(name):
     kind, shapes = ("softmax", ((4, 6),)) if name == "scale" else ("rms_norm", ((4, 6), (6,)))
-    made = recipe(kind, Mesh(2, 2, ROOMY), "fp32", shapes, ())
-    assert check(made.schedule, Intent.of(made)).ok
+    product = recipe(kind, Mesh(2, 2, ROOMY), "fp32", shapes, ())
+    assert check(product.schedule, Intent.of(product)).ok
     rounds = [
         replace(round_, locals=tuple(
             replace(op, params={**op.params, name: op.params[name] * 2}) if name in op.params else op
             for op in round_.locals
         ))
-        for round_ in made.schedule.rounds
+        for round_ in product.schedule.rounds
     ]  # fmt: skip
-    assert check(replace(made.schedule, rounds=tuple(rounds)), Intent.of(made)).names == {"wrong-values"}
+    assert check(replace(product.schedule, rounds=tuple(rounds)), Intent.of(product)).names == {"wrong-values"}
 
 
 def test_accumulation_in_fp16_is_no_wrong_value():
-    made = recipe("gemm", Mesh(2, 2, ROOMY), "fp16", ((64, 640), (640, 64)), (("accumulate", "fp16"),))
-    assert check(made.schedule, Intent.of(made)).ok
+    product = recipe("gemm", Mesh(2, 2, ROOMY), "fp16", ((64, 640), (640, 64)), (("accumulate", "fp16"),))
+    assert check(product.schedule, Intent.of(product)).ok
 
 
 def test_what_is_too_much_work_is_sampled(monkeypatch):
     """Where sampled lines cross a wrong tile is found; elsewhere it is not looked for."""
-    made = recipe("gemm", Mesh(6, 6, device("wse2")), "fp32", ((12, 12), (12, 12)), ())
-    intent = replace(Intent.of(made), result={})  # so that nothing but the values tells
-    last = made.schedule.rounds[-1]
+    product = recipe("gemm", Mesh(6, 6, device("wse2")), "fp32", ((12, 12), (12, 12)), ())
+    intent = replace(Intent.of(product), result={})  # so that nothing but the values tells
+    last = product.schedule.rounds[-1]
     drafts = [
-        replace(made.schedule, rounds=(*made.schedule.rounds, doubled(last, row, col))) for row, col in ((0, 0), (1, 1))
+        replace(product.schedule, rounds=(*product.schedule.rounds, doubled(last, row, col)))
+        for row, col in ((0, 0), (1, 1))
     ]
     assert [check(draft, intent).names for draft in drafts] == [{"wrong-values"}] * 2
-    monkeypatch.setattr(values, "WORK", values._work(made.schedule) / 3)
-    assert check(made.schedule, intent).ok
+    monkeypatch.setattr(values, "WORK", values._work(product.schedule) / 3)
+    assert check(product.schedule, intent).ok
     assert [check(draft, intent).names for draft in drafts] == [{"wrong-values"}, frozenset()]
 
 
@@ -178,10 +188,10 @@ def messages(schedule: Schedule) -> int:
 
 
 def test_a_slice_of_a_product_is_a_row_and_a_column():
-    made = recipe("gemm", Mesh(5, 5, ROOMY), "fp32", ((5, 5), (5, 5)), (("algorithm", "summa"),))
+    product = recipe("gemm", Mesh(5, 5, ROOMY), "fp32", ((5, 5), (5, 5)), (("algorithm", "summa"),))
     wanted = np.zeros((5, 5, 1), np.bool_)
     wanted[1, 3] = True
-    part = sliced(made.schedule, {"out": wanted})
+    part = sliced(product.schedule, {"out": wanted})
     assert messages(part) == 8  # a row of A but for its own tile, and a column of B
     assert sum(len(op.where.flat(part.mesh)) for round_ in part.rounds for op in round_.locals if op.op == "gemm") == 5
 

@@ -27,14 +27,14 @@ EVERY_CORE = {"row": "y", "column": "x"}  # the cut of tiles that no pattern nam
 def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
     """Of each letter of a cut its index at every core and slot, [rows, cols, slots]."""
     shape = (*mesh.shape, slots)
-    found = {}
+    places = {}
     for letter, at in (letters(cut) if isinstance(cut, str) else cut).items():
         if isinstance(at, str):
-            found[letter] = np.indices(shape)[("y", "x", "slot").index(at)]
+            places[letter] = np.indices(shape)[("y", "x", "slot").index(at)]
         else:
             array = np.asarray(at, np.int64)
-            found[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
-    return found
+            places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
+    return places
 
 
 def whole_reference(

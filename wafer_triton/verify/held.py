@@ -12,7 +12,7 @@ from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 from wafer_triton.verify.state import slot_view
 from wafer_triton.verify.terms import PART, Counts, Letters
 
-Made = NDArray[np.int16]
+Origin = NDArray[np.int16]
 JOINTS = ("", "add", "maximum")  # how terms were joined
 MOST = 1 << 27  # counts that are held at once, of two bytes
 
@@ -24,15 +24,15 @@ class Value(NamedTuple):
     """
 
     counts: Counts
-    made: Made
+    origin: Origin
 
-    def maker(self) -> Made:
+    def maker(self) -> Origin:
         """Which operation made the terms; 0 for what was given."""
-        return self.made // len(JOINTS)
+        return self.origin // len(JOINTS)
 
-    def joint(self) -> Made:
+    def joint(self) -> Origin:
         """How the terms were joined, as a place in `JOINTS`."""
-        return self.made % len(JOINTS)
+        return self.origin % len(JOINTS)
 
 
 class Held:
@@ -55,10 +55,10 @@ class Held:
             raise ScheduleError(f"{schedule.name}: {self.mesh} is too large to follow every tile; check a smaller mesh")
         shapes = {name: (*self.mesh.shape, buffer.slots) for name, buffer in schedule.buffers.items()}
         self.counts: dict[str, Counts] = {}
-        self.made: dict[str, Made] = {}
+        self.origins: dict[str, Origin] = {}
         for name, shape in shapes.items():
             self.counts[name] = np.zeros((*shape, self.parts[name], self.letters.total), np.int16)
-            self.made[name] = np.zeros((*shape, self.parts[name]), np.int16)
+            self.origins[name] = np.zeros((*shape, self.parts[name]), np.int16)
         self.when = {name: np.full(shape, -1, np.int32) for name, shape in shapes.items()}
         for name, cut in cuts.items():
             for letter, at in cut.items():
@@ -73,24 +73,24 @@ class Held:
     def get(self, slot: Slot, cores: Cores | None) -> Value:
         """What cores hold in a slot, part by part."""
         here = slot_view(slot, cores, self.mesh)
-        counts, made = here.get(self.counts[slot.buffer]), here.get(self.made[slot.buffer])
+        counts, origin = here.get(self.counts[slot.buffer]), here.get(self.origins[slot.buffer])
         if slot.index is None:
             counts = counts.reshape(*counts.shape[:-3], -1, counts.shape[-1])
-            made = made.reshape(*made.shape[:-2], -1)
-        return Value(counts, made)
+            origin = origin.reshape(*origin.shape[:-2], -1)
+        return Value(counts, origin)
 
     def put(self, slot: Slot, cores: Cores | None, value: Value, number: int) -> None:
         """Write a value in round `number`; a tile of one part is cut into as many as the slot has."""
-        here, (counts, made), cells = slot_view(slot, cores, self.mesh), value, self.cells(slot)
+        here, (counts, origin), cells = slot_view(slot, cores, self.mesh), value, self.cells(slot)
         if counts.shape[-2] != cells:
-            counts, made = np.repeat(counts[..., :1, :], cells, -2), np.repeat(made[..., :1], cells, -1)
+            counts, origin = np.repeat(counts[..., :1, :], cells, -2), np.repeat(origin[..., :1], cells, -1)
             self.letters.set(counts, PART, np.arange(cells))
         if slot.index is None:
             parts = self.parts[slot.buffer]
             counts = counts.reshape(*counts.shape[:-2], -1, parts, counts.shape[-1])
-            made = made.reshape(*made.shape[:-1], -1, parts)
+            origin = origin.reshape(*origin.shape[:-1], -1, parts)
         here.put(self.counts[slot.buffer], counts)
-        here.put(self.made[slot.buffer], made)
+        here.put(self.origins[slot.buffer], origin)
         here.put(self.when[slot.buffer], number)
 
 

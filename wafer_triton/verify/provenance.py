@@ -153,7 +153,7 @@ class _Run:
                 self.statistic(op, ins)
             result = self.joined(op, tiles) if op.op in JOINS else tiles[0]
             if op.op not in ("copy", *COMBINES):
-                result = result._replace(made=np.full_like(result.made, _maker(op.op) * len(JOINTS)))
+                result = result._replace(origin=np.full_like(result.origin, _maker(op.op) * len(JOINTS)))
         for slot in op.outs:
             updated = local.find(op.op).updates(op.params)
             value = self.combined(op, "add", self.held.get(slot, op.where), result) if updated else result
@@ -173,7 +173,7 @@ class _Run:
             self.demand(letters.astray(counts), "misplaced", op, lambda: f"{by}, whose parts are out of order")
         closed = letters.closed(counts).min(-2, keepdims=True)
         closed[..., letters.places[PART]] = 0
-        return Value(closed, value.made[..., :1])
+        return Value(closed, value.origin[..., :1])
 
     def joined(self, op: Local, tiles: list[Value]) -> Value:
         """The letters of all tiles, which must agree in those that they share."""

@@ -100,7 +100,11 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor]) -> di
 
     assert intent.reference is not None
     runs = len(next(iter(tiles.values())))
-    computed = [intent.reference({name: given[run] for name, given in tiles.items()}) for run in range(runs)]
+    computed = [
+        # a reference may write what it is given
+        {name: torch.as_tensor(result) for name, result in intent.reference(_run(tiles, run)).items()}
+        for run in range(runs)
+    ]
     unknown = sorted(computed[0].keys() - schedule.buffers.keys())
     if unknown:
         raise ScheduleError(f"{schedule.name}: the reference gives undeclared buffers: {', '.join(unknown)}")
@@ -111,6 +115,10 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor]) -> di
     residents = [name for name, buffer in schedule.buffers.items() if buffer.role == "resident"]
     stay = {name: tiles[name] for name in residents if name not in computed[0]}
     return {name: torch.stack([run[name] for run in computed]) for name in computed[0]} | stay
+
+
+def _run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
+    return {name: given[run].clone() for name, given in tiles.items()}
 
 
 def _shape(schedule: Schedule, name: str) -> tuple[int, ...]:
