@@ -227,7 +227,7 @@ def change_operand(other: Other) -> Callable[[Local, Schedule, Generator], tuple
 
 def swap_operands(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
     """The inputs in another order, where they are as large as each other."""
-    sizes = {schedule.buffers[slot.buffer].bytes for slot in op.ins}
+    sizes = {schedule.buffers[slot.buffer].slot_bytes(slot) for slot in op.ins}
     return (replace(op, ins=op.ins[::-1]),) if len(op.ins) > 1 and len(sizes) == 1 else None
 
 

@@ -22,6 +22,18 @@ from wafer_triton.verify.faults import check
 from wafer_triton.verify.values import drawn, expected
 
 RUNS = 6  # on values of their own
+# Values that are right though something is found: every kind is a rule that the mutant breaks all the same.
+EXPLAINED = {
+    "off-mesh": "a message leaves the mesh, and the executor takes it to a core where it does no harm",
+    "deadlock": "cores wait for each other in a circle, which an executor does not",
+    "two-writers": "two tiles arrive in a slot, and the executor keeps the right one by chance",
+    "overwritten": "a tile arrives before the last one was read: if cores ran in another order it would be lost",
+    "unwritten-read": "memory that nobody wrote is read, and what becomes of it goes into no result",
+    "incomplete": "a sum or maximum that lacks parts is read, and no result depends on it, or softmax divides it out",
+    "misaligned": "the wrong tiles or statistics are joined, and no result depends on it, or softmax divides it out",
+    "misplaced": "a wrong tile arrives that is alike by chance, or of padding alone",
+    "wrong-values": "a result is off by so little that only the checker's bound, the tighter, tells it from rounding",
+}
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,8 @@ class Mutant:
         return f"mutant {self.number}: {self.schedule}, {self.change}: {', '.join(sorted(self.verdicts)) or 'nothing'}"
 
 
-def mutants(seed: int, count: int, healthy: list[Healthy] | None = None) -> Iterable[Mutant]:
+def mutants(seed: int, count: int, healthy: list[Healthy]) -> Iterable[Mutant]:
     """Random mutants, each of a random schedule by a random change; the same for the same seed."""
-    healthy = [Healthy(case) for case in cases()] if healthy is None else healthy
     for number in range(count):
         yield mutant(seed, number, healthy)
 
@@ -117,23 +128,19 @@ def table(tested: list[Mutant], key: str) -> str:
 
 
 def main(count: int, seeds: list[int]) -> int:
-    """Print tables of `count` mutants over the seeds; 1 if some with wrong values are not found."""
+    """Print tables of `count` mutants over the seeds; 1 if one with wrong values is missed, or an alarm unexplained."""
     healthy = [Healthy(case) for case in cases()]
-    tested = []
+    tested, failures = [], 0
     for place, seed in enumerate(seeds):
-        share = len(range(place, count, len(seeds)))
-        for each in mutants(seed, share, healthy):
+        for each in mutants(seed, len(range(place, count, len(seeds))), healthy):
             tested.append(each)
-            if each.wrong and not each.verdicts:
-                print(f"missed: seed {seed}, {each}", flush=True)
-    print(table(tested, "schedule"), table(tested, "change"), sep="\n\n")
+            if not each.verdicts if each.wrong else not each.verdicts <= EXPLAINED.keys():
+                failures += 1
+                print(f"{'missed' if each.wrong else 'not explained'}: seed {seed}, {each}", flush=True)
     alarms = Counter((name, each.change) for each in tested if not each.wrong for name in each.verdicts)
-    print(
-        "\nfalse alarms:",
-        *(f"{number:6} {name}: {change}" for (name, change), number in alarms.most_common()),
-        sep="\n",
-    )
-    return int(any(each.wrong and not each.verdicts for each in tested))
+    lines = (f"{number:6} {name}: {change}" for (name, change), number in alarms.most_common())
+    print(table(tested, "schedule"), table(tested, "change"), "\n".join(["false alarms", *lines]), sep="\n\n")
+    return int(failures > 0)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,16 @@
 """Random mutants of every schedule: what has wrong values is found. Healthy schedules raise nothing."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import mutants as program
 from changes import CHANGES
 from healthy import cases, on_mesh
-from mutants import Healthy, mutant, mutants
+from mutants import EXPLAINED, Healthy, mutant, mutants
 from wafer_triton.verify.faults import check
-
-# Values that are right though something is found: every kind is a rule that the mutant breaks all the same.
-EXPLAINED = {
-    "overwritten": "a tile arrives before the last one was read: with another order of the cores it would be lost",
-    "two-writers": "two tiles arrive in a slot: the executor keeps the right one by chance",
-    "unwritten-read": "memory that nobody wrote is read, and what becomes of it goes into no result",
-    "deadlock": "cores wait for each other in a circle, which an executor does not",
-    "incomplete": "a sum that lacks parts is read, and what becomes of it goes into no result",
-    "misplaced": "a wrong tile is read, and what becomes of it goes into no result",
-    "misaligned": "tiles that do not belong together are multiplied or added, and the product goes into no result",
-    "wrong-values": "a result is off by so little that only the checker's bound, the tighter, tells it from rounding",
-    "double-count": "a part enters a sum twice that goes into no result",
-}
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +34,17 @@ def test_every_change_changes_a_schedule_of_every_kind(healthy):
         for change in CHANGES.values():
             changes[each.case.name] += change(each.case.schedule, np.random.default_rng(place)) is not None
     assert min(changes.values()) >= len(CHANGES) // 3, changes.most_common()[-1]
+
+
+def test_the_program_prints_tables_and_fails_for_what_is_missed(monkeypatch, capsys, healthy):
+    monkeypatch.setattr(program, "cases", lambda: [each.case for each in healthy[:3]])
+    assert program.main(7, [1, 2]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.split() == ["schedule", "mutants", "wrong", "found", "false", "alarms"]
+    blind = SimpleNamespace(names=frozenset())
+    monkeypatch.setattr(program, "check", lambda *_: blind)
+    assert program.main(7, [1, 2]) == 1
+    assert capsys.readouterr().out.startswith("missed: seed 1, mutant ")
 
 
 def test_every_output_is_judged(healthy):
