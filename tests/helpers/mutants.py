@@ -49,7 +49,7 @@ class Healthy:
     @cached_property
     def free(self) -> dict[str, Tensor]:
         """Where nothing is asked of the outputs, by name."""
-        wanted = expected(self.case.schedule, self.case.intent, self.tiles)
+        wanted = expected(self.case.schedule, self.case.intent, self.tiles, RUNS)
         free = {name: want.isnan() for name, want in wanted.items()}
         for name, cores in self.case.intent.on.items():
             asked = torch.zeros(self.case.schedule.mesh.cores, dtype=torch.bool)

@@ -94,6 +94,20 @@ def test_a_reference_must_fit_its_schedule():
         check(a_sum(), Intent({"x": CUT}, {}, reference=lambda tiles: {"x": tiles["x"].sum(-1)}))
 
 
+def test_an_intent_by_its_reference_alone_must_fit_its_schedule_too():
+    for intent in (Intent({"y": CUT}, {}), Intent({}, {}, {"y": Cores("x", np.array([0]))})):
+        with pytest.raises(ScheduleError, match="^a sum: the intent names undeclared buffers: y$"):
+            check(a_sum(role="resident"), replace(intent, reference=summed))
+
+
+def test_a_schedule_that_is_given_nothing_may_have_a_reference():
+    b = Builder(Mesh(1, 2), "nothing")
+    b.buffer("out", (1,), "fp32", "output")
+    schedule, number = b.build(), torch.zeros(1, 2, 1, dtype=torch.float64)
+    assert check(schedule, Intent({}, {}, reference=lambda tiles: {"out": number})).names == {"wrong-values"}
+    assert check(schedule, Intent({}, {}, reference=lambda tiles: {"out": number / 0})).ok
+
+
 def test_a_reference_may_be_in_numpy_and_may_write_what_it_is_given():
     def in_place(tiles):
         tiles["x"] += 0
@@ -104,7 +118,7 @@ def test_a_reference_may_be_in_numpy_and_may_write_what_it_is_given():
 
 
 def test_what_cannot_be_held_is_refused(monkeypatch):
-    monkeypatch.setattr(values, "MOST", 100)
+    monkeypatch.setattr(values, "MOST", 10)
     message = "^a sum: .* elements are too many to compute; check smaller tiles, or leave the intent's reference out$"
     with pytest.raises(ScheduleError, match=message):
         check(a_sum(), Intent({"x": CUT}, {}, reference=summed))

@@ -79,6 +79,9 @@ def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
 
     Raises ScheduleError for an intent that does not fit the schedule, or a mesh too large to follow every tile.
     """
+    unknown = sorted({*intent.given, *intent.result, *intent.on} - schedule.buffers.keys())
+    if unknown:
+        raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
     if not intent.result:
         return []
     try:
@@ -99,9 +102,6 @@ class _Run:
     def __init__(self, schedule: Schedule, intent: Intent) -> None:
         self.schedule, self.mesh, self.on = schedule, schedule.mesh, intent.on
         self.number = 0
-        unknown = sorted({*intent.given, *intent.result} - schedule.buffers.keys())
-        if unknown:
-            raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
         given, self.results = (
             {name: indices(cut, self.mesh, schedule.buffers[name].slots) for name, cut in cuts.items()}
             for cuts in (intent.given, intent.result)

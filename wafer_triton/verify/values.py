@@ -49,16 +49,16 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     from wafer_triton.emulate.reference import Reference
 
     work = max(1, _work(schedule))
-    runs = int(min(RUNS, max(1, WORK // work)))
     held = sum(buffer.numel * buffer.slots for buffer in schedule.buffers.values()) * schedule.mesh.cores
-    if held * runs > MOST:
+    if held > MOST:
         raise ScheduleError(
             f"{schedule.name}: {held:,} elements are too many to compute; check smaller tiles, or leave the intent's "
             "reference out"
         )
+    runs = int(max(1, min(RUNS, WORK // work, MOST // held)))
     tiles = drawn(schedule, intent, runs, seed=0)
     judged = _judged(schedule, intent, share=min(1.0, WORK / work))
-    wanted = expected(schedule, intent, tiles)
+    wanted = expected(schedule, intent, tiles, runs)
     if work > WORK:
         schedule = sliced(schedule, {name: judged[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
@@ -91,7 +91,7 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
     return tiles
 
 
-def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor]) -> dict[str, Tensor]:
+def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
     """What must come out, [runs, rows, cols, *tile]: the reference's results, and residents as they were given.
 
     Raises ScheduleError for a result of another name or shape than the schedule's buffers have.
@@ -99,7 +99,6 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor]) -> di
     import torch
 
     assert intent.reference is not None
-    runs = len(next(iter(tiles.values())))
     computed = [
         # a reference may write what it is given
         {name: torch.as_tensor(result) for name, result in intent.reference(_run(tiles, run)).items()}
