@@ -144,13 +144,14 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     mesh = block.mesh
     unbounded = replace(block, mesh=_unbounded(mesh))
     head = replace(decode.head_block(block), mesh=_unbounded(decode.head_block(block).mesh))
-    square = replace(unbounded, mesh=unbounded.mesh.square())
     phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
         "decode": [(unbounded, *step) for step in decode.layer(unbounded, mesh.rows * block.entries)],
         "embedding": [(head, decode.embed, (1,))],
         "head": [(head, decode.head, (1,))],
-        "prefill": [(square, *step) for step in prefill.layer(tokens)] if tokens else [],
     }
+    if tokens:
+        square = replace(unbounded, mesh=unbounded.mesh.square())
+        phases["prefill"] = [(square, *step) for step in prefill.layer(tokens)]
     return [
         _operation(phase, step, block)
         for phase, parts in phases.items()

@@ -4,6 +4,10 @@ A message says what is wrong, where (core, round, buffer, key or file) and what 
 Our own impossibilities are `assert`s, not members of this family.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 
 class WaferError(Exception):
     """Base of all errors that wafer_triton raises for a user's mistake."""
@@ -47,3 +51,13 @@ class CheckpointError(WaferError, ValueError):
 
 class CacheError(WaferError, ValueError):
     """A prompt or a decode step does not fit the KV cache."""
+
+
+@contextmanager
+def writing(path: Any) -> Iterator[None]:
+    """Write a file: an OSError that names none, as of a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

@@ -14,6 +14,9 @@ from typing import Any
 from wafer_triton.device import Device, device
 from wafer_triton.errors import MeshError
 
+MOST_SIDE = 2048  # of an lcm grid, which a schedule names core by core
+MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their work one after another
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -54,10 +57,18 @@ class Mesh:
         return self.shape[0] * self.shape[1]
 
     def square(self) -> Mesh:
-        """The mesh folded to the square lcm grid (itself when square already)."""
-        if self.fold != (1, 1):
+        """The mesh folded to the square lcm grid (itself when square already); MeshError for a grid too large."""
+        if self.fold != (1, 1) or self.rows == self.cols:
             return self
         side = math.lcm(self.rows, self.cols)
+        folded = side * side // (self.rows * self.cols)
+        if side > MOST_SIDE or folded > MOST_FOLD:
+            near = min(self.rows, self.cols)
+            raise MeshError(
+                f"mesh {self}: products of matrices fold it to the grid of the least common multiple, {side:,} x "
+                f"{side:,} with {folded:,} logical cores on each core; at most {MOST_SIDE:,} a side and {MOST_FOLD} on "
+                f"a core are taken: give sides with a larger common divisor, or a square mesh such as {near}x{near}"
+            )
         return replace(self, fold=(side // self.rows, side // self.cols))
 
     def length(self, axis: str) -> int:

@@ -200,7 +200,8 @@ def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
         if isinstance(operand, MeshTensor) and operand.pattern != pattern:
             raise ShapeError(f"{operation.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
         if isinstance(operand, MeshTensor) and operand.mesh != operation.schedule.mesh:
-            hint = "; scatter it on mesh.square()" if operand.mesh.square() == operation.schedule.mesh else ""
+            unfolded = replace(operation.schedule.mesh, fold=(1, 1))
+            hint = "; scatter it on mesh.square()" if operand.mesh == unfolded else ""
             meshes = f"{operand.mesh}, not {operation.schedule.mesh}{hint}"
             raise MeshError(f"{operation.schedule.name}: {buffer} lies on mesh {meshes}")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wafer_triton.cli.options import Command, option, tell
+from wafer_triton.errors import writing
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -17,7 +18,8 @@ def validate(args: argparse.Namespace) -> int:
     page = validation.markdown(families, facts)
     if args.write:
         args.write.parent.mkdir(parents=True, exist_ok=True)
-        args.write.write_text(page, encoding="utf-8")
+        with writing(args.write):
+            args.write.write_text(page, encoding="utf-8")
     answer = {
         family.name: {
             "rows": len(family.rows),
@@ -52,7 +54,8 @@ def fit(args: argparse.Namespace) -> int:
     files = {device: fit.entries(device, fitted_constants, stages) for device, fitted_constants in constants.items()}
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        lines += [f"written: {write(device, entries, args.out)}" for device, entries in files.items()]
+        with writing(args.out):
+            lines += [f"written: {write(device, entries, args.out)}" for device, entries in files.items()]
     else:
         lines.append("nothing written; --out FOLDER writes the constants files")
     return tell(args, {"constants": files}, *lines)

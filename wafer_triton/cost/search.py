@@ -14,7 +14,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
+from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError, writing
 from wafer_triton.mesh import Mesh
 from wafer_triton.shapes import DecoderShape, shape_of
 
@@ -162,7 +162,7 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
 
 def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:
     """Write a sweep as CSV."""
-    with path.open("w", encoding="utf-8", newline="") as lines:
+    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.DictWriter(lines, list(table[0]))
         writer.writeheader()
         writer.writerows(table)
@@ -186,6 +186,7 @@ def write_plots(table: Sequence[dict[str, Any]], shown: str, stem: Path, title: 
     axes.grid(alpha=0.3)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in paths:
-        figure.savefig(path, dpi=150)
+        with writing(path):
+            figure.savefig(path, dpi=150)
     pyplot.close(figure)
     return paths
