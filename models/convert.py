@@ -6,6 +6,7 @@ changes: its state_dict, its forward, its generate.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
+from wafer_triton.shapes import short
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -32,9 +34,12 @@ def convert(
     """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
 
     One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). A norm that is
-    not x / rms(x) * weight stays as it is. Raises ShapeError if there is nothing to convert; a layer that does not fit
-    the mesh says so when it first runs.
+    not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that stay off the mesh, but for
+    embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit the mesh says so when it
+    first runs.
     """
+    if not isinstance(model, nn.Module):
+        raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
     grid = as_mesh(mesh, device)
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend}
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
@@ -43,7 +48,26 @@ def convert(
         raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert")
     for parent, name, layer in layers:
         setattr(parent, name, layer)
+    if off := {kind: size for kind, size in off_mesh(model).items() if kind != "Embedding"}:
+        share = sum(off.values()) / sum(weight.numel() for weight in model.parameters())
+        named = ", ".join(f"{kind} ({size:,} parameters)" for kind, size in off.items())
+        warnings.warn(
+            f"convert: {100 * share:.2g} % of the parameters of {type(model).__name__} stay off the mesh, and torch "
+            f"computes with them as before: {named}; no account or prediction has them",
+            stacklevel=2,
+        )
     return model
+
+
+def off_mesh(model: nn.Module) -> dict[str, int]:
+    """How many parameters of a converted model are not on the mesh, by the kind of the layer that holds them."""
+    sizes: dict[str, int] = {}
+    for layer in model.modules():
+        own = sum(weight.numel() for weight in layer.parameters(recurse=False))
+        if own and not isinstance(layer, _OnMesh):
+            kind = "Embedding" if isinstance(layer, nn.Embedding) else type(layer).__name__
+            sizes[kind] = sizes.get(kind, 0) + own
+    return sizes
 
 
 def account(model: nn.Module) -> Account:

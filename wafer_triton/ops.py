@@ -12,6 +12,7 @@ DtypeError, SramError or BackendError before anything runs.
 from __future__ import annotations
 
 import ast
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
@@ -247,6 +248,7 @@ def mesh_gemv(
     "pipeline", "ring", "two-phase" or "star". Source: WaferLLM (OSDI'25), section 6.
     """
     _axis("mesh_gemv", axis)
+    _tensors("mesh_gemv", x, w)
     if isinstance(x, Tensor) and x.dim() == 1:
         result = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
         return (result[0][0], result[1]) if how.get("record") else result[0]
@@ -273,6 +275,7 @@ def all_reduce(
     _axis("all_reduce", axis)
     if op not in ("add", "maximum"):
         raise ShapeError(f"all_reduce: op {op!r} is neither 'add' nor 'maximum'")
+    _tensors("all_reduce", x)
     shape = as_mesh(how.get("mesh")).shape
     if tuple(x.shape[:2]) != shape:
         raise ShapeError(f"all_reduce: x {list(x.shape)} must begin with the mesh's {list(shape)}")
@@ -281,19 +284,50 @@ def all_reduce(
 
 def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[How]) -> Any:
     """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n] -> [m, n]; rows are cut along x."""
+    _tensors("rms_norm", x, weight)
+    number = _number("rms_norm", "eps", eps)
+    if number < 0:
+        raise ShapeError(f"rms_norm: eps = {number} must be 0 or a positive number")
     if len(x.shape) != 2 or tuple(weight.shape) != (x.shape[1],):
         raise ShapeError(f"rms_norm: x {list(x.shape)} must be [m, n] and weight {list(weight.shape)} [n]")
-    return _call("rms_norm", (x, weight), how, eps=float(eps))
+    return _call("rms_norm", (x, weight), how, eps=number)
 
 
 def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
     """Softmax of scale * x [m, n] over n -> [m, n]; rows are cut along x."""
+    _tensors("softmax", x)
+    number = _number("softmax", "scale", scale)
     if len(x.shape) != 2 or x.shape[1] == 0:
         raise ShapeError(f"softmax: x {list(x.shape)} must be [m, n]")
-    return _call("softmax", (x,), how, scale=float(scale))
+    return _call("softmax", (x,), how, scale=number)
+
+
+def _tensors(name: str, *operands: Any) -> None:
+    """Raise DtypeError unless all operands are dense tensors, or are cut into them."""
+    for number, operand in enumerate(operands, 1):
+        tensor = operand.tiles if isinstance(operand, MeshTensor) else operand
+        if not isinstance(tensor, Tensor):
+            kind = f"{type(operand).__module__}.{type(operand).__name__}".removeprefix("builtins.")
+            raise DtypeError(
+                f"{name}: operand {number} is of type {kind}; give a torch tensor (torch.as_tensor makes one)"
+            )
+        if tensor.layout is not torch.strided:
+            raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")
+
+
+def _number(name: str, key: str, value: Any) -> float:
+    """A value as a finite number; ShapeError if it is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ShapeError(f"{name}: {key} = {value!r} must be a finite number")
+    return number
 
 
 def _matrices(name: str, a: Operand, b: Operand) -> None:
+    _tensors(name, a, b)
     for label, operand in (("first", a), ("second", b)):
         if len(operand.shape) != 2 or 0 in operand.shape:
             raise ShapeError(
