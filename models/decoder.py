@@ -106,10 +106,9 @@ class WaferForCausalLM(PlacedModule):
     def from_pretrained(cls, folder: str | Path, *, dtype: str = "fp32", **options: Any) -> WaferForCausalLM:
         """A model from a folder in Hugging Face layout, or known by name, see `resolve`; `options` as of the class."""
         folder = resolve(folder)
-        config = DecoderConfig.from_folder(folder)
         name = dtype_name(dtype)
-        weights = Checkpoint(folder, config, torch_dtype(name))
-        model = cls(config, weights, dtype=name, **options)
+        weights = Checkpoint.of(folder, torch_dtype(name))
+        model = cls(weights.config, weights, dtype=name, **options)
         model.folder = folder
         return model
 

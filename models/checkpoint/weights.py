@@ -42,7 +42,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def __init__(self, folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32) -> None:
         if dtype not in _DTYPES:
             raise DtypeError(f"weights cannot be loaded as {dtype}; choose one of {', '.join(map(str, _DTYPES))}")
-        self.folder, self.dtype = Path(folder), dtype
+        self.folder, self.config, self.dtype = Path(folder), config, dtype
         self.shapes = param_shapes(config)
         files = _open_all(self.folder)
         where = _locate(self.folder, files)
@@ -57,6 +57,11 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                     f"{where[_HEAD]}: {_HEAD} differs from {_TABLE}, though config.json ties them; set "
                     f"tie_word_embeddings to false there, or take {_HEAD} out"
                 )
+
+    @classmethod
+    def of(cls, folder: str | Path, dtype: torch.dtype = torch.float32) -> "Checkpoint":
+        """The parameters of a folder as its `config.json` has them, which raises as `DecoderConfig.from_folder`."""
+        return cls(folder, DecoderConfig.from_folder(folder), dtype)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.shapes:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
 
-from wafer_triton.cli.options import CHECKPOINT, EXECUTION, PLACE, Command, count, executor_of, mesh_of, option, people
+from wafer_triton.cli.options import (
+    CHECKPOINT,
+    EXECUTION,
+    PLACE,
+    Command,
+    count,
+    cut_short,
+    executor_of,
+    mesh_of,
+    option,
+    people,
+    utf8,
+)
 from wafer_triton.errors import CacheError, ShapeError
 
 
@@ -21,11 +32,13 @@ def generate(args: argparse.Namespace) -> int:
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models.checkpoint.fetch import resolve
+    from wafer_triton.models.checkpoint.weights import Checkpoint
     from wafer_triton.models.decoder import WaferForCausalLM
 
     stream = people(args)
     executor = executor_of(args)
     folder = resolve(args.model)
+    Checkpoint.of(folder)  # before the tokenizer, which takes long to load
     text = TextStream(folder, args.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:
@@ -76,9 +89,7 @@ def generate(args: argparse.Namespace) -> int:
         print(f"\n{regions_table(model.regions)}", file=stream)
     if args.json:
         print(json.dumps(generation.as_json()))
-    if interrupted:
-        print(f"interrupted after {len(text.tokens)} tokens", file=sys.stderr)
-    return 130 if interrupted else 0
+    return cut_short(f"after {len(text.tokens)} tokens") if interrupted else 0
 
 
 class TextStream:
@@ -120,7 +131,7 @@ COMMANDS = (
         generate,
         (
             CHECKPOINT,
-            option("--prompt", required=True, help="the text to continue, as it is (no chat template)"),
+            option("--prompt", type=utf8, required=True, help="the text to continue, as it is (no chat template)"),
             option("--max-new-tokens", type=count, default=32, metavar="N", help="stop after N (default: %(default)s)"),
             option(
                 "--max-length",

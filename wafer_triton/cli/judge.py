@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from wafer_triton.cli.options import CHECKPOINT, EXECUTION, PLACE, Command, count, executor_of, mesh_of, option, tell
+from wafer_triton.cli.options import (
+    CHECKPOINT,
+    EXECUTION,
+    PLACE,
+    Command,
+    count,
+    cut_short,
+    executor_of,
+    mesh_of,
+    option,
+    tell,
+)
 
 if TYPE_CHECKING:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models.decoder import WaferForCausalLM
+
+T = TypeVar("T")
 
 
 def perplexity(args: argparse.Namespace) -> int:
@@ -23,9 +37,10 @@ def perplexity(args: argparse.Namespace) -> int:
     begun, ids = perf_counter(), _ids(args)
     with Progress() as progress:
         model = _model(args, progress)
-        judged = precision.perplexity(model, ids, args.window, progress)
+        judged, interrupted = _so_far(precision.perplexities(model, ids, args.window, progress))
     sram_peak_bytes = max(region.sram_peak_bytes for region in model.regions)
-    return _tell(args, model, judged.as_json() | {"sram_peak_bytes": sram_peak_bytes}, begun)
+    answer = judged.as_json() | {"sram_peak_bytes": sram_peak_bytes}
+    return _tell(args, model, answer, begun, interrupted)
 
 
 def precision(args: argparse.Namespace) -> int:
@@ -47,18 +62,32 @@ def precision(args: argparse.Namespace) -> int:
             "accumulate": "fp32",
         }
         judge = _model(args, progress, **wide)
-        judged = precision.compare(model, judge, ids, args.window, progress)
-    return _tell(args, model, judged.as_json(), begun)
+        judged, interrupted = _so_far(precision.comparisons(model, judge, ids, args.window, progress))
+    return _tell(args, model, judged.as_json(), begun, interrupted)
+
+
+def _so_far(judged: Iterator[T]) -> tuple[T, bool]:
+    """The last judgement, and whether Ctrl-C kept more from coming; before the first there is nothing to show."""
+    newest = next(judged)
+    try:
+        for newest in judged:  # noqa: B007 (the last one is wanted)
+            pass
+    except KeyboardInterrupt:
+        return newest, True
+    return newest, False
 
 
 def _ids(args: argparse.Namespace) -> list[int]:
     from wafer_triton.models.checkpoint.fetch import resolve
-    from wafer_triton.models.checkpoint.text import file_ids
+    from wafer_triton.models.checkpoint.text import file_ids, file_text
+    from wafer_triton.models.checkpoint.weights import Checkpoint
     from wafer_triton.models.precision import windows
 
-    ids = file_ids(resolve(args.model), args.text, args.tokens)
-    windows(ids, args.window)  # raises before anything is placed
-    return ids
+    mesh_of(args)
+    windows([0, 0], args.window)  # raises before anything is read
+    text, folder = file_text(args.text), resolve(args.model)
+    Checkpoint.of(folder)  # before the tokenizer, which takes long to load
+    return file_ids(folder, args.text, text, args.tokens)
 
 
 def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferForCausalLM:
@@ -72,14 +101,17 @@ def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferF
     )  # fmt: skip
 
 
-def _tell(args: argparse.Namespace, model: WaferForCausalLM, judged: dict[str, Any], begun: float) -> int:
+def _tell(
+    args: argparse.Namespace, model: WaferForCausalLM, judged: dict[str, Any], begun: float, interrupted: bool
+) -> int:
     from wafer_triton.draw import tables
     from wafer_triton.draw.units import EMULATED
 
     settings = {name: getattr(args, name) for name in ("dtype", "accumulate", "exchange", "device", "window")}
     settings |= {"mesh": str(model.block.mesh), "prefill_mesh": str(model.placement.prefill.mesh)}
     answer = settings | judged | {"emulation_seconds": perf_counter() - begun}
-    return tell(args, answer, tables.fields(answer, title=EMULATED))
+    code = tell(args, answer | {"interrupted": interrupted}, tables.fields(answer, title=EMULATED))
+    return cut_short(f"after {judged['tokens']:,} tokens") if interrupted else code
 
 
 OPTIONS = (

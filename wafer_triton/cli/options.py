@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
+MOST = 10**9  # of any number, some thousand times the largest model's
 DTYPES = ("fp16", "bf16", "fp32")
 
 
@@ -54,8 +56,10 @@ def option(*flags: str, **settings: Any) -> Option:
 
 def count(text: str) -> int:
     """The type of an option that takes a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    if not text.isdecimal() or len(text) > 30 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number of at least 1")
+    if int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"{int(text):,} is more than the {MOST:,} that are taken here")
     return int(text)
 
 
@@ -116,7 +120,31 @@ def people(args: argparse.Namespace) -> TextIO:
 
 def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
     """Print `texts` for people and, with `--json`, `answer` for programs; the exit code of a success."""
-    print(*texts, sep="\n", file=people(args))
+    print(*texts, sep="\n", file=people(args), flush=True)
     if args.json:
-        print(json.dumps(answer))
+        print(json.dumps(_plain(answer), allow_nan=False))
     return 0
+
+
+def _plain(answer: Any) -> Any:
+    """An answer with null for what is not finite, which JSON does not have."""
+    if isinstance(answer, dict):
+        return {name: _plain(value) for name, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [_plain(value) for value in answer]
+    return None if isinstance(answer, float) and not math.isfinite(answer) else answer
+
+
+def cut_short(when: str) -> int:
+    """Tell that Ctrl-C ended a command, whose answer so far has been told; the exit code."""
+    print(f"interrupted {when}", file=sys.stderr)
+    return 130
+
+
+def utf8(text: str) -> str:
+    """The type of an option that takes a text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!a} is not UTF-8 text (at character {error.start})") from None
+    return text
