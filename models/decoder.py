@@ -7,7 +7,7 @@ both moves, `predicted` prices both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
@@ -32,11 +32,12 @@ from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_over
-from wafer_triton.models.place.regions import Region
+from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
-from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
+from wafer_triton.models.run.prefill import Prefill, chunks
+from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
 
 PHASES = ("prefill", "replacement", "decode")
@@ -52,7 +53,7 @@ class WaferForCausalLM(PlacedModule):
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
     alone and overflows sooner. `executor` is where and how the model runs, see `ops.executor` (default: torch on the
-    CPU, explicit exchange).
+    CPU, explicit exchange). `placed` is called with the placement, before weights are read.
 
     Raises SramError or MeshError when the model does not fit the mesh or the device, ShapeError for a size below 1.
     """
@@ -75,6 +76,7 @@ class WaferForCausalLM(PlacedModule):
         prefill_groups: Groups = None,
         executor: Executor | None = None,
         progress: Progress = silent,
+        placed: Callable[[Placement], None] | None = None,
     ) -> None:
         super().__init__()
         names = set(weights)  # names alone, as a checkpoint reads a tensor that it is asked for
@@ -88,6 +90,8 @@ class WaferForCausalLM(PlacedModule):
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups,
         )  # fmt: skip
+        if placed is not None:
+            placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
         self.executor = TorchExecutor() if executor is None else executor
         self.block = block = self.placement.decode

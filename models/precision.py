@@ -11,7 +11,7 @@ import torch
 
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.run.prefill import Progress, silent
+from wafer_triton.report import Progress, silent
 
 T = TypeVar("T")
 

@@ -6,24 +6,35 @@ and the cycles that the same rounds are predicted to take on the wafer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from wafer_triton.cost.price import price, tally
 from wafer_triton.count.account import account
 from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
+from wafer_triton.errors import ScheduleError, ShapeError
+from wafer_triton.layout import MESH_AXES, axes, letters
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.report import Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.schedule import decode, gemm, prefill, reduce
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.verify.provenance import Intent
 
-Shapes = tuple[tuple[int, int], ...]
+Shapes = tuple[tuple[int, ...], ...]
 
-MOST_VALUES = 64 * 64  # cores up to which values are computed unless given
+
+MOST_VALUES = 64 * 64  # cores up to which values are computed unless asked for or not,
+MOST_MACS = 2**34  # and multiply-adds of the product
+MOST_NUMBERS = 2**28  # of operands and result together, in fp64 2 GiB, of which there are several copies
+MOST_SIZES = 2**48  # numbers of one matrix; bytes of a core must stay far below what an unbounded device has
 
 
 @dataclass(frozen=True)
@@ -43,33 +54,100 @@ class Row:
 
 
 def compare_gemm(
-    mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None
-) -> list[Row]:
+    mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16",
+    values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
     """Rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
 
-    `values` says whether errors are computed; None computes them on up to `MOST_VALUES` cores. Raises a WaferError for
-    a wrong mesh, size or dtype; SRAM is no limit here.
+    `values` says whether errors are computed; None computes them where that takes no more than seconds, see
+    `MOST_VALUES`. Raises a WaferError for a wrong mesh, size or dtype, and for values that do not fit this machine;
+    SRAM is no limit here. Reports "algorithms" and "values" to `progress`.
     """
-    mesh = as_mesh(mesh, device)
-    return _compare("gemm", mesh, ((m, k), (k, n)), tuple(gemm.ALGORITHMS), dtype, values)
+    return _beside(Product("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
 
 
 def compare_gemv(
-    mesh: Any, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None
-) -> list[Row]:
+    mesh: Any, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None,
+    progress: Progress = silent, announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
     """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces; keywords are those of `compare_gemm`."""
-    mesh = as_mesh(mesh, device)
-    return _compare("gemv", mesh, ((1, k), (k, n)), reduce.ALGORITHMS, dtype, values)
+    return _beside(Product("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
 
 
-def _compare(
-    kind: str, mesh: Mesh, shapes: Shapes, algorithms: tuple[str, ...], dtype: str, values: bool | None
+@dataclass(frozen=True)
+class Product:
+    """What algorithms are compared for: an operation of `recipe` on a mesh, by name, dtype, shapes and options."""
+
+    name: str
+    mesh: Mesh
+    dtype: str
+    shapes: Shapes
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name == "all_reduce":
+            return
+        (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
+        for size, value in (("m", m), ("k", k), ("n", n)):
+            if type(value) is not int or value < 1:
+                raise ShapeError(f"{size} = {value!r} must be a whole number of at least 1")
+        if max(m * k, k * n, m * n) > MOST_SIZES:
+            raise ShapeError(f"a product of {m:,} x {k:,} x {n:,} has matrices of more than {MOST_SIZES:,} numbers")
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the second matrix is given transposed."""
+        return ("transposed", True) in self.options
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of a product, of all cores together."""
+        return prod(self.shapes[0]) * self.shapes[1][0 if self.transposed else 1]
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """The built-in algorithms."""
+        return tuple(gemm.ALGORITHMS) if self.name == "gemm" else reduce.ALGORITHMS
+
+    def by(self, algorithm: str) -> Recipe:
+        """The recipe by an algorithm, whose SRAM has no limit."""
+        options = (("algorithm", algorithm), *self.options)
+        return recipe(self.name, _unbounded(self.mesh), self.dtype, self.shapes, options)
+
+    def values(self, wanted: bool | None) -> bool:
+        """Whether values are computed, which `wanted` may leave open; ShapeError if they do not fit this machine."""
+        if self.name == "all_reduce":
+            return False
+        (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
+        numbers = m * k + k * n + m * n
+        if wanted and numbers > MOST_NUMBERS:
+            raise ShapeError(
+                f"values of a product of {m:,} x {k:,} x {n:,}: {numbers:,} numbers are more than the "
+                f"{MOST_NUMBERS:,} that are computed here; leave out --values, or take smaller sizes"
+            )
+        small = self.mesh.cores <= MOST_VALUES and self.macs <= MOST_MACS and numbers <= MOST_NUMBERS
+        return small if wanted is None else wanted
+
+
+def _beside(
+    product: Product, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
 ) -> list[Row]:
-    recipes = {name: recipe(kind, _unbounded(mesh), dtype, shapes, (("algorithm", name),)) for name in algorithms}
-    tallies = {name: tally(product.schedule) for name, product in recipes.items()}
+    """Rows for recipes of the user's own, and for all algorithms of a product."""
+    mesh, wanted = product.mesh, product.values(values)
+    names = (*own, *product.algorithms)
+    recipes, tallies = {}, {}
+    for number, name in enumerate(names):
+        recipes[name] = own[name] if name in own else product.by(name)
+        tallies[name] = tally(recipes[name].schedule)
+        progress("algorithms", number + 1, len(names))
     best = min(latency(counted.account, mesh) for counted in tallies.values())
-    wanted = mesh.cores <= MOST_VALUES if values is None else values
-    errors = dict(_errors(recipes, shapes, dtype)) if wanted else {}
+    if wanted:
+        rounds = sum(counted.account.rounds for counted in tallies.values())
+        announce(emulation_seconds(rounds, recipes[names[0]].schedule.mesh.cores, len(names) * product.macs))
+    errors = {}
+    for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
+        errors[name] = error
+        progress("values", number + 1, len(names))
     return [
         Row(
             algorithm=name,
@@ -81,10 +159,85 @@ def _compare(
             sram_peak_bytes=counted.account.sram_peak_bytes,
             cycles=counted.cost.cycles,
             error=errors.get(name),
-            verdict=verdict(counted.account, mesh, counted.cost.routes, _busy(recipes[name], shapes), best),
+            verdict=verdict(counted.account, mesh, counted.cost.routes, _busy(recipes[name], product), best),
         )
         for name, counted in tallies.items()
     ]
+
+
+def compare_own(
+    name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
+    announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
+    """Rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
+
+    The intent's cuts say which operation it is: a product of two matrices, of a vector and a matrix, or a sum over
+    lines, on the mesh and of the sizes and dtype of the schedule. Raises ScheduleError for any other, or for no intent.
+    """
+    own, product = _understood(schedule, intent)
+    return _beside(product, {f"{name} (own)": own}, values, progress, announce)
+
+
+def _understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Product]:
+    """A schedule as a recipe, and the operation that it computes."""
+    if intent is None:
+        raise ScheduleError(f"{schedule.name}: which operation it is, only an Intent says; return (Schedule, Intent)")
+    try:
+        if len(intent.given) == 2:
+            return _product(schedule, intent)
+        return _sum(schedule, intent)
+    except (ShapeError, KeyError, ValueError, TypeError):
+        raise ScheduleError(
+            f"{schedule.name}: which operation it is does not follow from the cuts {dict(intent.given)} -> "
+            f"{dict(intent.result)}; compared are products, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
+            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)', and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+        ) from None
+
+
+def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
+    ((out, cut),) = intent.result.items()
+    m, n = axes(_pattern(cut))
+    # the first operand has the rows of the result
+    first, second = sorted(intent.given.items(), key=lambda operand: m not in axes(_pattern(operand[1])))
+    (k,) = set(axes(_pattern(first[1]))) - {m}
+    order = axes(_pattern(second[1]))
+    name = "gemm" if m in letters(_pattern(first[1])) else "gemv"
+    if axes(_pattern(first[1])) != [m, k] or order not in ([k, n], [n, k]) or (name == "gemv" and order == [n, k]):
+        raise ValueError
+    shapes = tuple(_whole(schedule, *operand) for operand in (first, second))
+    options: tuple[tuple[str, Any], ...] = (("transposed", True),) if order == [n, k] else ()
+    if name == "gemv":
+        options = (("axis", letters(_pattern(first[1]))[k]),)
+    result = (shapes[0][0], shapes[1][order.index(n)])
+    made = Recipe(schedule, (first, second), (out, _pattern(cut), result))
+    return made, Product(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
+
+
+def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
+    ((name, given),) = intent.given.items()
+    cuts = [letters(cut) if isinstance(cut, str) else cut for cut in (given, intent.result[name])]
+    ((_, axis),) = ((letter, axis) for letter, axis in cuts[0].items() if letter not in cuts[1])
+    if axis not in MESH_AXES or len(intent.result) != 1:
+        raise ValueError
+    buffer, mesh = schedule.buffers[name], schedule.mesh
+    made = Recipe(schedule, ((name, ""),), (name, "", ()))
+    return made, Product("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
+
+
+def _pattern(cut: Any) -> str:
+    """A cut that is a pattern; ValueError for a table of letters, which does not order them."""
+    if not isinstance(cut, str):
+        raise ValueError(cut)
+    return cut
+
+
+def _whole(schedule: Schedule, name: str, cut: Any) -> tuple[int, ...]:
+    """The shape of an operand in whole tiles, which is cut by a pattern."""
+    held, lines = schedule.buffers[name].tile, letters(_pattern(cut))
+    return tuple(
+        size * (schedule.mesh.length(lines[axis]) if axis in lines else 1)
+        for axis, size in zip(axes(cut), held, strict=True)
+    )
 
 
 def _unbounded(mesh: Mesh) -> Mesh:
@@ -92,26 +245,28 @@ def _unbounded(mesh: Mesh) -> Mesh:
     return replace(mesh, device=mesh.device.unbounded())
 
 
-def _busy(product: Recipe, shapes: Shapes) -> float:
-    """The share of cores that hold some of the weights, which are cut both ways with padded ends."""
-    tile = product.schedule.buffers[product.inputs[1][0]].tile
-    rows, cols = product.schedule.mesh.shape
-    used = [-(-size // share) for size, share in zip(shapes[1], tile, strict=True)]
-    return used[0] * used[1] / (rows * cols)
+def _busy(made: Recipe, product: Product) -> float:
+    """The share of cores that hold some of the weights, which are cut both ways with padded ends; all of a sum's."""
+    if product.name == "all_reduce":
+        return 1.0
+    tile = made.schedule.buffers[made.inputs[1][0]].tile
+    rows, cols = made.schedule.mesh.shape
+    used = [-(-size // share) for size, share in zip(product.shapes[1], tile, strict=True)]
+    return min(1.0, used[0] * used[1] / (rows * cols))
 
 
-def _errors(products: dict[str, Recipe], shapes: Shapes, dtype: str) -> Iterator[tuple[str, float]]:
-    """Each algorithm's largest error against fp64, relative to the largest value, on one random product."""
+def _errors(recipes: Mapping[str, Recipe], product: Product) -> Iterator[tuple[str, float]]:
+    """The largest error of each algorithm against fp64, relative to the largest value, on one random product."""
     import torch
 
     from wafer_triton.dtype import torch_dtype
     from wafer_triton.ops import executor, run
 
-    generator = torch.Generator().manual_seed(0)
-    operands = tuple(torch.randn(shape, generator=generator).to(torch_dtype(dtype)) for shape in shapes)
-    exact = operands[0].double() @ operands[1].double()
-    for name, product in products.items():
-        got = run(product, operands, executor()).gather().double()
+    generator, dtype = torch.Generator().manual_seed(0), torch_dtype(product.dtype)
+    a, b = (torch.randn(shape, generator=generator).to(dtype) for shape in product.shapes)
+    exact = a.double() @ (b.double().mT if product.transposed else b.double())
+    for name, made in recipes.items():
+        got = run(made, (a, b), executor()).gather().double()
         yield name, float((got - exact).abs().max() / exact.abs().max())
 
 
@@ -153,26 +308,55 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
         square = replace(unbounded, mesh=unbounded.mesh.square())
         phases["prefill"] = [(square, *step) for step in prefill.layer(tokens)]
     return [
-        _operation(phase, step, block)
+        _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, block))
         for phase, parts in phases.items()
         for own, part, args in parts
         for step in _steps(schedule(part, own, *args))
     ]
 
 
+STEPS = 32  # of a schedule that are told one by one; one whose labels alternate has as many as rounds
+
+
+def operations(schedule: Schedule) -> list[Operation]:
+    """The steps of a schedule, which its labels name, and the whole: counted, priced and judged, each standing alone.
+
+    A schedule of more than `STEPS` steps is told as a whole.
+    """
+    steps = list(islice(_steps(schedule), STEPS + 1))
+    told = steps if 1 < len(steps) <= STEPS else []
+    return [
+        *(_judged("step", step, schedule.mesh, _taking_part(step)) for step in told),
+        _judged("whole", schedule, schedule.mesh, _taking_part(schedule)),
+    ]
+
+
+def _taking_part(schedule: Schedule) -> float:
+    """The share of cores that compute, send or receive anything."""
+    busy = np.zeros(schedule.mesh.cores, bool)
+    for round_ in schedule.rounds:
+        if any(op.where is None for op in round_.locals):
+            return 1.0
+        for cores in (
+            *(op.where for op in round_.locals),
+            *(side for exchange in round_.exchanges for side in (exchange.senders, exchange.receivers)),
+        ):
+            busy[cores.flat(schedule.mesh)] = True
+    return float(busy.mean())
+
+
+def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
+    counted, cost = account(step), price(step)
+    return Operation(
+        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
+        cost.cycles, verdict(counted, mesh, cost.routes, share),
+    )  # fmt: skip
+
+
 def _steps(whole: Schedule) -> Iterator[Schedule]:
     """The runs of rounds that carry one label, as schedules of their own."""
     for label, rounds in groupby(whole.rounds, key=lambda round_: round_.label):
         yield replace(whole, name=label, rounds=tuple(rounds))
-
-
-def _operation(phase: str, step: Schedule, block: Block) -> Operation:
-    counted, cost = account(step), price(step)
-    limits = replace(step.mesh, device=block.mesh.device)
-    return Operation(
-        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
-        cost.cycles, verdict(counted, limits, cost.routes, _busy_share(step, block)),
-    )  # fmt: skip
 
 
 HEADS = ("qkv", "bias", "head norm", "rope", "scores", "softmax", "attention", "output projection")

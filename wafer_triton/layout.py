@@ -75,6 +75,14 @@ def letters(pattern: str) -> dict[str, str]:
     return cut
 
 
+def axes(pattern: str) -> list[str]:
+    """The tile's axes in the order of the tensor's dimensions; ShapeError unless every dimension has one."""
+    named = [[axis for axis in group if axis not in MESH_AXES] for group in _groups(pattern)]
+    if "->" in pattern or any(len(group) != 1 for group in named):
+        raise ShapeError(f"pattern {pattern!r}: each dimension must have one axis, as in '(y m) (x k)'")
+    return [group[0] for group in named]
+
+
 def _groups(left: str) -> list[list[str]]:
     """The axes of each dimension that the left side of a pattern names."""
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]

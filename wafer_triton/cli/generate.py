@@ -31,6 +31,7 @@ def generate(args: argparse.Namespace) -> int:
         raise ShapeError("the prompt is empty; give at least one character")
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
+    from wafer_triton.models import effort
     from wafer_triton.models.checkpoint.fetch import resolve
     from wafer_triton.models.checkpoint.weights import Checkpoint
     from wafer_triton.models.decoder import WaferForCausalLM
@@ -55,6 +56,9 @@ def generate(args: argparse.Namespace) -> int:
             max_prompt=len(text.prompt),
             executor=executor,
             progress=progress,
+            placed=lambda placement: progress.announce(
+                effort.seconds(placement, executor, prompts=1, tokens=len(text.prompt), steps=args.max_new_tokens - 1)
+            ),
         )
         loaded = perf_counter()
         tokens = model.generate(text.prompt, args.max_new_tokens, progress)

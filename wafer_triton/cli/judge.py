@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +25,7 @@ from wafer_triton.cli.options import (
 if TYPE_CHECKING:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models.decoder import WaferForCausalLM
+    from wafer_triton.models.place.regions import Placement
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ def perplexity(args: argparse.Namespace) -> int:
 
     begun, ids = perf_counter(), _ids(args)
     with Progress() as progress:
-        model = _model(args, progress)
+        model = _model(args, progress, placed=_announce(args, progress, len(ids)))
         judged, interrupted = _so_far(precision.perplexities(model, ids, args.window, progress))
     sram_peak_bytes = max(region.sram_peak_bytes for region in model.regions)
     answer = judged.as_json() | {"sram_peak_bytes": sram_peak_bytes}
@@ -50,7 +51,7 @@ def precision(args: argparse.Namespace) -> int:
 
     begun, ids = perf_counter(), _ids(args)
     with Progress() as progress:
-        model = _model(args, progress)
+        model = _model(args, progress, placed=_announce(args, progress, 2 * len(ids)))
         # fp32 is the judge of values, whether it would fit or not
         meshes = model.block.mesh, model.placement.prefill.mesh
         mesh, prefill_mesh = (replace(mesh, device=mesh.device.unbounded()) for mesh in meshes)
@@ -99,6 +100,17 @@ def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferF
         resolve(args.model), max_length=args.window, max_prompt=args.window, progress=progress,
         executor=executor_of(args), **settings | other,
     )  # fmt: skip
+
+
+def _announce(args: argparse.Namespace, progress: Progress, tokens: int) -> Callable[[Placement], None]:
+    """What tells about how long so many tokens take, window by window, once the model's place is known."""
+    from wafer_triton.models import effort
+
+    executor, window = executor_of(args), min(args.window, tokens)
+    prompts = -(-tokens // window)
+    return lambda placement: progress.announce(
+        effort.seconds(placement, executor, prompts=prompts, tokens=window, steps=0)
+    )
 
 
 def _tell(

@@ -11,11 +11,12 @@ import argparse
 import sys
 from contextlib import suppress
 from itertools import chain
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from wafer_triton import __doc__ as about
 from wafer_triton import __version__
 from wafer_triton.cli import border, calibrate, compare, estimate, generate, judge
+from wafer_triton.cli.options import is_reference
 from wafer_triton.errors import WaferError
 
 COMMANDS = tuple(chain.from_iterable(family.COMMANDS for family in (generate, compare, estimate, calibrate, judge)))
@@ -26,6 +27,13 @@ class _Usage(WaferError):
 
 
 class _Parser(argparse.ArgumentParser):
+    otherwise = ""  # see `Command`
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.otherwise and args and is_reference(args[0]):
+            args = [self.otherwise, *args]
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         raise _Usage(f"{message}; see `{self.prog} --help`")
 

@@ -25,7 +25,8 @@ DTYPES = ("fp16", "bf16", "fp32")
 class Command:
     """A command: its function, whose docstring is its help unless `about` is given, and its options but for `--json`.
 
-    One with `kinds` runs one of these instead, which is then `args.kind`.
+    One with `kinds` runs one of these instead, which is then `args.kind`; a FILE.py:FUNCTION in the place of a kind
+    stands for the kind `otherwise` and itself.
     """
 
     name: str
@@ -33,12 +34,14 @@ class Command:
     options: tuple[Option, ...] = ()
     about: str = ""
     kinds: tuple[Command, ...] = ()
+    otherwise: str = ""
 
     def add_to(self, commands: Any) -> argparse.ArgumentParser:
         """Add the command to argparse's subparsers."""
         about = self.about or self.run.__doc__
         parser: argparse.ArgumentParser = commands.add_parser(self.name, help=about, description=about)
         if self.kinds:
+            parser.otherwise = self.otherwise  # type: ignore[attr-defined]
             kinds = parser.add_subparsers(metavar="KIND", required=True)
             for kind in self.kinds:
                 kind.add_to(kinds).set_defaults(kind=kind.name)
@@ -52,6 +55,11 @@ class Command:
 def option(*flags: str, **settings: Any) -> Option:
     """What argparse's `add_argument` takes."""
     return flags, settings
+
+
+def is_reference(text: str) -> bool:
+    """Whether a word of the command line is meant as FILE.py:FUNCTION."""
+    return ".py:" in text or text.endswith(".py")
 
 
 def count(text: str) -> int:

@@ -7,12 +7,17 @@ from types import TracebackType
 from typing import Any
 
 TENTHS = 10  # plain lines of one thing, at most
+LONG = 20.0  # seconds from which on an estimate is told
 
 
 class Progress:
-    """What is reported as `(what, done, total)`, a bar or some lines for each; a terminal is clean on exit."""
+    """What is reported as `(what, done, total)`, a bar or some lines for each; a terminal is clean on exit.
 
-    def __init__(self) -> None:
+    With `brief` what takes less than `LONG` seconds, as announced, is not reported.
+    """
+
+    def __init__(self, brief: bool = False) -> None:
+        self._brief = brief
         self._bars = _bars() if sys.stderr is not None and sys.stderr.isatty() else None
         self._tasks: dict[str, Any] = {}
         self._told: dict[str, int] = {}
@@ -24,7 +29,20 @@ class Progress:
         if self._bars is not None and self._bars.live.is_started:
             self._bars.stop()
 
+    def announce(self, seconds: float) -> None:
+        """Tell about how long the emulation will take, if it is long."""
+        self._brief = self._brief and seconds < LONG
+        if seconds >= LONG:
+            print(
+                f"about {_duration(seconds)} of emulation on a machine such as a laptop (not time on the wafer); "
+                f"a smaller mesh or fewer tokens take less, Ctrl-C ends it",
+                file=sys.stderr,
+                flush=True,
+            )
+
     def __call__(self, what: str, done: int, total: int) -> None:
+        if self._brief:
+            return
         if self._bars is None:
             self._line(what, done, total)
             return
@@ -39,6 +57,14 @@ class Progress:
         if tenth > self._told.get(what, 0) or done == total:
             self._told[what] = tenth % TENTHS  # what is done may begin anew
             print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    """A long time in the unit that people use for it, one digit or two."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds")):
+        if seconds >= 2 * size or size == 1:
+            return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
+    raise AssertionError(seconds)
 
 
 def _bars() -> Any:
