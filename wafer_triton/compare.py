@@ -21,7 +21,7 @@ from wafer_triton.device import Device
 from wafer_triton.errors import ScheduleError, ShapeError
 from wafer_triton.layout import MESH_AXES, axes, letters
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.report import Announce, Progress, emulation_seconds, silent, unannounced
+from wafer_triton.report import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.schedule import decode, gemm, prefill, reduce
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.product import Recipe, recipe
@@ -135,6 +135,8 @@ def _beside(
     """Rows for recipes of the user's own, and for all algorithms of a product."""
     mesh, wanted = product.mesh, product.values(values)
     names = (*own, *product.algorithms)
+    if product.name == "gemm":
+        announce(COUNT_SECONDS * len(names) * mesh.square().cores)
     recipes, tallies = {}, {}
     for number, name in enumerate(names):
         recipes[name] = own[name] if name in own else product.by(name)
@@ -195,21 +197,20 @@ def _understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Prod
 
 
 def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
-    ((out, cut),) = intent.result.items()
-    m, n = axes(_pattern(cut))
-    # the first operand has the rows of the result
-    first, second = sorted(intent.given.items(), key=lambda operand: m not in axes(_pattern(operand[1])))
-    (k,) = set(axes(_pattern(first[1]))) - {m}
-    order = axes(_pattern(second[1]))
-    name = "gemm" if m in letters(_pattern(first[1])) else "gemv"
-    if axes(_pattern(first[1])) != [m, k] or order not in ([k, n], [n, k]) or (name == "gemv" and order == [n, k]):
+    ((out, cut),) = ((name, _pattern(cut)) for name, cut in intent.result.items())
+    operands = [(name, _pattern(cut)) for name, cut in intent.given.items()]
+    m, n = axes(cut)
+    first, second = sorted(operands, key=lambda operand: m not in axes(operand[1]))  # which has the rows of the result
+    (k,) = set(axes(first[1])) - {m}
+    order = axes(second[1])
+    name = "gemm" if m in letters(first[1]) else "gemv"
+    if axes(first[1]) != [m, k] or order not in ([k, n], [n, k]) or (name == "gemv" and order == [n, k]):
         raise ValueError
     shapes = tuple(_whole(schedule, *operand) for operand in (first, second))
     options: tuple[tuple[str, Any], ...] = (("transposed", True),) if order == [n, k] else ()
     if name == "gemv":
-        options = (("axis", letters(_pattern(first[1]))[k]),)
-    result = (shapes[0][0], shapes[1][order.index(n)])
-    made = Recipe(schedule, (first, second), (out, _pattern(cut), result))
+        options = (("axis", letters(first[1])[k]),)
+    made = Recipe(schedule, (first, second), (out, cut, (shapes[0][0], shapes[1][order.index(n)])))
     return made, Product(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
 
 
@@ -231,9 +232,9 @@ def _pattern(cut: Any) -> str:
     return cut
 
 
-def _whole(schedule: Schedule, name: str, cut: Any) -> tuple[int, ...]:
+def _whole(schedule: Schedule, name: str, cut: str) -> tuple[int, ...]:
     """The shape of an operand in whole tiles, which is cut by a pattern."""
-    held, lines = schedule.buffers[name].tile, letters(_pattern(cut))
+    held, lines = schedule.buffers[name].tile, letters(cut)
     return tuple(
         size * (schedule.mesh.length(lines[axis]) if axis in lines else 1)
         for axis, size in zip(axes(cut), held, strict=True)
@@ -335,12 +336,10 @@ def _taking_part(schedule: Schedule) -> float:
     """The share of cores that compute, send or receive anything."""
     busy = np.zeros(schedule.mesh.cores, bool)
     for round_ in schedule.rounds:
-        if any(op.where is None for op in round_.locals):
-            return 1.0
-        for cores in (
-            *(op.where for op in round_.locals),
-            *(side for exchange in round_.exchanges for side in (exchange.senders, exchange.receivers)),
-        ):
+        moving = (side for exchange in round_.exchanges for side in (exchange.senders, exchange.receivers))
+        for cores in (*(op.where for op in round_.locals), *moving):
+            if cores is None:
+                return 1.0
             busy[cores.flat(schedule.mesh)] = True
     return float(busy.mean())
 

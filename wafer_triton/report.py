@@ -20,6 +20,7 @@ ROUND_SECONDS = 5e-5
 CORE_SECONDS = 1.3e-8  # a core in a round
 PROMPT_SECONDS = 6e-8  # a core in a round of prefill, whose tiles are matrices
 MACS_PER_SECOND = 5e9
+COUNT_SECONDS = 3e-6  # a core of the lcm grid, to count and price one algorithm of a product of matrices
 # Of Triton's interpreter, which runs core after core.
 INTERPRETED_SECONDS = 5e-3  # a core in a round
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from inspect import signature
 from pathlib import Path
@@ -45,8 +45,7 @@ def plan(
     target, shape = find_device(device), shape_of(model)
     c = constants(target)
     for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
-        if type(size) is not int or size < 1:
-            raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+        _check_count(name, size)
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
 
     def square(side: int) -> Mesh:
@@ -123,8 +122,13 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     """One estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
 
     Values that raise a WaferError are left out; if all do, the last error is raised. Raises DeviceError for an unknown
-    kind or parameter.
+    kind or parameter, ShapeError for a count that is not a positive whole number.
     """
+    return list(estimates(kind, parameter, values, **fixed))
+
+
+def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> Iterator[dict[str, Any]]:
+    """The rows of `sweep` as they come."""
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
@@ -139,10 +143,16 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     if unknown or missing:
         wrong = f"unknown option {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
         raise DeviceError(f"sweep over {kind}: {wrong}; options: {', '.join(own)}")
-    table: list[dict[str, Any]] = []
+    counts = [name for name, argument in own.items() if argument.annotation == "int"]
+    for name in counts:
+        if name in fixed:
+            _check_count(name, fixed[name])
     reason: WaferError | None = None
+    rows = 0
     for value in values:
         number = int(value) if float(value).is_integer() else value
+        if parameter in counts:
+            _check_count(parameter, number)
         try:
             changed: dict[str, Any] = {parameter: number}
             estimated = (
@@ -154,10 +164,15 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
             reason = error
             continue
         plain = {name: figure for name, figure in asdict(estimated).items() if isinstance(figure, int | float)}
-        table.append({parameter: number} | plain)
-    if not table and reason is not None:
+        rows += 1
+        yield {parameter: number} | plain
+    if not rows and reason is not None:
         raise reason
-    return table
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
 
 
 def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:

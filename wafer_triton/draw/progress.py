@@ -30,11 +30,11 @@ class Progress:
             self._bars.stop()
 
     def announce(self, seconds: float) -> None:
-        """Tell about how long the emulation will take, if it is long."""
+        """Tell about how long it will take here, if that is long."""
         self._brief = self._brief and seconds < LONG
         if seconds >= LONG:
             print(
-                f"about {_duration(seconds)} of emulation on a machine such as a laptop (not time on the wafer); "
+                f"this takes about {_duration(seconds)} on a machine such as a laptop, which is not time on the wafer; "
                 f"a smaller mesh or fewer tokens take less, Ctrl-C ends it",
                 file=sys.stderr,
                 flush=True,
