@@ -162,7 +162,7 @@ LAYERS = [
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.triton"},
-    {"ops", "compare", "train"},
+    {"ops", "operation", "compare", "train"},
     {"models"},
     {"draw", "cli", "__main__"},
 ]

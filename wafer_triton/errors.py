@@ -4,9 +4,8 @@ A message says what is wrong, where (core, round, buffer, key or file) and what 
 Our own impossibilities are `assert`s, not members of this family.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import contextlib
+from collections import abc
 
 
 class WaferError(Exception):
@@ -53,8 +52,8 @@ class CacheError(WaferError, ValueError):
     """A prompt or a decode step does not fit the KV cache."""
 
 
-@contextmanager
-def writing(path: Any) -> Iterator[None]:
+@contextlib.contextmanager
+def writing(path: object) -> "abc.Iterator[None]":
     """Write a file: an OSError that names none, as of a full disk, names this one."""
     try:
         yield
