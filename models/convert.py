@@ -17,7 +17,7 @@ from wafer_triton.cost.price import Prediction, Tally, tally
 from wafer_triton.count.account import Account
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name, torch_dtype
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import DtypeError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import executor, run
@@ -41,6 +41,9 @@ def convert(
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
     grid = as_mesh(mesh, device)
+    executor(backend, exchange)  # raises for what it does not know
+    if accumulate not in ("fp32", "fp16"):
+        raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend}
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
               if (layer := _converted(child, grid, dtype, how)) is not None]  # fmt: skip
@@ -122,6 +125,10 @@ class MeshLinear(_OnMesh):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """y [..., out] of x [..., in]."""
+        if x.shape[-1:] != (self.in_features,) or not x.is_floating_point():
+            raise ShapeError(
+                f"MeshLinear: x {list(x.shape)} of {x.dtype} must be [..., {self.in_features}] of a floating dtype"
+            )
         rows = x.reshape(-1, self.in_features)
         if not len(rows):
             return x.new_zeros(*x.shape[:-1], self.out_features)
@@ -157,6 +164,8 @@ class MeshRMSNorm(_OnMesh):
 def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> nn.Module | None:
     kind = type(layer).__name__
     weight: Any = getattr(layer, "weight", None)
+    if isinstance(weight, Tensor) and not weight.numel():
+        return None
     if isinstance(layer, nn.Linear):
         return MeshLinear(weight, layer.bias, False, mesh, dtype, how)
     if kind == "Conv1D" and isinstance(weight, nn.Parameter) and weight.dim() == 2:  # transformers' own, of GPT-2

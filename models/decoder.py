@@ -247,6 +247,8 @@ class WaferForCausalLM(PlacedModule):
     def embed(self, tokens: Prompt) -> torch.Tensor:
         """Rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
         ids = torch.as_tensor(list(tokens), dtype=torch.long)
+        if not len(ids):
+            raise ShapeError("no tokens to look up; give at least one")
         for bad in (int(ids.min()), int(ids.max())):
             if not 0 <= bad < self.config.vocab_size:
                 raise ShapeError(f"token {bad} is outside the vocabulary of {self.config.vocab_size}")

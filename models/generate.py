@@ -37,10 +37,14 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, kind in (("temperature", Real), ("top_k", Integral), ("top_p", Real), ("seed", Integral)):
             value = getattr(self, name)
-            if not isinstance(value, kind) and (value is not None or name == "temperature"):
+            if value is None and name != "temperature":
+                continue
+            if not isinstance(value, kind) or isinstance(value, bool):
                 raise ShapeError(f"{name} = {value!r} must be {'a whole' if kind is Integral else 'a'} number")
         if not 0 <= self.temperature < float("inf"):
             raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number")
+        if self.seed is not None and not -(2**62) <= self.seed < 2**62:
+            raise ShapeError(f"seed = {self.seed} must lie between -2**62 and 2**62")
         if self.top_k is not None and self.top_k < 1:
             raise ShapeError(f"top_k = {self.top_k} must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -70,7 +74,7 @@ class Sampling:
             )
         if self.temperature == 0:
             return int(logits.argmax())
-        scores = logits.float().cpu()
+        scores = logits.double().cpu()
         scores, ids = ((scores - scores.max()) / self.temperature).sort(descending=True, stable=True)
         odds = scores[: self.top_k].softmax(-1)
         if self.top_p is not None:

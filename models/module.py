@@ -37,6 +37,8 @@ class PlacedModule(nn.Module, ABC):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Place other weights and forget all caches; CheckpointError for names or shapes that are not this model's."""
+        if not isinstance(state_dict, Mapping):
+            raise CheckpointError(f"state_dict is of type {type(state_dict).__name__}; give names with tensors")
         shapes = self.weights.shapes
         given = set(state_dict) - ({"lm_head.weight"} if self.config.tie_word_embeddings else set())
         if odd := sorted(set(shapes) ^ given):

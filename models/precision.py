@@ -132,6 +132,7 @@ def comparisons(
         tokens += len(following)
         for number, logits in enumerate((got, wanted)):
             nats[number] += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
+        relative = (squares / scale) ** 0.5 if scale else 0.0 if squares == 0 else float("inf")
         place, said, instead = first or (None, None, None)
         ours, theirs = (Perplexity(tokens, total, window).perplexity for total in nats)
-        yield Precision(tokens, largest, (squares / scale) ** 0.5, differ, place, said, instead, ours, theirs)
+        yield Precision(tokens, largest, relative, differ, place, said, instead, ours, theirs)

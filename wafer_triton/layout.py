@@ -53,8 +53,15 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
 
     Raises ShapeError when the pattern does not name the tensor's dimensions or a size does not divide.
     """
-    from einops import repeat  # patterns are parsed where there is no torch
+    import torch  # patterns are parsed where there is no torch
+    from einops import repeat
 
+    for what, value, kind in (("tensor", tensor, torch.Tensor), ("mesh", mesh, Mesh), ("pattern", pattern, str)):
+        if not isinstance(value, kind):
+            raise ShapeError(f"scatter: {what} is of type {type(value).__name__}; give a {kind.__name__}")
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
+            raise ShapeError(f"scatter: {name} = {size!r} must be the positive size of an axis of {pattern!r}")
     shape = tuple(tensor.shape)
     plan = _plan(pattern, shape, mesh.shape, tuple(sizes.items()))
     whole = tensor.reshape(plan.sizes)

@@ -16,7 +16,7 @@ from wafer_triton.verify.provenance import Intent
 
 Shapes = tuple[tuple[int, ...], ...]
 
-MOST_VALUES = 64 * 64  # cores up to which values are computed unless asked for or not,
+MOST_VALUES = 64 * 64  # logical cores up to which values are computed unless asked for or not,
 MOST_MACS = 2**34  # and multiply-adds of the product
 MOST_NUMBERS = 2**28  # of operands and result together, in fp64 2 GiB, of which there are several copies
 MOST_SIZES = 2**48  # numbers of one matrix; bytes of a core must stay far below what an unbounded device has
@@ -73,7 +73,8 @@ class Product:
                 f"values of a product of {m:,} x {k:,} x {n:,}: {numbers:,} numbers are more than the "
                 f"{MOST_NUMBERS:,} that are computed here; leave out --values, or take smaller sizes"
             )
-        small = self.mesh.cores <= MOST_VALUES and self.macs <= MOST_MACS and numbers <= MOST_NUMBERS
+        grid = self.mesh.square() if self.name == "gemm" else self.mesh
+        small = grid.cores <= MOST_VALUES and self.macs <= MOST_MACS and numbers <= MOST_NUMBERS
         return small if wanted is None else wanted
 
 

@@ -26,7 +26,7 @@ from wafer_triton.device import Device, device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError
+from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
@@ -88,8 +88,13 @@ _KEYWORDS = tuple(How.__annotations__)
 def executor(backend: str | None = None, exchange: str = "explicit", device: str = "cpu", **options: Any) -> Executor:
     """The executor for tensors on a torch device; `backend` None takes torch on a CPU, else triton.
 
-    Raises BackendError if the backend is unknown or cannot run here.
+    Raises BackendError if the backend or the device is unknown or cannot run here.
     """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
+        reason = str(error).partition("\n")[0]
+        raise BackendError(f"device {device!r}: torch has no such device here ({reason}); use 'cpu'") from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
         if options.pop("launch", "auto") != "auto":
@@ -108,6 +113,10 @@ def executor(backend: str | None = None, exchange: str = "explicit", device: str
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
+    if not isinstance(made, Recipe):
+        raise ScheduleError(
+            f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
+        )
     return _run(made, operands, on)[0]
 
 

@@ -64,7 +64,7 @@ def is_reference(text: str) -> bool:
 
 def count(text: str) -> int:
     """The type of an option that takes a whole number of at least 1."""
-    if not text.isdecimal() or len(text) > 30 or int(text) < 1:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 30 or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number of at least 1")
     if int(text) > MOST:
         raise argparse.ArgumentTypeError(f"{int(text):,} is more than the {MOST:,} that are taken here")
