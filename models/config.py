@@ -81,6 +81,7 @@ class DecoderConfig(DecoderShape):
         values, beside = read_json(path), path.with_name("generation_config.json")
         if beside.is_file():
             eos = read_json(beside).get("eos_token_id")
+            _token_ids(str(beside), eos)
             values = values if eos is None else {**values, "eos_token_id": eos}
         return replace(cls.from_dict(values, name=str(path)), name=name_of(path))
 
@@ -175,7 +176,10 @@ def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | No
         inside = None if kind == "dynamic" else rope.get("original_max_position_embeddings")
         context = outside[1] if kind == "dynamic" else outside[0] or inside or outside[1]
         scaling["original_max_position_embeddings"] = context
-    return theta, RopeScaling(kind, **scaling)
+    try:
+        return theta, RopeScaling(kind, **scaling)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 _ROPE_NEEDS = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}

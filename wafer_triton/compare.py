@@ -18,7 +18,7 @@ from wafer_triton.count.account import account
 from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.operation import Product, unbounded, understood
+from wafer_triton.operation import Product, sized, unbounded, understood
 from wafer_triton.report import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part, schedule
@@ -177,12 +177,13 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     if tokens:
         square = replace(roomy, mesh=roomy.mesh.square())
         phases["prefill"] = [(square, *step) for step in prefill.layer(tokens)]
-    return [
-        _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, block))
-        for phase, parts in phases.items()
-        for own, part, args in parts
-        for step in _steps(schedule(part, own, *args))
-    ]
+    with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
+        return [
+            _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, block))
+            for phase, parts in phases.items()
+            for own, part, args in parts
+            for step in _steps(schedule(part, own, *args))
+        ]
 
 
 STEPS = 32  # of a schedule that are told one by one; one whose labels alternate has as many as rounds

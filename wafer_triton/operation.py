@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from wafer_triton.errors import ScheduleError, ShapeError
+from wafer_triton.errors import ScheduleError, ShapeError, SramError
 from wafer_triton.layout import MESH_AXES, axes, letters
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import gemm, reduce
@@ -19,7 +21,7 @@ Shapes = tuple[tuple[int, ...], ...]
 MOST_VALUES = 64 * 64  # logical cores up to which values are computed unless asked for or not,
 MOST_MACS = 2**34  # and multiply-adds of the product
 MOST_NUMBERS = 2**28  # of operands and result together, in fp64 2 GiB, of which there are several copies
-MOST_SIZES = 2**48  # numbers of one matrix; bytes of a core must stay far below what an unbounded device has
+MOST_SIZES = 2**40  # numbers of one matrix, far above any model's
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class Product:
     def by(self, algorithm: str) -> Recipe:
         """The recipe by an algorithm, whose SRAM has no limit."""
         options = (("algorithm", algorithm), *self.options)
-        return recipe(self.name, unbounded(self.mesh), self.dtype, self.shapes, options)
+        with sized(f"a {self.name} of {' x '.join(map(str, self.shapes))} on mesh {self.mesh}"):
+            return recipe(self.name, unbounded(self.mesh), self.dtype, self.shapes, options)
 
     def values(self, wanted: bool | None) -> bool:
         """Whether values are computed, which `wanted` may leave open; ShapeError if they do not fit this machine."""
@@ -81,6 +84,15 @@ class Product:
 def unbounded(mesh: Mesh) -> Mesh:
     """The mesh with SRAM for anything: what does not fit is a finding here, not an error."""
     return replace(mesh, device=mesh.device.unbounded())
+
+
+@contextmanager
+def sized(what: str) -> Iterator[None]:
+    """What is judged without a limit of SRAM has one all the same, that of the numbers here: ShapeError above it."""
+    try:
+        yield
+    except SramError:
+        raise ShapeError(f"{what}: a core would hold more than a TiB; take smaller sizes or a larger mesh") from None
 
 
 def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Product]:

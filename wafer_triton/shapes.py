@@ -301,10 +301,12 @@ def is_path(name: str) -> bool:
 def unknown_model(name: str) -> ConfigError:
     """What to say of a name that no table, folder or file has."""
     if is_path(name):
-        return ConfigError(f"{name}: there is no such file or folder")
+        return ConfigError(f"{short(name).strip(chr(39))}: there is no such file or folder")
     near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.4)
     hint = f"; nearest: {', '.join(near)}" if near else ""
-    return ConfigError(f"unknown model {name!r}{hint} (known: {', '.join(MODELS)}; or a folder with a config.json)")
+    return ConfigError(
+        f"unknown model {short(name)}{hint} (known: {', '.join(MODELS)}; or a folder with a config.json)"
+    )
 
 
 def of_sizes(hidden_size: int, intermediate_size: int, heads: int, kv_heads: int, layers: int) -> DecoderShape:

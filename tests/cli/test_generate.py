@@ -5,50 +5,20 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
+from tiny import checkpoint
 from wafer_triton.cli.generate import TextStream
 from wafer_triton.cli.main import main
 from wafer_triton.models.checkpoint.text import tokenizer_of
-from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 
 pytestmark = pytest.mark.slow
-
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "vocab_size": 256,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A tiny random decoder whose tokens are bytes."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    path = tmp_path_factory.mktemp("tiny")
-    random = torch.Generator().manual_seed(0)
-    shapes = param_shapes(DecoderConfig.from_dict(CONFIG))
-    save_file(
-        {name: torch.randn(*shape, generator=random) for name, shape in shapes.items()}, path / "model.safetensors"
-    )
-    (path / "config.json").write_text(json.dumps(CONFIG))
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
-    (path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    return path
+    return checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

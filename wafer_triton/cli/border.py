@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from traceback import walk_tb
 
 from wafer_triton.errors import BackendError, WaferError
@@ -66,22 +66,11 @@ def output() -> Iterator[None]:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-    except OSError as error:
-        if error.filename is None and not _writable():
-            error.filename = "standard output"
-        raise
-
-
-def _writable() -> bool:
-    """Whether stdout still takes what is written; if not, Python shall not complain of it again when it exits."""
-    try:
+        yield
         sys.stdout.flush()
-    except OSError:
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        return False
-    return True
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # what is written to files names them, see `writing`
+            error.filename = "standard output"
+            with open(os.devnull, "w") as nowhere, suppress(OSError):  # else Python complains again when it exits
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise

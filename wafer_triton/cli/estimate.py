@@ -122,7 +122,7 @@ def _settings(settings: list[str], over: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for text in settings:
         name, sign, value = text.partition("=")
-        if not sign:
+        if not sign or not name:
             raise ConfigError(f"--set {text!r}: write NAME=VALUE")
         if _name(name) == over:
             raise ConfigError(f"--set {text}: {over} takes its values from --values; leave it out of --set")

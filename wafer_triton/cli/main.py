@@ -34,6 +34,9 @@ class _Parser(argparse.ArgumentParser):
             args = [self.otherwise, *args]
         return super().parse_known_args(args, namespace)
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file or sys.stderr)  # argparse would not say that this failed
+
     def error(self, message: str) -> NoReturn:
         raise _Usage(f"{message}; see `{self.prog} --help`")
 

@@ -61,7 +61,7 @@ def load(reference: str) -> Own:
 
 
 def _run(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
     assert spec is not None and spec.loader is not None  # it ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
@@ -96,10 +96,10 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        if isinstance(error, SyntaxError) and error.filename == str(path):
-            line = error.lineno
-        else:
-            lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == str(path)]
-            line = lines[-1] if lines else None
+        name = str(path.resolve())
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == name]
+        if isinstance(error, SyntaxError) and error.filename == name:
+            lines.append(error.lineno)
+        line = lines[-1] if lines else None
         where = f"{path}, line {line}" if line else str(path)
         raise ScheduleError(f"{where}: {type(error).__name__}: {error}") from None
