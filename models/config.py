@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from wafer_triton.errors import CheckpointError, ConfigError
+from wafer_triton.errors import CacheError, CheckpointError, ConfigError
 from wafer_triton.models import rotary
 from wafer_triton.models.rotary import RopeScaling
 from wafer_triton.shapes import (
@@ -116,6 +116,14 @@ class DecoderConfig(DecoderShape):
         trained = self.rope_scaling.original_max_position_embeddings
         trained = self.max_position_embeddings if self.rope_scaling.kind == "linear" else trained
         return max(self.max_position_embeddings, int(self.rope_scaling.factor * trained))
+
+    def room(self, count: int) -> None:
+        """Raise CacheError unless a text may have `count` tokens."""
+        if count > self.context:
+            raise CacheError(
+                f"{count} tokens are more than the {self.context} positions that {self.name} knows "
+                f"(max_position_embeddings in its config.json); give a shorter prompt, or fewer new tokens"
+            )
 
     def inv_freq(self, length: int | None = None) -> tuple[torch.Tensor, float]:
         """Rotary inverse frequencies of `length` tokens, and the factor on cos and sin; see `rotary.inv_freq`."""

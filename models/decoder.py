@@ -267,11 +267,7 @@ class WaferForCausalLM(PlacedModule):
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
-        if count > self.config.context:
-            raise CacheError(
-                f"{count} tokens are more than the {self.config.context} positions that {self.config.name} knows "
-                f"(max_position_embeddings in its config.json); give a shorter prompt, or fewer new tokens"
-            )
+        self.config.room(count)
         if count > self.max_length:
             raise CacheError(
                 f"{count} tokens do not fit the KV cache of max_length = {self.max_length}; give a larger max_length"

@@ -115,12 +115,12 @@ def compare_own(
     return _beside(product, {f"{name} (own)": own}, values, progress, announce)
 
 
-def _busy(made: Recipe, product: Product) -> float:
+def _busy(built: Recipe, product: Product) -> float:
     """The share of cores that hold some of the weights, which are cut both ways with padded ends; all of a sum's."""
     if product.name == "all_reduce":
         return 1.0
-    tile = made.schedule.buffers[made.inputs[1][0]].tile
-    rows, cols = made.schedule.mesh.shape
+    tile = built.schedule.buffers[built.inputs[1][0]].tile
+    rows, cols = built.schedule.mesh.shape
     used = [-(-size // share) for size, share in zip(product.shapes[1], tile, strict=True)]
     return min(1.0, used[0] * used[1] / (rows * cols))
 
@@ -135,8 +135,8 @@ def _errors(recipes: Mapping[str, Recipe], product: Product) -> Iterator[tuple[s
     generator, dtype = torch.Generator().manual_seed(0), torch_dtype(product.dtype)
     a, b = (torch.randn(shape, generator=generator).to(dtype) for shape in product.shapes)
     exact = a.double() @ (b.double().mT if product.transposed else b.double())
-    for name, made in recipes.items():
-        got = run(made, (a, b), executor()).gather().double()
+    for name, built in recipes.items():
+        got = run(built, (a, b), executor()).gather().double()
         yield name, float((got - exact).abs().max() / exact.abs().max())
 
 

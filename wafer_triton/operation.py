@@ -125,8 +125,8 @@ def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
     options: tuple[tuple[str, Any], ...] = (("transposed", True),) if order == [n, k] else ()
     if name == "gemv":
         options = (("axis", letters(first[1])[k]),)
-    made = Recipe(schedule, (first, second), (out, cut, (shapes[0][0], shapes[1][order.index(n)])))
-    return made, Product(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
+    built = Recipe(schedule, (first, second), (out, cut, (shapes[0][0], shapes[1][order.index(n)])))
+    return built, Product(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
 
 
 def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
@@ -136,8 +136,8 @@ def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
     if axis not in MESH_AXES or len(intent.result) != 1:
         raise ValueError
     buffer, mesh = schedule.buffers[name], schedule.mesh
-    made = Recipe(schedule, ((name, ""),), (name, "", ()))
-    return made, Product("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
+    built = Recipe(schedule, ((name, ""),), (name, "", ()))
+    return built, Product("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
 
 
 def _pattern(cut: Any) -> str:

@@ -73,6 +73,18 @@ def test_weights_that_are_no_numbers(wrong, tmp_path, value):
     assert message in wrong(GENERATE.format(folder))
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["generate --prompt hello --max-new-tokens 70", "perplexity --text {text} --window 99"],
+    ids=lambda line: line.split()[0],
+)
+def test_a_text_longer_than_the_model_knows_is_refused_before_weights_are_placed(tiny, capsys, tmp_path, line):
+    (tmp_path / "text.txt").write_text("a" * 200)
+    assert main(shlex.split(f"{line.format(text=tmp_path / 'text.txt')} --mesh 2 --model {tiny}")) == 2
+    err = capsys.readouterr().err
+    assert "tokens are more than the 64 positions that" in err and "placing" not in err
+
+
 def test_values_that_leave_their_range(wrong, tmp_path):
     wide = {f"model.layers.0.mlp.{name}_proj.weight": torch.full((24, 16), 3e4) for name in ("gate", "up")}
     folder = checkpoint(tmp_path / "wide", weights=wide)

@@ -39,11 +39,12 @@ def generate(args: argparse.Namespace) -> int:
     stream = people(args)
     executor = executor_of(args)
     folder = resolve(args.model)
-    Checkpoint.of(folder)  # before the tokenizer, which takes long to load
+    config = Checkpoint.of(folder).config  # before the tokenizer, which takes long to load
     text = TextStream(folder, args.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:
         raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
+    config.room(longest)
     begun = perf_counter()
     with Progress() as progress:
         model = WaferForCausalLM.from_pretrained(

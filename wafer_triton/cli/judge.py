@@ -87,8 +87,10 @@ def _ids(args: argparse.Namespace) -> list[int]:
     mesh_of(args)
     windows([0, 0], args.window)  # raises before anything is read
     text, folder = file_text(args.text), resolve(args.model)
-    Checkpoint.of(folder)  # before the tokenizer, which takes long to load
-    return file_ids(folder, args.text, text, args.tokens)
+    config = Checkpoint.of(folder).config  # before the tokenizer, which takes long to load
+    ids = file_ids(folder, args.text, text, args.tokens)
+    config.room(min(args.window, len(ids)) - 1)
+    return ids
 
 
 def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferForCausalLM:
