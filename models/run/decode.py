@@ -15,7 +15,7 @@ from wafer_triton.emulate.steps import Step, Tables
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, layer_tiles
 from wafer_triton.models.run.head import Embedding, Head
-from wafer_triton.models.run.prefill import Progress, silent
+from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache

@@ -192,8 +192,8 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         (lambda: estimate.gemv(mesh=8, k=8, n=8, groups="3"), MeshError, "groups = '3' must be at least 1"),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh="349x353", tokens=128),
-            SramError,
-            "prefill of 128 tokens on mesh 349x353: every core needs .*; no mesh on the device fits",
+            MeshError,
+            "mesh 349x353: products of matrices fold it to the grid of the least common multiple, 123,197 x 123,197",
         ),
         (
             lambda: estimate.prefill(model="qwen2.5-0.5b", mesh="20x30", tokens=16),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, count, given, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, count, cut_short, given, option, size, tell
 from wafer_triton.errors import ConfigError
 
 PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
 BASIS = ("constants", "error_band", "outside")  # of a plan, which is told of the best alone
+MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
+MANY_VALUES = 50  # from which on a sweep reports how far it is
 PICTURES = (".png", ".svg")  # what a sweep draws beside its CSV
 
 
@@ -43,17 +46,31 @@ def sweep(args: argparse.Namespace) -> int:
     """an estimate over values of one parameter, as CSV and plots"""
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
+    from wafer_triton.draw.progress import Progress
     from wafer_triton.draw.units import asked
 
     if args.out.suffix in PICTURES:
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
+    if args.no_plot and args.show:
+        raise ConfigError(f"--show {args.show}: it names what a plot shows; leave out --no-plot, or --show")
     over = _name(args.over)
     options = _settings(args.set, over)
     values = _values(args.values)
-    rows = search.sweep(args.kind, over, values, device=args.device, **options)
+    rows: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        with Progress(brief=len(values) < MANY_VALUES) as progress:
+            for row in search.estimates(args.kind, over, values, device=args.device, **options):
+                rows.append(row)
+                progress("values", len(rows), len(values))
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
     title = _title(f"{args.kind} over {over}", options | {"device": args.device})
     texts = [tables.records([row | {over: asked(over, row[over])} for row in rows], title=title)]
-    if absent := [f"{value:g}" for value in values if value not in [row[over] for row in rows]]:
+    told = [row[over] for row in rows]
+    if absent := [f"{value:g}" for value in values if value not in told and not interrupted]:
         texts.append(f"left out, as {args.kind} cannot be on such a mesh or device: {over} = {', '.join(absent)}")
     files = []
     if not args.no_plot:  # first, as it may fail
@@ -61,7 +78,8 @@ def sweep(args: argparse.Namespace) -> int:
     search.write_csv(rows, args.out)
     files.insert(0, args.out)
     texts += [f"written: {path}" for path in files]
-    return tell(args, {"rows": rows, "files": [str(path) for path in files]}, *texts)
+    code = tell(args, {"rows": rows, "files": [str(path) for path in files], "interrupted": interrupted}, *texts)
+    return cut_short(f"after {len(rows)} of {len(values)} values") if interrupted else code
 
 
 def _with_model(options: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +124,7 @@ def _settings(settings: list[str], over: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for text in settings:
         name, sign, value = text.partition("=")
-        if not sign:
+        if not sign or not name:
             raise ConfigError(f"--set {text!r}: write NAME=VALUE")
         if _name(name) == over:
             raise ConfigError(f"--set {text}: {over} takes its values from --values; leave it out of --set")
@@ -117,11 +135,15 @@ def _settings(settings: list[str], over: str) -> dict[str, Any]:
 def _values(text: str) -> list[float]:
     parts = text.split(":") if ":" in text else text.split(",")
     numbers = [_number(part, None) for part in parts]
-    if None in numbers or (":" in text and (len(numbers) != 3 or numbers[2] <= 0)):
+    if any(number is None or not math.isfinite(number) for number in numbers) or (
+        ":" in text and (len(numbers) != 3 or numbers[2] <= 0)
+    ):
         raise ConfigError(f"--values {text!r}: write numbers as A,B,C or FROM:TO:STEP")
     if ":" not in text:
         return numbers
     first, last, step = numbers
+    if (last - first) / step >= MOST_VALUES:
+        raise ConfigError(f"--values {text!r}: that is more than {MOST_VALUES:,} values; take a larger STEP")
     if first > last:
         raise ConfigError(f"--values {text!r}: FROM:TO:STEP counts upwards, and {parts[0]} lies above {parts[1]}")
     return [first + number * step for number in range(int((last - first) / step + 1e-9) + 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
@@ -14,7 +14,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import best_groups
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
+from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError, writing
 from wafer_triton.mesh import Mesh
 from wafer_triton.shapes import DecoderShape, shape_of
 
@@ -52,8 +52,7 @@ def plan(
     target, shape = find_device(device), shape_of(model)
     c = constants(target)
     for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
-        if type(size) is not int or size < 1:
-            raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+        _check_count(name, size)
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
 
     def square(side: int) -> Mesh:
@@ -133,8 +132,13 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     """One estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
 
     Values that raise a WaferError are left out; if all do, the last error is raised. Raises DeviceError for an unknown
-    kind or parameter.
+    kind or parameter, ShapeError for a count that is not a positive whole number.
     """
+    return list(estimates(kind, parameter, values, **fixed))
+
+
+def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> Iterator[dict[str, Any]]:
+    """The rows of `sweep` as they come."""
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
@@ -148,10 +152,16 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     if unknown or missing:
         wrong = f"unknown option {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
         raise DeviceError(f"sweep over {kind}: {wrong}; options: {', '.join(own)}")
-    table: list[dict[str, Any]] = []
+    counts = [name for name, argument in own.items() if argument.annotation == "int"]
+    for name in counts:
+        if name in fixed:
+            _check_count(name, fixed[name])
     reason: WaferError | None = None
+    rows = 0
     for value in values:
         number = int(value) if float(value).is_integer() else value
+        if parameter in counts:
+            _check_count(parameter, number)
         try:
             changed: dict[str, Any] = {parameter: number}
             estimated = (
@@ -163,15 +173,20 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
             reason = error
             continue
         plain = {name: figure for name, figure in asdict(estimated).items() if isinstance(figure, int | float)}
-        table.append({parameter: number} | plain)
-    if not table and reason is not None:
+        rows += 1
+        yield {parameter: number} | plain
+    if not rows and reason is not None:
         raise reason
-    return table
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
 
 
 def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:
     """Write a sweep as CSV."""
-    with path.open("w", encoding="utf-8", newline="") as lines:
+    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.DictWriter(lines, list(table[0]))
         writer.writeheader()
         writer.writerows(table)
@@ -195,6 +210,7 @@ def write_plots(table: Sequence[dict[str, Any]], shown: str, stem: Path, title: 
     axes.grid(alpha=0.3)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in paths:
-        figure.savefig(path, dpi=150)
+        with writing(path):
+            figure.savefig(path, dpi=150)
     pyplot.close(figure)
     return paths

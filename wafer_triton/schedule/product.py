@@ -37,13 +37,13 @@ class Recipe:
 
     The cut "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
     such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and cut.
-    `reference` computes the output plainly from the inputs and then the constants, whole and with their padding.
+    `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
     """
 
     schedule: Schedule
     inputs: tuple[tuple[str, str], ...]
     output: tuple[str, str, Shape]
-    reference: Callable[..., Any]
+    reference: Callable[..., Any] | None = None
     constants: Mapping[str, tuple[NDArray[np.float32], str]] = field(default_factory=dict)
     combined: str = ""
 

@@ -13,7 +13,7 @@ sum. A tile that is cut into the slots of another buffer is followed in so many 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -70,8 +70,11 @@ class Intent:
         given: dict[str, Cut] = {name: cut or EVERY_CORE for name, cut in patterns.items()}
         name, pattern, _ = recipe.output
         kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.combined}
+        intent = cls(given, {name: pattern or kept})
+        if recipe.reference is None:
+            return intent
         reference = whole_reference(recipe.schedule.mesh, patterns, {name: pattern}, recipe.reference)
-        return cls(given, {name: pattern or kept}, reference=reference)
+        return replace(intent, reference=reference)
 
 
 def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
