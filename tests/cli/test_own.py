@@ -155,7 +155,7 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
     [
         ("compare", "own.py:bare", "butterfly: which operation it is, only an Intent says; return (Schedule, Intent)"),
         ("compare", "own.py:half", "incomplete (core (0, 0), "),
-        ("compare", "own.py:norm", "which operation it is does not follow from the cuts {'x': '(y m) (x n)'}"),
+        ("compare", "own.py:norm", "which operation it is does not follow from the cuts {'x': '(y m) (x n)'"),
         ("check", "none.py:f", "none.py: there is no such file"),
         ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
         ("compare", "own.py", "own.py: give FILE.py:FUNCTION"),
