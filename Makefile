@@ -2,6 +2,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
 BENCH ?= local
+SEEDS ?= 2001 2002 2003
 
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
@@ -11,7 +12,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test bench bench-models gpu rehearse pictures clean
+.PHONY: help demo test quick lint typecheck wheel-test mutants bench bench-models gpu rehearse pictures clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -42,6 +43,9 @@ typecheck: .venv/.installed  ## mypy alone
 
 wheel-test: .venv/.installed  ## build a wheel and try it outside the repository
 	$(BIN)/pytest tests/test_packaging.py
+
+mutants: .venv/.installed  ## 5,000 random mutants of all schedules: does the checker find what has wrong values?
+	OMP_NUM_THREADS=1 PYTHONPATH=tests/helpers $(BIN)/python tests/helpers/mutants.py 5000 $(SEEDS)
 
 bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).json
 	@mkdir -p bench/results

@@ -4,18 +4,26 @@ A feature that no decoder here computes is refused by name, never ignored: a mod
 asked for. Both spellings are read: transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`).
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from wafer_triton.errors import CheckpointError, ConfigError
+from wafer_triton.errors import CacheError, CheckpointError, ConfigError
 from wafer_triton.models import rotary
 from wafer_triton.models.rotary import RopeScaling
-from wafer_triton.shapes import DecoderShape, check_size, read_json, required, shape_values, short
+from wafer_triton.shapes import (
+    DecoderShape,
+    check_positive,
+    check_size,
+    name_of,
+    read_json,
+    required,
+    shape_values,
+    short,
+)
 
 # What the decoder computes today. A new family grows this table; whatever is not in it is refused.
 SUPPORTED: Mapping[str, tuple[Any, ...]] = {
@@ -53,8 +61,8 @@ class DecoderConfig(DecoderShape):
             _supported(self.name, key, getattr(self, key))
         check_size(self.name, "max_position_embeddings", self.max_position_embeddings)
         super().__post_init__()
-        _positive(self.name, "rms_norm_eps", self.rms_norm_eps)
-        _positive(self.name, "rope_theta", self.rope_theta)
+        check_positive(self.name, "rms_norm_eps", self.rms_norm_eps)
+        check_positive(self.name, "rope_theta", self.rope_theta)
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "DecoderConfig":
@@ -62,14 +70,20 @@ class DecoderConfig(DecoderShape):
 
         Raises `CheckpointError` without `config.json`, `ConfigError` for what is in it.
         """
-        folder = Path(folder)
-        if not (folder / "config.json").is_file():
+        path = Path(folder) / "config.json"
+        if not path.is_file():
             raise CheckpointError(f"{folder}: no config.json; give a folder in Hugging Face layout")
-        values = read_json(folder / "config.json")
-        if (folder / "generation_config.json").is_file():
-            eos = read_json(folder / "generation_config.json").get("eos_token_id")
+        return cls.from_file(path)
+
+    @classmethod
+    def from_file(cls, path: Path) -> "DecoderConfig":
+        """Reads a `config.json`, and the `generation_config.json` beside it; ConfigError for what is in them."""
+        values, beside = read_json(path), path.with_name("generation_config.json")
+        if beside.is_file():
+            eos = read_json(beside).get("eos_token_id")
+            _token_ids(str(beside), eos)
             values = values if eos is None else {**values, "eos_token_id": eos}
-        return cls.from_dict(values, name=folder.resolve().name)
+        return replace(cls.from_dict(values, name=str(path)), name=name_of(path))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "config") -> "DecoderConfig":
@@ -102,6 +116,14 @@ class DecoderConfig(DecoderShape):
         trained = self.rope_scaling.original_max_position_embeddings
         trained = self.max_position_embeddings if self.rope_scaling.kind == "linear" else trained
         return max(self.max_position_embeddings, int(self.rope_scaling.factor * trained))
+
+    def room(self, count: int) -> None:
+        """Raise CacheError unless a text may have `count` tokens."""
+        if count > self.context:
+            raise CacheError(
+                f"{count} tokens are more than the {self.context} positions that {self.name} knows "
+                f"(max_position_embeddings in its config.json); give a shorter prompt, or fewer new tokens"
+            )
 
     def inv_freq(self, length: int | None = None) -> tuple[torch.Tensor, float]:
         """Rotary inverse frequencies of `length` tokens, and the factor on cos and sin; see `rotary.inv_freq`."""
@@ -162,7 +184,10 @@ def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | No
         inside = None if kind == "dynamic" else rope.get("original_max_position_embeddings")
         context = outside[1] if kind == "dynamic" else outside[0] or inside or outside[1]
         scaling["original_max_position_embeddings"] = context
-    return theta, RopeScaling(kind, **scaling)
+    try:
+        return theta, RopeScaling(kind, **scaling)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 _ROPE_NEEDS = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}
@@ -193,8 +218,3 @@ def _supported(where: str, key: str, value: Any) -> None:
     if value not in SUPPORTED[key]:
         known = ", ".join(repr(choice) for choice in SUPPORTED[key])
         raise ConfigError(f"{where}: {key} = {value!r} is not computed here; supported: {known}")
-
-
-def _positive(where: str, key: str, value: Any) -> None:
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise ConfigError(f"{where}: {key} = {value!r} must be a positive number")

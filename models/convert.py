@@ -6,6 +6,7 @@ changes: its state_dict, its forward, its generate.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,11 +17,12 @@ from wafer_triton.cost.price import Prediction, Tally, tally
 from wafer_triton.count.account import Account
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name, torch_dtype
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import DtypeError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
+from wafer_triton.shapes import short
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -32,10 +34,16 @@ def convert(
     """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
 
     One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). A norm that is
-    not x / rms(x) * weight stays as it is. Raises ShapeError if there is nothing to convert; a layer that does not fit
-    the mesh says so when it first runs.
+    not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that stay off the mesh, but for
+    embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit the mesh says so when it
+    first runs.
     """
+    if not isinstance(model, nn.Module):
+        raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
     grid = as_mesh(mesh, device)
+    executor(backend, exchange)  # raises for what it does not know
+    if accumulate not in ("fp32", "fp16"):
+        raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
     how = {"accumulate": accumulate, "exchange": exchange, "backend": backend}
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
               if (layer := _converted(child, grid, dtype, how)) is not None]  # fmt: skip
@@ -43,7 +51,26 @@ def convert(
         raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert")
     for parent, name, layer in layers:
         setattr(parent, name, layer)
+    if off := {kind: size for kind, size in off_mesh(model).items() if kind != "Embedding"}:
+        share = sum(off.values()) / sum(weight.numel() for weight in model.parameters())
+        named = ", ".join(f"{kind} ({size:,} parameters)" for kind, size in off.items())
+        warnings.warn(
+            f"convert: {100 * share:.2g} % of the parameters of {type(model).__name__} stay off the mesh, and torch "
+            f"computes with them as before: {named}; no account or prediction has them",
+            stacklevel=2,
+        )
     return model
+
+
+def off_mesh(model: nn.Module) -> dict[str, int]:
+    """How many parameters of a converted model are not on the mesh, by the kind of the layer that holds them."""
+    sizes: dict[str, int] = {}
+    for layer in model.modules():
+        own = sum(weight.numel() for weight in layer.parameters(recurse=False))
+        if own and not isinstance(layer, _OnMesh):
+            kind = "Embedding" if isinstance(layer, nn.Embedding) else type(layer).__name__
+            sizes[kind] = sizes.get(kind, 0) + own
+    return sizes
 
 
 def account(model: nn.Module) -> Account:
@@ -98,6 +125,10 @@ class MeshLinear(_OnMesh):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """y [..., out] of x [..., in]."""
+        if x.shape[-1:] != (self.in_features,) or not x.is_floating_point():
+            raise ShapeError(
+                f"MeshLinear: x {list(x.shape)} of {x.dtype} must be [..., {self.in_features}] of a floating dtype"
+            )
         rows = x.reshape(-1, self.in_features)
         if not len(rows):
             return x.new_zeros(*x.shape[:-1], self.out_features)
@@ -133,6 +164,8 @@ class MeshRMSNorm(_OnMesh):
 def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> nn.Module | None:
     kind = type(layer).__name__
     weight: Any = getattr(layer, "weight", None)
+    if isinstance(weight, Tensor) and not weight.numel():
+        return None
     if isinstance(layer, nn.Linear):
         return MeshLinear(weight, layer.bias, False, mesh, dtype, how)
     if kind == "Conv1D" and isinstance(weight, nn.Parameter) and weight.dim() == 2:  # transformers' own, of GPT-2

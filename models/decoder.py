@@ -7,7 +7,7 @@ both moves, `predicted` prices both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
@@ -32,11 +32,12 @@ from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_over
-from wafer_triton.models.place.regions import Region
+from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
-from wafer_triton.models.run.prefill import Prefill, Progress, chunks, silent
+from wafer_triton.models.run.prefill import Prefill, chunks
+from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
 
 PHASES = ("prefill", "replacement", "decode")
@@ -53,7 +54,7 @@ class WaferForCausalLM(PlacedModule):
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
     alone and overflows sooner. `executor` is where and how the model runs, see `ops.executor` (default: torch on the
-    CPU, explicit exchange).
+    CPU, explicit exchange). `placed` is called with the placement, before weights are read.
 
     Raises SramError or MeshError when the model does not fit the mesh or the device, or the head groups the model,
     ShapeError for a size below 1.
@@ -78,6 +79,7 @@ class WaferForCausalLM(PlacedModule):
         head_groups: int | None = None,
         executor: Executor | None = None,
         progress: Progress = silent,
+        placed: Callable[[Placement], None] | None = None,
     ) -> None:
         super().__init__()
         names = set(weights)  # names alone, as a checkpoint reads a tensor that it is asked for
@@ -91,12 +93,14 @@ class WaferForCausalLM(PlacedModule):
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups,
         )  # fmt: skip
+        if placed is not None:
+            placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
         self.executor = TorchExecutor() if executor is None else executor
         self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights)
-        self.layers = Decode(block, self.executor, weights, progress, self.head)
         self.embedding = Embedding(self.head, weights)
+        self.layers = Decode(block, self.executor, weights, progress, self.head, self.embedding)
         self.weights = PlacedWeights(
             block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
             self.placement.head, self.head.tiles, self.embedding.tiles,
@@ -109,10 +113,9 @@ class WaferForCausalLM(PlacedModule):
     def from_pretrained(cls, folder: str | Path, *, dtype: str = "fp32", **options: Any) -> WaferForCausalLM:
         """A model from a folder in Hugging Face layout, or known by name, see `resolve`; `options` as of the class."""
         folder = resolve(folder)
-        config = DecoderConfig.from_folder(folder)
         name = dtype_name(dtype)
-        weights = Checkpoint(folder, config, torch_dtype(name))
-        model = cls(config, weights, dtype=name, **options)
+        weights = Checkpoint.of(folder, torch_dtype(name))
+        model = cls(weights.config, weights, dtype=name, **options)
         model.folder = folder
         return model
 
@@ -192,13 +195,13 @@ class WaferForCausalLM(PlacedModule):
         active = [number for number, token in enumerate(tokens) if token is not None]
         for number in active:
             self.room(self.counts[number] + 1, self.caches[number].prefilled)
-        x = self.embed([0 if token is None else token for token in tokens])
+        ids = self._known([0 if token is None else token for token in tokens])
         angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
         self._count("replacement", self.phases.enter("decode"))
         with self._attempt():
-            logits = self.layers.run(x, rotary, self.counts, self.caches, active)
+            logits = self.layers.run(ids, rotary, self.counts, self.caches, active)
         for number in active:
             self.counts[number] += 1
         layers = self.layers.tally * self.config.num_hidden_layers
@@ -246,11 +249,16 @@ class WaferForCausalLM(PlacedModule):
 
     def embed(self, tokens: Prompt) -> torch.Tensor:
         """Rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
+        return self.embedding.run(self._known(tokens))
+
+    def _known(self, tokens: Prompt) -> torch.Tensor:
         ids = torch.as_tensor(list(tokens), dtype=torch.long)
+        if not len(ids):
+            raise ShapeError("no tokens to look up; give at least one")
         for bad in (int(ids.min()), int(ids.max())):
             if not 0 <= bad < self.config.vocab_size:
                 raise ShapeError(f"token {bad} is outside the vocabulary of {self.config.vocab_size}")
-        return self.embedding.run(ids)
+        return ids
 
     @cached_property
     def hand_off(self) -> Tally:
@@ -265,11 +273,7 @@ class WaferForCausalLM(PlacedModule):
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
-        if count > self.config.context:
-            raise CacheError(
-                f"{count} tokens are more than the {self.config.context} positions that {self.config.name} knows "
-                f"(max_position_embeddings in its config.json); give a shorter prompt, or fewer new tokens"
-            )
+        self.config.room(count)
         if count > self.max_length:
             raise CacheError(
                 f"{count} tokens do not fit the KV cache of max_length = {self.max_length}; give a larger max_length"
@@ -301,7 +305,7 @@ class WaferForCausalLM(PlacedModule):
                 progress,
             )
         self.counts[sequence], self.caches[sequence] = count, cache
-        self._count("prefill", self.embedding.tally(count), self._prefill.tally(parts), tokens=count)
+        self._count("prefill", self.embedding.prompt_tally(count), self._prefill.tally(parts), tokens=count)
         self._count("replacement", self.phases.move_cache(parts, cache))
         return x
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.errors import CacheError, ShapeError
-from wafer_triton.models.run.prefill import Progress, silent
+from wafer_triton.errors import CacheError, DtypeError, ShapeError
+from wafer_triton.report import Progress, silent
 
 if TYPE_CHECKING:
     from wafer_triton.models.decoder import WaferForCausalLM
@@ -37,14 +37,24 @@ class Sampling:
     def __post_init__(self) -> None:
         for name, kind in (("temperature", Real), ("top_k", Integral), ("top_p", Real), ("seed", Integral)):
             value = getattr(self, name)
-            if not isinstance(value, kind) and (value is not None or name == "temperature"):
+            if value is None and name != "temperature":
+                continue
+            if not isinstance(value, kind) or isinstance(value, bool):
                 raise ShapeError(f"{name} = {value!r} must be {'a whole' if kind is Integral else 'a'} number")
         if not 0 <= self.temperature < float("inf"):
             raise ShapeError(f"temperature = {self.temperature} must be 0 (greedy) or a positive number")
+        if self.seed is not None and not -(2**62) <= self.seed < 2**62:
+            raise ShapeError(f"seed = {self.seed} must lie between -2**62 and 2**62")
         if self.top_k is not None and self.top_k < 1:
             raise ShapeError(f"top_k = {self.top_k} must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ShapeError(f"top_p = {self.top_p} must be above 0 and at most 1")
+        for name in ("top_k", "top_p"):
+            if self.temperature == 0 and getattr(self, name) is not None:
+                raise ShapeError(
+                    f"{name} = {getattr(self, name)}: at temperature 0 the likeliest token is taken; give a "
+                    f"temperature above 0, or leave {name} out"
+                )
 
     def generator(self, sequence: int) -> torch.Generator:
         """The random numbers of a sequence."""
@@ -56,10 +66,15 @@ class Sampling:
         return source
 
     def choose(self, logits: torch.Tensor, source: torch.Generator) -> int:
-        """The next token by its logits [vocab]."""
+        """The next token by its logits [vocab]; DtypeError where they are NaN."""
+        if bool(logits.isnan().any()):
+            raise DtypeError(
+                "the logits of the next token are NaN, as a value left the range of its dtype; place the model with "
+                "dtype='bf16' or 'fp32', and accumulate='fp32'"
+            )
         if self.temperature == 0:
             return int(logits.argmax())
-        scores = logits.float().cpu()
+        scores = logits.double().cpu()
         scores, ids = ((scores - scores.max()) / self.temperature).sort(descending=True, stable=True)
         odds = scores[: self.top_k].softmax(-1)
         if self.top_p is not None:
@@ -72,7 +87,7 @@ class Stream(Iterator[T], Generic[T]):
     """Tokens as they come: for one prompt ints, for a batch a list with an entry for each prompt, None once it ended.
 
     A sequence ends before a stop token, which is not given, or after `max_new_tokens`. `tokens` holds all tokens so
-    far, for each prompt, also when an interrupt stopped the stream.
+    far, of one prompt a list and of a batch a list for each prompt, also when an interrupt stopped the stream.
     """
 
     def __init__(
@@ -88,10 +103,15 @@ class Stream(Iterator[T], Generic[T]):
         self.model, self.prompts, self.limit, self.sampling = model, prompts, max_new_tokens, sampling
         self.stop = {*model.config.eos_token_ids, *stop}
         self.progress, self.single = progress, single
-        self.tokens: list[list[int]] = [[] for _ in prompts]
+        self._rows: list[list[int]] = [[] for _ in prompts]
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
         self._turn: int | None = None  # the model's, after this stream's last token
+
+    @property
+    def tokens(self) -> Any:
+        """All tokens so far: of one prompt [tokens], of a batch [prompts][tokens]."""
+        return self._rows[0] if self.single else self._rows
 
     def __next__(self) -> Any:
         if self._open:
@@ -102,16 +122,16 @@ class Stream(Iterator[T], Generic[T]):
                 if token in self.stop:
                     self._open.discard(number)
                 else:
-                    self.tokens[number].append(token)
+                    self._rows[number].append(token)
         newest = self._newest()
-        self._open = {number for number in self._open if len(self.tokens[number]) < self.limit}
+        self._open = {number for number in self._open if len(self._rows[number]) < self.limit}
         if all(token is None for token in newest):
             raise StopIteration
         return newest[0] if self.single and newest[0] is not None else newest
 
     def _newest(self) -> list[int | None]:
         """The last token of each sequence, None of one that ended."""
-        return [tokens[-1] if number in self._open else None for number, tokens in enumerate(self.tokens)]
+        return [tokens[-1] if number in self._open else None for number, tokens in enumerate(self._rows)]
 
     def _prefill(self) -> list[torch.Tensor]:
         self.model.reset()
@@ -124,7 +144,7 @@ class Stream(Iterator[T], Generic[T]):
                 "finish a stream before the next begins"
             )
         if self.model.batch == 1:
-            return self.model.step(self.tokens[0][-1])[None]
+            return self.model.step(self._rows[0][-1])[None]
         newest = self._newest()
         return self.model.advance(newest + [None] * (self.model.batch - len(newest)))
 

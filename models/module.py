@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from wafer_triton.errors import CheckpointError, DtypeError
-from wafer_triton.models.checkpoint.weights import same
+from wafer_triton.models.checkpoint.weights import is_finite, same
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place.cuts import EMBEDDING, PlacedWeights, Weights
 
@@ -37,6 +37,8 @@ class PlacedModule(nn.Module, ABC):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Place other weights and forget all caches; CheckpointError for names or shapes that are not this model's."""
+        if not isinstance(state_dict, Mapping):
+            raise CheckpointError(f"state_dict is of type {type(state_dict).__name__}; give names with tensors")
         shapes = self.weights.shapes
         given = set(state_dict) - ({"lm_head.weight"} if self.config.tie_word_embeddings else set())
         if odd := sorted(set(shapes) ^ given):
@@ -46,6 +48,8 @@ class PlacedModule(nn.Module, ABC):
                 raise CheckpointError(f"state_dict: {name} is of type {type(state_dict[name]).__name__}, not a tensor")
             if tuple(state_dict[name].shape) != shape:
                 raise CheckpointError(f"state_dict: {name} has shape {tuple(state_dict[name].shape)}, not {shape}")
+            if not is_finite(state_dict[name]):
+                raise CheckpointError(f"state_dict: {name} holds NaN or infinity; give the weights of another model")
         head = state_dict.get("lm_head.weight") if self.config.tie_word_embeddings else None
         if head is not None and not same(head, state_dict[EMBEDDING]):
             raise CheckpointError(f"state_dict: lm_head.weight differs from {EMBEDDING}, but this model ties them")

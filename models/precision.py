@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import exp
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.run.prefill import Progress, silent
+from wafer_triton.report import Progress, silent
+
+T = TypeVar("T")
 
 
 def windows(ids: Sequence[int], length: int) -> list[list[int]]:
@@ -27,6 +29,7 @@ def logits_of(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """For each window logits [positions, vocab] in fp32 and the tokens [positions] that followed."""
     cut = windows(ids, length)
+    progress("windows", 0, len(cut))
     for number, window in enumerate(cut):
         logits = model(torch.tensor([window[:-1]]))[0].float().cpu()
         progress("windows", number + 1, len(cut))
@@ -55,12 +58,27 @@ class Perplexity:
 def perplexity(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Perplexity:
-    """The perplexity of a text, window by window."""
+    """The perplexity of a text."""
+    return last(perplexities(model, ids, window, progress))
+
+
+def perplexities(
+    model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
+) -> Iterator[Perplexity]:
+    """The perplexity of a text up to the end of each window, as they come."""
     nats, tokens = 0.0, 0
     for logits, following in logits_of(model, ids, window, progress):
         nats += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
         tokens += len(following)
-    return Perplexity(tokens, nats, window)
+        yield Perplexity(tokens, nats, window)
+
+
+def last(judged: Iterable[T]) -> T:
+    """The last of what a text's windows give; ShapeError of a text without any."""
+    final = list(judged)[-1:]
+    if not final:
+        raise ShapeError("the text has fewer than two tokens, so there is nothing to judge")
+    return final[0]
 
 
 @dataclass(frozen=True)
@@ -90,7 +108,14 @@ class Precision:
 def compare(
     model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Precision:
-    """`model`'s logits against those of `judge`, the same weights in fp32."""
+    """`model`'s logits over a text against those of `judge`, the same weights in fp32."""
+    return last(comparisons(model, judge, ids, window, progress))
+
+
+def comparisons(
+    model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
+) -> Iterator[Precision]:
+    """The comparison up to the end of each window, as they come."""
     squares, scale, largest, tokens, differ = 0.0, 0.0, 0.0, 0, 0
     first: tuple[int, int, int] | None = None
     nats = [0.0, 0.0]
@@ -107,6 +132,7 @@ def compare(
         tokens += len(following)
         for number, logits in enumerate((got, wanted)):
             nats[number] += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
-    place, said, instead = first or (None, None, None)
-    ours, theirs = (Perplexity(tokens, total, window).perplexity for total in nats)
-    return Precision(tokens, largest, (squares / scale) ** 0.5, differ, place, said, instead, ours, theirs)
+        relative = (squares / scale) ** 0.5 if scale else 0.0 if squares == 0 else float("inf")
+        place, said, instead = first or (None, None, None)
+        ours, theirs = (Perplexity(tokens, total, window).perplexity for total in nats)
+        yield Precision(tokens, largest, relative, differ, place, said, instead, ours, theirs)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.shapes import MODELS, unknown_model
+from wafer_triton.shapes import MODELS, located
 
 
 def config_of(given: Any) -> DecoderConfig:
-    """A configuration from itself, a table of a config.json, a folder, or a name in `MODELS`; ConfigError otherwise."""
+    """A configuration from itself, a table of a config.json, its path or folder, or a name in `MODELS`.
+
+    Raises ConfigError otherwise.
+    """
     if isinstance(given, DecoderConfig):
         return given
     if isinstance(given, Mapping):
         return DecoderConfig.from_dict(given)
-    if given in MODELS:
-        return DecoderConfig.from_dict(MODELS[given], name=given)
-    if Path(given).is_dir():
-        return DecoderConfig.from_folder(given)
-    raise unknown_model(str(given))
+    path = located(given)
+    return (
+        DecoderConfig.from_dict(MODELS[str(given)], name=str(given)) if path is None else DecoderConfig.from_file(path)
+    )
 
 
 _DRAWN = 2**22  # numbers drawn at once, in fp32, so that a table of 16-bit numbers is never held in 32 bits

@@ -1,14 +1,13 @@
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
 from wafer_triton import price
-from wafer_triton.device import PRESETS, Device, device
+from wafer_triton.device import MEASURED, MOST, NUMBERS, PRESETS, device
 from wafer_triton.errors import DeviceError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
-NUMBERS = [field.name for field in fields(Device) if field.name != "name"]
 LATENCIES = ("hop_cycles", "stage_cycles")
 
 
@@ -73,6 +72,33 @@ def test_only_latencies_may_be_zero(field):
         return
     with pytest.raises(DeviceError, match=f"{field} = 0 must be positive"):
         replace(device("wse2"), **{field: 0})
+
+
+@pytest.mark.parametrize("field", NUMBERS)
+def test_no_number_is_absurd(field):
+    assert getattr(replace(device("wse2"), **{field: int(MOST[field])}), field) == MOST[field]
+    for value in (2 * int(MOST[field]), float("inf")):
+        with pytest.raises(DeviceError, match=rf"device 'bad': {field} = {value!r} must be at most {MOST[field]:,.0f}"):
+            replace(device("wse2"), name="bad", **{field: value})
+
+
+def test_what_a_device_is_like():
+    assert {name: preset.like for name, preset in PRESETS.items()} == {
+        "wse2": "wse2", "wse3": "wse3", "wormhole": None, "blackhole": None,
+    }  # fmt: skip
+    assert replace(device("wse3"), name="mine", power_watts=1).like == "wse3"
+    assert device("wse2").unbounded().like == "wse2"
+
+
+@pytest.mark.parametrize("like", ["wse4", "wormhole", "", 2, ["wse2"]], ids=repr)
+def test_an_unknown_like_says_what_may_be_given(like):
+    with pytest.raises(DeviceError) as caught:
+        replace(device("wse2"), name="mine", like=like)
+    assert str(caught.value) == (
+        f"device 'mine': like = {like!r} must be one of 'wse2', 'wse3', on which constants are fitted, or None, to "
+        f"derive them from the device's own numbers"
+    )
+    assert MEASURED == ("wse2", "wse3")
 
 
 def test_a_device_cannot_be_changed():

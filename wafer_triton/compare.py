@@ -6,25 +6,26 @@ and the cycles that the same rounds are predicted to take on the wafer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
+
+import numpy as np
 
 from wafer_triton.cost.price import price, tally
 from wafer_triton.count.account import account
 from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import decode, gemm, prefill, reduce
+from wafer_triton.operation import Product, sized, unbounded, understood
+from wafer_triton.report import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
+from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.heads import head_groups
-from wafer_triton.schedule.product import Recipe, recipe
+from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.rounds import Schedule
-
-Shapes = tuple[tuple[int, int], ...]
-
-MOST_VALUES = 64 * 64  # cores up to which values are computed unless given
+from wafer_triton.verify.provenance import Intent
 
 
 @dataclass(frozen=True)
@@ -44,33 +45,47 @@ class Row:
 
 
 def compare_gemm(
-    mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None
-) -> list[Row]:
+    mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16",
+    values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
     """Rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
 
-    `values` says whether errors are computed; None computes them on up to `MOST_VALUES` cores. Raises a WaferError for
-    a wrong mesh, size or dtype; SRAM is no limit here.
+    `values` says whether errors are computed; None computes them where that takes no more than seconds, see
+    `Product.values`. Raises a WaferError for a wrong mesh, size or dtype, and for values that do not fit this machine;
+    SRAM is no limit here. Reports "algorithms" and "values" to `progress`.
     """
-    mesh = as_mesh(mesh, device)
-    return _compare("gemm", mesh, ((m, k), (k, n)), tuple(gemm.ALGORITHMS), dtype, values)
+    return _beside(Product("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
 
 
 def compare_gemv(
-    mesh: Any, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None
-) -> list[Row]:
+    mesh: Any, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None,
+    progress: Progress = silent, announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
     """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces; keywords are those of `compare_gemm`."""
-    mesh = as_mesh(mesh, device)
-    return _compare("gemv", mesh, ((1, k), (k, n)), reduce.ALGORITHMS, dtype, values)
+    return _beside(Product("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
 
 
-def _compare(
-    kind: str, mesh: Mesh, shapes: Shapes, algorithms: tuple[str, ...], dtype: str, values: bool | None
+def _beside(
+    product: Product, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
 ) -> list[Row]:
-    recipes = {name: recipe(kind, _unbounded(mesh), dtype, shapes, (("algorithm", name),)) for name in algorithms}
-    tallies = {name: tally(product.schedule) for name, product in recipes.items()}
+    """Rows for recipes of the user's own, and for all algorithms of a product."""
+    mesh, wanted = product.mesh, product.values(values)
+    names = (*own, *product.algorithms)
+    if product.name == "gemm":
+        announce(COUNT_SECONDS * len(names) * mesh.square().cores)
+    recipes, tallies = {}, {}
+    for number, name in enumerate(names):
+        recipes[name] = own[name] if name in own else product.by(name)
+        tallies[name] = tally(recipes[name].schedule)
+        progress("algorithms", number + 1, len(names))
     best = min(latency(counted.account, mesh) for counted in tallies.values())
-    wanted = mesh.cores <= MOST_VALUES if values is None else values
-    errors = dict(_errors(recipes, shapes, dtype)) if wanted else {}
+    if wanted:
+        rounds = sum(counted.account.rounds for counted in tallies.values())
+        announce(emulation_seconds(rounds, recipes[names[0]].schedule.mesh.cores, len(names) * product.macs))
+    errors = {}
+    for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
+        errors[name] = error
+        progress("values", number + 1, len(names))
     return [
         Row(
             algorithm=name,
@@ -82,37 +97,47 @@ def _compare(
             sram_peak_bytes=counted.account.sram_peak_bytes,
             cycles=counted.cost.cycles,
             error=errors.get(name),
-            verdict=verdict(counted.account, mesh, counted.cost.routes, _busy(recipes[name], shapes), best),
+            verdict=verdict(counted.account, mesh, counted.cost.routes, _busy(recipes[name], product), best),
         )
         for name, counted in tallies.items()
     ]
 
 
-def _unbounded(mesh: Mesh) -> Mesh:
-    """The mesh with SRAM for anything: what does not fit is a finding here, not an error."""
-    return replace(mesh, device=mesh.device.unbounded())
+def compare_own(
+    name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
+    announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
+    """Rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
+
+    The intent's cuts say which operation it is: a product of two matrices, of a vector and a matrix, or a sum over
+    lines, on the mesh and of the sizes and dtype of the schedule. Raises ScheduleError for any other, or for no intent.
+    """
+    own, product = understood(schedule, intent)
+    return _beside(product, {f"{name} (own)": own}, values, progress, announce)
 
 
-def _busy(product: Recipe, shapes: Shapes) -> float:
-    """The share of cores that hold some of the weights, which are cut both ways with padded ends."""
-    tile = product.schedule.buffers[product.inputs[1][0]].tile
-    rows, cols = product.schedule.mesh.shape
-    used = [-(-size // share) for size, share in zip(shapes[1], tile, strict=True)]
-    return used[0] * used[1] / (rows * cols)
+def _busy(built: Recipe, product: Product) -> float:
+    """The share of cores that hold some of the weights, which are cut both ways with padded ends; all of a sum's."""
+    if product.name == "all_reduce":
+        return 1.0
+    tile = built.schedule.buffers[built.inputs[1][0]].tile
+    rows, cols = built.schedule.mesh.shape
+    used = [-(-size // share) for size, share in zip(product.shapes[1], tile, strict=True)]
+    return min(1.0, used[0] * used[1] / (rows * cols))
 
 
-def _errors(products: dict[str, Recipe], shapes: Shapes, dtype: str) -> Iterator[tuple[str, float]]:
-    """Each algorithm's largest error against fp64, relative to the largest value, on one random product."""
+def _errors(recipes: Mapping[str, Recipe], product: Product) -> Iterator[tuple[str, float]]:
+    """The largest error of each algorithm against fp64, relative to the largest value, on one random product."""
     import torch
 
     from wafer_triton.dtype import torch_dtype
     from wafer_triton.ops import executor, run
 
-    generator = torch.Generator().manual_seed(0)
-    operands = tuple(torch.randn(shape, generator=generator).to(torch_dtype(dtype)) for shape in shapes)
-    exact = operands[0].double() @ operands[1].double()
-    for name, product in products.items():
-        got = run(product, operands, executor()).gather().double()
+    generator, dtype = torch.Generator().manual_seed(0), torch_dtype(product.dtype)
+    a, b = (torch.randn(shape, generator=generator).to(dtype) for shape in product.shapes)
+    exact = a.double() @ (b.double().mT if product.transposed else b.double())
+    for name, built in recipes.items():
+        got = run(built, (a, b), executor()).gather().double()
         yield name, float((got - exact).abs().max() / exact.abs().max())
 
 
@@ -143,36 +168,65 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     the mesh holds the head.
     """
     mesh = block.mesh
-    unbounded = replace(block, mesh=_unbounded(mesh))
-    head = replace(decode.head_block(block), mesh=_unbounded(decode.head_block(block).mesh))
-    square = replace(unbounded, mesh=unbounded.mesh.square(), head_groups=1, head_tree=None)
+    roomy = replace(block, mesh=unbounded(mesh))
+    head = replace(decode.head_block(block), mesh=unbounded(decode.head_block(block).mesh))
     phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
-        "decode": [(unbounded, *step) for step in decode.layer(unbounded, mesh.rows * block.entries)],
+        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries)],
         "embedding": [(head, decode.embed, (1,))],
         "head": [(head, decode.head, (1,))],
-        "prefill": [(square, *step) for step in prefill.layer(tokens)] if tokens else [],
     }
+    if tokens:
+        square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
+        phases["prefill"] = [(square, *step) for step in prefill.layer(tokens)]
+    with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
+        return [
+            _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, block))
+            for phase, parts in phases.items()
+            for own, part, args in parts
+            for step in _steps(schedule(part, own, *args))
+        ]
+
+
+STEPS = 32  # of a schedule that are told one by one; one whose labels alternate has as many as rounds
+
+
+def operations(schedule: Schedule) -> list[Operation]:
+    """The steps of a schedule, which its labels name, and the whole: counted, priced and judged, each standing alone.
+
+    A schedule of more than `STEPS` steps is told as a whole.
+    """
+    steps = list(islice(_steps(schedule), STEPS + 1))
+    told = steps if 1 < len(steps) <= STEPS else []
     return [
-        _operation(phase, step, block)
-        for phase, parts in phases.items()
-        for own, part, args in parts
-        for step in _steps(schedule(part, own, *args))
+        *(_judged("step", step, schedule.mesh, _taking_part(step)) for step in told),
+        _judged("whole", schedule, schedule.mesh, _taking_part(schedule)),
     ]
+
+
+def _taking_part(schedule: Schedule) -> float:
+    """The share of cores that compute, send or receive anything."""
+    busy = np.zeros(schedule.mesh.cores, bool)
+    for round_ in schedule.rounds:
+        moving = (side for exchange in round_.exchanges for side in (exchange.senders, exchange.receivers))
+        for cores in (*(op.where for op in round_.locals), *moving):
+            if cores is None:
+                return 1.0
+            busy[cores.flat(schedule.mesh)] = True
+    return float(busy.mean())
+
+
+def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
+    counted, cost = account(step), price(step)
+    return Operation(
+        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
+        cost.cycles, verdict(counted, mesh, cost.routes, share),
+    )  # fmt: skip
 
 
 def _steps(whole: Schedule) -> Iterator[Schedule]:
     """The runs of rounds that carry one label, as schedules of their own."""
     for label, rounds in groupby(whole.rounds, key=lambda round_: round_.label):
         yield replace(whole, name=label, rounds=tuple(rounds))
-
-
-def _operation(phase: str, step: Schedule, block: Block) -> Operation:
-    counted, cost = account(step), price(step)
-    limits = replace(step.mesh, device=block.mesh.device)
-    return Operation(
-        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
-        cost.cycles, verdict(counted, limits, cost.routes, _busy_share(step, block)),
-    )  # fmt: skip
 
 
 HEADS = ("qkv", "bias", "head norm", "rope", "scores", "softmax", "attention", "output projection")

@@ -5,6 +5,9 @@ A device of one's own takes three lines:
     >>> from dataclasses import replace
     >>> from wafer_triton.device import device
     >>> mine = replace(device("wse2"), name="mine", sram_bytes=64 * 1024)
+
+It stays like a WSE-2: the constants of the cost model that were fitted on that are its own, each in proportion to the
+number that it stands for (`SCALES` in `wafer_triton.cost.constants`).
 """
 
 from __future__ import annotations
@@ -15,13 +18,32 @@ from dataclasses import dataclass, replace
 from wafer_triton.errors import DeviceError
 
 UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
+MEASURED = ("wse2", "wse3")  # devices that the cost model's constants are fitted on
+
+# The most that each number of a device can be, far beyond what is built: what lies above is a slip of the pen.
+MOST = {
+    "rows": 10_000,
+    "cols": 10_000,
+    "hop_cycles": 1e6,
+    "stage_cycles": 1e6,
+    "sram_bytes": UNBOUNDED_BYTES,
+    "routes": 1_000_000,
+    "clock_hz": 1e12,
+    "link_bytes_per_cycle": 1e6,
+    "macs_per_cycle_fp16": 1e6,
+    "macs_per_cycle_fp32": 1e6,
+    "power_watts": 1e9,
+}
+NUMBERS = tuple(MOST)  # the fields of a device that are numbers
 
 
 @dataclass(frozen=True)
 class Device:
     """A mesh of small cores; every number is a physical one and says its unit.
 
-    Raises DeviceError at birth when a number makes no sense.
+    `like` names the measured device whose fitted constants a prediction rests on, in proportion to the numbers here;
+    with None constants follow from these numbers alone. Raises DeviceError at birth when a number makes no sense, or
+    `like` names no measured device.
     """
 
     name: str
@@ -36,17 +58,27 @@ class Device:
     macs_per_cycle_fp16: float  # one core
     macs_per_cycle_fp32: float
     power_watts: float  # the whole device
+    like: str | None = None
 
     def __post_init__(self) -> None:
-        for field, value in vars(self).items():
-            if field == "name" or (field == "routes" and value is None):
+        for field, most in MOST.items():
+            value = getattr(self, field)
+            if field == "routes" and value is None:
                 continue
             least = 0 if field in ("hop_cycles", "stage_cycles") else 1e-9
             if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
                 wanted = "0 or more" if least == 0 else "positive"
                 raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be {wanted}")
+            if value > most:
+                raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be at most {most:,.0f}")
             if field in ("rows", "cols", "sram_bytes", "routes") and value != int(value):
                 raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be a whole number")
+        if self.like is not None and self.like not in MEASURED:
+            known = ", ".join(map(repr, MEASURED))
+            raise DeviceError(
+                f"device {self.name!r}: like = {self.like!r} must be one of {known}, on which constants are fitted, or "
+                f"None, to derive them from the device's own numbers"
+            )
 
     @property
     def cores(self) -> int:
@@ -82,6 +114,7 @@ PRESETS: dict[str, Device] = {
         macs_per_cycle_fp16=4,  # [C] four-way SIMD fp16 multiply-add
         macs_per_cycle_fp32=1,  # [C] one fp32 multiply-add
         power_watts=15_000,  # [D] every energy ratio in [W] fits power_wse2 / power_a100 = 37.5, with 400 W for an A100
+        like="wse2",
     ),
     "wse3": Device(
         name="wse3",
@@ -96,6 +129,7 @@ PRESETS: dict[str, Device] = {
         macs_per_cycle_fp16=2.92,  # [M3] measured
         macs_per_cycle_fp32=0.50,  # [M3] measured
         power_watts=15_000,  # [D] taken as WSE-2's
+        like="wse3",
     ),
     "wormhole": Device(
         name="wormhole",

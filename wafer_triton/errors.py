@@ -4,6 +4,9 @@ A message says what is wrong, where (core, round, buffer, key or file) and what 
 Our own impossibilities are `assert`s, not members of this family.
 """
 
+import contextlib
+from collections import abc
+
 
 class WaferError(Exception):
     """Base of all errors that wafer_triton raises for a user's mistake."""
@@ -47,3 +50,13 @@ class CheckpointError(WaferError, ValueError):
 
 class CacheError(WaferError, ValueError):
     """A prompt or a decode step does not fit the KV cache."""
+
+
+@contextlib.contextmanager
+def writing(path: object) -> "abc.Iterator[None]":
+    """Write a file: an OSError that names none, as of a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

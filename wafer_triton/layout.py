@@ -53,8 +53,15 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
 
     Raises ShapeError when the pattern does not name the tensor's dimensions or a size does not divide.
     """
-    from einops import repeat  # patterns are parsed where there is no torch
+    import torch  # patterns are parsed where there is no torch
+    from einops import repeat
 
+    for what, value, kind in (("tensor", tensor, torch.Tensor), ("mesh", mesh, Mesh), ("pattern", pattern, str)):
+        if not isinstance(value, kind):
+            raise ShapeError(f"scatter: {what} is of type {type(value).__name__}; give a {kind.__name__}")
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
+            raise ShapeError(f"scatter: {name} = {size!r} must be the positive size of an axis of {pattern!r}")
     shape = tuple(tensor.shape)
     plan = _plan(pattern, shape, mesh.shape, tuple(sizes.items()))
     whole = tensor.reshape(plan.sizes)
@@ -73,6 +80,14 @@ def letters(pattern: str) -> dict[str, str]:
     for group in _groups(pattern.partition("->")[0]):
         cut |= {letter: axis for axis, letter in pairwise(group) if axis in MESH_AXES}
     return cut
+
+
+def axes(pattern: str) -> list[str]:
+    """The tile's axes in the order of the tensor's dimensions; ShapeError unless every dimension has one."""
+    named = [[axis for axis in group if axis not in MESH_AXES] for group in _groups(pattern)]
+    if "->" in pattern or any(len(group) != 1 for group in named):
+        raise ShapeError(f"pattern {pattern!r}: each dimension must have one axis, as in '(y m) (x k)'")
+    return [group[0] for group in named]
 
 
 def _groups(left: str) -> list[list[str]]:

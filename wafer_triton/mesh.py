@@ -8,11 +8,15 @@ a `fold` block of them. Moves inside a block cost no hop; SRAM is that of the wh
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wafer_triton.device import Device, device
 from wafer_triton.errors import MeshError
+
+MOST_SIDE = 2048  # of an lcm grid, which a schedule names core by core
+MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their work one after another
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,12 @@ class Mesh:
                 raise MeshError(f"mesh {self.rows} x {self.cols}: {name} must be a whole number of at least 1")
         if not isinstance(self.device, Device):
             raise MeshError(f"mesh {self.rows} x {self.cols}: device {self.device!r} is a name; as_mesh takes names")
-        if any(type(one) is not int or one < 1 for one in self.fold):
-            raise MeshError(f"mesh {self.rows} x {self.cols}: fold {self.fold} must be whole numbers of at least 1")
+        for name, pair, least in (("fold", self.fold, 1), ("origin", self.origin, 0)):
+            whole = isinstance(pair, tuple) and len(pair) == 2 and all(type(number) is int for number in pair)
+            if not whole or (name == "fold" and min(pair) < least):
+                raise MeshError(
+                    f"mesh {self.rows} x {self.cols}: {name} {pair} must be whole numbers of at least {least}, a pair"
+                )
         row, col = self.origin
         if row < 0 or col < 0 or row + self.rows > self.device.rows or col + self.cols > self.device.cols:
             raise MeshError(
@@ -54,10 +62,18 @@ class Mesh:
         return self.shape[0] * self.shape[1]
 
     def square(self) -> Mesh:
-        """The mesh folded to the square lcm grid (itself when square already)."""
-        if self.fold != (1, 1):
+        """The mesh folded to the square lcm grid (itself when square already); MeshError for a grid too large."""
+        if self.fold != (1, 1) or self.rows == self.cols:
             return self
         side = math.lcm(self.rows, self.cols)
+        folded = side * side // (self.rows * self.cols)
+        if side > MOST_SIDE or folded > MOST_FOLD:
+            near = min(self.rows, self.cols)
+            raise MeshError(
+                f"mesh {self}: products of matrices fold it to the grid of the least common multiple, {side:,} x "
+                f"{side:,} with {folded:,} logical cores on each core; at most {MOST_SIDE:,} a side and {MOST_FOLD} on "
+                f"a core are taken: give sides with a larger common divisor, or a square mesh such as {near}x{near}"
+            )
         return replace(self, fold=(side // self.rows, side // self.cols))
 
     def length(self, axis: str) -> int:
@@ -74,11 +90,8 @@ def as_mesh(spec: Any, on: str | Device | None = None) -> Mesh:
         return spec if on is None else replace(spec, device=device(on))
     sides: Any = spec
     if isinstance(spec, str):
-        try:
-            sides = tuple(int(side) for side in spec.lower().split("x"))
-        except ValueError:
-            sides = ()
-        sides = sides * 2 if len(sides) == 1 else sides
+        written = re.fullmatch(r"\s*(-?[0-9]{1,9})\s*(?:x\s*(-?[0-9]{1,9})\s*)?", spec.lower())
+        sides = (int(written[1]), int(written[2] or written[1])) if written else ()
     elif isinstance(spec, int):
         sides = (spec, spec)
     if not isinstance(sides, tuple | list) or len(sides) != 2:

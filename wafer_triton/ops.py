@@ -12,6 +12,7 @@ DtypeError, SramError or BackendError before anything runs.
 from __future__ import annotations
 
 import ast
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
 
@@ -25,7 +26,7 @@ from wafer_triton.device import Device, device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import BackendError, DtypeError, MeshError, ShapeError
+from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
@@ -87,8 +88,13 @@ _KEYWORDS = tuple(How.__annotations__)
 def executor(backend: str | None = None, exchange: str = "explicit", device: str = "cpu", **options: Any) -> Executor:
     """The executor for tensors on a torch device; `backend` None takes torch on a CPU, else triton.
 
-    Raises BackendError if the backend is unknown or cannot run here.
+    Raises BackendError if the backend or the device is unknown or cannot run here.
     """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
+        reason = str(error).partition("\n")[0]
+        raise BackendError(f"device {device!r}: torch has no such device here ({reason}); use 'cpu'") from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
         if options.pop("launch", "auto") != "auto":
@@ -107,6 +113,10 @@ def executor(backend: str | None = None, exchange: str = "explicit", device: str
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
+    if not isinstance(made, Recipe):
+        raise ScheduleError(
+            f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
+        )
     return _run(made, operands, on)[0]
 
 
@@ -200,7 +210,8 @@ def _cut_alike(operation: Recipe, operands: tuple[Operand, ...]) -> None:
         if isinstance(operand, MeshTensor) and operand.pattern != pattern:
             raise ShapeError(f"{operation.schedule.name}: {buffer} must be cut as {pattern!r}, not {operand.pattern!r}")
         if isinstance(operand, MeshTensor) and operand.mesh != operation.schedule.mesh:
-            hint = "; scatter it on mesh.square()" if operand.mesh.square() == operation.schedule.mesh else ""
+            unfolded = replace(operation.schedule.mesh, fold=(1, 1))
+            hint = "; scatter it on mesh.square()" if operand.mesh == unfolded else ""
             meshes = f"{operand.mesh}, not {operation.schedule.mesh}{hint}"
             raise MeshError(f"{operation.schedule.name}: {buffer} lies on mesh {meshes}")
 
@@ -246,6 +257,7 @@ def mesh_gemv(
     "pipeline", "ring", "two-phase" or "star". Source: WaferLLM (OSDI'25), section 6.
     """
     _axis("mesh_gemv", axis)
+    _tensors("mesh_gemv", x, w)
     if isinstance(x, Tensor) and x.dim() == 1:
         result = mesh_gemv(x[None], w, axis=axis, algorithm=algorithm, groups=groups, accumulate=accumulate, **how)
         return (result[0][0], result[1]) if how.get("record") else result[0]
@@ -272,6 +284,7 @@ def all_reduce(
     _axis("all_reduce", axis)
     if op not in ("add", "maximum"):
         raise ShapeError(f"all_reduce: op {op!r} is neither 'add' nor 'maximum'")
+    _tensors("all_reduce", x)
     shape = as_mesh(how.get("mesh")).shape
     if tuple(x.shape[:2]) != shape:
         raise ShapeError(f"all_reduce: x {list(x.shape)} must begin with the mesh's {list(shape)}")
@@ -280,19 +293,50 @@ def all_reduce(
 
 def rms_norm(x: Operand, weight: Operand, *, eps: float = 1e-6, **how: Unpack[How]) -> Any:
     """x [m, n] / sqrt(mean over n of x^2 + eps) * weight [n] -> [m, n]; rows are cut along x."""
+    _tensors("rms_norm", x, weight)
+    number = _number("rms_norm", "eps", eps)
+    if number < 0:
+        raise ShapeError(f"rms_norm: eps = {number} must be 0 or a positive number")
     if len(x.shape) != 2 or tuple(weight.shape) != (x.shape[1],):
         raise ShapeError(f"rms_norm: x {list(x.shape)} must be [m, n] and weight {list(weight.shape)} [n]")
-    return _call("rms_norm", (x, weight), how, eps=float(eps))
+    return _call("rms_norm", (x, weight), how, eps=number)
 
 
 def softmax(x: Operand, *, scale: float = 1.0, **how: Unpack[How]) -> Any:
     """Softmax of scale * x [m, n] over n -> [m, n]; rows are cut along x."""
+    _tensors("softmax", x)
+    number = _number("softmax", "scale", scale)
     if len(x.shape) != 2 or x.shape[1] == 0:
         raise ShapeError(f"softmax: x {list(x.shape)} must be [m, n]")
-    return _call("softmax", (x,), how, scale=float(scale))
+    return _call("softmax", (x,), how, scale=number)
+
+
+def _tensors(name: str, *operands: Any) -> None:
+    """Raise DtypeError unless all operands are dense tensors, or are cut into them."""
+    for number, operand in enumerate(operands, 1):
+        tensor = operand.tiles if isinstance(operand, MeshTensor) else operand
+        if not isinstance(tensor, Tensor):
+            kind = f"{type(operand).__module__}.{type(operand).__name__}".removeprefix("builtins.")
+            raise DtypeError(
+                f"{name}: operand {number} is of type {kind}; give a torch tensor (torch.as_tensor makes one)"
+            )
+        if tensor.layout is not torch.strided:
+            raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")
+
+
+def _number(name: str, key: str, value: Any) -> float:
+    """A value as a finite number; ShapeError if it is none."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ShapeError(f"{name}: {key} = {value!r} must be a finite number")
+    return number
 
 
 def _matrices(name: str, a: Operand, b: Operand) -> None:
+    _tensors(name, a, b)
     for label, operand in (("first", a), ("second", b)):
         if len(operand.shape) != 2 or 0 in operand.shape:
             raise ShapeError(

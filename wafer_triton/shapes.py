@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
+import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ class DecoderShape:
     def __post_init__(self) -> None:
         for key in SIZES:
             least = 0 if key == "vocab_size" and type(self) is DecoderShape else 1
-            check_size(self.name, key, getattr(self, key), least)
+            check_size(self.name, key, getattr(self, key), least, MOST_LAYERS if key == "num_hidden_layers" else MOST)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ConfigError(
                 f"{self.name}: num_attention_heads = {self.num_attention_heads} is not a multiple of "
@@ -104,25 +106,44 @@ SIZES = (
 )
 
 
-def check_size(where: str, key: str, value: Any, least: int = 1) -> None:
-    """Raise ConfigError unless the value of a key is a whole number of at least `least`."""
+MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
+MOST_LAYERS = 10_000  # every layer is placed, a hundred times the deepest that is known
+DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the key `dtype`, once `torch_dtype`
+
+
+def check_size(where: str, key: str, value: Any, least: int = 1, most: int = MOST) -> None:
+    """Raise ConfigError unless the value of a key is a whole number from `least` to `most`."""
     if type(value) is not int or value < least:
-        raise ConfigError(f"{where}: {key} = {value!r} must be a positive integer")
+        raise ConfigError(f"{where}: {key} = {short(value)} must be a positive integer")
+    if value > most:
+        raise ConfigError(f"{where}: {key} = {short(value)} is more than the {most:,} that are taken here")
+
+
+def check_positive(where: str, key: str, value: Any) -> None:
+    """Raise ConfigError unless the value of a key is a finite number above 0."""
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ConfigError(f"{where}: {key} = {short(value)} must be a positive number")
 
 
 def required(where: str, values: Mapping[str, Any], key: str) -> Any:
     """The value of a key; ConfigError if it is missing or null."""
     if values.get(key) is None:
-        raise ConfigError(f"{where}: {key} is missing")
+        raise ConfigError(f"{where}: {key} is missing{' (null)' if key in values else ''}")
     return values[key]
 
 
 def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `DecoderShape` from the keys of a `config.json`.
 
-    An absent optional key means what transformers takes it to mean. Raises ConfigError for a missing key.
+    An absent optional key means what transformers takes it to mean. Raises ConfigError for a missing key, and for a
+    value that no decoder can have.
     """
     model_type = values.get("model_type", "llama")
+    check_positive(name, "rms_norm_eps", values.get("rms_norm_eps", 1e-6))
+    for key in ("dtype", "torch_dtype"):
+        if values.get(key) not in DTYPES:
+            known = ", ".join(filter(None, DTYPES))
+            raise ConfigError(f"{name}: {key} = {short(values[key])} is no dtype of weights; take one of {known}")
     heads = required(name, values, "num_attention_heads")
     # The others' defaults are 8 or 32 whatever the number of heads; nobody means that, so it must be said.
     kv_heads = (
@@ -250,30 +271,61 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
     """
     if isinstance(model, DecoderShape):
         return model
-    if model in MODELS:
+    path = located(model)
+    if path is None:
         values = MODELS[str(model)]
         return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
-    path = Path(model)
-    path = path / "config.json" if path.is_dir() else path
-    if not path.is_file():
-        raise unknown_model(str(model))
-    values, name = read_json(path), path.resolve().parent.name
+    values = read_json(path)
     for key, harmless in _FOREIGN.items():
         if values.get(key) not in harmless:
-            raise ConfigError(f"{path}: {key} = {values[key]!r}: only dense decoders are estimated")
+            raise ConfigError(f"{path}: {key} = {short(values[key])}: only dense decoders are estimated")
     known = {*SIZES, *_FOREIGN, *_HARMLESS}
     unknown = [key for key in values if key not in known and not key.startswith("_")]
     if unknown:
-        raise ConfigError(f"{path}: unknown key {', '.join(map(repr, unknown))}; read are {', '.join(SIZES)}")
-    shape = shape_values(name, values)
-    return DecoderShape(**shape, vocab_size=0 if values.get("vocab_size") is None else values["vocab_size"])
+        raise ConfigError(f"{path}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}")
+    vocabulary = 0 if values.get("vocab_size") is None else values["vocab_size"]
+    shape = DecoderShape(**shape_values(str(path), values), vocab_size=vocabulary)
+    return replace(shape, name=name_of(path))
+
+
+def located(model: Any) -> Path | None:
+    """The `config.json` that `model` stands for: its path, or the folder that holds it; None of a name in `MODELS`.
+
+    Raises ConfigError for anything else.
+    """
+    if not isinstance(model, str | Path) or not str(model):
+        raise ConfigError(f"model {model!r}: give a name such as {next(iter(MODELS))}, a folder or its config.json")
+    if str(model) in MODELS:
+        return None
+    path = Path(model).expanduser()
+    if path.is_dir():
+        path = path / "config.json"
+        if not path.is_file():
+            raise ConfigError(f"{path.parent}: no config.json; give a folder in Hugging Face layout")
+    elif not path.exists():
+        raise unknown_model(str(model))
+    return path
+
+
+def name_of(path: Path) -> str:
+    """What a model is called whose `config.json` lies at a path: its folder, or the path where that has no name."""
+    return path.resolve().parent.name or str(path)
+
+
+def is_path(name: str) -> bool:
+    """Whether a text that is no file can only have been meant as a path."""
+    return name.startswith(("~", ".", os.sep)) or os.sep in name or name.endswith((".json", ".safetensors", ".gguf"))
 
 
 def unknown_model(name: str) -> ConfigError:
     """What to say of a name that no table, folder or file has."""
+    if is_path(name):
+        return ConfigError(f"{short(name).strip(chr(39))}: there is no such file or folder")
     near = difflib.get_close_matches(name.lower(), MODELS, n=3, cutoff=0.4)
     hint = f"; nearest: {', '.join(near)}" if near else ""
-    return ConfigError(f"unknown model {name!r}{hint} (known: {', '.join(MODELS)}; or a folder with a config.json)")
+    return ConfigError(
+        f"unknown model {short(name)}{hint} (known: {', '.join(MODELS)}; or a folder with a config.json)"
+    )
 
 
 def of_sizes(hidden_size: int, intermediate_size: int, heads: int, kv_heads: int, layers: int) -> DecoderShape:

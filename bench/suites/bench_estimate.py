@@ -13,13 +13,14 @@ from time import perf_counter
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cost import layers, phases, search
+from wafer_triton.cost import layers, phases, residence, search
 from wafer_triton.count import routes, traffic
 from wafer_triton.schedule import block, decode, gemm, product, reduce
 
-MODULES = (layers, block, decode, gemm, product, reduce)
+MODULES = (layers, residence, block, decode, gemm, product, reduce)
 KEPT = (phases._KNOWN, routes._LINES, traffic._UNITS)
 SIZES = count(2048, 97)  # so far apart that tiles differ on most meshes
+PROMPTS = count(480, 97)  # as short as a plan takes them at once
 
 
 def forget() -> None:
@@ -32,15 +33,16 @@ def forget() -> None:
 
 
 def decode_layer() -> estimate.Layered:
-    return estimate.decode(model="llama3-8b", mesh=720, context=next(SIZES))
+    return estimate.decode(model="llama3-8b", mesh=720, context=next(SIZES), as_if=True)
 
 
 def request() -> estimate.Request:
-    return estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=next(SIZES), output=128)
+    sizes = {"input": next(SIZES), "output": 128}
+    return estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, **sizes, as_if=True)
 
 
 def plan() -> list[search.Plan]:
-    return search.plan(model="llama3-8b", input=next(SIZES), output=128)
+    return search.plan(model="llama3-8b", input=next(PROMPTS), output=128)
 
 
 CASES = [pytest.param(decode_layer, 0.050, id="decode layer"), pytest.param(request, 0.100, id="request"),

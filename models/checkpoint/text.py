@@ -21,8 +21,8 @@ def tokenizer_of(folder: Path | None) -> Any:
         raise CheckpointError(f"{folder}: no tokenizer there (tokenizer.json); give the folder of a whole checkpoint")
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
+    except Exception as error:  # whatever transformers raises for what it cannot read
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise CheckpointError(f"{folder}: no tokenizer that can be read (tokenizer.json): {reason}") from None
 
 
@@ -34,14 +34,18 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]
     return ids
 
 
-def file_ids(folder: Path, path: Path, limit: int | None = None) -> list[int]:
-    """The first `limit` tokens (None: all) of a text file; ShapeError unless there are two at least."""
+def file_text(path: Path) -> str:
+    """The text of a UTF-8 file; ShapeError if there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ShapeError(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ShapeError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+
+
+def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> list[int]:
+    """The first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
     if len(ids) < 2:
         raise ShapeError(f"{path}: {len(ids)} tokens; at least two are needed, as each is judged by those before it")

@@ -5,7 +5,6 @@ its own. Pickle files (`.bin`, `.pth`) are never opened, as unpickling runs what
 """
 
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,29 +26,23 @@ def load_weights(
 ) -> dict[str, torch.Tensor]:
     """Every parameter of `param_shapes(config)` by its Hugging Face name, as `dtype` on the CPU, all at once.
 
-    Raises `CheckpointError`; warns (`RuntimeWarning`) of parameters that hold NaN or infinity.
+    Raises `CheckpointError`.
     """
-    weights = dict(Checkpoint(folder, config, dtype, quiet=True))
-    bad = {name for name, weight in weights.items() if not _is_finite(weight)}
-    if bad:
-        warnings.warn(f"{folder}: NaN or infinity as {dtype} in {_some(bad)}", RuntimeWarning, stacklevel=2)
-    return weights
+    return dict(Checkpoint(folder, config, dtype))
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):
     """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, when it is asked for.
 
     Names, shapes and dtypes of all files are checked at birth. A file is mapped for as long as a tensor of it is held,
-    so a parameter that was read and placed takes no memory here. Raises `CheckpointError`; warns (`RuntimeWarning`),
-    unless `quiet`, of a parameter that holds NaN or infinity.
+    so a parameter that was read and placed takes no memory here. Raises `CheckpointError`, also when a parameter is
+    read that holds NaN or infinity.
     """
 
-    def __init__(
-        self, folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32, quiet: bool = False
-    ) -> None:
+    def __init__(self, folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32) -> None:
         if dtype not in _DTYPES:
             raise DtypeError(f"weights cannot be loaded as {dtype}; choose one of {', '.join(map(str, _DTYPES))}")
-        self.folder, self.dtype, self.quiet = Path(folder), dtype, quiet
+        self.folder, self.config, self.dtype = Path(folder), config, dtype
         self.shapes = param_shapes(config)
         files = _open_all(self.folder)
         where = _locate(self.folder, files)
@@ -65,12 +58,19 @@ class Checkpoint(Mapping[str, torch.Tensor]):
                     f"tie_word_embeddings to false there, or take {_HEAD} out"
                 )
 
+    @classmethod
+    def of(cls, folder: str | Path, dtype: torch.dtype = torch.float32) -> "Checkpoint":
+        """The parameters of a folder as its `config.json` has them, which raises as `DecoderConfig.from_folder`."""
+        return cls(folder, DecoderConfig.from_folder(folder), dtype)
+
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.shapes:
             raise KeyError(name)
-        weight: torch.Tensor = _open(self.where[name]).get_tensor(name).to(self.dtype)
-        if not self.quiet and not _is_finite(weight):
-            warnings.warn(f"{self.folder}: NaN or infinity as {self.dtype} in {name}", RuntimeWarning, stacklevel=2)
+        stored: torch.Tensor = _open(self.where[name]).get_tensor(name)
+        weight = stored.to(self.dtype)
+        if not is_finite(weight):
+            remedy = "take dtype='bf16' or 'fp32'" if is_finite(stored) else "take another checkpoint"
+            raise CheckpointError(f"{self.where[name]}: {name} holds NaN or infinity as {self.dtype}; {remedy}")
         return weight
 
     def __iter__(self) -> Iterator[str]:
@@ -99,7 +99,8 @@ def _open(path: Path) -> Any:
         raise CheckpointError(f"{path}: missing, though {_INDEX} lists it; fetch the checkpoint again") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
-            f"{path} ({path.stat().st_size:,} bytes): truncated, damaged or not safetensors ({error}); fetch it again"
+            f"{path} ({path.stat().st_size:,} bytes): truncated, damaged or not safetensors ({error}); put a whole "
+            f"copy there, or remove {path.parent} if it was fetched by name: it is then made again"
         ) from None
 
 
@@ -168,7 +169,8 @@ def same(weight: torch.Tensor, other: torch.Tensor) -> bool:
     return weight.shape == other.shape and bool(((weight == other) | ((weight != weight) & (other != other))).all())
 
 
-def _is_finite(weight: torch.Tensor) -> bool:
+def is_finite(weight: torch.Tensor) -> bool:
+    """Whether a weight holds neither NaN nor infinity."""
     # The extremes carry any NaN or infinity, and unlike isfinite they need no second tensor.
     return all(map(torch.isfinite, torch.aminmax(weight)))
 

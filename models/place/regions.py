@@ -104,7 +104,7 @@ class Placement:
     @classmethod
     def _laid_out(cls, decode: Block, prefill: Block, max_prompt: int) -> tuple[int, Placement]:
         """The tokens that a row takes at once, and the placement of the blocks as they are given."""
-        head, shared = decode_blocks.head_block(decode), prefill.mesh == decode.mesh.square()
+        head, shared = decode_blocks.head_block(decode), _shared(decode, prefill)
         tokens = _first(lambda sizes: all(_fits(decode, prefill, kind, *sizes) for kind in KINDS), prefill, max_prompt)
         if tokens is None:
             for kind in KINDS:  # the one that fails says so
@@ -152,10 +152,15 @@ class Placement:
         return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"
 
 
+def _shared(decode: Block, prefill: Block) -> bool:
+    """Whether both phases run on the same cores; prefill's mesh is folded, which decode's may be too lopsided for."""
+    return replace(prefill.mesh, fold=(1, 1)) == decode.mesh
+
+
 def _needs(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> tuple[sram.Need, sram.Need]:
     """A block's needs in both phases; SramError if a schedule does not fit, or the block beside its prefill."""
     needs = decode_need(decode, kind), prefill_need(prefill, kind, tokens, past)
-    if prefill.mesh == decode.mesh.square():
+    if _shared(decode, prefill):
         peak, limit = sum(sram.total([needs[0].beside(needs[1])]).values()), decode.mesh.device.sram_bytes
         if peak > limit:
             raise SramError(
@@ -175,8 +180,7 @@ def _fits(decode: Block, prefill: Block, kind: str, tokens: int, past: int) -> b
 
 def _smallest(decode: Block, prefill: Block, kind: str, mesh: Mesh) -> tuple[sram.Need, sram.Need]:
     """A block's needs on another mesh, for a prompt that goes token by token; a prefill mesh of its own stays."""
-    shared = prefill.mesh == decode.mesh.square()
-    other = replace(prefill, mesh=mesh.square()) if shared else prefill
+    other = replace(prefill, mesh=mesh.square()) if _shared(decode, prefill) else prefill
     entries = -(-decode.entries * decode.mesh.rows // mesh.rows)  # of the same cache
     return _needs(replace(decode, mesh=mesh, entries=entries), other, kind, 1, 0)
 

@@ -13,8 +13,8 @@ from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.steps import Step, Tables
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, layer_tiles, picked
-from wafer_triton.models.run.head import Head
-from wafer_triton.models.run.prefill import Progress, silent
+from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
@@ -47,12 +47,13 @@ class Layer:
 
 
 class Decode:
-    """All layers of a model placed for decode, with their KV caches, and the head after them if there is one."""
+    """All layers of a model placed for decode, with their KV caches, between its embedding and head, if it has them."""
 
     def __init__(
-        self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent, head: Head | None = None
-    ) -> None:
-        self.block, self.executor, self.head = block, executor, head
+        self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent, head: Head | None = None,
+        embedding: Embedding | None = None,
+    ) -> None:  # fmt: skip
+        self.block, self.executor, self.head, self.embedding = block, executor, head, embedding
         sequences, total = range(block.batch), block.shape.num_hidden_layers
         self.fixed = [schedule(make, block) for make in (blocks.project, blocks.output, blocks.ffn)]
         self.attend = [schedule(blocks.attend, block, sequence) for sequence in sequences]
@@ -101,14 +102,18 @@ class Decode:
         caches: Sequence[KvCache],
         active: Sequence[int],
     ) -> torch.Tensor:
-        """x [batch, width] of one token each through all layers, and the head: logits [batch, vocab], or x without one.
+        """One token of each sequence through embedding, layers and head: logits [batch, vocab], or x without a head.
 
-        `caches` hold `counts` tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
+        `x` holds the tokens' ids [batch], or their values [batch, width] without an embedding. `caches` hold `counts`
+        tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
         """
         mesh, first = self.block.mesh, self.layers[0]
-        first.project.write("x", scatter(x, mesh, "m (y d)").tiles)
         for name, angles in zip(("cos", "sin"), rotary, strict=True):
             first.project.write(name, scatter(picked(angles, self.block.layout.pair_of, 1), mesh, "m (x p)").tiles)
+        if self.embedding is None:
+            self._enter(x)
+        else:
+            self.embedding.give(x)
         appends = {
             sequence: schedule(blocks.append, self.block, sequence, counts[sequence], caches[sequence].prefilled)
             for sequence in active
@@ -127,7 +132,9 @@ class Decode:
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
     def step(self, active: tuple[int, ...]) -> None:
-        """Everything from the first projection to the result, on inputs and index tables as they are."""
+        """Everything from the embedding to the result, on inputs and index tables as they are."""
+        if self.embedding is not None:
+            self._enter(self.embedding.look_up(self.block.batch))
         for layer in self.layers:
             layer.project.run()
             for sequence in active:
@@ -139,6 +146,10 @@ class Decode:
         shape = (self.block.batch, self.block.shape.hidden_size)
         x = MeshTensor(self.block.mesh, tiles, "m (y d)", shape, {}).gather()
         self.results[active] = x if self.head is None else self.head.run(x)
+
+    def _enter(self, x: torch.Tensor) -> None:
+        """Put x [batch, width] where the first layer reads it."""
+        self.layers[0].project.write("x", scatter(x, self.block.mesh, "m (y d)").tiles)
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""

@@ -33,9 +33,8 @@ class End:
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
 
     def tally(self, tokens: int) -> Tally:
-        """Counts and predicted cost of so many tokens, in batches if need be."""
-        sizes = blocks.batches(self.part, self.block, tokens)
-        return sum((tally(schedule(self.part, self.block, size)) * times for size, times in sizes.items()), Tally())
+        """Counts and predicted cost of so many tokens at once."""
+        return tally(schedule(self.part, self.block, tokens))
 
     def program(self, tokens: int) -> Program:
         """The program for so many tokens at once."""
@@ -89,16 +88,29 @@ class Embedding(End):
 
     def run(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [tokens, width] of the table."""
-        return torch.cat([self._rows(some) for some in ids.split(self.most_tokens)])
+        rows = []
+        for some in ids.split(self.most_tokens):
+            self.give(some)
+            rows.append(self.look_up(len(some)))
+        return torch.cat(rows)
 
-    def _rows(self, ids: torch.Tensor) -> torch.Tensor:
-        mesh, c = self.block.mesh, self.block.shape
-        program, share = self.program(len(ids)), self.block.share(c.vocab_size, "x")
+    def prompt_tally(self, tokens: int) -> Tally:
+        """Counts and predicted cost of a prompt of so many tokens, in batches if need be."""
+        sizes = blocks.batches(self.part, self.block, tokens)
+        return sum((self.tally(size) * times for size, times in sizes.items()), Tally())
+
+    def give(self, ids: torch.Tensor) -> None:
+        """Give every core the ids [tokens] of no more tokens than go at once."""
+        mesh, share = self.block.mesh, self.block.share(self.block.shape.vocab_size, "x")
         own = ids - torch.arange(mesh.cols)[:, None] * share  # [cols, tokens], counted from a column's first
         own = torch.where((own >= 0) & (own < share), own, -1).float()
-        program.write("ids", own.expand(mesh.rows, -1, -1))
+        self.program(len(ids)).write("ids", own.expand(mesh.rows, -1, -1))
+
+    def look_up(self, tokens: int) -> torch.Tensor:
+        """Rows [tokens, width] of the table, of so many tokens that were given."""
+        program, shape = self.program(tokens), (tokens, self.block.shape.hidden_size)
         program.run()
-        return MeshTensor(mesh, program.read("x"), "m (y d)", (len(ids), c.hidden_size), {}).gather()
+        return MeshTensor(self.block.mesh, program.read("x"), "m (y d)", shape, {}).gather()
 
 
 def _stored(part: Part, block: Block, executor: Executor, tiles: Tiles) -> Tiles:

@@ -16,16 +16,11 @@ from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import KINDS, Tiles, picked, unpicked
+from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
-
-Progress = Callable[[str, int, int], None]
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """No progress report."""
 
 
 @dataclass(frozen=True)

@@ -73,3 +73,10 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     for name in ("wse2", "wse3"):
         made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, FOLDER))
         assert made["round_cycles"]["value"] == pytest.approx(held["round_cycles"]["value"], rel=1e-6)
+    written, committed = (json.loads((folder / "bands.json").read_text()) for folder in (tmp_path, FOLDER))
+    assert written.keys() == committed.keys() == FAMILIES.keys()
+    for family, entry in written.items():
+        assert entry["error_band"] == pytest.approx(committed[family]["error_band"], rel=1e-4)
+        assert (entry["sizes"], entry["rows"]) == (committed[family]["sizes"], committed[family]["rows"])
+        for key, errors in entry["left_out"].items():
+            assert errors == pytest.approx(committed[family]["left_out"][key], abs=2e-6)

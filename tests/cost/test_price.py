@@ -12,7 +12,7 @@ from wafer_triton import estimate
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import phases
-from wafer_triton.cost.price import Cost, price
+from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.emulate.torch import TorchExecutor
@@ -251,7 +251,7 @@ def test_a_gemv_keeps_within_its_bounds(on: str, rows: int, cols: int, k: int, n
 
 def check_bounds(found: estimate.Kernel) -> None:
     assert 0 <= found.mac_utilisation <= 1
-    assert 0 <= found.sram_utilisation <= 1
+    assert 0 <= found.sram_bandwidth_utilisation <= 1
     assert found.link_cycles <= found.cycles
     assert 0 <= found.compute_cycles <= found.cycles
     assert found.communication_cycles == pytest.approx(found.cycles - found.compute_cycles)
@@ -306,3 +306,13 @@ def test_a_longer_way_never_costs_less(cores: int, words: int, further: int) -> 
         return price(b.build(), HPDC).cycles
 
     assert way(cores - 1 + further) > way(cores - 1)
+
+
+def test_what_is_relayed_says_so() -> None:
+    for most, over in ((24, False), (4, True)):
+        mesh = Mesh(12, 12, replace(device("wse2"), routes=most))
+        cost = price(gemm(mesh, 48, 48, 48))
+        assert (cost.relayed, (cost + Cost()).relayed, (Cost() + cost * 2).relayed) == (over, over, over)
+        prediction = Prediction.of(cost, mesh.device)
+        assert prediction.relayed is over
+        assert str(prediction).endswith("relayed core by core, as routers hold too few routes") is over

@@ -107,3 +107,18 @@ def test_drawing_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(BackendError, match=r"drawing needs matplotlib .*pip install 'wafer-triton\[bench\]'"):
         draw.schedule(SCHEDULES["square"], tmp_path / "trace.png")
+
+
+def test_a_block_of_many_buffers_has_a_legend_of_ten():
+    from wafer_triton.draw.trace import stacked
+    from wafer_triton.schedule import decode
+    from wafer_triton.schedule.block import Block
+    from wafer_triton.schedule.block import schedule as built
+    from wafer_triton.shapes import shape_of
+
+    block = Block(shape_of("smollm2-135m"), Mesh(16, 16), "fp16", entries=32)
+    part, args = decode.layer(block, 512)[0]
+    traced = trace(built(part, block, *args))
+    names, held = stacked(traced)
+    assert len(names) == len(held) == 10 and names[-1].endswith(" smaller buffers")
+    assert held[:, :-1].sum(0).tolist() == traced.sram.sum(1).tolist()

@@ -119,5 +119,5 @@ def test_what_the_user_gave_is_said_in_full():
 
 
 def test_the_share_of_sram_is_one_of_bandwidth():
-    assert label("sram_utilisation") == "share of SRAM bandwidth"
-    assert shown("sram_utilisation", 0.034) == "3.4 %"
+    assert label("sram_bandwidth_utilisation") == "share of SRAM bandwidth"
+    assert shown("sram_bandwidth_utilisation", 0.034) == "3.4 %"

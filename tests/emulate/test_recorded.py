@@ -79,7 +79,7 @@ def test_as_many_rounds_in_a_launch_as_the_gpu_has_room_for(gpu_that_holds, hold
     assert tuple(said) == launches
 
 
-def test_the_launch_that_needs_most_of_the_gpu_says_how_many_rounds_go_together(gpu_that_holds, monkeypatch):
+def test_the_launches_that_are_made_say_how_many_rounds_go_together(gpu_that_holds, monkeypatch):
     """A kernel that rounds its sums, or goes on from others, may take more registers than one that does neither."""
     gpu_that_holds(25)
     schedule = recipe("gemm", Mesh(4, 4), "bf16", ((4, 4), (4, 4)), ()).schedule
@@ -90,8 +90,14 @@ def test_the_launch_that_needs_most_of_the_gpu_says_how_many_rounds_go_together(
         return 16 - 7 * (out.tensor.dtype == torch.bfloat16) - add
 
     monkeypatch.setattr(triton_executor, "residency", holds)
-    with pytest.raises(BackendError, match="holds 8 programs of this kernel at once, the mesh of 4 x 4 needs 16"):
-        TritonExecutor(launch="persistent").bind(schedule, tiles)
+    with pytest.raises(BackendError, match="holds 9 programs of this kernel at once, the mesh of 4 x 4 needs 16"):
+        TritonExecutor(launch="persistent").bind(schedule, tiles)  # one launch goes on from nothing
+    asked = []
+    monkeypatch.setattr(triton_executor, "window", lambda to, order, fits, number: asked.append(fits) or 1)
+    TritonExecutor().bind(schedule, tiles)
+    monkeypatch.setattr(triton_executor, "residency", lambda c, out, *_, add, **__: 16 - 9 * add)
+    TritonExecutor().bind(schedule, tiles)
+    assert asked == [8, 16], "the last of several launches rounds and goes on; one launch does not go on"
 
 
 def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):

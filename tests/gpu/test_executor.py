@@ -21,6 +21,8 @@ ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
 CASES = {  # side of the mesh, m, k, n: on a GPU, and rehearsed
     "gemm-64x64-tiles": ("gemm", (16, 1024, 1024, 1024), (2, 12, 12, 12)),
     "gemm-128x128-tiles": ("gemm", (8, 1024, 1024, 1024), (2, 34, 34, 34)),
+    "gemm-16x16-tiles": ("gemm", (16, 256, 256, 256), (4, 8, 8, 8)),
+    "gemm-32x32-tiles": ("gemm", (16, 512, 512, 512), (4, 12, 12, 12)),
     "gemm-ragged": ("gemm", (7, 300, 200, 500), (3, 7, 5, 8)),
     "gemm-small-tiles": ("gemm", (48, 96, 144, 48), (2, 4, 6, 2)),
     "gemv": ("gemv", (64, 1, 4096, 14336), (3, 1, 12, 18)),

@@ -141,6 +141,8 @@ def test_draws_follow_the_probabilities():
         ({"temperature": None}, "temperature = None must be a number"),
         ({"top_k": 1.5}, "top_k = 1.5 must be a whole number"), ({"seed": 1.5}, "seed = 1.5 must be a whole number"),
         ({"top_p": "all"}, "top_p = 'all' must be a number"),
+        ({"top_k": 3}, "top_k = 3: at temperature 0 the likeliest token is taken; give a temperature above 0"),
+        ({"top_p": 0.5}, "top_p = 0.5: at temperature 0 the likeliest token is taken"),
     ],
 )  # fmt: skip
 def test_sampling_that_makes_no_sense(single, how, message):
@@ -176,7 +178,7 @@ def test_a_stream_ends_when_the_model_does_something_else(single, other):
     }[other]()
     with pytest.raises(CacheError, match="the model did something else since this stream's last token"):
         next(stream)
-    assert stream.tokens == [[first]]
+    assert stream.tokens == [first]
 
 
 def test_a_prompt_that_breaks_off_is_run_again(single, monkeypatch):
@@ -241,7 +243,7 @@ def test_an_interrupt_leaves_what_was_generated(monkeypatch):
     stream = model.generate([3, 4], 6)
     with pytest.raises(KeyboardInterrupt):
         list(stream)
-    assert stream.tokens == [free[:4]]
+    assert stream.tokens == free[:4]
     with pytest.raises(CacheError, match=r"broke off half-way, so the cache is not whole; call reset\(\)"):
         model.step(1)
     with pytest.raises(CacheError, match=r"broke off in the middle of a step; call reset\(\)"):

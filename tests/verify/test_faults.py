@@ -224,6 +224,57 @@ def chunk_astray() -> Case:
     return with_exchange(case, len(case[0].rounds) - 2, move)
 
 
+def by_letters(case: Case) -> Case:
+    """The same to be judged by its letters alone, without values."""
+    return case[0], replace(case[1], reference=None)
+
+
+def norm(kind: str = "rms_norm", side: int = 4) -> Case:
+    shapes = {"rms_norm": ((2, 2 * side), (2 * side,)), "softmax": ((2, 2 * side),)}
+    made = recipe(kind, Mesh(1, side, ROOMY), "fp32", shapes[kind], ())
+    return by_letters((made.schedule, Intent.of(made)))
+
+
+def with_local(case: Case, number: int, **changes: object) -> Case:
+    """A draft in which the first local operation of a round is another."""
+
+    def other(round_: Round) -> Round:
+        op, *rest = round_.locals
+        return replace(round_, locals=(replace(op, **changes), *rest))
+
+    return with_round(case[0], number, other), case[1]
+
+
+def with_operand(case: Case, number: int, place: int, name: str) -> Case:
+    """A draft in which the first local operation of a round reads another buffer."""
+    ins = list(case[0].rounds[number].locals[0].ins)
+    ins[place] = Slot(name)
+    return with_local(case, number, ins=tuple(ins))
+
+
+def with_operation(case: Case, old: str, new: str) -> Case:
+    """A draft with one operation in place of another everywhere."""
+    changed = lambda op: replace(op, op=new) if op.op == old else op  # noqa: E731
+    rounds = (replace(each, locals=tuple(map(changed, each.locals))) for each in case[0].rounds)
+    return replace(case[0], rounds=tuple(rounds)), case[1]
+
+
+def turned_chunks() -> Case:
+    """A ring all-reduce whose chunks are put together in another order."""
+    schedule, intent = all_reduce("ring")
+    last = len(schedule.rounds) - 1
+
+    def add(b: Builder) -> None:
+        reduce.all_reduce(b, "x", "x", algorithm="ring")
+        chunks = b.like("x.turned", "x.chunks")
+        copies = (b.local("copy", Slot(chunks, slot), Slot("x.chunks", (slot + 1) % 8), size=1) for slot in range(8))
+        b.rounds[last:last] = [Round((), tuple(copies))]
+        (copy,) = b.rounds[-1].locals
+        b.rounds[-1] = Round((), (replace(copy, ins=(Slot(chunks, None),)),))
+
+    return built(add, intent)
+
+
 def relabelled(case: Case, number: int, old: int, new: int) -> Case:
     """A shift along x whose receiver `old` becomes `new`."""
     return with_exchange(case, number, lambda one: replace(one, recv=np.where(one.recv == old, new, one.recv)))
@@ -245,6 +296,7 @@ def without_exchange(case: Case, number: int) -> Case:
 
 MESH, CANNON, SUM_OF_8 = gemm(), gemm("cannon"), all_reduce()  # the last: root 6, in rounds 0 to 2, then a broadcast
 SHIFT = first(MESH[0], "gemm")
+RING = all_reduce("ring")
 HELD = sram.account(MESH[0])
 UNDECLARED = with_exchange(MESH, 1, lambda one: replace(one, src=Slot("z")))
 
@@ -271,6 +323,12 @@ FAULTS = {
     "overwritten-unread": (without_add(SUM_OF_8, 1), "overwritten", (0, 6), 2),
     "used-before-whole": (unread_norm(), "incomplete", (0, 1), 4),
     "chunk-in-the-wrong-slot": (chunk_astray(), "misplaced", (0, 0), 15),
+    "chunk-not-passed-on": (without_exchange(RING, 10), "incomplete", (0, 0), 15),
+    "maximum-among-sums": (with_local(SUM_OF_8, 2, op="maximum"), "misaligned", (0, 6), 2),
+    "sum-among-maxima": (with_local(norm("softmax"), 2, op="add"), "misaligned", (0, 2), 2),
+    "unnormed": (with_operand(norm("softmax"), 8, 1, "p.max"), "misaligned", (0, 0), 8),
+    "maxima-for-sums": (with_operation(norm(), "add", "maximum"), "misaligned", (0, 0), 4),
+    "chunks-turned": (turned_chunks(), "misplaced", (0, 0), 16),
     "undeclared": (UNDECLARED, "malformed", None, 1),
 }
 
@@ -285,6 +343,34 @@ def test_a_planted_fault_is_found_at_its_core_and_round(case, verdict, core, num
     with pytest.raises(ScheduleError) as caught:
         found.demand()
     assert str(caught.value) == str(found)
+
+
+MESSAGES = {
+    "unnormed": "core (0, 0) reads p.max[0] (by normalize), which exp_sum has not made",
+    "maxima-for-sums": "core (0, 0) reads out.squares[0] (by rms_scale), whose terms add has not joined",
+    "maximum-among-sums": "joins i=0, j=4 5 6 7 and i=0, j=0 1 2 3 by maximum, and terms of them by another operation",
+    "chunks-turned": "core (0, 0) ends with i=0, j=0 1 2 3 4 5 6 7 in x, not with its parts in order",
+    "chunk-not-passed-on": "core (0, 0) ends with i=0, j=4 6 7 in x, not with all of j",
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_fault_of_provenance_says_what_was_joined_with_what(name):
+    assert MESSAGES[name] in str(check(*FAULTS[name][0]))
+
+
+def test_a_sum_of_what_is_whole_may_be_joined_otherwise():
+    """Maxima of sums, and a residual beside a sum."""
+    maxima = lambda b: [reduce.all_reduce(b, "x", "x"), reduce.all_reduce(b, "x", "y", op="maximum")]  # noqa: E731
+    assert check(*built(maxima, Intent({"x": TILES}, {"x": {}}))).ok
+    made = recipe("gemm", Mesh(4, 4, ROOMY), "fp32", ((4, 4), (4, 4)), ())
+    residual = replace(made.schedule.rounds[-1].locals[0], op="add", ins=(Slot("c"), Slot("r")))
+    buffers = {**made.schedule.buffers, "r": replace(made.schedule.buffers["a"], name="r")}
+    schedule = replace(made.schedule, buffers=buffers, rounds=(*made.schedule.rounds[:-1], Round((), (residual,))))
+    given = {"a": "(y m) (x k)", "b": "(y k) (x n)", "r": "(y m) (x n)"}
+    assert check(schedule, Intent(given, {"out": "(y m) (x n)"})).ok
+    wrong = check(schedule, Intent(given | {"r": "(x m) (y n)"}, {"out": "(y m) (x n)"}))
+    assert "combines c[0] (m=0, n=1) by r[0] (m=1, n=0): m differs" in str(wrong)
 
 
 def test_a_missing_credit_is_found_in_the_protocol():

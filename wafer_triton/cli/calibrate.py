@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wafer_triton.cli.options import Command, option, tell
+from wafer_triton.errors import writing
 
 
 def validate(args: argparse.Namespace) -> int:
     """compare predictions with measurements on silicon"""
     from wafer_triton.cost.calibrate import validation
 
+    if args.write:  # before the work
+        args.write.parent.mkdir(parents=True, exist_ok=True)
+        args.write.open("a").close()
     families, facts = validation.families(), validation.facts()
     page = validation.markdown(families, facts)
     if args.write:
-        args.write.parent.mkdir(parents=True, exist_ok=True)
-        args.write.write_text(page, encoding="utf-8")
+        with writing(args.write):
+            args.write.write_text(page, encoding="utf-8")
     answer = {
         family.name: {
             "rows": len(family.rows),
@@ -30,11 +34,13 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def fit(args: argparse.Namespace) -> int:
-    """fit the constants of the cost model on the calibration files"""
+    """fit the constants of the cost model, and their error bands, on the calibration files"""
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.constants import write
     from wafer_triton.draw.units import digits
 
+    if args.out:  # before the work
+        args.out.mkdir(parents=True, exist_ok=True)
     constants, stages = fit.fit()
     lines = []
     for fitted in stages:
@@ -51,8 +57,9 @@ def fit(args: argparse.Namespace) -> int:
         lines += [f"    {row.name:32}{100 * error:+8.2f} %" for row, error in fitted.residuals]
     files = {device: fit.entries(device, fitted_constants, stages) for device, fitted_constants in constants.items()}
     if args.out:
-        args.out.mkdir(parents=True, exist_ok=True)
-        lines += [f"written: {write(device, entries, args.out)}" for device, entries in files.items()]
+        written = files | {"bands": fit.bands(constants)}
+        with writing(args.out):
+            lines += [f"written: {write(name, entries, args.out)}" for name, entries in written.items()]
     else:
         lines.append("nothing written; --out FOLDER writes the constants files")
     return tell(args, {"constants": files}, *lines)

@@ -6,34 +6,85 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, count, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, Command, count, option, size, tell
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import PRESETS
+from wafer_triton.errors import ConfigError
 
+if TYPE_CHECKING:
+    from wafer_triton.compare import Row
+    from wafer_triton.verify.faults import Finding
+
+OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
+REFERENCE = "FILE.py:FUNCTION"
+RETURNS = "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"
+UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
 LABELS = {"name": "operation", "verdict": "PLMR", "cycles": "predicted cycles"}
 
 
 def compare(args: argparse.Namespace) -> int:
     """all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
     from wafer_triton import compare
+    from wafer_triton.draw.progress import Progress
+
+    with Progress(brief=True) as progress:
+        common = {
+            "device": args.device,
+            "dtype": args.dtype,
+            "values": args.values,
+            "progress": progress,
+            "announce": progress.announce,
+        }
+        if args.kind == "gemm":
+            rows = compare.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
+        else:
+            rows = compare.compare_gemv(args.mesh, args.k, args.n, **common)
+    return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows)
+
+
+def compare_own(args: argparse.Namespace) -> int:
+    """a schedule of your own beside the built-in algorithms of its operation, which its intent tells"""
+    from wafer_triton import compare
+    from wafer_triton.cli.own import load
+    from wafer_triton.draw.progress import Progress
+    from wafer_triton.verify.faults import check
+
+    own = load(args.schedule)
+    check(own.schedule, own.intent).demand()  # a faulty one may read memory that it does not have
+    with Progress(brief=True) as progress:
+        common = {"values": args.values, "progress": progress, "announce": progress.announce}
+        rows = compare.compare_own(own.function, own.schedule, own.intent, **common)
+    mesh = own.schedule.mesh
+    return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
+
+
+def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row]) -> int:
     from wafer_triton.draw import tables
 
-    common = {"device": args.device, "dtype": args.dtype, "values": args.values}
-    if args.kind == "gemm":
-        rows = compare.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
-    else:
-        rows = compare.compare_gemv(args.mesh, args.k, args.n, **common)
     records = [asdict(row) for row in rows]
     notes = [PLMR]
     if any(row.error is None for row in rows):
-        notes.append("largest error -: values were not computed, on so large a mesh --values does")
-    answer = {"mesh": args.mesh, "device": args.device, "rows": records}
-    return tell(args, answer, tables.records(records, labels=LABELS), *notes)
+        notes.append("largest error -: values were not computed; --values does, for products")
+    return tell(args, about | {"rows": records}, tables.records(records, labels=LABELS), *notes)
 
 
 def check(args: argparse.Namespace) -> int:
-    """a PLMR verdict for every operation of a decoder layer on a device"""
+    """a verdict for every operation of a decoder layer on a device, or for a schedule of your own"""
+    model = {"mesh": "16", "device": "wse2", "dtype": "fp16", "context": 512, "prompt": None, "head_groups": None}
+    given = [name for name in model if getattr(args, name) is not None]
+    if (args.model is None) == (args.schedule is None):
+        raise ConfigError("give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION for your schedule")
+    if args.schedule is None:
+        return _check_model(args, argparse.Namespace(**model | {name: getattr(args, name) for name in given}))
+    if given:
+        flags = ", ".join(f"--{name}" for name in given)
+        raise ConfigError(f"{flags}: of --model alone; a schedule has a mesh, a device and dtypes of its own")
+    return _check_own(args)
+
+
+def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.compare import decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import with_head_groups
@@ -42,13 +93,55 @@ def check(args: argparse.Namespace) -> int:
     from wafer_triton.schedule.block import Block
     from wafer_triton.shapes import shape_of
 
-    mesh = as_mesh(args.mesh, args.device)
-    block = Block(shape_of(args.model), mesh, args.dtype, entries=-(-args.context // mesh.rows))
-    block = with_head_groups(block, constants(mesh.device), args.head_groups)
-    operations = decoder_layer(block, -(-args.prompt // mesh.square().shape[0]) if args.prompt else 0)
+    mesh = as_mesh(asked.mesh, asked.device)
+    block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))
+    block = with_head_groups(block, constants(mesh.device), asked.head_groups)
+    operations = decoder_layer(block, -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0)
     records = [asdict(operation) for operation in operations]
     answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": records}
     return tell(args, answer, tables.records(records, labels=LABELS), PLMR)
+
+
+def _check_own(args: argparse.Namespace) -> int:
+    from wafer_triton.cli.own import load
+    from wafer_triton.compare import operations
+    from wafer_triton.draw import tables
+    from wafer_triton.verify.faults import check
+
+    own = load(args.schedule)
+    judged, mesh = check(own.schedule, own.intent), own.schedule.mesh
+    subject = f"{own.schedule.name} on mesh {mesh} of {mesh.device.name}"
+    faults = len(judged.findings)
+    said = "nothing found" if judged.ok else f"{faults} finding{'s' * (faults > 1)}"
+    texts = [f"{subject}: {said}", *map(str, judged.findings)]
+    if not judged.intended:
+        texts.append("no intent: what must come out was not judged; return (Schedule, Intent) for that")
+    records = []
+    if judged.names & UNCOUNTABLE:
+        texts.append("not counted and not priced, as its rounds cannot be run")
+    else:
+        records = [asdict(operation) for operation in operations(own.schedule)]
+        texts += [tables.records(records, labels=LABELS), PLMR]
+    answer = {
+        "schedule": own.schedule.name,
+        "mesh": str(mesh),
+        "device": mesh.device.name,
+        "ok": judged.ok,
+        "intended": judged.intended,
+        "findings": [_plain(finding) for finding in judged.findings],
+        "operations": records,
+    }
+    return tell(args, answer, *texts) or int(not judged.ok)
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    core = (
+        finding.core
+        if finding.core is None
+        else [int(number) for number in (finding.core if isinstance(finding.core, tuple) else (finding.core,))]
+    )
+    round_ = finding.round if finding.round is None else int(finding.round)
+    return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
 
 
 def devices(args: argparse.Namespace) -> int:
@@ -72,28 +165,31 @@ COMMANDS = (
     Command(
         "compare",
         compare,
-        kinds=tuple(
-            Command(
-                kind,
-                compare,
-                (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, VALUES),
-                f"compare the algorithms of {kind.upper()}",
-            )
-            for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
+        kinds=(
+            *(
+                Command(
+                    kind,
+                    compare,
+                    (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, VALUES),
+                    f"compare the algorithms of {kind.upper()}",
+                )
+                for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
+            ),
+            Command(OWN, compare_own, (option("schedule", metavar=REFERENCE, help=RETURNS), VALUES)),
         ),
+        otherwise=OWN,
     ),
     Command(
         "check",
         check,
         (
-            option("--model", required=True, metavar="NAME|PATH", help="a known shape or a Hugging Face folder"),
-            option("--mesh", default="16", metavar="P|RxC", help="virtual cores (default: %(default)s)"),
-            DEVICE,
+            option("schedule", nargs="?", metavar=REFERENCE, help=RETURNS),
+            option("--model", metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
+            option("--mesh", metavar="P|RxC", help="virtual cores (default: 16)"),
+            option("--device", help="a preset, see `wafer-triton devices` (default: wse2)"),
             HEADS,
-            DTYPE,
-            option(
-                "--context", type=count, default=512, metavar="N", help="tokens in the cache (default: %(default)s)"
-            ),
+            option("--dtype", choices=DTYPES, help="of tiles (default: fp16)"),
+            option("--context", type=count, metavar="N", help="tokens in the cache (default: 512)"),
             option("--prompt", type=count, metavar="N", help="judge prefill of N tokens as well"),
         ),
     ),

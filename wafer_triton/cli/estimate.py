@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, count, given, option, size, tell
+from wafer_triton.cli.options import (
+    DEVICE,
+    DTYPE,
+    HEADS,
+    MESH,
+    Command,
+    count,
+    cut_short,
+    given,
+    option,
+    size,
+    tell,
+)
 from wafer_triton.errors import ConfigError
 
 PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
+BASIS = ("constants", "error_band", "outside")  # of a plan, which is told of the best alone
+MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
+MANY_VALUES = 50  # from which on a sweep reports how far it is
 PICTURES = (".png", ".svg")  # what a sweep draws beside its CSV
 
 
@@ -32,25 +48,41 @@ def plan(args: argparse.Namespace) -> int:
 
     options = _with_model(given(args))
     plans = [asdict(plan) for plan in search.plan(**options)]
-    text = tables.records(plans, title=_title("plans, the best first", options))
-    return tell(args, {"best": plans[0], "plans": plans}, text)
+    shown = [{name: value for name, value in plan.items() if name not in BASIS} for plan in plans]
+    text = tables.records(shown, title=_title("plans, the best first", options))
+    basis = {name: plans[0][name] for name in BASIS}
+    return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, title="the best of them"))
 
 
 def sweep(args: argparse.Namespace) -> int:
     """an estimate over values of one parameter, as CSV and plots"""
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
+    from wafer_triton.draw.progress import Progress
     from wafer_triton.draw.units import asked
 
     if args.out.suffix in PICTURES:
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
+    if args.no_plot and args.show:
+        raise ConfigError(f"--show {args.show}: it names what a plot shows; leave out --no-plot, or --show")
     over = _name(args.over)
     options = _settings(args.set, over)
     values = _values(args.values)
-    rows = search.sweep(args.kind, over, values, device=args.device, **options)
+    rows: list[dict[str, Any]] = []
+    interrupted = False
+    try:
+        with Progress(brief=len(values) < MANY_VALUES) as progress:
+            for row in search.estimates(args.kind, over, values, device=args.device, **options):
+                rows.append(row)
+                progress("values", len(rows), len(values))
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = True
     title = _title(f"{args.kind} over {over}", options | {"device": args.device})
     texts = [tables.records([row | {over: asked(over, row[over])} for row in rows], title=title)]
-    if absent := [f"{value:g}" for value in values if value not in [row[over] for row in rows]]:
+    told = [row[over] for row in rows]
+    if absent := [f"{value:g}" for value in values if value not in told and not interrupted]:
         texts.append(f"left out, as {args.kind} cannot be on such a mesh or device: {over} = {', '.join(absent)}")
     files = []
     if not args.no_plot:  # first, as it may fail
@@ -58,7 +90,8 @@ def sweep(args: argparse.Namespace) -> int:
     search.write_csv(rows, args.out)
     files.insert(0, args.out)
     texts += [f"written: {path}" for path in files]
-    return tell(args, {"rows": rows, "files": [str(path) for path in files]}, *texts)
+    code = tell(args, {"rows": rows, "files": [str(path) for path in files], "interrupted": interrupted}, *texts)
+    return cut_short(f"after {len(rows)} of {len(values)} values") if interrupted else code
 
 
 def _with_model(options: dict[str, Any]) -> dict[str, Any]:
@@ -73,13 +106,12 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
     sizes = {name: options.pop(name) for name in ("dim", "ffn", "heads", "kv_heads", "layers")}
     if options["model"] is not None:
         if any(value is not None for value in sizes.values()):
-            raise ConfigError("give either --model or the sizes --dim, --ffn, --heads, not both")
+            raise ConfigError("give either --model or the sizes --dim, --ffn, --heads, --layers, not both")
         return options
-    missing = [f"--{name}" for name in ("dim", "ffn", "heads") if sizes[name] is None]
+    missing = [f"--{name}" for name in ("dim", "ffn", "heads", "layers") if sizes[name] is None]
     if missing:
         raise ConfigError(f"give --model, or the sizes of one: {', '.join(missing)} missing")
     sizes["kv_heads"] = sizes["heads"] if sizes["kv_heads"] is None else sizes["kv_heads"]
-    sizes["layers"] = 1 if sizes["layers"] is None else sizes["layers"]
     return options | {"model": of_sizes(*(sizes[name] for name in ("dim", "ffn", "heads", "kv_heads", "layers")))}
 
 
@@ -88,9 +120,9 @@ def _title(subject: str, options: dict[str, Any]) -> str:
     from wafer_triton.draw.units import PREDICTED, asked, label
 
     said = (
-        f"{label(name)} {asked(name, getattr(value, 'name', value))}"
+        label(name) if value is True else f"{label(name)} {asked(name, getattr(value, 'name', value))}"
         for name, value in options.items()
-        if value is not None
+        if value is not None and value is not False
     )
     return f"{subject}, {PREDICTED}: {', '.join(said)}"
 
@@ -104,7 +136,7 @@ def _settings(settings: list[str], over: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for text in settings:
         name, sign, value = text.partition("=")
-        if not sign:
+        if not sign or not name:
             raise ConfigError(f"--set {text!r}: write NAME=VALUE")
         if _name(name) == over:
             raise ConfigError(f"--set {text}: {over} takes its values from --values; leave it out of --set")
@@ -115,11 +147,15 @@ def _settings(settings: list[str], over: str) -> dict[str, Any]:
 def _values(text: str) -> list[float]:
     parts = text.split(":") if ":" in text else text.split(",")
     numbers = [_number(part, None) for part in parts]
-    if None in numbers or (":" in text and (len(numbers) != 3 or numbers[2] <= 0)):
+    if any(number is None or not math.isfinite(number) for number in numbers) or (
+        ":" in text and (len(numbers) != 3 or numbers[2] <= 0)
+    ):
         raise ConfigError(f"--values {text!r}: write numbers as A,B,C or FROM:TO:STEP")
     if ":" not in text:
         return numbers
     first, last, step = numbers
+    if (last - first) / step >= MOST_VALUES:
+        raise ConfigError(f"--values {text!r}: that is more than {MOST_VALUES:,} values; take a larger STEP")
     if first > last:
         raise ConfigError(f"--values {text!r}: FROM:TO:STEP counts upwards, and {parts[0]} lies above {parts[1]}")
     return [first + number * step for number in range(int((last - first) / step + 1e-9) + 1)]
@@ -140,7 +176,7 @@ MODEL = (
     option("--ffn", type=count, metavar="N", help="instead of --model: feed-forward width"),
     option("--heads", type=count, metavar="N", help="instead of --model: query heads"),
     option("--kv-heads", type=count, metavar="N", help="instead of --model: key heads (default: as many)"),
-    option("--layers", type=count, metavar="N", help="instead of --model: layers (default: 1)"),
+    option("--layers", type=count, metavar="N", help="instead of --model: layers"),
 )
 PROGRAM = option(
     "--program",
@@ -148,6 +184,7 @@ PROGRAM = option(
     choices=PROGRAMS,
     help="the model's own, or the one that WaferLLM measured: one head, full-width keys (default: %(default)s)",
 )
+AS_IF = option("--as-if", action="store_true", help="price a model that the device does not hold as if it did")
 GROUPS = option("--groups", type=count, metavar="N", help="groups of the K-tree's first level (default: the best)")
 REQUEST = (size("--input", "tokens of the prompt"), size("--output", "tokens of the answer"))
 KINDS = (
@@ -179,10 +216,15 @@ KINDS = (
     Command(
         "decode",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM),
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM, AS_IF),
         "one token",
     ),
-    Command("prefill", estimate, (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), PROGRAM), "a prompt"),
+    Command(
+        "prefill",
+        estimate,
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), PROGRAM, AS_IF),
+        "a prompt",
+    ),
     Command(
         "request",
         estimate,
@@ -195,6 +237,7 @@ KINDS = (
             GROUPS,
             HEADS,
             PROGRAM,
+            AS_IF,
         ),
         "a prompt and its answer",
     ),

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
 
-from wafer_triton.cli.options import CHECKPOINT, EXECUTION, PLACE, Command, count, executor_of, mesh_of, option, people
+from wafer_triton.cli.options import (
+    CHECKPOINT,
+    EXECUTION,
+    PLACE,
+    Command,
+    count,
+    cut_short,
+    executor_of,
+    mesh_of,
+    option,
+    people,
+    utf8,
+)
 from wafer_triton.errors import CacheError, ShapeError
 
 
@@ -20,16 +31,20 @@ def generate(args: argparse.Namespace) -> int:
         raise ShapeError("the prompt is empty; give at least one character")
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
+    from wafer_triton.models import effort
     from wafer_triton.models.checkpoint.fetch import resolve
+    from wafer_triton.models.checkpoint.weights import Checkpoint
     from wafer_triton.models.decoder import WaferForCausalLM
 
     stream = people(args)
     executor = executor_of(args)
     folder = resolve(args.model)
+    config = Checkpoint.of(folder).config  # before the tokenizer, which takes long to load
     text = TextStream(folder, args.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:
         raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
+    config.room(longest)
     begun = perf_counter()
     with Progress() as progress:
         model = WaferForCausalLM.from_pretrained(
@@ -43,6 +58,9 @@ def generate(args: argparse.Namespace) -> int:
             max_prompt=len(text.prompt),
             executor=executor,
             progress=progress,
+            placed=lambda placement: progress.announce(
+                effort.seconds(placement, executor, prompts=1, tokens=len(text.prompt), steps=args.max_new_tokens - 1)
+            ),
         )
         loaded = perf_counter()
         tokens = model.generate(text.prompt, args.max_new_tokens, progress)
@@ -78,9 +96,7 @@ def generate(args: argparse.Namespace) -> int:
         print(f"\n{regions_table(model.regions)}", file=stream)
     if args.json:
         print(json.dumps(generation.as_json()))
-    if interrupted:
-        print(f"interrupted after {len(text.tokens)} tokens", file=sys.stderr)
-    return 130 if interrupted else 0
+    return cut_short(f"after {len(text.tokens)} tokens") if interrupted else 0
 
 
 class TextStream:
@@ -122,7 +138,7 @@ COMMANDS = (
         generate,
         (
             CHECKPOINT,
-            option("--prompt", required=True, help="the text to continue, as it is (no chat template)"),
+            option("--prompt", type=utf8, required=True, help="the text to continue, as it is (no chat template)"),
             option("--max-new-tokens", type=count, default=32, metavar="N", help="stop after N (default: %(default)s)"),
             option(
                 "--max-length",

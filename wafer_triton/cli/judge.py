@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from wafer_triton.cli.options import CHECKPOINT, EXECUTION, PLACE, Command, count, executor_of, mesh_of, option, tell
+from wafer_triton.cli.options import (
+    CHECKPOINT,
+    EXECUTION,
+    PLACE,
+    Command,
+    count,
+    cut_short,
+    executor_of,
+    mesh_of,
+    option,
+    tell,
+)
 
 if TYPE_CHECKING:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models.decoder import WaferForCausalLM
+    from wafer_triton.models.place.regions import Placement
+
+T = TypeVar("T")
 
 
 def perplexity(args: argparse.Namespace) -> int:
@@ -22,10 +37,11 @@ def perplexity(args: argparse.Namespace) -> int:
 
     begun, ids = perf_counter(), _ids(args)
     with Progress() as progress:
-        model = _model(args, progress)
-        judged = precision.perplexity(model, ids, args.window, progress)
+        model = _model(args, progress, placed=_announce(args, progress, len(ids)))
+        judged, interrupted = _so_far(precision.perplexities(model, ids, args.window, progress))
     sram_peak_bytes = max(region.sram_peak_bytes for region in model.regions)
-    return _tell(args, model, judged.as_json() | {"sram_peak_bytes": sram_peak_bytes}, begun)
+    answer = judged.as_json() | {"sram_peak_bytes": sram_peak_bytes}
+    return _tell(args, model, answer, begun, interrupted)
 
 
 def precision(args: argparse.Namespace) -> int:
@@ -35,7 +51,7 @@ def precision(args: argparse.Namespace) -> int:
 
     begun, ids = perf_counter(), _ids(args)
     with Progress() as progress:
-        model = _model(args, progress)
+        model = _model(args, progress, placed=_announce(args, progress, 2 * len(ids)))
         # fp32 is the judge of values, whether it would fit or not
         meshes = model.block.mesh, model.placement.prefill.mesh
         mesh, prefill_mesh = (replace(mesh, device=mesh.device.unbounded()) for mesh in meshes)
@@ -48,17 +64,33 @@ def precision(args: argparse.Namespace) -> int:
             "accumulate": "fp32",
         }
         judge = _model(args, progress, **wide)
-        judged = precision.compare(model, judge, ids, args.window, progress)
-    return _tell(args, model, judged.as_json(), begun)
+        judged, interrupted = _so_far(precision.comparisons(model, judge, ids, args.window, progress))
+    return _tell(args, model, judged.as_json(), begun, interrupted)
+
+
+def _so_far(judged: Iterator[T]) -> tuple[T, bool]:
+    """The last judgement, and whether Ctrl-C kept more from coming; before the first there is nothing to show."""
+    newest = next(judged)
+    try:
+        for newest in judged:  # noqa: B007 (the last one is wanted)
+            pass
+    except KeyboardInterrupt:
+        return newest, True
+    return newest, False
 
 
 def _ids(args: argparse.Namespace) -> list[int]:
     from wafer_triton.models.checkpoint.fetch import resolve
-    from wafer_triton.models.checkpoint.text import file_ids
+    from wafer_triton.models.checkpoint.text import file_ids, file_text
+    from wafer_triton.models.checkpoint.weights import Checkpoint
     from wafer_triton.models.precision import windows
 
-    ids = file_ids(resolve(args.model), args.text, args.tokens)
-    windows(ids, args.window)  # raises before anything is placed
+    mesh_of(args)
+    windows([0, 0], args.window)  # raises before anything is read
+    text, folder = file_text(args.text), resolve(args.model)
+    config = Checkpoint.of(folder).config  # before the tokenizer, which takes long to load
+    ids = file_ids(folder, args.text, text, args.tokens)
+    config.room(min(args.window, len(ids)) - 1)
     return ids
 
 
@@ -74,14 +106,28 @@ def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferF
     )  # fmt: skip
 
 
-def _tell(args: argparse.Namespace, model: WaferForCausalLM, judged: dict[str, Any], begun: float) -> int:
+def _announce(args: argparse.Namespace, progress: Progress, tokens: int) -> Callable[[Placement], None]:
+    """What tells about how long so many tokens take, window by window, once the model's place is known."""
+    from wafer_triton.models import effort
+
+    executor, window = executor_of(args), min(args.window, tokens)
+    prompts = -(-tokens // window)
+    return lambda placement: progress.announce(
+        effort.seconds(placement, executor, prompts=prompts, tokens=window, steps=0)
+    )
+
+
+def _tell(
+    args: argparse.Namespace, model: WaferForCausalLM, judged: dict[str, Any], begun: float, interrupted: bool
+) -> int:
     from wafer_triton.draw import tables
     from wafer_triton.draw.units import EMULATED
 
     settings = {name: getattr(args, name) for name in ("dtype", "accumulate", "exchange", "device", "window")}
     settings |= {"mesh": str(model.block.mesh), "prefill_mesh": str(model.placement.prefill.mesh)}
     answer = settings | judged | {"emulation_seconds": perf_counter() - begun}
-    return tell(args, answer, tables.fields(answer, title=EMULATED))
+    code = tell(args, answer | {"interrupted": interrupted}, tables.fields(answer, title=EMULATED))
+    return cut_short(f"after {judged['tokens']:,} tokens") if interrupted else code
 
 
 OPTIONS = (

@@ -8,14 +8,15 @@ torch nor transformers.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+from contextlib import suppress
 from itertools import chain
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from wafer_triton import __doc__ as about
 from wafer_triton import __version__
-from wafer_triton.cli import calibrate, compare, estimate, generate, judge
+from wafer_triton.cli import border, calibrate, compare, estimate, generate, judge
+from wafer_triton.cli.options import is_reference
 from wafer_triton.errors import WaferError
 
 COMMANDS = tuple(chain.from_iterable(family.COMMANDS for family in (generate, compare, estimate, calibrate, judge)))
@@ -26,6 +27,16 @@ class _Usage(WaferError):
 
 
 class _Parser(argparse.ArgumentParser):
+    otherwise = ""  # see `Command`
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.otherwise and args and is_reference(args[0]):
+            args = [self.otherwise, *args]
+        return super().parse_known_args(args, namespace)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file or sys.stderr)  # argparse would not say that this failed
+
     def error(self, message: str) -> NoReturn:
         raise _Usage(f"{message}; see `{self.prog} --help`")
 
@@ -43,28 +54,27 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     try:
-        args = parser().parse_args(argv)
-        code: int = args.run(args)
-        sys.stdout.flush()
-        return code
-    except SystemExit as done:  # --help and --version
-        return int(done.code or 0)
-    except WaferError as error:
-        return _mistake(str(error))
-    except ModuleNotFoundError as error:
-        if error.name not in ("rich", "tokenizers", "transformers"):
-            raise
-        return _mistake(f"this command needs {error.name}; run: pip install 'wafer-triton[models]'")
+        return _run(argv)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    except (FileNotFoundError, PermissionError, FileExistsError, IsADirectoryError, NotADirectoryError) as error:
-        return _mistake(f"{error.filename}: {error.strerror}; give another path")
-    except BrokenPipeError:  # whoever read our output has gone; Python would complain again when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return _say("interrupted", 130)
+    except Exception as error:
+        code, message = border.judged(error)
+        return _say(message, code)
 
 
-def _mistake(message: str) -> int:
-    print(f"wafer-triton: error: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+def _run(argv: list[str] | None) -> int:
+    with border.output():
+        try:
+            args = parser().parse_args(argv)
+        except SystemExit as done:  # --help and --version
+            return int(done.code or 0)
+        code: int = args.run(args)
+        return code
+
+
+def _say(message: str, code: int) -> int:
+    """Tell people in one line; the exit code."""
+    if message:
+        with suppress(OSError):  # nobody can be told
+            print(message, file=sys.stderr, flush=True)
+    return code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from wafer_triton.emulate.executor import Executor
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
+MOST = 10**9  # of any number, some thousand times the largest model's
 DTYPES = ("fp16", "bf16", "fp32")
 
 
@@ -23,7 +25,8 @@ DTYPES = ("fp16", "bf16", "fp32")
 class Command:
     """A command: its function, whose docstring is its help unless `about` is given, and its options but for `--json`.
 
-    One with `kinds` runs one of these instead, which is then `args.kind`.
+    One with `kinds` runs one of these instead, which is then `args.kind`; a FILE.py:FUNCTION in the place of a kind
+    stands for the kind `otherwise` and itself.
     """
 
     name: str
@@ -31,12 +34,14 @@ class Command:
     options: tuple[Option, ...] = ()
     about: str = ""
     kinds: tuple[Command, ...] = ()
+    otherwise: str = ""
 
     def add_to(self, commands: Any) -> argparse.ArgumentParser:
         """Add the command to argparse's subparsers."""
         about = self.about or self.run.__doc__
         parser: argparse.ArgumentParser = commands.add_parser(self.name, help=about, description=about)
         if self.kinds:
+            parser.otherwise = self.otherwise  # type: ignore[attr-defined]
             kinds = parser.add_subparsers(metavar="KIND", required=True)
             for kind in self.kinds:
                 kind.add_to(kinds).set_defaults(kind=kind.name)
@@ -52,10 +57,17 @@ def option(*flags: str, **settings: Any) -> Option:
     return flags, settings
 
 
+def is_reference(text: str) -> bool:
+    """Whether a word of the command line is meant as FILE.py:FUNCTION."""
+    return ".py:" in text or text.endswith(".py")
+
+
 def count(text: str) -> int:
     """The type of an option that takes a whole number of at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    if not (text.isascii() and text.isdecimal()) or len(text) > 30 or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number of at least 1")
+    if int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"{int(text):,} is more than the {MOST:,} that are taken here")
     return int(text)
 
 
@@ -121,7 +133,31 @@ def people(args: argparse.Namespace) -> TextIO:
 
 def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
     """Print `texts` for people and, with `--json`, `answer` for programs; the exit code of a success."""
-    print(*texts, sep="\n", file=people(args))
+    print(*texts, sep="\n", file=people(args), flush=True)
     if args.json:
-        print(json.dumps(answer))
+        print(json.dumps(_plain(answer), allow_nan=False))
     return 0
+
+
+def _plain(answer: Any) -> Any:
+    """An answer with null for what is not finite, which JSON does not have."""
+    if isinstance(answer, dict):
+        return {name: _plain(value) for name, value in answer.items()}
+    if isinstance(answer, list | tuple):
+        return [_plain(value) for value in answer]
+    return None if isinstance(answer, float) and not math.isfinite(answer) else answer
+
+
+def cut_short(when: str) -> int:
+    """Tell that Ctrl-C ended a command, whose answer so far has been told; the exit code."""
+    print(f"interrupted {when}", file=sys.stderr)
+    return 130
+
+
+def utf8(text: str) -> str:
+    """The type of an option that takes a text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!a} is not UTF-8 text (at character {error.start})") from None
+    return text

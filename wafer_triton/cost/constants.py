@@ -1,7 +1,7 @@
 """The constants of the cost model: few, each with unit, meaning, standard error and provenance, one file per device.
 
-`wafer-triton fit` writes the fitted ones; a prior names its source. A device without a file gets constants that follow
-from its own numbers.
+`wafer-triton fit` writes the fitted ones; a prior names its source. A device has the constants of the one that it is
+`like`, scaled by its own numbers, or, if it is like none, constants that follow from its own numbers.
 """
 
 from __future__ import annotations
@@ -46,6 +46,20 @@ MEANING = {
     "cores": ("cores", "on the whole device"),
 }
 
+# The number of a device that a constant stands for, and the exponent of their proportion. Every other constant stands
+# for what a core's software does, or how wide its instructions are, and stays.
+SCALES = {
+    "hop_cycles": ("hop_cycles", 1),
+    "word_cycles": ("link_bytes_per_cycle", -1),
+    "stage_cycles": ("stage_cycles", 1),
+    "decode_stage_cycles": ("stage_cycles", 1),
+    "gemm_group_cycles": ("macs_per_cycle_fp16", -1),
+    "gemv_group_cycles": ("macs_per_cycle_fp16", -1),
+    "decode_mac_cycles": ("macs_per_cycle_fp16", -1),
+    "element_cycles": ("macs_per_cycle_fp16", -1),
+    "mac_cycles_fp32": ("macs_per_cycle_fp32", -1),
+    "cores": ("cores", 1),
+}
 
 _CHARACTERISED = "prior: third-party characterisation of WSE-3 silicon"
 _STAGE = (16.0, f"{_CHARACTERISED}, a vector operation takes 15 to 17 cycles to set up")
@@ -110,7 +124,7 @@ class Constants:
     decode_step_cycles: float = 0.0
     decode_work_cycles: float = 0.0
     decode_mac_cycles: float = 0.0
-    cores: int = 0
+    cores: float = 0  # 0: those of the device
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -131,41 +145,28 @@ class Constants:
 
 
 def constants(of: Device) -> Constants:
-    """The constants of a device: those of its file, if it is a preset that has one.
+    """The constants of a device: those fitted on what it is `like`, scaled by `SCALES`, or derived from its numbers.
 
-    A device that changes some numbers of such a preset gets the preset's constants, changed in proportion. Any other
-    device gets what follows from its own numbers.
+    Its name and its power do not count.
     """
-    base = _base(of)
-    if base is None:
+    if of.like is None:
         return _derived(of)
-    fitted = Constants(**{name: entry["value"] for name, entry in described(base.name).items()})
-    scales = {
-        "hop_cycles": of.hop_cycles / base.hop_cycles,
-        "stage_cycles": of.stage_cycles / base.stage_cycles,
-        "decode_stage_cycles": of.stage_cycles / base.stage_cycles,
-        "word_cycles": base.link_bytes_per_cycle / of.link_bytes_per_cycle,
-        "mac_cycles_fp32": base.macs_per_cycle_fp32 / of.macs_per_cycle_fp32,
-        "cores": of.cores / base.cores,
+    fitted = Constants(**{name: entry["value"] for name, entry in described(of.like).items()})
+    numbers = scaled(of)
+    own = {
+        name: getattr(fitted, name) * (getattr(of, number) / getattr(PRESETS[of.like], number)) ** exponent
+        for name, (number, exponent) in SCALES.items()
+        if number in numbers
     }
-    for name in ("gemm_group_cycles", "gemv_group_cycles", "decode_mac_cycles", "element_cycles"):
-        scales[name] = base.macs_per_cycle_fp16 / of.macs_per_cycle_fp16
-    changed = {name: getattr(fitted, name) * scale for name, scale in scales.items() if scale != 1}
-    return replace(fitted, **changed)
+    return replace(fitted, **own)
 
 
-def _base(of: Device) -> Device | None:
-    """The preset with a constants file that shares most numbers with the device, if it shares more than half."""
-    numbers = [entry.name for entry in fields(Device) if entry.name != "name"]
-    shared = {
-        preset: sum(getattr(preset, name) == getattr(of, name) for name in numbers)
-        for preset in PRESETS.values()
-        if (FOLDER / f"{preset.name}.json").is_file()
-    }
-    if of.name in PRESETS:
-        return next((preset for preset in shared if preset.name == of.name), None)
-    best = max(shared, key=lambda preset: shared[preset])
-    return best if 2 * shared[best] > len(numbers) else None
+def scaled(of: Device) -> tuple[str, ...]:
+    """The numbers by which a device scales the constants of what it is `like`: those in which the two differ."""
+    if of.like is None:
+        return ()
+    numbers = dict.fromkeys(number for number, _ in SCALES.values())
+    return tuple(number for number in numbers if getattr(of, number) != getattr(PRESETS[of.like], number))
 
 
 @cache
@@ -176,7 +177,7 @@ def described(name: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def write(name: str, entries: Mapping[str, Mapping[str, Any]], folder: Path = FOLDER) -> Path:
-    """Write a constants file and return its path."""
+    """Write a file of `folder`, of a device's constants or of error bands, and return its path."""
     path = folder / f"{name}.json"
     path.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     described.cache_clear()

@@ -6,7 +6,8 @@
 
 Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "true" (the
 default) is the program that `generate` runs, with fp16 sums; "measured" is that of WaferLLM's measurements (see
-`wafer_triton.cost.layers`). All functions raise a WaferError of one line for a user's mistake.
+`wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced `as_if` it did. All
+functions raise a WaferError of one line for a user's mistake.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import layers, padding, rivals
+from wafer_triton.cost import capacity, layers, padding, rivals
+from wafer_triton.cost.bands import ASSUMED, Basis, basis, basis_of_all, layer_basis, product_sizes, unmeasured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.price import Cost, price
+from wafer_triton.cost.residence import decode_residence, fitted, prefill_residence, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -24,7 +27,6 @@ from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import DeviceError, MeshError, ShapeError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import gemm as gemm_schedules
-from wafer_triton.schedule import sram
 from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shapes import DecoderShape, shape_of
@@ -34,6 +36,7 @@ __all__ = [
     "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_on", "request", "request_on",
 ]  # fmt: skip
 
+MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
 
@@ -45,12 +48,15 @@ def gemm(
     tiles(1, m, k, n)
     name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, algorithm)
+        return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in gemm_schedules.ALGORITHMS:
         known = ", ".join((*gemm_schedules.ALGORITHMS, *rivals.ASSUMED))
         raise MeshError(f"GEMM algorithm {algorithm!r}: choose one of {known}")
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", name))
-    return _kernel(mesh, price(recipe("gemm", mesh, name, ((m, k), (k, n)), options).schedule, c), c, name)
+    cost = price(recipe("gemm", mesh, name, ((m, k), (k, n)), options).schedule, c)
+    sizes = product_sizes(mesh, *tiles(mesh.square().shape[0], m, k, n))
+    rests_on = basis(mesh.device, "gemm", sizes, unmeasured(name, algorithm, "mesh", cost.relayed))
+    return _kernel(mesh, cost, c, name, rests_on)
 
 
 def gemv(
@@ -65,19 +71,22 @@ def gemv(
     tiles(1, k, n)
     name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
-        return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, algorithm)
+        return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     tree = _groups(groups)
     if algorithm == "ktree" and tree is None:
         tree = layers.best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
-    return _kernel(mesh, price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c), c, name)
+    cost = price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c)
+    sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))
+    rests_on = basis(mesh.device, "gemv", sizes, unmeasured(name, algorithm, "ktree", cost.relayed))
+    return _kernel(mesh, cost, c, name, rests_on)
 
 
 def decode(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
-    program: str = "true", head_groups: int | None = None,
+    program: str = "true", as_if: bool = False, head_groups: int | None = None,
 ) -> Layered:  # fmt: skip
     """One token of decode, after which the cache holds `context` tokens.
 
@@ -87,36 +96,64 @@ def decode(
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
     tiles(1, context)
-    return sram.fitting(lambda candidate: decode_on(candidate, shape, context, c, tree, program, head_groups), mesh)
+
+    def place(candidate: Mesh, counted: Constants) -> None:
+        decode_residence(layers.decode_block(shape, candidate, context, c, tree, program, head_groups), counted)
+
+    mesh, c, why = fitted(place, mesh, c, as_if)
+    return replace(decode_on(mesh, shape, context, c, tree, program, head_groups), as_if=why)
 
 
 def decode_on(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: layers.Groups = None, program: str = "true",
     head_groups: int | None = None,
 ) -> Layered:  # fmt: skip
-    """See `decode`; the SramError of a mesh that is too small does not name a mesh that fits."""
+    """See `decode`; the error of a mesh that does not hold the model names none that does."""
     block = layers.decode_block(shape, mesh, context, c, groups, program, head_groups)
-    layers.check_decode(block)
-    whole = _layered(mesh, shape, layers.decode_steps(block, context, c), _ends(block, 1, c), 1, c, program)
+    decode_residence(block, c)
+    steps = layers.decode_steps(block, context, c)
+    whole = _layered("decode", block, steps, _ends(block, 1, c), context, c, program)
     return replace(whole, head_groups=block.head_groups, padding=padding.of_layer(block, context))
 
 
 def prefill(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true"
-) -> Layered:
-    """Prefill of a prompt of `tokens` tokens."""
+    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
+    as_if: bool = False,
+) -> Layered:  # fmt: skip
+    """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once."""
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     tiles(1, tokens)
-    return sram.fitting(lambda candidate: prefill_on(candidate, shape, tokens, c, program), mesh)
+    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if)
+    return replace(prefill_on(mesh, shape, tokens, c, program), as_if=why)
+
+
+def _prefill_fitted(
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool
+) -> tuple[Mesh, Constants, str | None]:
+    def place(candidate: Mesh, counted: Constants) -> None:
+        _prefill_blocks(candidate, shape, tokens, counted, program)
+
+    return fitted(place, mesh, c, as_if)
+
+
+def _prefill_blocks(
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str
+) -> tuple[layers.Block, int, layers.Block]:
+    """The block of prefill, the tokens that a row takes at once, and the block of the head, which takes the last alone.
+
+    Raises SramError or MeshError if they do not fit.
+    """
+    last = layers.decode_block(shape, mesh, 1, c, None, program, 1)
+    block, at_once = prefill_residence(layers.prefill_block(shape, mesh, c, program), last, tokens, c)
+    return block, at_once, last
 
 
 def prefill_on(mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true") -> Layered:
-    """See `prefill`; the SramError of a mesh that is too small does not name a mesh that fits."""
-    block = layers.check_prefill(layers.prefill_block(shape, mesh, c, program), tokens)
-    steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c)
-    last = layers.decode_block(shape, mesh, 1, c, None, program, 1)  # the head takes the last token alone
-    return _layered(mesh, shape, steps, _ends(last, tokens, c), tokens, c, program)
+    """See `prefill`; the error of a mesh that does not hold the model names none that does."""
+    block, at_once, last = _prefill_blocks(mesh, shape, tokens, c, program)
+    steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
+    return _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
 
 
 def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
@@ -128,7 +165,7 @@ def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
 
 def request(
     *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None, program: str = "true", head_groups: int | None = None,
+    output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
 ) -> Request:  # fmt: skip
     """A prompt of `input` tokens and an answer of `output` tokens; `groups` and `head_groups` as of `decode`.
 
@@ -138,13 +175,16 @@ def request(
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model), _groups(groups)
     tiles(1, input, output)
-    prefilled = sram.fitting(lambda candidate: prefill_on(candidate, shape, input, c, program), prefill_mesh)
-    return sram.fitting(
-        lambda candidate: request_on(
-            prefill_mesh, candidate, shape, prefilled, input, output, c, tree, program, head_groups
-        ),
-        decode_mesh,
-    )
+
+    def place(candidate: Mesh, counted: Constants) -> None:
+        decode_residence(layers.decode_block(shape, candidate, input + output, c, tree, program, head_groups), counted)
+
+    first, own, why = _prefill_fitted(prefill_mesh, shape, input, c, program, as_if)
+    prefilled = prefill_on(first, shape, input, own, program)
+    second, own, too = fitted(place, decode_mesh, c, as_if)
+    whole = request_on(first, second, shape, prefilled, input, output, own, tree, program, head_groups)
+    reasons = "; ".join(filter(None, (why, too))) or None
+    return replace(whole, device_regions=regions_of(decode_mesh, c), fits=reasons is None, as_if=reasons)
 
 
 def request_on(
@@ -158,22 +198,26 @@ def request_on(
 
     last, held = input + output, head_groups
     held = block(last).head_groups  # a request keeps its layout
-    need = layers.check_decode(block(last))
-    available = _regions(decode_mesh, c)
-    needed = -(-shape.num_hidden_layers // max(1, _layers_per_region(need, decode_mesh)))
-    ends = sum(_ends(block(last), 1, c), Cost()).cycles
-    handing_on = (needed - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
+    regions = decode_residence(block(last), c).regions
+    ends = sum(_ends(block(last), 1, c), Cost())
+    handing_on = (regions - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
     rows = decode_mesh.shape[0]
-    cycles, context = 0.0, input
+    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
+    cycles, context, over = 0.0, input, prefilled.relayed or ends.relayed
     while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
-        after = min(last, -(-context // rows) * rows + 1)
-        layer = layers.total(layers.decode_steps(block(after - 1), after - 1, c)).cycles
-        cycles += (after - context) * (layer * shape.num_hidden_layers + ends + handing_on)
-        context = after
+        after = min(last, -(-context // stride) * stride + 1)
+        priced = after - 1 if stride == rows else (context + after) // 2
+        layer = layers.total(layers.decode_steps(block(priced), priced, c))
+        cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
+        context, over = after, over or layer.relayed
     placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)
     replacement, decoding = placing / decode_mesh.device.clock_hz, cycles / decode_mesh.device.clock_hz
     seconds = prefilled.seconds + replacement + decoding
     joules = seconds * decode_mesh.device.power_watts
+    phases = {
+        phase: layer_basis(phase, mesh, shape, tokens, program)
+        for phase, mesh, tokens in (("prefill", prefill_mesh, input), ("decode", decode_mesh, last))
+    }
     return Request(
         program=program,
         tokens_per_second=output / seconds,
@@ -183,10 +227,12 @@ def request_on(
         seconds=seconds,
         joules=joules,
         joules_per_token=joules / output,
-        decode_regions=needed,
-        device_regions=available,
-        fits=needed <= available,
+        decode_regions=regions,
+        device_regions=regions_of(decode_mesh, c),
+        fits=True,
         head_groups=held,
+        relayed=over,
+        **basis_of_all(phases).fields(),
     )
 
 
@@ -194,47 +240,17 @@ def kv(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
     head_groups: int | None = None,
 ) -> Capacity:  # fmt: skip
-    """Tokens that the KV cache of a decode mesh holds beside the weights, layers spread evenly over the regions.
+    """Tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
 
-    The regions of the device are counted by cores, as in the paper, not laid out. With concatenation one row takes
-    every new token. "measured" cuts every width evenly over a line, as the paper does, whole rotary pairs or not.
-    `head_groups` None takes those that are best with one token on each row.
+    With concatenation one row takes every new token. Regions are counted by cores, as in the paper, not laid out.
+    "measured" counts as the paper does: layers are spread evenly over the regions, every width is cut evenly over a
+    line, and nothing comes and goes. `head_groups` None takes those that are best with one token on each row.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
-
-    def layer(candidate: Mesh) -> tuple[dict[str, int], int]:
-        """Bytes on a core of one layer's weights, by buffer, and of its share of one token's keys and values."""
-        if program == "measured":
-            return _evenly_cut(shape, candidate)
-        block = layers.decode_block(shape, candidate, 1, c, None, program, head_groups)
-        stays = layers.decode_need(block).stays
-        weights = {name: size for name, size in stays.items() if not name.endswith("_cache")}
-        return weights, sum(size for name, size in stays.items() if name not in weights) // block.slots
-
-    def check(candidate: Mesh) -> tuple[dict[str, int], int]:
-        weights, entry = layer(candidate)
-        each = -(-shape.num_hidden_layers // _regions(candidate, c))
-        what = f"{shape.name}, {each} layers on each of {_regions(candidate, c)} regions"
-        sram.demand(what, candidate, {name: size * each for name, size in weights.items()})
-        return weights, entry
-
-    weights, entry = sram.fitting(check, mesh)
-    regions = _regions(mesh, c)
-    each = -(-shape.num_hidden_layers // regions)
-    weight_bytes = each * sum(weights.values())
-    tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)
-    return Capacity(tokens, tokens * mesh.shape[0], each, regions, weight_bytes, entry * each)
-
-
-def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
-    rows, cols = mesh.shape
-    (d,), (q, kv_width, f) = (
-        tiles(rows, shape.hidden_size),
-        tiles(cols, shape.q_width, shape.kv_width, shape.intermediate_size),
-    )
-    elements = {"wq": d * q, "wkv": 2 * d * kv_width, "wo": q * d, "wgu": 2 * d * f, "wdown": f * d}
-    return {name: 2 * size for name, size in elements.items()}, 2 * 2 * kv_width
+    if program == "measured":
+        return capacity.measured(mesh, shape, c)
+    return capacity.true(mesh, shape, c, program, head_groups)
 
 
 def energy(
@@ -262,15 +278,6 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
     return None if count is None else (count,)
 
 
-def _regions(mesh: Mesh, c: Constants) -> int:
-    return max(1, (c.cores or mesh.device.cores) // (mesh.rows * mesh.cols))
-
-
-def _layers_per_region(need: sram.Need, mesh: Mesh) -> int:
-    """How many layers with these buffers one region holds; they share what comes and goes."""
-    return (mesh.device.sram_bytes - sum(need.passes.values())) // sum(need.stays.values())
-
-
 def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
     width, kv_width = shape.hidden_size, shape.kv_width
     weights = 2 * width * shape.q_width + 2 * width * kv_width + 3 * width * shape.intermediate_size
@@ -278,7 +285,7 @@ def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constant
     return words / rows * c.word_cycles + hops * c.hop_cycles
 
 
-def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rival: str | None = None) -> Kernel:
+def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, rival: str | None = None) -> Kernel:
     whole = cost + Cost(cycles=c.kernel_cycles)
     peak = mesh.device.macs_per_cycle_fp32 if dtype_name(dtype) == "fp32" else mesh.device.macs_per_cycle_fp16
     return Kernel(
@@ -293,30 +300,36 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rival: str | None 
         sram_peak_bytes=whole.sram_peak_bytes,
         seconds=whole.cycles / mesh.device.clock_hz,
         mac_utilisation=whole.macs / (whole.cycles * peak),
-        sram_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
+        sram_bandwidth_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
+        relayed=whole.relayed,
         assumed=rivals.ASSUMED[rival] if rival else None,
+        **rests_on.fields(),
     )
 
 
 def _layered(
-    mesh: Mesh, shape: DecoderShape, steps: layers.Steps, ends: tuple[Cost, Cost], tokens: int, c: Constants,
+    phase: str, block: layers.Block, steps: layers.Steps, ends: tuple[Cost, Cost], tokens: int, c: Constants,
     program: str,
 ) -> Layered:  # fmt: skip
+    """A phase with `tokens` tokens in the cache or the prompt."""
+    shape, mesh = block.shape, block.mesh
     layer, (embedding, head) = layers.total(steps), ends
     whole = embedding + layer * shape.num_hidden_layers + head
-    seconds = whole.cycles / mesh.device.clock_hz
+    seconds, count = whole.cycles / mesh.device.clock_hz, tokens if phase == "prefill" else 1
     return Layered(
         program=program,
-        tokens_per_second=tokens / seconds,
+        tokens_per_second=count / seconds,
         cycles_per_layer=layer.cycles,
         compute_cycles_per_layer=layer.compute_cycles,
         communication_cycles_per_layer=layer.communication_cycles,
         seconds=seconds,
         layers=shape.num_hidden_layers,
         mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle_fp16),
-        sram_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
-        joules_per_token=seconds * mesh.device.power_watts / tokens,
+        sram_bandwidth_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
+        joules_per_token=seconds * mesh.device.power_watts / count,
         embedding_cycles=embedding.cycles,
         head_cycles=head.cycles,
         steps={name: cost.cycles for name, cost in steps.items()},
+        relayed=whole.relayed,
+        **layer_basis(phase, mesh, shape, tokens, program).fields(),
     )

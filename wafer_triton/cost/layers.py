@@ -17,7 +17,7 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Sketch, phases
 from wafer_triton.cost.price import Cost, phase_cost, relayed
 from wafer_triton.count.routes import colours
-from wafer_triton.errors import ShapeError, SramError
+from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
@@ -60,9 +60,11 @@ def decode_steps(block: Block, context: int, c: Constants) -> Steps:
     return _steps((block, part, args, c) for part, args in decode.layer(block, context))
 
 
-def prefill_steps(block: Block, tokens: int, c: Constants) -> Steps:
-    """The costs of a prompt of `tokens` tokens a row through one prefill layer."""
-    return _steps((block, part, args, c) for part, args in prefill.layer(tokens))
+def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
+    """The costs of a prompt of `tokens` tokens a row through one prefill layer, in chunks of `at_once` (None: all)."""
+    size = tokens if at_once is None else at_once
+    chunks = ((min(size, tokens - past), past) for past in range(0, tokens, size))
+    return _steps((block, part, args, c) for chunk in chunks for part, args in prefill.layer(*chunk))
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
@@ -96,7 +98,7 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
     for phase in demands:
-        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak))
+        before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak, relayed=over))
         steps[phase.label] = before + phase_cost(phase, own, over)
     return steps
 
@@ -146,23 +148,8 @@ def _routes_of(
     return colours(b)
 
 
-def _weights(block: Block) -> dict[str, int]:
-    """Bytes of a prefill layer's weights on a core, by buffer."""
-    b = Builder(block.mesh, "weights")
-    block.attention_weights(b, "x", 1, block.apart)
-    attention = sram.need([b])
-    b = Builder(block.mesh, "weights")
-    block.ffn_weights(b, "x", block.apart)
-    return _layer_need(attention, sram.need([b])).stays
-
-
-def decode_need(block: Block) -> sram.Need:
-    """What a core needs for one decode layer."""
-    return _layer_need(*_decode_needs(block))
-
-
 @lru_cache(maxsize=1024)
-def _decode_needs(block: Block) -> tuple[sram.Need, sram.Need]:
+def decode_needs(block: Block) -> tuple[sram.Need, sram.Need]:
     """What a core needs for the attention and the feed-forward block of a decode layer."""
     parts = [(decode.project, ()), (decode.attend, (0,)), (decode.output, ())]
     attention = sram.need(sketched(part, block, *args) for part, args in parts)
@@ -171,7 +158,7 @@ def _decode_needs(block: Block) -> tuple[sram.Need, sram.Need]:
 
 def decode_stays(block: Block) -> dict[str, int]:
     """Bytes on the whole mesh that stay for each block of a decode layer: weights and cache."""
-    needs = zip(("attention", "ffn"), _decode_needs(block), strict=True)
+    needs = zip(("attention", "ffn"), decode_needs(block), strict=True)
     return {kind: sum(need.stays.values()) * block.mesh.rows * block.mesh.cols for kind, need in needs}
 
 
@@ -182,46 +169,6 @@ def decode_macs(block: Block, context: int) -> dict[str, int]:
         phases_, _, _ = _read(part, block, args)
         macs["ffn" if part is decode.ffn else "attention"] += sum(phase.macs * phase.times for phase in phases_)
     return {kind: each * block.mesh.cores for kind, each in macs.items()}
-
-
-@lru_cache(maxsize=1024)
-def prefill_need(block: Block, tokens: int) -> sram.Need:
-    """What a core needs for one prefill layer of `tokens` tokens a row."""
-    attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens))
-    return _layer_need(attention, ffn)
-
-
-def _layer_need(attention: sram.Need, ffn: sram.Need) -> sram.Need:
-    """The need of two blocks in the same memory; a weight's name that both have gets the block's name added."""
-    stays = attention.stays | {f"{name} of feed-forward" * (name in attention.stays) or name: size
-                               for name, size in ffn.stays.items()}  # fmt: skip
-    return sram.Need(stays, max(attention.passes, ffn.passes, key=lambda sizes: sum(sizes.values())))
-
-
-def check_decode(block: Block) -> sram.Need:
-    """The need of a decode layer; SramError if a core does not hold it."""
-    needed = decode_need(block)
-    sram.demand(f"{block.shape.name}, decode", block.mesh, needed.stays | needed.passes)
-    return needed
-
-
-def check_prefill(block: Block, tokens: int) -> Block:
-    """The block for a prompt of `tokens` tokens, with a second buffer of partial sums if a core has room for it.
-
-    Raises SramError when a core does not hold the layer either way.
-    """
-    what = f"{block.shape.name}, prefill of {tokens} tokens"
-    sram.demand(what, block.mesh, _weights(block))  # soon said, also where an lcm grid makes many tiles of a core's
-    for choice in (block, replace(block, overlap=False)):
-        needed = prefill_need(choice, -(-tokens // block.mesh.shape[0]))
-        try:
-            sram.demand(what, block.mesh, needed.stays | needed.passes)
-        except SramError:
-            if not choice.overlap:
-                raise
-            continue
-        return choice
-    raise AssertionError("the last choice returns or raises")
 
 
 def tree_for(mesh: Mesh, c: Constants) -> Groups:
@@ -271,7 +218,7 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
 
 def decode_bytes(block: Block) -> int:
     """Bytes that a decode layer takes of a core: what stays, and the largest working set."""
-    attention, ffn = _decode_needs(block)
+    attention, ffn = decode_needs(block)
     stays = sum(attention.stays.values()) + sum(ffn.stays.values())
     return stays + max(sum(attention.passes.values()), sum(ffn.passes.values()))
 

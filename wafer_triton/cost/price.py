@@ -27,7 +27,10 @@ from wafer_triton.schedule.rounds import Schedule
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted cost. `+` is one after the other, `*` is repetition; of routes and SRAM the larger counts."""
+    """Predicted cost. `+` is one after the other, `*` is repetition; of routes and SRAM the larger counts.
+
+    What is `relayed`, in part at least, needs more routes than a router holds and goes core by core.
+    """
 
     cycles: float = 0.0
     compute_cycles: float = 0.0  # of them in local operations
@@ -40,6 +43,7 @@ class Cost:
     sram_bytes: int = 0  # that a core's local operations read and write, every operand once
     routes: int = 0  # colours in all
     sram_peak_bytes: int = 0  # per core
+    relayed: bool = False
 
     @property
     def communication_cycles(self) -> float:
@@ -56,8 +60,8 @@ class Cost:
 
 
 # a plan adds tens of thousands of costs, so their numbers are fetched at once
-_larger = attrgetter("routes", "sram_peak_bytes")
-_summed = attrgetter(*[entry.name for entry in fields(Cost)][:-2])
+_larger = attrgetter("routes", "sram_peak_bytes", "relayed")
+_summed = attrgetter(*[entry.name for entry in fields(Cost)][:-3])
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
@@ -70,7 +74,8 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
         _READ[schedule] = phases(schedule), colours(schedule), sram.account(schedule).peak_bytes
     demands, needed, peak = _READ[schedule]
     over = relayed(needed, schedule.mesh.device)
-    return sum((phase_cost(phase, chosen, over) for phase in demands), Cost(routes=needed, sram_peak_bytes=peak))
+    whole = Cost(routes=needed, sram_peak_bytes=peak, relayed=over)
+    return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
 
 
 # Phases, routes and SRAM peak of schedules: a fit prices the same ones with many constants.
@@ -161,7 +166,7 @@ class Prediction:
 
     `cycles` is the sum of `compute_cycles`, in local operations, and `communication_cycles`, waiting for data.
     `seconds` is by the device's clock. A model's phase has tokens per second, and joules per token at the device's
-    power.
+    power. What is `relayed` needs more routes than a router holds.
     """
 
     cycles: float
@@ -170,12 +175,13 @@ class Prediction:
     seconds: float
     tokens_per_second: float | None = None
     joules_per_token: float | None = None
+    relayed: bool = False
 
     @classmethod
     def of(cls, cost: Cost, device: Device, tokens: int | None = None) -> Prediction:
         """The prediction of a cost on a device, for so many tokens."""
         seconds = cost.cycles / device.clock_hz
-        whole = cls(cost.cycles, cost.compute_cycles, cost.communication_cycles, seconds)
+        whole = cls(cost.cycles, cost.compute_cycles, cost.communication_cycles, seconds, relayed=cost.relayed)
         if not tokens or not seconds:
             return whole
         return replace(
@@ -184,8 +190,9 @@ class Prediction:
 
     def as_json(self) -> dict[str, float | None]:
         """Every number by its name."""
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "relayed"}
 
     def __str__(self) -> str:
         shares = f"{self.compute_cycles:,.0f} compute, {self.communication_cycles:,.0f} communication"
-        return f"predicted on the wafer: {self.cycles:,.0f} cycles ({shares}), {self.seconds * 1e6:,.3f} us"
+        said = ", relayed core by core, as routers hold too few routes" * self.relayed
+        return f"predicted on the wafer: {self.cycles:,.0f} cycles ({shares}), {self.seconds * 1e6:,.3f} us{said}"

@@ -1,4 +1,10 @@
-"""What `wafer_triton.estimate` returns: every prediction for a wafer, with the unit of each number in its name."""
+"""What `wafer_triton.estimate` returns: every prediction for a wafer, with the unit of each number in its name.
+
+Every prediction of time tells what it rests on (see `wafer_triton.cost.bands`): `constants`, fitted or derived;
+`error_band`, the share by which a measurement may differ, None where nothing is calibrated; `outside`, what lies
+outside of what was measured, by which the band is wider. `relayed` says that a schedule needs more routes than a router
+holds, so that it is priced core by core. `as_if` says why a model does not fit that is priced all the same.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,11 @@ class Kernel:
     sram_peak_bytes: int
     seconds: float
     mac_utilisation: float  # share of the peak multiply-adds of the mesh's cores
-    sram_utilisation: float  # share of their SRAM bandwidth
+    sram_bandwidth_utilisation: float  # share of their SRAM bandwidth
+    relayed: bool
+    constants: str
+    error_band: float | None
+    outside: str | None
     assumed: str | None = None
 
 
@@ -36,11 +46,16 @@ class Layered:
     seconds: float  # for the one token of decode, or the whole prompt
     layers: int
     mac_utilisation: float
-    sram_utilisation: float  # share of their SRAM bandwidth
+    sram_bandwidth_utilisation: float  # share of their SRAM bandwidth
     joules_per_token: float
     embedding_cycles: float  # 0 in the measured program
     head_cycles: float  # the last token's, 0 in the measured program
     steps: dict[str, float]  # cycles of a layer's steps by name
+    relayed: bool
+    constants: str
+    error_band: float | None
+    outside: str | None
+    as_if: str | None = None
     head_groups: int | None = None  # of decode
     padding: float | None = None  # of decode: multiply-adds of a layer on the mesh over those of the model
 
@@ -57,15 +72,20 @@ class Request:
     seconds: float
     joules: float
     joules_per_token: float
-    decode_regions: int  # that the layers and the cache need
+    decode_regions: int  # that the layers, the cache, the embedding and the head need
     device_regions: int  # that the device has
     fits: bool
     head_groups: int  # of decode
+    relayed: bool
+    constants: str
+    error_band: float | None
+    outside: str | None
+    as_if: str | None = None
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """Tokens that a KV cache holds by policy, and what limits them."""
+    """Tokens that a KV cache holds by policy, and what limits them: counted, not fitted."""
 
     concat_tokens: int
     shift_tokens: int

@@ -46,7 +46,9 @@ def gemm(mesh: Mesh, m: int, k: int, n: int, dtype: str, algorithm: str, c: Cons
         macs=tm * tk * tn,
         sram_bytes=BYTES[dtype] * (tm * tk + tk * tn + tm * tn),
     )
-    return phase_cost(phase, c, by_cores=True) + Cost(routes=crowd, sram_peak_bytes=tile_bytes * phase.fold)
+    return phase_cost(phase, c, by_cores=True) + Cost(
+        routes=crowd, sram_peak_bytes=tile_bytes * phase.fold, relayed=True
+    )
 
 
 def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -> Cost:
@@ -73,7 +75,7 @@ def gemv(mesh: Mesh, k: int, n: int, dtype: str, algorithm: str, c: Constants) -
     back = Phase("circuit", stages=1, hops=length - 1, busiest_words=words, mean_words=words)
     parts = [local] + ([reduce, back] if length > 1 else [])
     priced = sum((phase_cost(part, c, by_cores=True) for part in parts), Cost())
-    return priced + Cost(routes=levels or 1, sram_peak_bytes=tile_bytes)
+    return priced + Cost(routes=levels or 1, sram_peak_bytes=tile_bytes, relayed=True)
 
 
 def _words(elements: int, dtype: str) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 from wafer_triton import estimate
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import best_groups
-from wafer_triton.device import Device
+from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError
+from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError, writing
 from wafer_triton.mesh import Mesh
 from wafer_triton.shapes import DecoderShape, shape_of
 
@@ -24,6 +24,7 @@ class Plan:
     """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give.
 
     `groups` are those of the K-trees' first level, `head_groups` those of the heads on the columns in decode.
+    `constants`, `error_band` and `outside` are those of the request (see `wafer_triton.cost.results`).
     """
 
     prefill_mesh: int
@@ -35,6 +36,9 @@ class Plan:
     prefill_seconds: float
     decode_seconds: float
     kv_tokens: int
+    constants: str
+    error_band: float | None
+    outside: str | None
 
 
 def plan(
@@ -43,15 +47,14 @@ def plan(
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
-    A plan holds all layers and the whole cache in the SRAM of the device's regions. It has `head_groups`, or the best
-    (None). Raises the last reason (SramError,
-    MeshError) when there is no plan, ShapeError for a size that is not a positive whole number.
+    A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
+    `head_groups`, or the best (None). Raises SramError or MeshError, with the last mesh's reason, when there is no
+    plan, ShapeError for a size that is not a positive whole number.
     """
     target, shape = find_device(device), shape_of(model)
     c = constants(target)
     for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
-        if type(size) is not int or size < 1:
-            raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+        _check_count(name, size)
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
 
     def square(side: int) -> Mesh:
@@ -59,22 +62,22 @@ def plan(
 
     prefills, reason = _estimates(sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program))
     decodes, why = _estimates(sides, lambda side: _slowest(square(side), shape, input, output, c, program, head_groups))
-    candidates, narrowed = [], sorted(decodes, key=lambda side: decodes[side].seconds)
+    candidates, fastest = [], sorted(decodes, key=lambda side: decodes[side].seconds)[: 2 * best]
     for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
-        fitting = 0
-        for side in narrowed:
+        for side in fastest:
             request = estimate.request_on(
                 square(first), square(side), shape, prefills[first], input, output, c, None, program,
                 decodes[side].head_groups,
             )  # fmt: skip
-            if request.fits:
-                candidates.append((first, side, request))
-                fitting += 1
-            if fitting == 2 * best:
-                break
+            candidates.append((first, side, request))
     if not candidates:
-        cache = f"{shape.name} with {input + output} tokens of cache"
-        raise reason or why or MeshError(f"{cache} does not fit {target.name}: no mesh holds all layers")
+        last = reason or why
+        if last is None:
+            raise MeshError(
+                f"no mesh of {target.name} was tried: its sides have no multiple of {step}; give another step"
+            )
+        phase = "decode" if prefills else "prefill"
+        raise type(last)(f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}")
     candidates.sort(key=lambda candidate: -candidate[2].tokens_per_second)
     decoding = c.of("decode")
     return [
@@ -88,6 +91,9 @@ def plan(
             request.prefill_seconds,
             request.decode_seconds,
             _capacity(square(side), shape, program, request.head_groups),
+            request.constants,
+            request.error_band,
+            request.outside,
         )
         for first, side, request in candidates[:best]
     ]
@@ -137,15 +143,19 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     """One estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
 
     Values that raise a WaferError are left out; if all do, the last error is raised. Raises DeviceError for an unknown
-    kind or parameter.
+    kind or parameter, ShapeError for a count that is not a positive whole number.
     """
+    return list(estimates(kind, parameter, values, **fixed))
+
+
+def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> Iterator[dict[str, Any]]:
+    """The rows of `sweep` as they come."""
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
-    physical = [entry.name for entry in fields(Device) if entry.name != "name"]
     own = {name: argument for name, argument in signature(run).parameters.items() if name != "device"}
-    if parameter not in (*own, *physical):
-        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *physical))}")
+    if parameter not in (*own, *NUMBERS):
+        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *NUMBERS))}")
     unknown = sorted(set(fixed) - set(own))
     missing = [
         name for name, argument in own.items() if argument.default is argument.empty and name not in (*fixed, parameter)
@@ -153,10 +163,16 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     if unknown or missing:
         wrong = f"unknown option {', '.join(unknown)}" if unknown else f"{', '.join(missing)} missing"
         raise DeviceError(f"sweep over {kind}: {wrong}; options: {', '.join(own)}")
-    table: list[dict[str, Any]] = []
+    counts = [name for name, argument in own.items() if argument.annotation == "int"]
+    for name in counts:
+        if name in fixed:
+            _check_count(name, fixed[name])
     reason: WaferError | None = None
+    rows = 0
     for value in values:
         number = int(value) if float(value).is_integer() else value
+        if parameter in counts:
+            _check_count(parameter, number)
         try:
             changed: dict[str, Any] = {parameter: number}
             estimated = (
@@ -168,15 +184,20 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
             reason = error
             continue
         plain = {name: figure for name, figure in asdict(estimated).items() if isinstance(figure, int | float)}
-        table.append({parameter: number} | plain)
-    if not table and reason is not None:
+        rows += 1
+        yield {parameter: number} | plain
+    if not rows and reason is not None:
         raise reason
-    return table
+
+
+def _check_count(name: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
 
 
 def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:
     """Write a sweep as CSV."""
-    with path.open("w", encoding="utf-8", newline="") as lines:
+    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
         writer = csv.DictWriter(lines, list(table[0]))
         writer.writeheader()
         writer.writerows(table)
@@ -200,6 +221,7 @@ def write_plots(table: Sequence[dict[str, Any]], shown: str, stem: Path, title: 
     axes.grid(alpha=0.3)
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
     for path in paths:
-        figure.savefig(path, dpi=150)
+        with writing(path):
+            figure.savefig(path, dpi=150)
     pyplot.close(figure)
     return paths

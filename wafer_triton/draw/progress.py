@@ -1,35 +1,83 @@
-"""Progress bars on stderr while a model is loaded and run (needs rich: `pip install wafer-triton[models]`)."""
+"""Progress on stderr: bars on a terminal (with rich, of `pip install wafer-triton[models]`), else plain lines."""
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
+from typing import Any
 
-from rich import progress
-from rich.console import Console
+TENTHS = 10  # plain lines of one thing, at most
+LONG = 20.0  # seconds from which on an estimate is told
 
 
 class Progress:
-    """Bars on stderr, one for each thing that is reported as `(what, done, total)`; the terminal is clean on exit."""
+    """What is reported as `(what, done, total)`, a bar or some lines for each; a terminal is clean on exit.
 
-    def __init__(self) -> None:
-        self._bars = progress.Progress(
-            progress.TextColumn("{task.description:16}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            console=Console(stderr=True),
-        )
-        self._tasks: dict[str, progress.TaskID] = {}
+    With `brief` what takes less than `LONG` seconds, as announced, is not reported.
+    """
+
+    def __init__(self, brief: bool = False) -> None:
+        self._brief = brief
+        self._bars = _bars() if sys.stderr is not None and sys.stderr.isatty() else None
+        self._tasks: dict[str, Any] = {}
+        self._told: dict[str, int] = {}
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._bars.live.is_started:
+        if self._bars is not None and self._bars.live.is_started:
             self._bars.stop()
 
+    def announce(self, seconds: float) -> None:
+        """Tell about how long it will take here, if that is long."""
+        self._brief = self._brief and seconds < LONG
+        if seconds >= LONG:
+            print(
+                f"this takes about {_duration(seconds)} on a machine such as a laptop, which is not time on the wafer; "
+                f"a smaller mesh or fewer tokens take less, Ctrl-C ends it",
+                file=sys.stderr,
+                flush=True,
+            )
+
     def __call__(self, what: str, done: int, total: int) -> None:
+        if self._brief:
+            return
+        if self._bars is None:
+            self._line(what, done, total)
+            return
         if what not in self._tasks:
             self._bars.start()  # here, as bars without a task would leave an empty line
             self._tasks[what] = self._bars.add_task(what, total=total)
         self._bars.update(self._tasks[what], completed=done)
+
+    def _line(self, what: str, done: int, total: int) -> None:
+        """A line whenever another tenth is done."""
+        tenth = TENTHS * done // total if total else TENTHS
+        if tenth > self._told.get(what, 0) or done == total:
+            self._told[what] = tenth % TENTHS  # what is done may begin anew
+            print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    """A long time in the unit that people use for it, one digit or two."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds")):
+        if seconds >= 2 * size or size == 1:
+            return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
+    raise AssertionError(seconds)
+
+
+def _bars() -> Any:
+    """Bars of rich, or None where it is not installed."""
+    try:
+        from rich import progress
+        from rich.console import Console
+    except ImportError:
+        return None
+    return progress.Progress(
+        progress.TextColumn("{task.description:16}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )

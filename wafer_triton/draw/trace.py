@@ -23,6 +23,7 @@ from wafer_triton.schedule.sram import spans
 
 EACH = ("hops", "busiest_link_bytes", "flows", "macs")  # counts of a round
 ADDED = ("messages", "link_bytes")  # counts that add up over rounds
+COLOURS = 10  # of matplotlib, before they repeat
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,13 +130,26 @@ def _heat(figure: Any, loads: Loads) -> None:
 def _memory(figure: Any, traced: Trace) -> None:
     """What a core holds over the rounds, the largest buffers lowest."""
     axes = figure.subplots()
-    shown = [int(i) for i in np.argsort(-traced.sram.sum(0), kind="stable") if traced.sram[:, i].any()]
-    held = np.concatenate([traced.sram, traced.sram[-1:]])[:, shown].T  # the last round ends as well
-    axes.stackplot(np.arange(held.shape[1]), held, labels=[traced.buffers[i] for i in shown], step="post")
+    names, held = stacked(traced)
+    axes.stackplot(np.arange(held.shape[1]), held, labels=names, step="post")
     axes.set(xlabel="round", ylabel="SRAM bytes per core", xlim=(0, max(1, len(traced.sram))))
     axes.locator_params(integer=True)
-    if shown:
+    if names:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small", reverse=True)
+
+
+def stacked(traced: Trace) -> tuple[list[str], NDArray[np.int64]]:
+    """The buffers that a core holds, the largest first, and their bytes [buffers, rounds + 1].
+
+    All but the `COLOURS` - 1 largest are one, so that each has a colour and the legend has room.
+    """
+    order = [int(i) for i in np.argsort(-traced.sram.sum(0), kind="stable") if traced.sram[:, i].any()]
+    names, held = [traced.buffers[i] for i in order], traced.sram[:, order].T
+    if len(order) > COLOURS:
+        rest = len(order) - (COLOURS - 1)
+        names = [*names[:-rest], f"{rest} smaller buffers"]
+        held = np.concatenate([held[:-rest], held[-rest:].sum(0, keepdims=True)])
+    return names, np.concatenate([held, held[:, -1:]], 1)  # the last round ends as well
 
 
 def _held(schedule: Schedule) -> NDArray[np.int64]:

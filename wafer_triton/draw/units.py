@@ -11,8 +11,9 @@ from typing import Any
 PREDICTED = "predicted on the wafer"
 EMULATED = "emulated on this machine"
 
-# The unit of every numeric field that is shown, of devices, estimates, counts and runs. "%" is of a share, "side" of a
-# square mesh, "x" of a ratio, "id" of a number that counts nothing, "" of one that has no dimension.
+# The unit of every numeric field that is shown, of devices, estimates, counts and runs. "%" is of a share, "+-%" of one
+# by which a number may differ, "side" of a square mesh, "x" of a ratio, "id" of a number that counts nothing, "" of one
+# that has no dimension.
 UNITS: dict[str, str] = {
     # time and rate
     "cycles": "cycles",
@@ -63,7 +64,8 @@ UNITS: dict[str, str] = {
     "link_bytes_per_cycle": "B/cycle",
     # shares
     "mac_utilisation": "%",
-    "sram_utilisation": "%",
+    "sram_bandwidth_utilisation": "%",
+    "error_band": "+-%",
     "error": "%",
     "relative_rms": "%",
     # places
@@ -121,7 +123,7 @@ LABELS: dict[str, str] = {
     "gpu_joules": "energy of the GPUs",
     "energy_ratio": "energy of the GPUs over the wafer's",
     "mac_utilisation": "share of peak multiply-adds",
-    "sram_utilisation": "share of SRAM bandwidth",
+    "sram_bandwidth_utilisation": "share of SRAM bandwidth",
     "link_bytes": "over links",
     "busiest_link_bytes": "busiest link",
     "sram_bytes": "core's SRAM",
@@ -137,6 +139,10 @@ LABELS: dict[str, str] = {
     "macs_per_cycle_fp16": "a core in fp16",
     "macs_per_cycle_fp32": "a core in fp32",
     "power_watts": "power",
+    "like": "constants fitted on",
+    "relayed": "relayed core by core",
+    "outside": "outside of what was measured",
+    "as_if": "priced as if it fitted",
     "against_seconds": "its time",
     "gpus": "on",
     "steps": "cycles of a layer by step",
@@ -181,8 +187,8 @@ def quantity(number: float, unit: str) -> str:
         return f"{number:d}"
     if unit == "side":
         return f"{number} x {number} cores"
-    if unit == "%":
-        return f"{digits(100 * number)} %"
+    if unit in ("%", "+-%"):
+        return f"{unit[:-1]}{digits(100 * number)} %"
     whole, slash, per = unit.partition("/")
     scales = SCALES.get(whole, ((1, whole),))
     factor, scaled = next((scale for scale in scales if abs(number) >= scale[0]), scales[-1]) if number else (1, whole)

@@ -23,26 +23,30 @@ from wafer_triton.schedule.rounds import Index, Local, Schedule, Slot
 class Reference:
     """A schedule on memory of its own: `tensors` [rows, cols, *tile], or [rows, cols, slots, *tile], are copied in.
 
+    With `runs` all of them have one more dimension in front, and so many runs, each on its own values, go side by side.
     All other memory is NaN, or zero with `poison=False`. With `exact` memory and arithmetic are fp64, and nothing that
-    is computed is rounded, unless an operation itself rounds (`accumulate="fp16"`). Raises ShapeError for a missing
-    tensor.
+    is computed is rounded. Raises ShapeError for a missing tensor.
     """
 
     def __init__(
-        self, schedule: Schedule, tensors: Mapping[str, Tensor], *, poison: bool = True, exact: bool = False
-    ) -> None:
+        self, schedule: Schedule, tensors: Mapping[str, Tensor], *, poison: bool = True, exact: bool = False,
+        runs: int | None = None,
+    ) -> None:  # fmt: skip
         self.schedule, self.mesh = schedule, schedule.mesh
-        self.arithmetic = torch.float64 if exact else torch.float32
-        self.memory: dict[str, Tensor] = {}  # [cores, slots, numel]
+        self.exact = exact
+        self.runs = () if runs is None else (runs,)
+        self.memory: dict[str, Tensor] = {}  # [cores, slots, numel], behind the runs
         self.rounds_done = 0
         for name, buffer in schedule.buffers.items():
             dtype = torch_dtype(buffer.dtype)
-            shape = (self.mesh.cores, buffer.slots, buffer.numel)
+            shape = (*self.runs, self.mesh.cores, buffer.slots, buffer.numel)
             if name not in tensors and buffer.role in ("input", "resident"):
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
-            fill = torch.full(shape, float("nan") if poison else 0.0)
-            values = tensors.get(name, fill).to("cpu", dtype).reshape(shape)  # what is given is rounded in any case
-            self.memory[name] = values.to(torch.float64 if exact else dtype, copy=True)
+            held = torch.float64 if exact else dtype
+            if name in tensors:  # what is given is rounded in any case
+                self.memory[name] = tensors[name].to("cpu", dtype).reshape(shape).to(held, copy=True)
+            else:
+                self.memory[name] = torch.full(shape, float("nan") if poison else 0.0, dtype=held)
 
     def run(self, until: int | None = None) -> None:
         """Execute the rounds that are left, or those before round `until` (from 0)."""
@@ -57,27 +61,31 @@ class Reference:
     def compute(self, op: Local) -> None:
         """Run a local operation on its cores; outputs are read too, as an operation may add to them or write a part."""
         cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
-        outs, ins = ([self.tiles(slot, cores).to(self.arithmetic) for slot in slots] for slots in (op.outs, op.ins))
-        find(op.op).run(*outs, *ins, **op.params)
+        wide = torch.float64 if self.exact else torch.float32
+        outs, ins = ([self.tiles(slot, cores).to(wide) for slot in slots] for slots in (op.outs, op.ins))
+        params = dict(op.params)
+        if self.exact and "accumulate" in params:  # an operation that rounds by itself
+            params["accumulate"] = "fp32"
+        find(op.op).run(*outs, *ins, **params)
         for slot, tiles in zip(op.outs, outs, strict=True):
             self.put(slot, cores, tiles)
 
     def tiles(self, slot: Slot, cores: Index) -> Tensor:
         """A copy of the tiles [cores, numel] that these cores hold in a slot; of the whole buffer as one tile."""
         if slot.index is None:
-            return self.memory[slot.buffer][cores].flatten(1)
-        return self.memory[slot.buffer][cores, slot.of_cores(cores, self.mesh)]
+            return self.memory[slot.buffer][..., cores, :, :].flatten(-2)
+        return self.memory[slot.buffer][..., cores, slot.of_cores(cores, self.mesh), :]
 
     def put(self, slot: Slot, cores: Index, tiles: Tensor) -> None:
         """Write tiles [cores, numel] into a slot of these cores, rounded to the buffer's dtype."""
         memory = self.memory[slot.buffer]
         if slot.index is None:
-            memory[cores] = tiles.to(memory.dtype).view(len(cores), *memory.shape[1:])
+            memory[..., cores, :, :] = tiles.to(memory.dtype).unflatten(-1, memory.shape[-2:])
         else:
-            memory[cores, slot.of_cores(cores, self.mesh)] = tiles.to(memory.dtype)
+            memory[..., cores, slot.of_cores(cores, self.mesh), :] = tiles.to(memory.dtype)
 
     def read(self, name: str) -> Tensor:
-        """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
+        """A buffer's values as if given: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""
         buffer = self.schedule.buffers[name]
         dims = buffer.tile if buffer.slots == 1 else (buffer.slots, *buffer.tile)
-        return self.memory[name].clone().view(*self.mesh.shape, *dims)
+        return self.memory[name].clone().view(*self.runs, *self.mesh.shape, *dims)

@@ -33,7 +33,7 @@ from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Moves
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
 from wafer_triton.kernels.parts import LocalKernel, Part, agree
-from wafer_triton.kernels.protocol import ARRIVALS, FIRST_SLOT, SLOTS, rounds_at_once
+from wafer_triton.kernels.protocol import ARRIVALS, FIRST_SLOT, SLOTS, window
 from wafer_triton.kernels.tree import tree
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -175,12 +175,15 @@ class TritonExecutor(Executor):
         at_start[FIRST_SLOT] = ARRIVALS
         counters = at_start.clone()
         shared = (a, b, neighbours, counters, cores)
-        # which of these are launched depends on how many fit, so the one with the most registers decides
-        ways = [(c, shifts.add), (out, shifts.add), (c, True), (out, True)]
-        fits = 0
-        if self.launch != "rounds":
-            fits = min(residency(c, end, *shared, **{**shifts.params, "add": add}) for end, add in ways)
-        most = rounds_at_once((to_a, to_b), order, fits) if fits else 1
+        most = fits = 0
+        if (
+            self.launch != "rounds"
+        ):  # all rounds in one launch, else by launches of three kinds, of which the worst counts
+            fits = residency(c, out, *shared, **{**shifts.params, "add": shifts.add})
+            if fits < mesh.cores and self.launch == "auto":
+                ways = [(c, shifts.add), (c, True), (out, True)]
+                fits = min(residency(c, end, *shared, **{**shifts.params, "add": add}) for end, add in ways)
+        most = window((to_a, to_b), order, fits, number) if fits else 1
         if self.launch == "persistent" and not fits and torch.device(self.device).type == "cpu":
             raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
         if self.launch == "persistent" and most < number:

@@ -104,11 +104,12 @@ def meshgemm(
     label: str = "gemm",
     order: Ring = ring,
     op: str = "gemm",
+    again: bool = False,
 ) -> None:
     """C = A B for aligned A and B (see `align`), in P rounds on P x P cores: each shifts both beside a local product.
 
-    The last shift brings B back where it started, so that weights stay in place between uses. With an odd P a copy from
-    the second buffer follows.
+    The last shift brings both back where they started. With an odd P a copy of B from the second buffer follows, so
+    that weights stay in place between uses, and of A as well if it is to be used `again`.
     """
     size = _side(b)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
@@ -128,6 +129,8 @@ def meshgemm(
 
     b.repeat(size, turn)
     _come_home(b, w, spare[1], label)
+    if again:
+        _come_home(b, a, spare[0], label)
 
 
 def meshgemm_t(

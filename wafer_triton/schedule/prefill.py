@@ -52,7 +52,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
     if block.apart:
         for name, heads in (("q", q_heads), ("k", c.num_key_value_heads), ("v", c.num_key_value_heads)):
-            meshgemm(b, "h", f"w{name}", name, k=d, n=heads * width, label="qkv", **run)
+            meshgemm(b, "h", f"w{name}", name, k=d, n=heads * width, label="qkv", again=name != "v", **run)
         b.round(*copies, label="qkv")
     else:
         meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv, label="qkv", **run)
@@ -84,7 +84,7 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     align(b, "h", "x")
     if block.apart:
         for slot, name in enumerate(("wg", "wu")):
-            meshgemm(b, "h", name, Slot("gu", slot), k=d, n=f, label="gate and up", **run)
+            meshgemm(b, "h", name, Slot("gu", slot), k=d, n=f, label="gate and up", again=slot == 0, **run)
         b.round(b.local("silu_mul", "act", Slot("gu", None), m=1, n=tokens * f), label="silu")
     else:
         meshgemm(b, "h", "wgu", "gu", k=d, n=2 * f, label="gate and up", **run)

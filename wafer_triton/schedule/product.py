@@ -35,14 +35,17 @@ Groups = tuple[int, ...] | None
 class Recipe:
     """A schedule, its input buffers with their cuts, and its output buffer with its cut and whole shape.
 
-    The cut "" stands for an operand that is given as tiles [rows, cols, ...]. `constants` are inputs that follow from
-    the shapes, each with its values and cut.
+    The cut "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
+    such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and cut.
+    `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
     """
 
     schedule: Schedule
     inputs: tuple[tuple[str, str], ...]
     output: tuple[str, str, Shape]
+    reference: Callable[..., Any] | None = None
     constants: Mapping[str, tuple[NDArray[np.float32], str]] = field(default_factory=dict)
+    combined: str = ""
 
 
 @lru_cache(maxsize=256)
@@ -71,7 +74,12 @@ def _gemm(
     matmul(builder, "a", "b", "c", algorithm=algorithm, transposed=transposed, skew=skew, **sizes)
     cut = "(y n) (x k)" if transposed else "(y k) (x n)"
     output = _rounded(builder, "c", dtype, sums)
-    return Recipe(builder.build(), (("a", "(y m) (x k)"), ("b", cut)), (output, "(y m) (x n)", (m, n)))
+    return Recipe(
+        builder.build(),
+        (("a", "(y m) (x k)"), ("b", cut)),
+        (output, "(y m) (x n)", (m, n)),
+        lambda a, b: a @ (b.mT if transposed else b),
+    )
 
 
 def _gemv(
@@ -91,6 +99,7 @@ def _gemv(
         builder.build(),
         (("x", f"m ({axis} k)"), ("w", f"({axis} k) ({across} n)")),
         (output, f"m ({across} n)", (m, n)),
+        lambda x, w: x @ w,
     )
 
 
@@ -100,7 +109,12 @@ def _all_reduce(
     builder = Builder(mesh, f"all_reduce along {axis}")
     builder.buffer("x", x[2:] or (1,), dtype, "output")
     reduce_schedules.all_reduce(builder, "x", axis, op=op, algorithm=algorithm, groups=groups)
-    return Recipe(builder.build(), (("x", ""),), ("x", "", x))
+
+    def reference(tiles: Any) -> Any:
+        line = "yx".index(axis)
+        return (tiles.sum(line, True) if op == "add" else tiles.amax(line, True)).expand_as(tiles)
+
+    return Recipe(builder.build(), (("x", ""),), ("x", "", x), reference, combined=axis)
 
 
 def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6) -> Recipe:
@@ -111,7 +125,13 @@ def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6
     builder.buffer("weight", (tn,), dtype, "input")
     builder.buffer("out", (tm, tn), dtype, "output")
     rms_norm_rounds(builder, "x", "weight", "out", "x", width=n, eps=eps)
-    return Recipe(builder.build(), (("x", "(y m) (x n)"), ("weight", "(x n)")), ("out", "(y m) (x n)", x))
+    cut = "(y m) (x n)"
+    return Recipe(
+        builder.build(),
+        (("x", cut), ("weight", "(x n)")),
+        ("out", cut, x),
+        lambda x, weight: x * (x.square().sum(-1, True) / n + eps).rsqrt() * weight,
+    )
 
 
 def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
@@ -128,7 +148,13 @@ def _softmax(mesh: Mesh, dtype: str, x: Shape, scale: float = 1.0) -> Recipe:
     bias = np.zeros((m, tn * mesh.shape[1]), np.float32)
     bias[:, n:] = -np.inf
     cut = "(y m) (x n)"
-    return Recipe(builder.build(), (("x", cut),), ("out", cut, x), {"bias": (bias, cut)})
+    return Recipe(
+        builder.build(),
+        (("x", cut),),
+        ("out", cut, x),
+        lambda x, bias: (x * scale + bias).softmax(-1),
+        {"bias": (bias, cut)},
+    )
 
 
 def _sums(b: Builder, acc: str, tile: Shape, dtype: str, accumulate: str, sums: str | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Protocol, TypeVar
 
-from wafer_triton.errors import SramError
+from wafer_triton.errors import MeshError, SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Round, Schedule
 
@@ -181,7 +181,7 @@ def _smallest(build: Callable[[Mesh], T], mesh: Mesh) -> Mesh | None:
         bigger = Mesh(times * rows, times * cols, mesh.device)
         try:
             build(bigger)
-        except SramError:
+        except (SramError, MeshError):  # too large an lcm grid is no mesh either
             return None
         return bigger
 

@@ -3,10 +3,11 @@
     >>> verdict = check(recipe.schedule, Intent.of(recipe))
     >>> verdict.ok or print(verdict)
 
-A schedule is read three times, without computing a value:
+A schedule is read up to four times, the last two only if nothing was found before:
 - round by round, for the rules that every schedule must obey (`wafer_triton.schedule.rules`), SRAM and routes;
 - in order, for slots that are read before they are written, or overwritten before they are read;
-- if the intent is given, for the tiles in every slot and the parts of every sum (`wafer_triton.verify.provenance`).
+- if the intent is given, for the tiles in every slot and the parts of every sum (`wafer_triton.verify.provenance`);
+- if the intent has a reference, for values that differ from it (`wafer_triton.verify.values`).
 
 | verdict | what it means |
 | --- | --- |
@@ -21,6 +22,7 @@ A schedule is read three times, without computing a value:
 | double-count | a part that enters a sum twice |
 | incomplete | a sum that lacks parts where it is used, or at the end |
 | misplaced | a core that ends with another core's tile |
+| wrong-values | a result that is not what the intent's reference computes, or a resident buffer that changed |
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Cores, Exchange, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.verify.provenance import Intent, provenance
-from wafer_triton.verify.state import SlotView, slot_view
+from wafer_triton.verify.state import SlotView, fault, given_buffers, slot_view
+from wafer_triton.verify.values import values
 
 if TYPE_CHECKING:
     from wafer_triton.schedule.rounds import Schedule
@@ -91,7 +94,7 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
         faults += [over] if over is not None else []
         faults += _Slots(schedule, intent).run()
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
-            faults += provenance(schedule, intent)
+            faults += provenance(schedule, intent) or values(schedule, intent)
     return Verdict(schedule.name, tuple(sorted(faults, key=lambda finding: finding.round or 0)), intent is not None)
 
 
@@ -132,9 +135,7 @@ class _Slots:
 
     def __init__(self, schedule: Schedule, intent: Intent | None) -> None:
         self.schedule = schedule
-        given = set(intent.given) if intent else set()
-        given |= {name for name, buffer in schedule.buffers.items() if buffer.role in ("input", "resident")}
-        given |= _read_first(schedule)
+        given = given_buffers(schedule, intent.given if intent else None)
         self.state: dict[str, NDArray[np.uint8]] = {
             name: np.full((*schedule.mesh.shape, buffer.slots), WRITTEN if name in given else UNWRITTEN, np.uint8)
             for name, buffer in schedule.buffers.items()
@@ -162,8 +163,7 @@ class _Slots:
         return slot_view(slot, cores, self.schedule.mesh)
 
     def note(self, verdict: str, core: tuple[int, int], message: str) -> None:
-        where = title(self.schedule, self.number)
-        self.findings.append(Finding(verdict, f"{where}: core {core} {message}", self.number, core))
+        self.findings.append(fault(self.schedule, verdict, self.number, core, message))
 
     def read(self, slot: Slot, cores: Cores | None, verb: str) -> None:
         state, here = self.state[slot.buffer], self.view(slot, cores)
@@ -180,17 +180,3 @@ class _Slots:
         if unread.any() and not home:
             self.note("overwritten", here.core(unread), f"gets a tile in {exchange.dst} before it read the last one")
         here.put(state, ARRIVED)
-
-
-def _read_first(schedule: Schedule) -> set[str]:
-    """Outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
-    written: set[str] = set()
-    unwritten: set[str] = set()
-    for round_ in schedule.rounds:
-        reads = {exchange.src.buffer for exchange in round_.exchanges}
-        unwritten |= reads - written
-        written |= {exchange.dst.buffer for exchange in round_.exchanges}
-        for op in round_.locals:
-            unwritten |= {slot.buffer for slot in op.ins} - written
-            written |= {slot.buffer for slot in op.outs}
-    return {name for name in unwritten if name in schedule.buffers and schedule.buffers[name].role == "output"}

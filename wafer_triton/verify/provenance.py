@@ -1,39 +1,46 @@
 """Provenance: which tiles every slot holds and which parts every sum has, followed through a schedule without values.
 
 Every tile that is given gets a name: one index per letter of its buffer's cut. Under "(y m) (x k)" the tile of core
-(2, 3) is m=2, k=3. A value is then, for each letter, how many of its terms have each index: a tile has one term; a
-product joins the letters of its operands, which must agree in those that both have; a sum adds the counts. A count
-that is more than the other letters can tell apart is a term that entered twice. At the end every core of a result must
-hold the indices that the result's cut says, and every other letter it has must be summed up whole.
+(2, 3) is m=2, k=3. A product, or another operation on several tiles, joins the letters of its operands, which must
+agree in those that they share. A sum or a maximum joins terms (`wafer_triton.verify.terms`). Any other operation may
+only read a sum that is whole. At the end every core of a result must hold the indices that the result's cut says, and
+every other letter it has must be summed up whole.
 
-The counts are kept per letter, not per combination of letters, so P cores a side cost P bytes times a few a slot.
+Beside its terms a value has what made them and how they were joined, so that a maximum of row sums is told from their
+sum. A tile that is cut into the slots of another buffer is followed in so many parts everywhere.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
-from wafer_triton.layout import letters
 from wafer_triton.schedule.rounds import Cores, Local, Slot
-from wafer_triton.schedule.rules import Finding, title
-from wafer_triton.verify.state import SlotView, slot_view
+from wafer_triton.schedule.rules import Finding
+from wafer_triton.verify.cuts import EVERY_CORE, Cut, Tiles, indices, whole_reference
+from wafer_triton.verify.held import JOINTS, Held, Value
+from wafer_triton.verify.state import fault, slot_view
+from wafer_triton.verify.terms import PART, Counts
 
 if TYPE_CHECKING:
+    from wafer_triton.schedule.product import Recipe
     from wafer_triton.schedule.rounds import Schedule
 
-Counts = NDArray[np.int16]  # [..., indices of all letters]
-Cut = str | Mapping[str, ArrayLike]
-PART = "#"  # the letter of a buffer that is cut into the slots of another: which slot
 PRODUCTS = ("gemm", "gemm_t")
-MOST = 1 << 27  # counts that are held at once, of two bytes
+# operations with a statistic of rows among their operands: which it is, what makes it, and what joins it
+STATISTICS = {
+    "rms_scale": (1, "sum_squares", "add"),
+    "exp_sum": (2, "row_max", "maximum"),
+    "normalize": (1, "exp_sum", "add"),
+}
+COMBINES = JOINTS[1:]
+JOINS = (*PRODUCTS, *STATISTICS, *COMBINES)
 
 
 @dataclass(frozen=True)
@@ -41,26 +48,45 @@ class Intent:
     """What a schedule is given and what it must end with.
 
     A cut says which index of each letter a core's tile has: an einops pattern as of `layout` ("(y m) (x k)"), or a
-    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. A letter that a result lacks must be
-    summed over whole. `on` limits a result to some cores (a reduction's root); else it is asked of all.
+    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer whose indices are
+    all alike are copies of each other. A letter that a result lacks must be summed over whole. `on` limits a result to
+    some cores (a reduction's root); else it is asked of all.
+
+    `reference` computes the results plainly, from the tiles that are given to those that must come out: both go by
+    buffer name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. What it makes NaN is not
+    judged.
     """
 
     given: Mapping[str, Cut]
     result: Mapping[str, Cut]
     on: Mapping[str, Cores] = field(default_factory=dict)
+    reference: Callable[[Tiles], Tiles] | None = None
 
     @classmethod
-    def of(cls, recipe: Any) -> Intent:
-        """The intent of a recipe whose operands and result are cut by patterns."""
-        given = {name: cut for name, cut in recipe.inputs if cut}
-        return cls(given, {recipe.output[0]: recipe.output[1]})
+    def of(cls, recipe: Recipe) -> Intent:
+        """The intent of a recipe, its reference included."""
+        constants = {name: cut for name, (_, cut) in recipe.constants.items()}
+        patterns = dict(recipe.inputs) | constants
+        given: dict[str, Cut] = {name: cut or EVERY_CORE for name, cut in patterns.items()}
+        name, pattern, _ = recipe.output
+        kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.combined}
+        intent = cls(given, {name: pattern or kept})
+        if recipe.reference is None:
+            return intent
+        reference = whole_reference(recipe.schedule.mesh, patterns, {name: pattern}, recipe.reference)
+        return replace(intent, reference=reference)
 
 
 def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
-    """The first fault on the way to the intended result; counts after it would mean nothing.
+    """The first fault on the way to the intended results, if there are any; counts after it would mean nothing.
 
     Raises ScheduleError for an intent that does not fit the schedule, or a mesh too large to follow every tile.
     """
+    unknown = sorted({*intent.given, *intent.result, *intent.on} - schedule.buffers.keys())
+    if unknown:
+        raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
+    if not intent.result:
+        return []
     try:
         _Run(schedule, intent).run()
     except _Broken as broken:
@@ -74,194 +100,148 @@ class _Broken(Exception):
 
 
 class _Run:
-    """The state of all cores: counts [rows, cols, slots, indices] of every buffer, and the round that wrote a slot."""
+    """Follows the tiles of all cores to the first fault."""
 
     def __init__(self, schedule: Schedule, intent: Intent) -> None:
         self.schedule, self.mesh, self.on = schedule, schedule.mesh, intent.on
         self.number = 0
-        unknown = sorted({*intent.given, *intent.result} - schedule.buffers.keys())
-        if unknown:
-            raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
         given, self.results = (
-            {
-                name: {letter: self.indices(name, at) for letter, at in _letters(cut).items()}
-                for name, cut in cuts.items()
-            }
+            {name: indices(cut, self.mesh, schedule.buffers[name].slots) for name, cut in cuts.items()}
             for cuts in (intent.given, intent.result)
         )
-        sizes = {PART: max((buffer.slots for buffer in schedule.buffers.values()), default=1)}
-        for cut in given.values():
-            for letter, at in cut.items():
-                sizes[letter] = max(sizes.get(letter, 0), int(at.max()) + 1)
-        ends = np.cumsum([0, *sizes.values()]).tolist()
-        self.letters = {letter: slice(*ends[i : i + 2]) for i, letter in enumerate(sizes)}
-        self.sizes = np.array(list(sizes.values()))
-        self.starts = np.array(ends[:-1])
+        self.held = Held(schedule, given)
+        self.letters = self.held.letters
         self.kept = {letter for cut in self.results.values() for letter in cut}
-        if not self.kept <= sizes.keys():
-            raise ScheduleError(
-                f"{schedule.name}: no buffer is given with {', '.join(sorted(self.kept - sizes.keys()))}"
-            )
-        shapes = {name: (*self.mesh.shape, buffer.slots) for name, buffer in schedule.buffers.items()}
-        if sum(math.prod(shape) for shape in shapes.values()) * ends[-1] > MOST:
-            raise ScheduleError(f"{schedule.name}: {self.mesh} is too large to follow every tile; check a smaller mesh")
-        self.counts = {name: np.zeros((*shape, ends[-1]), np.int16) for name, shape in shapes.items()}
-        self.when = {name: np.full(shape, -1, np.int32) for name, shape in shapes.items()}
-        for name, cut in given.items():
-            for letter, at in cut.items():
-                np.put_along_axis(self.counts[name][..., self.letters[letter]], at[..., None], 1, -1)
-
-    def indices(self, name: str, at: ArrayLike) -> NDArray[np.int64]:
-        """The index of a letter at every core and slot, [rows, cols, slots]."""
-        shape = (*self.mesh.shape, self.schedule.buffers[name].slots)
-        if isinstance(at, str):
-            return np.indices(shape)[("y", "x", "slot").index(at)]
-        array = np.asarray(at, np.int64)
-        return np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
+        unnamed = sorted(self.kept - self.letters.places.keys())
+        if unnamed:
+            raise ScheduleError(f"{schedule.name}: no buffer is given with {', '.join(unnamed)}")
 
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):
             self.number = number
             for exchange in round_.exchanges:  # in any order: what a core sends is not overwritten in its round
-                values = self.at(exchange.src, exchange.senders).get(self.counts[exchange.src.buffer])
-                self.write(exchange.dst, self.at(exchange.dst, exchange.receivers), values)
+                value = self.held.get(exchange.src, exchange.senders)
+                self.held.put(exchange.dst, exchange.receivers, value, number)
             for op in round_.locals:
                 self.local(op)
         for name, cut in self.results.items():
             self.judge(name, cut)
 
-    def at(self, slot: Slot, cores: Cores | None) -> SlotView:
-        return slot_view(slot, cores, self.mesh)
-
-    def write(self, slot: Slot, here: SlotView, values: Counts) -> None:
-        here.put(self.counts[slot.buffer], values)
-        here.put(self.when[slot.buffer], self.number)
-
     def fail(self, verdict: str, core: tuple[int, int], message: str, number: int | None = None) -> NoReturn:
         number = self.number if number is None else number
-        raise _Broken(Finding(verdict, f"{title(self.schedule, number)}: core {core} {message}", number, core))
+        raise _Broken(fault(self.schedule, verdict, number, core, message))
+
+    def demand(
+        self, wrong: NDArray[np.bool_], verdict: str, op: Local, message: Callable[..., str], *values: Counts
+    ) -> None:
+        """Fail at the first core for a part of which `wrong` [..., parts] holds.
+
+        The message is told the texts of what the values [..., parts, indices] have there.
+        """
+        if wrong.any():
+            there = [np.broadcast_to(each, (*wrong.shape, each.shape[-1]))[wrong][0] for each in values]
+            here = slot_view(op.ins[0], op.where, self.mesh)
+            self.fail(verdict, here.core(np.asarray(wrong.any(-1))), message(*map(self.letters.text, there)))
 
     def local(self, op: Local) -> None:
-        here = self.at(op.ins[0], op.where)
-        ins = [self.read(op, slot) for slot in op.ins]
-        if op.op in PRODUCTS:
-            result = self.product(op, here, *ins)
-        elif op.op == "add":
-            result = self.sum(op, here, *ins)
-        elif op.op == "copy":
+        ins = [self.held.get(slot, op.where) for slot in op.ins]
+        fits = len({self.held.cells(slot) for slot in (*op.ins, *op.outs)}) == 1
+        if op.op == "copy" and fits:
             (result,) = ins
-        elif local.find(op.op).elementwise and op.outs[0].buffer in {slot.buffer for slot in op.ins}:
-            result = self.union(ins)
+        elif op.op in COMBINES and fits and (ins[0].maker() == ins[-1].maker()).all():
+            result = self.combined(op, op.op, *ins)
         else:
-            for slot, value in zip(op.ins, ins, strict=True):
-                self.whole(op, here, slot, value)
-            result = ins[0]
+            tiles = [self.tile(op, slot, value) for slot, value in zip(op.ins, ins, strict=True)]
+            if op.op in STATISTICS:
+                self.statistic(op, ins)
+            result = self.joined(op, tiles) if op.op in JOINS else tiles[0]
+            if op.op not in ("copy", *COMBINES):
+                result = result._replace(origin=np.full_like(result.origin, _maker(op.op) * len(JOINTS)))
         for slot in op.outs:
-            target = self.at(slot, op.where)
-            value = result
-            if local.find(op.op).updates(op.params):
-                value = self.sum(op, target, self.read(op, slot), result)
-            if slot.index is None:  # the value is cut into the buffer's slots
-                slots = self.schedule.buffers[slot.buffer].slots
-                value = np.repeat(value[..., None, :], slots, -2)
-                value[..., self.letters[PART]] = self.eye[:slots]
-            self.write(slot, target, value)
+            updated = local.find(op.op).updates(op.params)
+            value = self.combined(op, "add", self.held.get(slot, op.where), result) if updated else result
+            self.held.put(slot, op.where, value, self.number)
 
-    @property
-    def eye(self) -> Counts:
-        return np.eye(self.sizes[0], dtype=np.int16)
+    def tile(self, op: Local, slot: Slot, value: Value) -> Value:
+        """An operand as one tile [..., 1, indices]: its sums must be whole, and then their letters are gone.
 
-    def read(self, op: Local, slot: Slot) -> Counts:
-        """One value for each core; of a whole buffer, what the parts in its slots have in common."""
-        here = self.at(slot, op.where)
-        values = here.get(self.counts[slot.buffer])
-        if slot.index is not None:
-            return values
-        part = values[..., self.letters[PART]]
-        wrong = part.any(axis=(-1, -2)) & ((part > 0) != self.eye[: values.shape[-2]]).any(axis=(-1, -2))
-        if wrong.any():
-            self.fail("misplaced", here.core(wrong), f"reads {slot.buffer} (by {op.op}), whose parts are out of order")
-        common = values.min(axis=-2)
-        common[..., self.letters[PART]] = 0
-        return common
+        Of several parts it is what all of them have in common.
+        """
+        counts, letters = value.counts, self.letters
+        by = f"reads {slot} (by {op.op})"
+        self.demand(
+            letters.partial(counts), "incomplete", op, lambda text: f"{by}, which has only {text}", counts
+        )  # fmt: skip
+        if counts.shape[-2] > 1:
+            self.demand(letters.astray(counts), "misplaced", op, lambda: f"{by}, whose parts are out of order")
+        closed = letters.closed(counts).min(-2, keepdims=True)
+        closed[..., letters.places[PART]] = 0
+        return Value(closed, value.origin[..., :1])
 
-    def product(self, op: Local, here: SlotView, a: Counts, b: Counts) -> Counts:
-        """Tiles that agree in the letters that both have."""
-        left, right = (self.whole(op, here, slot, value) for slot, value in zip(op.ins, (a, b), strict=True))
-        for letter, place in self.letters.items():
-            in_left, in_right = left[..., place] > 0, right[..., place] > 0
-            wrong = in_left.any(-1) & in_right.any(-1) & (in_left != in_right).any(-1)
-            if wrong.any():
-                pair = f"{op.ins[0]} ({self.text(left, wrong)}) by {op.ins[1]} ({self.text(right, wrong)})"
-                self.fail("misaligned", here.core(wrong), f"multiplies {pair}: {letter} differs")
-        return ((left > 0) | (right > 0)).astype(np.int16)
+    def joined(self, op: Local, tiles: list[Value]) -> Value:
+        """The letters of all tiles, which must agree in those that they share."""
+        result, *others = tiles
+        verb = "multiplies" if op.op in PRODUCTS else "combines"
+        for slot, other in zip(op.ins[1:], others, strict=True):
+            for letter in self.letters.places:
+                message = f"{verb} {op.ins[0]} ({{}}) by {slot} ({{}}): {letter} differs".format
+                wrong = self.letters.differ(letter, result.counts, other.counts)
+                self.demand(wrong, "misaligned", op, message, result.counts, other.counts)
+            result = result._replace(counts=((result.counts > 0) | (other.counts > 0)).astype(np.int16))
+        return result
 
-    def whole(self, op: Local, here: SlotView, slot: Slot, value: Counts) -> Counts:
-        """The value as a tile: sums must be whole, and then their letters are gone."""
-        support = self.support(value)
-        partial = (support > 1) & (support < self.sizes)
-        if partial.any():
-            wrong = np.asarray(partial.any(-1))
-            self.fail(
-                "incomplete", here.core(wrong), f"reads {slot} (by {op.op}), which has only {self.text(value, wrong)}"
-            )
-        return np.where(np.repeat((support > 1), self.sizes, -1), 0, value).astype(np.int16)
+    def statistic(self, op: Local, ins: list[Value]) -> None:
+        """A statistic of rows is made and joined by the operations that it should be, unless it was given."""
+        place, maker, joint = STATISTICS[op.op]
+        value, by = ins[place], f"reads {op.ins[place]} (by {op.op})"
+        other = (value.maker() > 0) & (value.maker() != _maker(maker))
+        self.demand(other, "misaligned", op, lambda: f"{by}, which {maker} has not made")
+        other = (value.joint() > 0) & (value.joint() != JOINTS.index(joint))
+        self.demand(other, "misaligned", op, lambda: f"{by}, whose terms {joint} has not joined")
 
-    def sum(self, op: Local, here: SlotView, a: Counts, b: Counts) -> Counts:
-        """Counts added up; products of one sum share the result's letters, and no term may enter twice."""
-        total: Counts = a + b
-        support = self.support(total)
-        for number, letter in enumerate(self.letters):
-            wrong = support[..., number] > 1
-            if wrong.any() and (letter == PART or (letter in self.kept and op.op in PRODUCTS)):
-                pair = f"{self.text(a, wrong)} and {self.text(b, wrong)}"
-                self.fail("misaligned", here.core(wrong), f"adds up (by {op.op}) {pair}: {letter} differs")
-        wrong = np.asarray((np.maximum.reduceat(total, self.starts, -1) > self.terms(support)).any(-1))
-        if wrong.any():
-            pair = f"{self.text(b, wrong)} to {self.text(a, wrong)}"
-            self.fail("double-count", here.core(wrong), f"adds (by {op.op}) {pair}, which has it already")
-        return total
-
-    def union(self, values: list[Counts]) -> Counts:
-        """The parts of all operands, each once: for an operation to which a part that comes twice is as one."""
-        present = np.maximum.reduce(values) > 0
-        return (present * np.repeat(self.terms(self.support(present)), self.sizes, -1)).astype(np.int16)
-
-    def support(self, value: NDArray[Any]) -> NDArray[np.int64]:
-        """How many indices of each letter a value has, [..., letters]."""
-        return np.add.reduceat((value > 0).astype(np.int64), self.starts, -1)
-
-    def terms(self, support: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many different terms with one index of a letter the other letters can tell apart, [..., letters]."""
-        present = np.maximum(support, 1)
-        return present.prod(-1, keepdims=True) // present
+    def combined(self, op: Local, joint: str, a: Value, b: Value) -> Value:
+        """Terms of one kind joined by "add" or "maximum"; those of one product share the result's letters."""
+        letters, code, pair = self.letters, JOINTS.index(joint), (a.counts, b.counts)
+        total = a.counts + b.counts if joint == "add" else letters.union(*pair)
+        support = letters.support(total)
+        for number, letter in enumerate(letters.places):
+            if letter == PART or (letter in self.kept and op.op in PRODUCTS):
+                message = f"adds up (by {op.op}) {{}} and {{}}: {letter} differs".format
+                self.demand(support[..., number] > 1, "misaligned", op, message, *pair)
+        message = f"adds (by {op.op}) {{1}} to {{0}}, which has it already".format
+        self.demand(letters.twice(total), "double-count", op, message, *pair)
+        for value in (a, b):
+            mixed = (value.joint() > 0) & (value.joint() != code)
+            if mixed.any():
+                message = f"joins {{}} and {{}} by {joint}, and terms of them by another operation".format
+                self.demand(mixed & letters.partial(value.counts), "misaligned", op, message, *pair)
+        return Value(total, a.maker() * len(JOINTS) + code)
 
     def judge(self, name: str, cut: dict[str, NDArray[np.int64]]) -> None:
-        """Every core of a result holds what its cut says."""
-        here = self.at(Slot(name, None), self.on.get(name))
-        value, when = here.get(self.counts[name]), here.get(self.when[name])
-        support = self.support(value)
-        full = (support == self.sizes) & (np.minimum.reduceat(value, self.starts, -1) == self.terms(support))
-        for number, (letter, place) in enumerate(self.letters.items()):
-            if letter in cut:
-                want = here.get(cut[letter])[..., None] == np.arange(self.sizes[number])
-                wrong, verdict = ((value[..., place] > 0) != want).any(-1), "misplaced"
+        """Every core of a result holds what its cut says, in every part that has elements."""
+        buffer, parts, letters = self.schedule.buffers[name], self.held.parts[name], self.letters
+        here = slot_view(Slot(name, None), self.on.get(name), self.mesh)
+        used = -(-buffer.numel // -(-buffer.numel // parts))
+        value = here.get(self.held.counts[name])[..., :used, :]
+        support, full = letters.support(value), letters.full(value)
+        for number, (letter, place) in enumerate(letters.places.items()):
+            if letter == PART:
+                wrong, verdict = letters.astray(value) & (used > 1), "misplaced"
+            elif letter in cut:
+                want = here.get(cut[letter])[..., None, None] == np.arange(letters.sizes[number])
+                wrong, verdict = np.asarray(((value[..., place] > 0) != want).any(-1)), "misplaced"
             else:
-                wrong, verdict = (support[..., number] > 0) & ~full[..., number] & (letter != PART), "incomplete"
+                wrong, verdict = (support[..., number] > 0) & ~full[..., number], "incomplete"
             if wrong.any():
-                content = self.text(value, wrong) or "nothing"
-                wanted = f"{letter}={here.get(cut[letter])[wrong][0]}" if letter in cut else f"all of {letter}"
-                last = int(when[wrong][0])
-                message = f"ends with {content} in {name}, not with {wanted}"
-                self.fail(verdict, here.core(wrong), message, last if last >= 0 else len(self.schedule.rounds) - 1)
-
-    def text(self, value: Counts, wrong: NDArray[np.bool_]) -> str:
-        """The first value for which `wrong` holds, such as "m=1, k=0 2 3"."""
-        first = value[wrong][0]
-        shown = {letter: np.flatnonzero(first[place]) for letter, place in self.letters.items() if letter != PART}
-        return ", ".join(f"{letter}={' '.join(map(str, at))}" for letter, at in shown.items() if at.size)
+                content = letters.text(value[wrong][0]) or "nothing"
+                slots = np.asarray(wrong.any(-1))
+                wanted = "its parts in order" if letter == PART else f"all of {letter}"
+                wanted = f"{letter}={here.get(cut[letter])[slots][0]}" if letter in cut else wanted
+                last = int(here.get(self.held.when[name])[slots][0])
+                last = last if last >= 0 else len(self.schedule.rounds) - 1
+                self.fail(verdict, here.core(slots), f"ends with {content} in {name}, not with {wanted}", last)
 
 
-def _letters(cut: Cut) -> Mapping[str, ArrayLike]:
-    """The letters of a cut and where their indices come from."""
-    return letters(cut) if isinstance(cut, str) else cut
+def _maker(name: str) -> int:
+    """The number of an operation as what makes terms; 0 stands for what is given."""
+    return 1 + list(local.LOCAL_OPS).index(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Cores, Index, Slot
+from wafer_triton.schedule.rounds import Cores, Index, Schedule, Slot
+from wafer_triton.schedule.rules import Finding, title
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,3 +70,33 @@ def slot_view(slot: Slot, cores: Cores | None, mesh: Mesh) -> SlotView:
     else:
         index = (slice(None) if all_lines else lines, slice(None) if all_at else at)
     return SlotView(axis, index if slot.index is None else (*index, slot.index), lines, at, False)
+
+
+def fault(schedule: Schedule, verdict: str, number: int, core: tuple[int, int], message: str) -> Finding:
+    """A finding about a core in round `number`; of a schedule without rounds it names none."""
+    if not schedule.rounds:
+        return Finding(verdict, f"{schedule.name}: core {core} {message}", None, core)
+    return Finding(verdict, f"{title(schedule, number)}: core {core} {message}", number, core)
+
+
+def given_buffers(schedule: Schedule, named: Iterable[str] | None) -> set[str]:
+    """The buffers that hold something at the start: inputs, residents and those that an intent has `named`.
+
+    Without an intent (None) they are the outputs that are read first.
+    """
+    given = {name for name, buffer in schedule.buffers.items() if buffer.role in ("input", "resident")}
+    return given | (_read_first(schedule) if named is None else set(named))
+
+
+def _read_first(schedule: Schedule) -> set[str]:
+    """Outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
+    written: set[str] = set()
+    unwritten: set[str] = set()
+    for round_ in schedule.rounds:
+        reads = {exchange.src.buffer for exchange in round_.exchanges}
+        unwritten |= reads - written
+        written |= {exchange.dst.buffer for exchange in round_.exchanges}
+        for op in round_.locals:
+            unwritten |= {slot.buffer for slot in op.ins} - written
+            written |= {slot.buffer for slot in op.outs}
+    return {name for name in unwritten if name in schedule.buffers and schedule.buffers[name].role == "output"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wafer_triton.cost import layers
+from wafer_triton.cost.bands import Sizes, layer_sizes, product_sizes
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.device import device
@@ -22,7 +23,10 @@ CLOCK_HZ = 1.1e9  # of the WSE-2 tables, which give tokens per second
 
 @dataclass(frozen=True)
 class Row:
-    """A measured number in `unit` and the model's prediction of it; rows that share a value of `groups` are related."""
+    """A measured number in `unit` and the model's prediction of it; rows that share a value of `groups` are related.
+
+    `sizes` say how large it is: what lies outside of those of all rows is outside of what was measured.
+    """
 
     family: str
     name: str
@@ -30,6 +34,7 @@ class Row:
     unit: str
     predict: Callable[[Constants], float]
     groups: dict[str, str]
+    sizes: Sizes
 
 
 def rows(family: str) -> list[Row]:
@@ -52,7 +57,8 @@ def _meshgemm(record: dict[str, str]) -> list[Row]:
 
     name = f"{side}, {m} x {k} x {n}"
     groups = {"mesh": str(side), "tile": f"{m} x {k} x {n}"}
-    return [Row("MeshGEMM", name, float(record["cycles"]), "cycles", predict, groups)]
+    spans = product_sizes(Mesh(side, side), m, k, n)
+    return [Row("MeshGEMM", name, float(record["cycles"]), "cycles", predict, groups, spans)]
 
 
 def _meshgemv(record: dict[str, str]) -> list[Row]:
@@ -66,7 +72,8 @@ def _meshgemv(record: dict[str, str]) -> list[Row]:
 
     name = f"{side}, {k} x {n}, {count} groups"
     groups = {"mesh": str(side), "tile": f"{k} x {n}", "group_num": str(count)}
-    return [Row("MeshGEMV", name, float(record["cycles"]), "cycles", predict, groups)]
+    spans = product_sizes(Mesh(side, side), k, n)
+    return [Row("MeshGEMV", name, float(record["cycles"]), "cycles", predict, groups, spans)]
 
 
 def _wse3_decode(record: dict[str, str]) -> list[Row]:
@@ -88,8 +95,9 @@ def _wse3_decode(record: dict[str, str]) -> list[Row]:
         "total": (total, record["total_cycles"]),
         "communication": (communication, record["communication_cycles"]),
     }
+    spans = layer_sizes(shape, mesh, context)
     return [
-        Row("WSE-3 decode layer", f"{side}, {name}", float(value), "cycles", predict, {"quantity": name})
+        Row("WSE-3 decode layer", f"{side}, {name}", float(value), "cycles", predict, {"quantity": name}, spans)
         for name, (predict, value) in measured.items()
     ]
 
@@ -112,7 +120,8 @@ def _wse2_llm(phase: str) -> Callable[[dict[str, str]], list[Row]]:
 
         groups = {"row": f"{shape.name} {side}", "mesh": str(side), "model": shape.name}
         name = f"{shape.name}, {side}"
-        return [Row(f"WSE-2 {phase}", name, float(record["tokens_per_second"]), "tokens/s", predict, groups)]
+        spans = layer_sizes(shape, mesh, tokens)
+        return [Row(f"WSE-2 {phase}", name, float(record["tokens_per_second"]), "tokens/s", predict, groups, spans)]
 
     return read
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from wafer_triton.cost.bands import band
 from wafer_triton.cost.calibrate import FAMILIES, Row, rows
 from wafer_triton.cost.constants import MEANING, PRIORS, Constants
 from wafer_triton.device import device
@@ -155,21 +156,47 @@ def entries(name: str, c: Constants, results: Sequence[Fitted]) -> dict[str, Map
     return table
 
 
-def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[float] | None]:
-    """For each way to group a stage's rows, the relative errors on each group when the stage is fitted on all others.
+def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[tuple[Row, float]] | None]:
+    """For each way to group a stage's rows, each row and what is predicted of it when its group is left out of the fit.
 
     None where no remaining rows determine the constants.
     """
     measurements = stage.rows()
-    left: dict[str, list[float] | None] = {}
+    left: dict[str, list[tuple[Row, float]] | None] = {}
     for key in measurements[0].groups:
-        errors: list[float] = []
+        predictions: list[tuple[Row, float]] = []
         for group in sorted({row.groups[key] for row in measurements}):
             rest = [row for row in measurements if row.groups[key] != group]
             try:
                 c, _ = solve(stage.names, rest, start)
             except UndeterminedError:
                 continue
-            errors += [row.predict(c) / row.measured - 1 for row in measurements if row.groups[key] == group]
-        left[key] = errors or None
+            predictions += [(row, row.predict(c)) for row in measurements if row.groups[key] == group]
+        left[key] = predictions or None
     return left
+
+
+def bands(by_device: Mapping[str, Constants]) -> dict[str, Mapping[str, Any]]:
+    """The entries of the file of error bands, by family: the errors are measured over predicted, less 1."""
+    table: dict[str, Mapping[str, Any]] = {}
+    for stage in STAGES:
+        measurements = stage.rows()
+        left = leave_one_out(stage, by_device[stage.device])
+        errors = {
+            key: {row.name: round(row.measured / predicted - 1, 6) for row, predicted in predictions}
+            for key, predictions in left.items()
+            if predictions
+        }
+        spans = {
+            name: [min(sizes), max(sizes)]
+            for name in measurements[0].sizes
+            if (sizes := [size for row in measurements for size in row.sizes[name]])
+        }
+        table[stage.family] = {
+            "rows": len(measurements),
+            "constants": len(stage.names),
+            "error_band": band(errors, len(measurements), len(stage.names)),
+            "sizes": spans,
+            "left_out": errors,
+        }
+    return table

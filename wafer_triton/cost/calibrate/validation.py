@@ -49,7 +49,11 @@ def families() -> list[Family]:
     for stage in STAGES:
         c = constants(device(stage.device))
         predicted = tuple((row, row.predict(c)) for row in rows(stage.family))
-        predictions.append(Family(stage.family, stage.device, predicted, leave_one_out(stage, c), len(stage.names)))
+        left_out: dict[str, list[float] | None] = {
+            key: None if rest is None else [prediction / row.measured - 1 for row, prediction in rest]
+            for key, rest in leave_one_out(stage, c).items()
+        }
+        predictions.append(Family(stage.family, stage.device, predicted, left_out, len(stage.names)))
     return sorted(predictions, key=lambda family: list(FAMILIES).index(family.name))
 
 

@@ -1,0 +1,182 @@
+"""`check` and `compare` of a schedule of one's own, FILE.py:FUNCTION."""
+
+import json
+
+import pytest
+
+from wafer_triton.cli.main import main
+
+FILE = """
+import numpy as np
+from wafer_triton import Builder, Intent, as_mesh
+from wafer_triton.schedule.product import recipe
+
+print("loading")
+
+
+def butterfly(steps):
+    b = Builder(as_mesh("4x8"), "butterfly")
+    hands = [b.buffer("x", (16,), "fp32", "output"), b.like("next", "x")]
+    inbox, line = b.like("inbox", "x"), np.arange(8)
+    for step in range(steps):
+        b.round(
+            b.exchange("x", hands[0], inbox, send=line, recv=line ^ (1 << step)),
+            b.local("add", hands[1], (hands[0], inbox), size=16),
+            label=f"step {step}",
+        )
+        hands.reverse()
+    if hands[0] != "x":
+        b.round(b.local("copy", "x", hands[0], size=16), label="home")
+    return b
+
+
+INTENT = Intent(given={"x": {"r": "y", "k": "x"}}, result={"x": {"r": "y"}})
+
+
+def bare():
+    return butterfly(3).build()
+
+
+def whole():
+    return bare(), INTENT
+
+
+def half():
+    return butterfly(2).build(), INTENT
+
+
+def gemm():
+    return recipe("gemm", as_mesh(3), "fp32", ((6, 9), (9, 6)), (("algorithm", "summa"),))
+
+
+def gemm_t():
+    own = recipe("gemm", as_mesh(3), "fp32", ((6, 9), (6, 9)), (("transposed", True),))
+    return own.schedule, Intent.of(own)
+
+
+def gemv():
+    return recipe("gemv", as_mesh("4x3"), "fp32", ((1, 9), (9, 6)), (("algorithm", "star"), ("axis", "y")))
+
+
+def norm():
+    return recipe("softmax", as_mesh(3), "fp32", ((6, 9),), ())
+
+
+def draft():
+    return butterfly(3)
+
+
+def number():
+    return 3
+
+
+def needs(mesh):
+    return bare()
+
+
+def raises():
+    return 1 / 0
+
+
+def leaves():
+    raise SystemExit("bye")
+
+
+def misspelt():
+    b = Builder(as_mesh(2), "misspelt")
+    b.buffer("x", (4,), "fp32", "output")
+    b.round(b.local("nonsense", "x", "x", size=4))
+    return b.build()
+"""
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Run a command on a function of the file: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(FILE)
+    (tmp_path / "broken.py").write_text("def f(:\n")
+
+    def command(name, reference, *more):
+        return main([name, reference, *more]), *capsys.readouterr()
+
+    return command
+
+
+def answer(out):
+    return json.loads(out.splitlines()[-1])
+
+
+def test_a_healthy_schedule(run):
+    code, out, err = run("check", "own.py:whole")
+    assert code == 0 and err == "loading\n"
+    lines = out.splitlines()
+    assert lines[0] == "butterfly on mesh 4x8 of wse2: nothing found"
+    assert [line.split()[0] for line in lines[3:-1]] == ["step"] * 4 + ["whole"]
+    assert lines[-1].startswith("P: half of the cores or more take part; L:")
+
+
+def test_a_faulty_schedule_has_exit_code_1(run):
+    code, out, _ = run("check", "own.py:half")
+    assert code == 1 and out.startswith("butterfly on mesh 4x8 of wse2: 1 finding\nincomplete (core (0, 0), ")
+
+
+@pytest.mark.parametrize(("name", "ok", "intended"), [("whole", 0, True), ("half", 1, True), ("bare", 0, False)])
+def test_json(run, name, ok, intended):
+    code, out, err = run("check", f"own.py:{name}", "--json")
+    told = answer(out)
+    assert (code, told["ok"], told["intended"]) == (ok, not ok, intended) and out.count("\n") == 1
+    assert [finding["verdict"] for finding in told["findings"]] == ["incomplete"] * ok
+    assert told["operations"][-1]["phase"] == "whole" and told["operations"][-1]["verdict"].keys() == set("PLMR")
+    assert ("no intent: what must come out was not judged" in err) is not intended
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithms", "twin"),
+    [
+        ("whole", ["ktree", "pipeline", "two-phase", "star", "ring"], None),
+        ("gemm", ["mesh", "cannon", "summa", "allgather"], "summa"),
+        ("gemm_t", ["mesh", "cannon", "summa", "allgather"], "mesh"),
+        ("gemv", ["ktree", "pipeline", "two-phase", "star", "ring"], "star"),
+    ],
+)
+def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin):
+    code, out, _ = run("compare", f"own.py:{name}", "--json")
+    rows = {row.pop("algorithm"): row for row in answer(out)["rows"]}
+    assert code == 0 and list(rows) == [f"{name} (own)", *algorithms]
+    if twin:
+        assert rows[f"{name} (own)"] == rows[twin] and rows[twin]["error"] < 1e-5
+    else:
+        assert rows[f"{name} (own)"]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("command", "reference", "message"),
+    [
+        ("compare", "own.py:bare", "butterfly: which operation it is, only an Intent says; return (Schedule, Intent)"),
+        ("compare", "own.py:half", "incomplete (core (0, 0), "),
+        ("compare", "own.py:norm", "which operation it is does not follow from the cuts {'x': '(y m) (x n)'"),
+        ("check", "none.py:f", "none.py: there is no such file"),
+        ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
+        ("compare", "own.py", "own.py: give FILE.py:FUNCTION"),
+        ("check", "own.py:wohle", "own.py: there is no function 'wohle'; it has whole"),
+        ("check", "own.py:draft", "own.py: draft returns a Builder; it must return a Schedule, a Recipe or a pair "
+                                  "(Schedule, Intent); end it with .build()"),
+        ("check", "own.py:number", "own.py: number returns a int; it must return a Schedule"),
+        ("check", "own.py:needs", "needs is called without arguments (missing a required argument: 'mesh')"),
+        ("check", "own.py:raises", f"own.py, line {FILE[: FILE.index('1 / 0')].count(chr(10)) + 1}: ZeroDivisionError"),
+        ("check", "own.py:leaves", "SystemExit: bye"),
+        ("check", "own.py:misspelt", "ScheduleError: misspelt, round 0: local operation 'nonsense'"),
+        ("check", "broken.py:f", "broken.py, line 1: SyntaxError"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(run, command, reference, message):
+    code, out, err = run(command, reference)
+    last = err.splitlines()[-1]
+    assert (code, out) == (2, "") and last.startswith("wafer-triton: error: ") and message in last
+    assert "Traceback" not in err
+
+
+def test_options_of_a_model_are_not_of_a_schedule(run):
+    assert "--mesh: of --model alone; a schedule has a mesh" in run("check", "own.py:whole", "--mesh", "4")[2]
+    assert "give one of them" in run("check", "own.py:whole", "--model", "llama3-8b")[2]

@@ -1,0 +1,137 @@
+"""Constants of a device of one's own: what they follow, and that a small change of it gives a small one of a price."""
+
+from dataclasses import fields, replace
+from functools import cache
+from math import exp, log
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wafer_triton import estimate
+from wafer_triton.cost.constants import MEANING, SCALES, Constants, constants, scaled
+from wafer_triton.device import NUMBERS, Device, device
+from wafer_triton.shapes import DecoderShape
+
+SHAPE = DecoderShape(96, 160, 2, 4, 2, 24, 200, name="small")
+ROOMY = {"rows": 400, "cols": 400, "sram_bytes": 2**20}
+# Seconds over a number of the device: 1 where they can only rise with it, -1 where they can only fall, 0 where they do
+# not follow it. Memory and routes say whether a schedule fits or is relayed, which is a step: see the tests below.
+SIGNS = {
+    "rows": 0,
+    "cols": 0,
+    "hop_cycles": 1,
+    "stage_cycles": 1,
+    "sram_bytes": 0,
+    "routes": 0,
+    "clock_hz": -1,
+    "link_bytes_per_cycle": -1,
+    "macs_per_cycle_fp16": -1,
+    "macs_per_cycle_fp32": -1,
+    "power_watts": 0,
+}
+WHOLE = ("rows", "cols", "sram_bytes", "routes")
+
+
+@cache
+def seconds(of: Device) -> dict[str, float]:
+    """What is predicted of a product of each kind and of a layer of each phase."""
+    estimates = {
+        "gemm": estimate.gemm(device=of, mesh=12, m=100, k=90, n=120),
+        "gemm in fp32": estimate.gemm(device=of, mesh=12, m=100, k=90, n=120, dtype="fp32"),
+        "gemv": estimate.gemv(device=of, mesh=20, k=100, n=300),
+        "decode": estimate.decode(device=of, model=SHAPE, mesh=20, context=64),
+        "prefill": estimate.prefill(device=of, model=SHAPE, mesh=20, tokens=64),
+    }
+    return {name: estimated.seconds for name, estimated in estimates.items()}
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> Device:
+    """A device whose numbers are up to ten times those of a preset, or down to a tenth, and which is like any."""
+    base = device(draw(st.sampled_from(("wse2", "wse3", "wormhole"))))
+    own = {name: getattr(base, name) * 10 ** draw(st.floats(-1, 1)) for name in NUMBERS if name not in WHOLE}
+    return replace(base, name="own", like=draw(st.sampled_from(("wse2", "wse3", None))), routes=24, **(ROOMY | own))
+
+
+def test_every_number_of_a_device_has_a_sign():
+    assert tuple(SIGNS) == NUMBERS
+    assert set(NUMBERS) == {entry.name for entry in fields(Device)} - {"name", "like"}
+
+
+@settings(max_examples=12)
+@given(of=devices(), step=st.floats(1e-6, 1e-3))
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_small_change_of_a_number_changes_little_and_in_the_right_direction(number, of, step):
+    """No price changes by a larger share than the number itself: each of its parts is in proportion to it, or not."""
+    value = getattr(of, number)
+    more = replace(of, **{number: value + 1 if number in WHOLE else value * exp(step)})
+    for name, before in seconds(of).items():
+        change = log(seconds(more)[name] / before)
+        assert abs(change) <= step * (1 + 1e-6), name
+        assert change == 0 if SIGNS[number] == 0 else change * SIGNS[number] >= -1e-12, name
+
+
+@settings(max_examples=12)
+@given(of=devices(), times=st.floats(1, 8))
+@pytest.mark.parametrize("number", [name for name, sign in SIGNS.items() if sign])
+def test_a_large_change_of_a_number_goes_in_the_right_direction(number, of, times):
+    more = replace(of, **{number: getattr(of, number) * times})
+    for name, before in seconds(of).items():
+        assert (seconds(more)[name] - before) * SIGNS[number] >= -1e-9 * before, name
+
+
+def test_the_clock_counts_seconds_alone():
+    twice = replace(device("wse2"), clock_hz=2.2e9)
+    before, after = (estimate.gemv(device=of, mesh=20, k=100, n=300) for of in ("wse2", twice))
+    assert (after.cycles, after.seconds) == (before.cycles, before.seconds / 2)
+
+
+def test_routes_are_a_step():
+    """A schedule that needs more routes than there are is relayed core by core, and one with just enough is not."""
+    priced = [
+        estimate.gemm(device=replace(device("wse2"), routes=routes), mesh=12, m=48, k=48, n=48, algorithm="summa")
+        for routes in (25, 26, 27)
+    ]
+    few, enough, many = priced
+    assert enough.routes == 26
+    assert few.cycles > 1.2 * enough.cycles == 1.2 * many.cycles
+
+
+def test_memory_is_a_step():
+    """Prefill has a second buffer of partial sums where a core has room for it, and is then faster."""
+    shape = DecoderShape(256, 256, 1, 16, 16, 16, 0, name="wide")
+    least = estimate.prefill(device=replace(device("wse2"), sram_bytes=165_000), model=shape, mesh=8, tokens=256)
+    most = estimate.prefill(device=replace(device("wse2"), sram_bytes=2**20), model=shape, mesh=8, tokens=256)
+    assert least.seconds > most.seconds
+
+
+@pytest.mark.parametrize("like", ["wse2", "wse3", None])
+def test_name_and_power_do_not_count(like):
+    own = replace(device("wse2"), like=like, hop_cycles=3, rows=700, cols=900, sram_bytes=2**16, routes=32)
+    other = replace(own, name="other", power_watts=9_000)
+    assert constants(own) == constants(other)
+    first, second = (estimate.gemm(device=of, mesh=16, m=64, k=64, n=64) for of in (own, other))
+    assert first == second, "it took 3.5 times as long"
+
+
+@pytest.mark.parametrize("like", ["wse2", "wse3"])
+@pytest.mark.parametrize("constant", SCALES)
+def test_a_constant_scales_with_the_number_that_it_stands_for(like, constant):
+    number, exponent = SCALES[constant]
+    base = device(like)
+    own = (
+        replace(base, rows=2 * base.rows) if number == "cores" else replace(base, **{number: 2 * getattr(base, number)})
+    )
+    before, after = constants(base), constants(own)
+    assert getattr(after, constant) == pytest.approx(getattr(before, constant) * 2**exponent)
+    others = [name for name in MEANING if SCALES.get(name, ("", 0))[0] != number]
+    assert all(getattr(after, name) == getattr(before, name) for name in others)
+    assert scaled(own) == (number,) and scaled(base) == ()
+
+
+def test_what_is_like_nothing_has_constants_of_its_own_numbers():
+    own = replace(device("wse2"), like=None)
+    assert constants(own) == constants(replace(own, name="wse2")) != constants(device("wse2"))
+    assert isinstance(constants(own), Constants) and scaled(own) == ()
+    assert constants(device("wormhole")).word_cycles == 4 / 32

@@ -1,0 +1,248 @@
+"""Whether a model fits a device: what is refused, with what would fit, and what is priced as if it fitted."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.cli import main as cli
+from wafer_triton.cost import layers, search
+from wafer_triton.cost.calibrate import rows
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.residence import decode_need, decode_residence, prefill_residence
+from wafer_triton.device import device
+from wafer_triton.errors import MeshError, SramError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import decode as decode_blocks
+from wafer_triton.schedule import prefill, sram
+from wafer_triton.shapes import DecoderShape, shape_of
+
+WSE2 = device("wse2")
+SHAPE = DecoderShape(96, 160, 6, 4, 2, 24, 200, name="small")
+OFFER = r"; as_if=True \(--as-if\) prices it all the same$"
+
+
+def wafer(cores: int, sram_bytes: int) -> object:
+    """A device of so many cores that count, as its constants are derived."""
+    return replace(WSE2, name="mine", like=None, rows=8, cols=cores // 8, sram_bytes=sram_bytes)
+
+
+def residence(shape: DecoderShape, cores: int, sram_bytes: int, context: int = 8):
+    mesh = Mesh(8, 8, wafer(cores, sram_bytes))
+    c = constants(mesh.device)
+    return decode_residence(layers.decode_block(shape, mesh, context, c), c)
+
+
+def bytes_of(shape: DecoderShape, context: int = 8) -> tuple[int, int, list[int]]:
+    """What stays of a layer, what passes at most, and what stays of the embedding and the head, on a core."""
+    mesh = Mesh(8, 8, WSE2)
+    block = layers.decode_block(shape, mesh, context, constants(WSE2))
+    layer = decode_need(block)
+    needs = [sram.need([layers.sketched(part, block, 1)]) for part in (decode_blocks.embed, decode_blocks.head)]
+    passes = max(sum(need.passes.values()) for need in (layer, *needs))
+    return sum(layer.stays.values()), passes, [sum(need.stays.values()) for need in needs]
+
+
+def test_regions_hold_layers_embedding_and_head():
+    layer, passes, (embedding, head) = bytes_of(SHAPE)
+    whole = 6 * layer + passes + embedding + head
+    assert residence(SHAPE, 64 * 8, whole).regions == 1
+    assert residence(SHAPE, 64 * 8, whole - 1).regions == 2
+    assert residence(replace(SHAPE, vocab_size=0), 64 * 8, 6 * layer + passes).regions == 1
+    assert residence(replace(SHAPE, tie_word_embeddings=True), 64 * 8, whole - embedding).regions == 1
+    one_each = layer + passes + max(embedding, head)
+    assert residence(SHAPE, 64 * 8, one_each).regions == 6
+    assert residence(SHAPE, 64 * 8, one_each).cores == 6 * 64
+
+
+def test_a_cache_counts():
+    layer, passes, (embedding, head) = bytes_of(SHAPE)
+    whole = 6 * layer + passes + embedding + head
+    assert residence(SHAPE, 64 * 8, whole, context=8).regions == 1
+    assert residence(SHAPE, 64 * 8, whole, context=64).regions == 2
+
+
+def test_the_most_layers_that_fit_are_named():
+    layer, passes, (embedding, head) = bytes_of(SHAPE)
+    sram_bytes = layer + passes + max(embedding, head)
+    with pytest.raises(MeshError) as caught:
+        residence(SHAPE, 64 * 4, sram_bytes)
+    assert str(caught.value) == (
+        "small, decode with 8 tokens of cache does not fit mine: 6 layers, embedding and head take 384 cores in "
+        "regions of 8x8, and there are 256; 4 of the layers would fit, or all on a device of 384 such cores"
+    )
+    assert residence(replace(SHAPE, num_hidden_layers=4), 64 * 4, sram_bytes).cores == 256
+    assert residence(SHAPE, 384, sram_bytes).cores == 384
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (
+            lambda: estimate.decode(model="qwen2-72b", mesh=540, context=4096), MeshError,
+            r"80 layers, embedding and head take [\d,]+ cores in regions of 540x540, and there are 850,000; 10 of the "
+            r"layers would fit, or all on a device of [\d,]+ such cores; no mesh of these proportions holds it" + OFFER,
+        ),
+        (
+            lambda: estimate.decode(model="llama3-8b", mesh=540, context=4096, head_groups=1), MeshError,
+            r"llama3-8b, decode with 4,320 tokens of cache does not fit wse2: .*; mesh 372x372 holds it" + OFFER,
+        ),
+        (
+            lambda: estimate.decode(
+                model="llama3-8b", mesh=360, context=64, device=replace(WSE2, name="12 GB", sram_bytes=14_000)
+            ),
+            MeshError, "does not fit 12 GB: 32 layers, embedding and head take .* no mesh of these proportions",
+        ),
+        (
+            lambda: estimate.prefill(model="qwen2-72b", mesh=600, tokens=16_384), MeshError,
+            "qwen2-72b, prefill of 16,384 tokens, 1 a row at once does not fit wse2: 80 layers",
+        ),
+        (
+            lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=512), MeshError,
+            r"llama3-8b, prefill of 512 tokens at once does not fit wse2: .*; mesh [34]\d\dx\d+ holds it",
+        ),
+        (
+            lambda: estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=512, output=8),
+            MeshError, "prefill of 512 tokens",
+        ),
+        (
+            lambda: estimate.request(
+                model="llama3-8b", prefill_mesh=300, decode_mesh=540, input=512, output=8, head_groups=1
+            ),
+            MeshError, "llama3-8b, decode with 540 tokens of cache does not fit wse2",
+        ),
+        (
+            lambda: estimate.decode(
+                model=replace(SHAPE, vocab_size=60_000), mesh=4, context=8, device=replace(WSE2, rows=7, cols=7)
+            ),
+            MeshError, "no multiple of mesh 4x4 there holds its head.*; mesh 7x7 holds it|no mesh of these proportions",
+        ),
+        (
+            lambda: estimate.kv(model="qwen2-72b", mesh=360), MeshError,
+            "qwen2-72b, decode with 360 tokens of cache does not fit wse2.*; no mesh of these proportions holds it$",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_what_would(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_the_mesh_that_is_named_holds_it():
+    estimate.decode(model="llama3-8b", mesh=372, context=4096)
+
+
+@pytest.mark.parametrize("family", ["WSE-2 decode", "WSE-2 prefill"])
+def test_the_paper_s_programs_are_priced_as_they_were_measured(family):
+    """Its 8B model fits, but for a layer on the largest mesh of decode; of the 72B it measured some layers."""
+    refused = []
+    for row in rows(family):
+        model, side = row.groups["model"], int(row.groups["mesh"])
+        options = {"model": model, "mesh": side, "program": "measured"}
+        options |= {"context": 4096} if family == "WSE-2 decode" else {"tokens": 4096}
+        price = estimate.decode if family == "WSE-2 decode" else estimate.prefill
+        estimated = price(**options, as_if=True)
+        assert estimated.tokens_per_second == pytest.approx(row.predict(constants(WSE2)), rel=1e-3)
+        if estimated.as_if is None:
+            assert price(**options) == estimated
+        else:
+            refused.append(row.name)
+    assert refused == (["llama3-8b, 660", "qwen2-72b, 540"] if family == "WSE-2 decode" else ["qwen2-72b, 600"])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda as_if: estimate.decode(model="qwen2.5-0.5b", mesh=100, context=64, as_if=as_if),
+        lambda as_if: estimate.prefill(model="qwen2.5-0.5b", mesh=100, tokens=64, as_if=as_if),
+        lambda as_if: estimate.request(
+            model="qwen2.5-0.5b", prefill_mesh=100, decode_mesh=80, input=64, output=8, as_if=as_if
+        ),
+    ],
+)
+def test_what_fits_is_the_same_as_if_it_did(call):
+    assert call(True) == call(False)
+    assert call(True).as_if is None
+
+
+def test_as_if_says_why_it_does_not_fit():
+    estimated = estimate.decode(model="llama3-8b", mesh=40, context=64, as_if=True)
+    assert estimated.as_if.startswith("llama3-8b, decode on mesh 40x40: every core needs ")
+    assert "--as-if" not in estimated.as_if and estimated.tokens_per_second > 0
+    sizes = {"model": "llama3-8b", "prefill_mesh": 660, "decode_mesh": 540, "input": 512, "output": 8, "head_groups": 1}
+    request = estimate.request(**sizes, as_if=True)
+    assert not request.fits and request.device_regions == 2 < request.decode_regions
+    assert request.as_if.count("does not fit wse2") == 2
+
+
+@pytest.mark.parametrize("model, mesh", [("smollm2-135m", 48), ("llama3-8b", 360)])
+def test_the_cache_holds_what_decode_fits(model, mesh):
+    tokens = estimate.kv(model=model, mesh=mesh).shift_tokens
+    assert estimate.decode(model=model, mesh=mesh, context=tokens).as_if is None
+    with pytest.raises((MeshError, SramError)):
+        estimate.decode(model=model, mesh=mesh, context=tokens + 1)
+
+
+def test_plans_hold_the_model():
+    shape = shape_of("llama3-8b")
+    c = constants(WSE2)
+    for plan in search.plan(model="llama3-8b", input=512, output=64, step=60):
+        block = layers.decode_block(shape, Mesh(plan.decode_mesh, plan.decode_mesh), 576, c)
+        assert decode_residence(block, c).cores <= 850_000
+        assert plan.constants == "fitted: wse2" and plan.error_band > 0
+
+
+@pytest.mark.parametrize("algorithm, relayed", [("mesh", False), ("cannon", False), ("summa", True), ("ladder", True)])
+def test_what_is_relayed_says_so(algorithm, relayed, capsys):
+    line = f"estimate gemm --mesh 32 --m 64 --k 64 --n 64 --algorithm {algorithm}"
+    assert cli.main(line.split()) == 0
+    assert re.search(rf"relayed core by core +{'yes' if relayed else 'no'}\n", capsys.readouterr().out)
+    assert estimate.gemm(mesh=32, m=64, k=64, n=64, algorithm=algorithm).relayed is relayed
+
+
+def test_a_layer_that_is_relayed_says_so():
+    few = replace(WSE2, routes=4)
+    for of, relayed in (("wse2", False), (few, True)):
+        assert estimate.decode(device=of, model=SHAPE, mesh=16, context=64).relayed is relayed
+        assert estimate.prefill(device=of, model=SHAPE, mesh=16, tokens=64).relayed is relayed
+        request = estimate.request(device=of, model=SHAPE, prefill_mesh=16, decode_mesh=16, input=8, output=8)
+        assert request.relayed is relayed
+
+
+def test_the_command_line_prices_as_if(capsys):
+    line = "estimate decode --model qwen2-72b --mesh 540 --context 4096"
+    assert cli.main(line.split()) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "as_if=True (--as-if) prices it all the same" in error
+    assert cli.main([*line.split(), "--as-if", "--json"]) == 0
+    out, shown = capsys.readouterr()
+    assert "priced as if it fitted" in shown and shown.splitlines()[0].endswith("priced as if it fitted")
+    assert json.loads(out)["as_if"].startswith("qwen2-72b, decode with 4,320 tokens of cache does not fit wse2")
+
+
+@pytest.mark.parametrize("kind", ["decode --context 8", "prefill --tokens 8", "kv"])
+def test_sizes_without_layers_are_no_model(kind, capsys):
+    name, *more = kind.split()
+    line = f"estimate {name} --dim 64 --ffn 128 --heads 2 --mesh 8"
+    assert cli.main([*line.split(), *more]) == 2
+    assert "give --model, or the sizes of one: --layers missing" in capsys.readouterr().err
+
+
+def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
+    shape, on, c = shape_of("llama3-8b"), Mesh(260, 260), constants(device("wse2"))
+    last = layers.decode_block(shape, on, 1, c)
+    block, at_once = prefill_residence(layers.prefill_block(shape, on, c), last, 2048, c)
+    rows = -(-2048 // 260)
+    assert 1 <= at_once < rows
+    chunks = [(min(at_once, rows - past), past) for past in range(0, rows, at_once)]
+    assert len(chunks) > 1 and sum(tokens for tokens, _ in chunks) == rows
+    steps = layers.prefill_steps(block, rows, c, at_once)
+    one_by_one = [layers.total(layers._steps((block, part, args, c) for part, args in prefill.layer(*chunk)))
+                  for chunk in chunks]  # fmt: skip
+    assert layers.total(steps).cycles == pytest.approx(sum(cost.cycles for cost in one_by_one), rel=1e-12)
+    assert layers.total(steps).cycles > layers.total(layers.prefill_steps(block, rows, c)).cycles
+    assert estimate.prefill(model=shape, mesh=on, tokens=2048).as_if is None
+    small = prefill_residence(layers.prefill_block(shape, on, c), last, 260, c)
+    assert small[1] == 1, "one token a row is no chunk"

@@ -1,0 +1,271 @@
+"""Changes of a schedule, each by a random choice of where and how: what mutants are made by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.random import Generator
+
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
+
+Change = Callable[[Schedule, Generator], Schedule | None]  # None where a schedule has nothing to change
+
+
+# --- changes of rounds ---
+
+
+def edited(schedule: Schedule, number: int, *rounds: Round) -> Schedule:
+    """A draft with `rounds` in place of round `number`."""
+    return replace(schedule, rounds=(*schedule.rounds[:number], *rounds, *schedule.rounds[number + 1 :]))
+
+
+def drop_round(schedule: Schedule, rng: Generator) -> Schedule:
+    return edited(schedule, pick(rng, schedule.rounds))
+
+
+def duplicate_round(schedule: Schedule, rng: Generator) -> Schedule:
+    number = pick(rng, schedule.rounds)
+    return edited(schedule, number, *[schedule.rounds[number]] * 2)
+
+
+def swap_rounds(schedule: Schedule, rng: Generator) -> Schedule | None:
+    if len(schedule.rounds) < 2:
+        return None
+    rounds = list(schedule.rounds)
+    first, second = rng.choice(len(rounds), 2, replace=False)
+    rounds[first], rounds[second] = rounds[second], rounds[first]
+    return replace(schedule, rounds=tuple(rounds))
+
+
+def pick(rng: Generator, items: Sequence[object]) -> int:
+    return int(rng.integers(len(items)))
+
+
+# --- changes of exchanges ---
+
+
+def of_an_exchange(change: Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]) -> Change:
+    """The change of one random exchange that moves anything."""
+    return of_a_step(
+        "exchanges", lambda exchange, *rest: change(exchange, *rest) if (exchange.recv >= 0).any() else None
+    )
+
+
+def of_a_step(name: str, change: Callable[..., tuple[Exchange | Local, ...] | None]) -> Change:
+    """The change of one random step of a round to others; of those for which `change` returns None, none is taken."""
+
+    def changed(schedule: Schedule, rng: Generator) -> Schedule | None:
+        places = [(n, i) for n, round_ in enumerate(schedule.rounds) for i in range(len(getattr(round_, name)))]
+        for number, which in rng.permutation(places).tolist() if places else ():
+            steps = list(getattr(schedule.rounds[number], name))
+            new = change(steps[which], schedule, rng)
+            if new is not None:
+                steps[which : which + 1] = new
+                return edited(schedule, number, replace(schedule.rounds[number], **{name: tuple(steps)}))
+        return None
+
+    return changed
+
+
+def line_by_line(exchange: Exchange, schedule: Schedule) -> Exchange:
+    """The same with positions of each line apart, [lines, n]."""
+    across = schedule.mesh.length("y" if exchange.axis == "x" else "x")
+    lines = np.arange(across) if exchange.lines is None else exchange.lines
+    send, recv = (np.broadcast_to(at, (len(lines), at.shape[-1])).copy() for at in (exchange.send, exchange.recv))
+    return replace(exchange, send=send, recv=recv, lines=lines)
+
+
+def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    """One message of one line, or of every line."""
+    if exchange.send.ndim == 1 and len(exchange.recv) > 1 and rng.integers(2):
+        gone = pick(rng, exchange.recv)
+        return (replace(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone)),)
+    apart = line_by_line(exchange, schedule)
+    place = tuple(rng.choice(np.argwhere(apart.recv >= 0)))
+    apart.send[place] = apart.recv[place] = -1
+    return (apart,)
+
+
+def drop_line(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    lines = line_by_line(exchange, schedule).lines
+    gone = pick(rng, lines)
+    send, recv = (at if at.ndim == 1 else np.delete(at, gone, 0) for at in (exchange.send, exchange.recv))
+    return (replace(exchange, send=send, recv=recv, lines=np.delete(lines, gone)),) if len(lines) > 1 else ()
+
+
+def drop_exchange(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    return ()
+
+
+def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...]]:
+    """Another sender, or another receiver, on one line or on all; now and then off the mesh."""
+
+    def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+        if rng.integers(2):
+            exchange = line_by_line(exchange, schedule)
+        at = getattr(exchange, name).copy()
+        place = tuple(rng.choice(np.argwhere(at >= 0)))
+        length = schedule.mesh.length(exchange.axis)
+        at[place] = (at[place] + rng.integers(1, length)) % length if rng.integers(8) else length
+        return (replace(exchange, **{name: at}),)
+
+    return change
+
+
+def flip_axis(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    return (replace(exchange, axis="yx"["xy".index(exchange.axis)]),)
+
+
+Other = Callable[[Slot, Schedule, Generator], Slot | None]
+
+
+def change_ends_slot(other: Other) -> Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]:
+    """Another slot that is sent, or that a tile arrives in."""
+
+    def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...] | None:
+        name = ("src", "dst")[rng.integers(2)]
+        slot = other(getattr(exchange, name), schedule, rng)
+        return None if slot is None else (replace(exchange, **{name: slot}),)
+
+    return change
+
+
+def other_slot(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
+    """Another slot of the same buffer, on every core or on those of one position; None where it has one alone."""
+    slots = schedule.buffers[slot.buffer].slots
+    if slot.index is None or slots == 1:
+        return None
+    if slot.is_fixed:
+        return replace(slot, index=int((slot.index + rng.integers(1, slots)) % slots))
+    index = slot.index.copy()
+    place = slice(None) if rng.integers(2) else pick(rng, index)
+    index[place] = (index[place] + rng.integers(1, slots)) % slots
+    return replace(slot, index=index)
+
+
+def other_buffer(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
+    """The same slot of another buffer as large; None where there is none."""
+    here = schedule.buffers[slot.buffer]
+    alike = [b.name for b in schedule.buffers.values() if (b.numel, b.slots) == (here.numel, here.slots)]
+    names = [name for name in alike if name != slot.buffer]
+    return replace(slot, buffer=names[pick(rng, names)]) if names else None
+
+
+# --- changes of local operations ---
+
+
+def of_a_local(change: Callable[[Local, Schedule, Generator], tuple[Local, ...] | None]) -> Change:
+    return of_a_step("locals", change)
+
+
+def drop_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
+    return ()
+
+
+def duplicate_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
+    return (op, op)
+
+
+def change_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
+    """One core less, one position less, all cores, or cores moved on by one."""
+    kind = rng.integers(4 if op.where else 2)
+    axis = op.where.axis if op.where else "xy"[rng.integers(2)]
+    length, across = (schedule.mesh.length(way) for way in (axis, "y" if axis == "x" else "x"))
+    here = op.where or Cores(axis, np.arange(length))
+    if kind == 1:
+        return (replace(op, where=replace(here, at=here.at[..., :-1])),) if here.at.shape[-1] > 1 else ()
+    if kind == 2:
+        return (replace(op, where=None),)
+    if kind == 3:
+        return (replace(op, where=replace(here, at=np.where(here.at < 0, -1, (here.at + 1) % length))),)
+    lines = np.arange(across) if here.lines is None else here.lines
+    at = np.broadcast_to(here.at, (len(lines), here.at.shape[-1])).copy()
+    at[tuple(rng.choice(np.argwhere(at >= 0)))] = -1
+    return (replace(op, where=Cores(axis, at, lines)),)
+
+
+def flip_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    return None if op.where is None else (replace(op, where=replace(op.where, axis="yx"["xy".index(op.where.axis)])),)
+
+
+OTHER_OP = {"add": "maximum", "maximum": "add", "gemm": "gemm_t", "gemm_t": "gemm"}
+
+
+def change_op(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    return (replace(op, op=OTHER_OP[op.op]),) if op.op in OTHER_OP else None
+
+
+def flip_add(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    if op.op not in ("gemm", "gemm_t"):
+        return None
+    return (replace(op, params={**op.params, "add": not op.params.get("add", False)}),)
+
+
+def change_parameter(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    """Another scale, width or eps."""
+    names = [name for name in ("scale", "width", "eps") if name in op.params]
+    if not names:
+        return None
+    name = names[pick(rng, names)]
+    return (replace(op, params={**op.params, name: op.params[name] * (2, 10)[rng.integers(2)]}),)
+
+
+SIZES = ("m", "k", "n", "size", "heads", "kv_heads", "groups", "kept", "d", "v")
+
+
+def change_size(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    """A size one larger, one smaller, doubled, or that of another dimension."""
+    names = [name for name in SIZES if name in op.params]
+    if not names:
+        return None
+    name, other = names[pick(rng, names)], names[pick(rng, names)]
+    size = op.params[name]
+    sizes = [{name: size + 1}, {name: size - 1}, {name: 2 * size}, {name: op.params[other], other: size}]
+    return (replace(op, params={**op.params, **sizes[rng.integers(4)]}),)
+
+
+def change_operand(other: Other) -> Callable[[Local, Schedule, Generator], tuple[Local, ...] | None]:
+    """Another input or output."""
+
+    def change(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+        slots = [*op.outs, *op.ins]
+        place = pick(rng, slots)
+        slot = other(slots[place], schedule, rng)
+        if slot is None:
+            return None
+        slots[place] = slot
+        return (replace(op, outs=tuple(slots[: len(op.outs)]), ins=tuple(slots[len(op.outs) :])),)
+
+    return change
+
+
+def swap_operands(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    """The inputs in another order, where they are as large as each other."""
+    sizes = {schedule.buffers[slot.buffer].slot_bytes(slot) for slot in op.ins}
+    return (replace(op, ins=op.ins[::-1]),) if len(op.ins) > 1 and len(sizes) == 1 else None
+
+
+CHANGES: dict[str, Change] = {
+    "drop a round": drop_round,
+    "duplicate a round": duplicate_round,
+    "swap two rounds": swap_rounds,
+    "drop a message": of_an_exchange(drop_message),
+    "drop a line": of_an_exchange(drop_line),
+    "drop an exchange": of_an_exchange(drop_exchange),
+    "another sender": of_an_exchange(change_end("send")),
+    "another receiver": of_an_exchange(change_end("recv")),
+    "another axis": of_an_exchange(flip_axis),
+    "another slot sent": of_an_exchange(change_ends_slot(other_slot)),
+    "another buffer sent": of_an_exchange(change_ends_slot(other_buffer)),
+    "drop an operation": of_a_local(drop_local),
+    "duplicate an operation": of_a_local(duplicate_local),
+    "other cores": of_a_local(change_where),
+    "another axis of cores": of_a_local(flip_where),
+    "another operation": of_a_local(change_op),
+    "another add flag": of_a_local(flip_add),
+    "another parameter": of_a_local(change_parameter),
+    "another size": of_a_local(change_size),
+    "another slot": of_a_local(change_operand(other_slot)),
+    "another operand": of_a_local(change_operand(other_buffer)),
+    "operands swapped": of_a_local(swap_operands),
+}

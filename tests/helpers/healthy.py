@@ -1,0 +1,176 @@
+"""Healthy schedules of every kind with what is intended of them, on meshes of many shapes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from schedules import ROOMY, SHAPE
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.schedule import block, collectives, decode, gemm, prefill, reduce
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.ring import ring_position
+from wafer_triton.schedule.rounds import Cores, Schedule, Slot
+from wafer_triton.shapes import DecoderShape
+from wafer_triton.verify.cuts import Tiles
+from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.faults import Intent
+
+DEVICE = replace(ROOMY, name="roomy", routes=None)
+TILES = {"i": "y", "j": "x"}
+PLAIN = replace(SHAPE, qkv_bias=False, qk_norm=False)
+APART = DecoderShape(
+    hidden_size=11, intermediate_size=14, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=5,
+    vocab_size=13, rotary=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A schedule and its intent, reference included."""
+
+    name: str
+    schedule: Schedule
+    intent: Intent
+
+
+def product(name: str, mesh: Mesh, kind: str, shapes: tuple[tuple[int, ...], ...], **options: object) -> Case:
+    built = recipe(kind, mesh, "fp32", shapes, tuple(options.items()))
+    return Case(name, built.schedule, Intent.of(built))
+
+
+def products(mesh: Mesh) -> list[Case]:
+    """Every recipe, by every algorithm that it takes."""
+    rows, cols = mesh.shape
+    side = mesh.square().shape[0]
+    square = ((2 * side, 2 * side), (2 * side, 2 * side))  # a tile may stand for its transpose
+    schedules = [
+        product(
+            f"gemm {algorithm}{' transposed' * turned}", mesh, "gemm", square, algorithm=algorithm, transposed=turned
+        )
+        for algorithm in gemm.ALGORITHMS
+        for turned in (False, True)
+    ]
+    schedules += [
+        product(
+            f"gemv {algorithm} {axis}", mesh, "gemv", ((2, 2 * mesh.length(axis)), (2 * mesh.length(axis), 7)),
+            algorithm=algorithm, axis=axis,
+        )
+        for algorithm in reduce.ALGORITHMS for axis in "xy"
+    ]  # fmt: skip
+    schedules += [
+        product(
+            f"all-reduce {algorithm} {axis} {op}", mesh, "all_reduce", ((rows, cols, 5),),
+            algorithm=algorithm, axis=axis, op=op,
+        )
+        for algorithm in reduce.ALGORITHMS for axis in "xy" for op in ("add", "maximum")
+    ]  # fmt: skip
+    sizes = (2 * rows, 3 * cols)
+    schedules.append(product("rms norm", mesh, "rms_norm", (sizes, sizes[1:]), eps=1e-5))
+    return [*schedules, product("softmax", mesh, "softmax", (sizes,), scale=0.7)]
+
+
+def moved(name: str, mesh: Mesh, add: Callable[[Builder], object], intent: Intent, slots: int = 1) -> Case:
+    """Rounds over the buffers x (given, maybe a result), out, which has its tile, and line, with all tiles of a row."""
+    b = Builder(mesh, name)
+    b.buffer("x", (3,), "fp32", "output" if "x" in intent.result else "input", slots)
+    b.buffer("out", (3,), "fp32", "output" if "out" in intent.result else "scratch")
+    b.buffer("line", (3,), "fp32", "output" if "line" in intent.result else "scratch", mesh.shape[1])
+    add(b)
+    return Case(name, b.build(), intent)
+
+
+def moves(mesh: Mesh) -> list[Case]:
+    """Collectives, and reductions to one core of every line."""
+    rows, cols = mesh.shape
+    size = cols if cols > 1 else 1
+    middle = cols // 2
+    behind = np.tile((np.arange(cols) - 1) % cols, (rows, 1))
+    whole = (ring_position(cols) + 1) % cols  # the slot that ends whole on each core
+    ends = np.arange(rows) % cols  # a root for each row
+    summed = lambda tiles: {"x": tiles["x"].sum(1, True).expand_as(tiles["x"])}  # noqa: E731
+
+    def lines(tiles: Tiles) -> Tiles:
+        everything = tiles["x"][:, None].expand(-1, cols, -1, -1)
+        return {"line": everything if cols > 1 else tiles["x"]}
+
+    def scattered(tiles: Tiles) -> Tiles:
+        slots = tiles["x"] if cols > 1 else tiles["x"][:, :, None]
+        return {"out": slots.sum(1)[:, whole] if cols > 1 else tiles["x"]}
+
+    def scatter(b: Builder) -> None:
+        collectives.reduce_scatter(b, "x", "x")
+        b.round(b.local("copy", "out", Slot("x", whole, "x"), size=3))
+
+    schedules = [
+        moved("broadcast", mesh, lambda b: collectives.broadcast(b, "x", "x", middle),
+              Intent({"x": TILES}, {"x": {"i": "y", "j": middle}},
+                     reference=lambda tiles: {"x": tiles["x"][:, middle : middle + 1].expand_as(tiles["x"])})),
+        moved("all-gather", mesh, lambda b: collectives.all_gather(b, "x", "line", "x"),
+              Intent({"x": TILES}, {"line": {"i": "y", "j": "slot"}}, reference=lines)),
+        moved("reduce-scatter", mesh, scatter,
+              Intent({"x": TILES | {"s": "slot"}}, {"out": {"i": "y", "s": np.tile(whole, (rows, 1))}},
+                     reference=scattered), slots=size),
+        moved("shift", mesh, lambda b: collectives.shift(b, "x", "out", "x", wrap=True),
+              Intent({"x": TILES}, {"out": {"i": "y", "j": behind}},
+                     reference=lambda tiles: {"out": tiles["x"].roll(1, 1)})),
+        moved("reduce", mesh, lambda b: reduce.reduce(b, "x", "x", root=middle),
+              Intent({"x": TILES}, {"x": {"i": "y"}}, {"x": Cores("x", np.array([middle]))}, summed)),
+        moved("reduce by lines", mesh, lambda b: reduce.reduce(b, "x", "x", root=ends),
+              Intent({"x": TILES}, {"x": {"i": "y"}}, {"x": Cores("x", ends[:, None], np.arange(rows))}, summed)),
+    ]  # fmt: skip
+    if rows == cols:
+        turned = Intent({"x": TILES}, {"out": {"i": "x", "j": "y"}},
+                        reference=lambda tiles: {"out": tiles["x"].transpose(0, 1)})  # fmt: skip
+        schedules.append(moved("transpose", mesh, lambda b: collectives.transpose(b, "x", "out"), turned))
+    return schedules
+
+
+def parts(mesh: Mesh) -> list[Case]:
+    """Every part of a decoder, the appends to its KV cache among them."""
+    square = mesh.square()
+    decoding = {policy: block.Block(SHAPE, mesh, entries=3, batch=2, policy=policy) for policy in ("shift", "concat")}
+    filling = block.Block(SHAPE, square)
+    held = mesh.shape[0] + 1
+    steps: list[tuple[str, block.Part, block.Block, tuple[int, ...]]] = [
+        ("decode project", decode.project, decoding["shift"], ()),
+        ("decode project plain", decode.project, block.Block(PLAIN, mesh, entries=3), ()),
+        ("decode project apart", decode.project, block.Block(APART, mesh, entries=3), ()),
+        ("kv shift", decode.append, decoding["shift"], (1, held, 0)),
+        ("kv concat", decode.append, decoding["concat"], (0, held, held)),
+        ("decode attend", decode.attend, decoding["shift"], (1,)),
+        ("decode output", decode.output, decoding["shift"], ()),
+        ("decode ffn", decode.ffn, decoding["shift"], ()),
+        ("embedding", decode.embed, decoding["shift"], (2,)),
+        ("head", decode.head, decoding["shift"], (2,)),
+        ("prefill attention", prefill.attention, filling, (2, 0)),
+        ("prefill attention past", prefill.attention, replace(filling, overlap=False), (2, 1)),
+        ("prefill ffn", prefill.ffn, filling, (2, 0)),
+        ("prefill attention apart", prefill.attention, block.Block(APART, square), (2, 0)),
+        ("prefill ffn apart", prefill.ffn, block.Block(APART, square), (2, 0)),
+    ]
+    return [
+        Case(name, block.schedule(part, sizes, *args), part_intent(part, sizes, *args))
+        for name, part, sizes, args in steps
+    ]
+
+
+def on_mesh(mesh: str) -> list[Case]:
+    """Schedules of every kind on one mesh."""
+    cores = as_mesh(mesh, DEVICE)
+    return [*products(cores), *moves(cores), *parts(cores)]
+
+
+def cases() -> list[Case]:
+    """Schedules of every kind on a few meshes; square grids of compute-shift stay small."""
+    schedules = []
+    for mesh in ("2x3", "4", "1x5", "3x2"):
+        cores = as_mesh(mesh, DEVICE)
+        schedules += moves(cores)
+        small = as_mesh("2x4" if mesh == "2x3" else "4" if mesh == "4" else "3", DEVICE)
+        schedules += [case for case in products(cores) if not case.name.startswith("gemm")]
+        schedules += [case for case in products(small) if case.name.startswith("gemm")]
+        schedules += [case for case in parts(cores) if not case.name.startswith("prefill")]
+        schedules += [case for case in parts(small) if case.name.startswith("prefill")]
+    return [case for case in schedules if case.schedule.rounds]

@@ -1,0 +1,44 @@
+"""A decoder of a few kilobytes in Hugging Face layout, whose tokens are bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from wafer_triton.models.config import DecoderConfig, param_shapes
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 8,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+
+
+def checkpoint(
+    path: Path, config: dict[str, Any] | None = None, weights: dict[str, torch.Tensor] | None = None
+) -> Path:
+    """Write a random checkpoint into a folder, with other settings and weights where they are given."""
+    path.mkdir(exist_ok=True)
+    random = torch.Generator().manual_seed(0)
+    shapes = param_shapes(DecoderConfig.from_dict(CONFIG))
+    drawn = {name: torch.randn(*shape, generator=random) for name, shape in shapes.items()}
+    save_file(drawn | (weights or {}), path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(CONFIG | (config or {})))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    return path

@@ -1,0 +1,165 @@
+"""What a user may type wrong: one line on stderr that says what, where and what to do, before anything slow runs."""
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wafer_triton.cli import border
+from wafer_triton.cli.main import main
+from wafer_triton.cost import search
+
+SWEEP = "sweep gemv --set n=48 --set mesh=8 --no-plot --over"
+GEMM = "--m 64 --k 64 --n 64 --mesh"
+
+
+@pytest.fixture
+def wrong(capsys, tmp_path, monkeypatch):
+    """Run a line that is a mistake in a folder of its own; its one line on stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line):
+        code = main(shlex.split(line))
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, ""), line
+        assert err.startswith("wafer-triton: error: ") and err.count("\n") == 1, err
+        return err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"compare gemm {GEMM} 499x503", "250,997 x 250,997 with 250,997 logical cores on each core"),
+        (f"compare gemm {GEMM} 499x503", "at most 2,048 a side and 256 on a core are taken"),
+        (f"estimate gemm {GEMM} 97x101", "or a square mesh such as 97x97"),
+        ("check --model smollm2-135m --mesh 31x37 --prompt 8", "mesh 31x37: products of matrices fold it"),
+        ("compare gemm --m 100000 --k 100000 --n 100000 --mesh 64 --values", "30,000,000,000 numbers are more than"),
+        ("compare gemm --m 1000000 --k 1000000 --n 1000000 --mesh 1", "a core would hold more than a TiB"),
+        ("check --model smollm2-135m --prompt 1000000000", "a layer of smollm2-135m on mesh 16x16: a core would hold"),
+        ("estimate gemm --m 99999999999999 --k 1 --n 1 --mesh 4", "argument --m: 99,999,999,999,999 is more than the"),
+        ("estimate gemm --m 0 --k 1 --n 1 --mesh 4", "argument --m: '0' is not a whole number of at least 1"),
+        (f"{SWEEP} k --values 1:1000000000000:1", "more than 10,000 values; take a larger STEP"),
+        (f"{SWEEP} k --values 20:10:5", "FROM:TO:STEP counts upwards, and 20 lies above 10"),
+        (f"{SWEEP} k --values 1,nan", "--values '1,nan': write numbers as A,B,C"),
+        (f"{SWEEP} k --values 1e400", "--values '1e400': write numbers as A,B,C"),
+        (f"{SWEEP} k --values 1.5", "k = 1.5 must be a whole number of at least 1"),
+        (f"{SWEEP} groups --values 1,2 --set k=0", "k = 0 must be a whole number of at least 1"),
+        (f"{SWEEP} mesh --values 2,4 --set k=8", "--set mesh=8: mesh takes its values from --values"),
+        (f"{SWEEP} k --values 8 --set =5", "--set '=5': write NAME=VALUE"),
+        (f"{SWEEP} k --values 8 --show cycles", "--show cycles: it names what a plot shows; leave out --no-plot"),
+        (f"{SWEEP} k --values 8 --out q.png", "--out q.png: CSV goes there, pictures beside it"),
+        (f"{SWEEP} k --values 8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory; give another path"),
+        (f"{SWEEP} k --values 8 --out /dev/full", "/dev/full: No space left on device; free some space"),
+        ("fit --out /dev/null/x", "/dev/null/x: Not a directory; give another path"),
+        ("validate --write /", "/: Is a directory; give another path"),
+        ("check --model ''", "model '': give a name such as smollm2-135m, a folder or its config.json"),
+        ("estimate kv --model '' --mesh 4", "model '': give a name such as smollm2-135m"),
+        ("generate --model '' --prompt a", "checkpoint '': give a folder in Hugging Face layout"),
+        ("check --model ./none/config.json", "./none/config.json: there is no such file or folder"),
+        ("estimate kv --model none/config.json --mesh 4", "none/config.json: there is no such file or folder"),
+        ("generate --model none/x --prompt a", "none/x: there is no such folder; give one in Hugging Face layout"),
+        ("generate --model llama3-8b --prompt a", "llama3-8b: its shape is known, its weights are not"),
+        ("check --model .", ".: no config.json; give a folder in Hugging Face layout"),
+        ("check --model llama3", "unknown model 'llama3'; nearest: llama3-8b"),
+        ("check", "give one of them: --model NAME|PATH for a decoder, or FILE.py:FUNCTION"),
+        ("generate --model x --prompt 'a\udce9b'", "argument --prompt: 'a\\udce9b' is not UTF-8 text (at character 1)"),
+        ("compare gemm --m \u0663 --k 1 --n 1 --mesh 4", "argument --m: '\u0663' is not a whole number"),
+        ("compare gemm --m 3 --k 1 --n 1 --mesh 1_0", "mesh '1_0': give a side such as 16"),
+    ],
+)
+def test_a_mistake_is_one_line(wrong, line, message):
+    assert message in wrong(line)
+
+
+def test_a_large_product_is_compared_without_values(capsys):
+    assert main(shlex.split("compare gemm --m 100000 --k 100000 --n 100000 --mesh 8")) == 0
+    assert "largest error -: values were not computed" in capsys.readouterr().out
+
+
+def test_the_legend_of_plmr_has_its_thresholds_once(capsys):
+    assert main(shlex.split("compare gemv --k 8 --n 8 --mesh 4")) == 0
+    assert capsys.readouterr().out.count("half of the cores or more take part; L: the critical path takes at most") == 1
+
+
+def test_a_sweep_keeps_its_rows_after_ctrl_c(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gemv = search.KINDS["gemv"]
+
+    def until_nine(*, device: str, mesh: str, k: int, n: int):
+        if k > 9:
+            raise KeyboardInterrupt
+        return gemv(device=device, mesh=mesh, k=k, n=n)
+
+    monkeypatch.setitem(search.KINDS, "gemv", until_nine)
+    assert main(shlex.split(f"{SWEEP} k --values 8,9,10,11 --json")) == 130
+    out, err = capsys.readouterr()
+    answer = json.loads(out.splitlines()[-1])
+    assert [row["k"] for row in answer["rows"]] == [8, 9] and answer["interrupted"]
+    assert err.endswith("interrupted after 2 of 4 values\n")
+    assert len(Path("sweep.csv").read_text().splitlines()) == 3
+
+
+# --- the border ---
+
+
+def judged(error):
+    try:
+        raise error
+    except Exception as raised:
+        return border.judged(raised)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "this machine has not enough memory; take smaller sizes"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 40000000000 bytes."),
+            "this machine has not enough memory for 40,000,000,000 B at once; take smaller sizes",
+        ),
+        (OSError(28, "No space left on device"), "this machine: No space left on device; free some space"),
+        (PermissionError(13, "Permission denied", "x.csv"), "x.csv: Permission denied; give another path"),
+        (ModuleNotFoundError(name="transformers"), "this command needs transformers; run: pip install"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_is_no_fault_of_ours_is_one_line(error, message):
+    code, said = judged(error)
+    assert code == 2 and said.startswith(f"wafer-triton: error: {message}")
+
+
+def test_what_another_package_says_of_a_file_is_one_line():
+    scope = {"__name__": "transformers.models"}
+    exec("def read():\n    raise KeyError('added_tokens')", scope)
+    with pytest.raises(KeyError) as caught:
+        scope["read"]()
+    said = "wafer-triton: error: transformers cannot read what was given: KeyError: 'added_tokens'"
+    assert border.judged(caught.value) == (2, said)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("ours"), KeyError("ours"), AssertionError("ours")])
+def test_a_fault_of_ours_stays_one(error):
+    with pytest.raises(type(error), match="ours"):
+        judged(error)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+@pytest.mark.parametrize("args", ["devices", "--help", "estimate gemv --mesh 4 --k 8 --n 8 --json"])
+def test_a_full_device(args):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "wafer_triton", *args.split()]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    said = "wafer-triton: error: standard output: No space left on device; free some space, or write elsewhere"
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (2, said)
+
+
+def test_a_closed_output(monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)
+        assert main(["devices"]) == 2
+    assert "standard output is closed; send it somewhere" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""Models that are broken, too large or interrupted: what the commands that run them say."""
+
+import json
+import shlex
+
+import pytest
+import torch
+
+from tiny import checkpoint
+from wafer_triton.cli.main import main
+from wafer_triton.models.decoder import WaferForCausalLM
+
+GENERATE = "generate --prompt hello --mesh 2 --model {}"
+CHECK = "check --mesh 4 --model {}/config.json"
+CONFIGS = {
+    "rms_norm_eps": [(-1, "must be a positive number"), ("1e-5", "must be a positive number")],
+    "hidden_size": [("64", "must be a positive integer"), (2**40, "is more than the 16,777,216 that are taken here")],
+    "intermediate_size": [(None, "is missing (null)")],
+    "num_hidden_layers": [(10**9, "is more than the 10,000 that are taken here"), (2.0, "must be a positive integer")],
+    "tie_word_embeddings": [("no", "must be true or false")],
+    "dtype": [("float99", "is no dtype of weights; take one of auto, float64")],
+    "head_dim": [([8], "must be a positive integer")],
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def wrong(capsys):
+    """Run a line that is a mistake; the last line on stderr."""
+
+    def run(line):
+        assert main(shlex.split(line)) == 2, line
+        out, err = capsys.readouterr()
+        assert out == "" and err.splitlines()[-1].startswith("wafer-triton: error: ")
+        return err.splitlines()[-1]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"), [(key, *row) for key, rows in CONFIGS.items() for row in rows], ids=str
+)
+@pytest.mark.parametrize("line", [CHECK, GENERATE], ids=["check", "generate"])
+def test_a_wrong_setting_names_file_and_key(wrong, tmp_path, key, value, message, line):
+    folder = checkpoint(tmp_path / "wrong", {key: value})
+    said = wrong(line.format(folder))
+    assert f"{folder}/config.json: {key}" in said and message in said
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", "\ufeff{}", "[" * 3000])
+def test_a_broken_config_is_not_blamed_on_the_tokenizer(wrong, tmp_path, text):
+    folder = checkpoint(tmp_path / "broken")
+    (folder / "config.json").write_text(text)
+    assert f"{folder}/config.json: " in wrong(GENERATE.format(folder))
+
+
+def test_settings_of_rope_and_generation_name_their_file(wrong, tmp_path):
+    folder = checkpoint(tmp_path / "rope", {"rope_scaling": {"type": "linear", "factor": 0}})
+    assert f"{folder}/config.json: rope_scaling: factor = 0 must be" in wrong(GENERATE.format(folder))
+    folder = checkpoint(tmp_path / "ends")
+    (folder / "generation_config.json").write_text('{"eos_token_id": "x"}')
+    assert f"{folder}/generation_config.json: eos_token_id = 'x' must be" in wrong(GENERATE.format(folder))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers(wrong, tmp_path, value):
+    folder = checkpoint(tmp_path / "nan", weights={"model.norm.weight": torch.full((16,), value)})
+    message = "model.norm.weight holds NaN or infinity as torch.float16; take another checkpoint"
+    assert message in wrong(GENERATE.format(folder))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["generate --prompt hello --max-new-tokens 70", "perplexity --text {text} --window 99"],
+    ids=lambda line: line.split()[0],
+)
+def test_a_text_longer_than_the_model_knows_is_refused_before_weights_are_placed(tiny, capsys, tmp_path, line):
+    (tmp_path / "text.txt").write_text("a" * 200)
+    assert main(shlex.split(f"{line.format(text=tmp_path / 'text.txt')} --mesh 2 --model {tiny}")) == 2
+    err = capsys.readouterr().err
+    assert "tokens are more than the 64 positions that" in err and "placing" not in err
+
+
+def test_values_that_leave_their_range(wrong, tmp_path):
+    wide = {f"model.layers.0.mlp.{name}_proj.weight": torch.full((24, 16), 3e4) for name in ("gate", "up")}
+    folder = checkpoint(tmp_path / "wide", weights=wide)
+    assert "the logits of the next token are NaN, as a value left the range" in wrong(GENERATE.format(folder))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello, no tensors at all", b"\x00\x80\xc6\xa4\x7e\x8d\x03\x00{}"])
+def test_a_damaged_checkpoint_says_how_to_mend_it(wrong, tmp_path, content):
+    folder = checkpoint(tmp_path / "damaged")
+    (folder / "model.safetensors").write_bytes(content)
+    said = wrong(GENERATE.format(folder))
+    assert "truncated, damaged or not safetensors" in said and f"remove {folder} if it was fetched by name" in said
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '"a"', ""])
+def test_a_tokenizer_that_is_none(wrong, tmp_path, text):
+    folder = checkpoint(tmp_path / "none")
+    (folder / "tokenizer.json").write_text(text)
+    assert "no tokenizer that can be read (tokenizer.json): " in wrong(GENERATE.format(folder))
+
+
+@pytest.mark.parametrize("command", ["perplexity", "precision"])
+def test_a_judgement_keeps_its_windows_after_ctrl_c(tiny, command, capsys, tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("abcdefgh" * 7)
+    forward, calls = WaferForCausalLM.forward, []
+
+    def twice_each(model, *args, **options):
+        calls.append(1)
+        if len(calls) > (2 if command == "perplexity" else 4):
+            raise KeyboardInterrupt
+        return forward(model, *args, **options)
+
+    monkeypatch.setattr(WaferForCausalLM, "forward", twice_each)
+    line = f"{command} --model {tiny} --text {tmp_path}/text.txt --mesh 2 --window 9 --json"
+    code = main(shlex.split(line))
+    out, err = capsys.readouterr()
+    answer = json.loads(out.splitlines()[-1])
+    assert (code, answer["tokens"], answer["interrupted"]) == (130, 16, True)
+    assert err.endswith("interrupted after 16 tokens\n") and "windows: 1 of 7" in err
+
+
+class Stopped(Exception):
+    """What comes after the estimate is not run."""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--mesh 700", "minutes on a machine such as a laptop"),
+        ("--mesh 8 --backend triton", "which is not time on the"),
+    ],
+)
+def test_a_long_run_says_so_before_it_starts(tiny, capsys, monkeypatch, options, message):
+    def stop(*args, **options):
+        raise Stopped
+
+    monkeypatch.setattr("wafer_triton.models.decoder.Head", stop)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(Stopped):
+        main(shlex.split(f"generate --prompt hello --model {tiny} {options}"))
+    assert message in capsys.readouterr().err

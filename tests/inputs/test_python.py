@@ -1,0 +1,151 @@
+"""What a user may call wrong in Python: a `WaferError` with what, where and what to do."""
+
+import warnings
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tiny import checkpoint
+from wafer_triton import (
+    Mesh,
+    WaferError,
+    WaferForCausalLM,
+    all_reduce,
+    as_mesh,
+    convert,
+    executor,
+    mesh_gemm,
+    mesh_gemm_t,
+    mesh_gemv,
+    rms_norm,
+    run,
+    scatter,
+    softmax,
+)
+from wafer_triton.compare import compare_gemm
+from wafer_triton.models.convert import off_mesh
+
+A = torch.arange(36.0).view(6, 6)
+LINEAR = nn.Sequential(nn.Linear(2, 2))
+OPERATIONS = {
+    "mesh_gemm": lambda x: mesh_gemm(x, x, mesh=2),
+    "mesh_gemm_t": lambda x: mesh_gemm_t(x, x, mesh=2),
+    "mesh_gemv": lambda x: mesh_gemv(x, x, mesh=2),
+    "all_reduce": lambda x: all_reduce(x, axis="x", mesh=2),
+    "rms_norm": lambda x: rms_norm(x, x, mesh=2),
+    "softmax": lambda x: softmax(x, mesh=2),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize(
+    ("operand", "message"),
+    [
+        (np.ones((4, 4), np.float32), r"is of type numpy.ndarray; give a torch tensor \(torch.as_tensor makes one\)"),
+        ([[1.0]], "is of type list; give a torch tensor"),
+        (None, "is of type NoneType; give a torch tensor"),
+        (torch.eye(4).to_sparse(), r"is sparse \(torch.sparse_coo\); give operand.to_dense"),
+    ],
+    ids=["numpy", "list", "None", "sparse"],
+)
+def test_an_operand_that_is_no_dense_tensor(name, operand, message):
+    with pytest.raises(WaferError, match=f"{name}: operand 1 {message}"):
+        OPERATIONS[name](operand)
+
+
+CALLS = {
+    lambda: rms_norm(A, A[0], mesh=2, eps=-5): "rms_norm: eps = -5.0 must be 0 or a positive number",
+    lambda: rms_norm(A, A[0], mesh=2, eps=float("nan")): "rms_norm: eps = nan must be a finite number",
+    lambda: softmax(A, mesh=2, scale=float("nan")): "softmax: scale = nan must be a finite number",
+    lambda: softmax(A, mesh=2, scale="x"): "softmax: scale = 'x' must be a finite number",
+    lambda: mesh_gemm(A, A, mesh=(31, 37)): "mesh 31x37: products of matrices fold it .* 1,147 logical cores on each",
+    lambda: compare_gemm(4, 0, 1, 1): "m = 0 must be a whole number of at least 1",
+    lambda: scatter(A, "2", "(y m) (x n)"): "scatter: mesh is of type str; give a Mesh",
+    lambda: scatter(None, as_mesh(2), "(y m) (x n)"): "scatter: tensor is of type NoneType; give a Tensor",
+    lambda: scatter(A, as_mesh(2), 5): "scatter: pattern is of type int; give a str",
+    lambda: scatter(A, as_mesh(2), "(y m) (h x n)", h=0): "scatter: h = 0 must be the positive size of an axis",
+    lambda: scatter(A, as_mesh(2), "(y m) (x n)", q=3): "scatter: q = 3 must be the positive size of an axis",
+    lambda: Mesh(2, 2, origin=(1,)): r"mesh 2 x 2: origin \(1,\) must be whole numbers of at least 0, a pair",
+    lambda: Mesh(2, 2, origin=None): "mesh 2 x 2: origin None must be whole numbers",
+    lambda: Mesh(2, 2, fold=(1,)): "mesh 2 x 2: fold .* must be whole numbers of at least 1",
+    lambda: as_mesh("1_0"): "mesh '1_0': give a side such as 16",
+    lambda: executor("torch", device="nope"): "device 'nope': torch has no such device here",
+    lambda: run(None, (A,), executor()): "of type NoneType is no recipe",
+    lambda: convert("x", mesh=4): "convert: 'x' of type str is no model; give a torch.nn.Module",
+    lambda: convert(LINEAR, mesh=2, backend="x"): "backend 'x': choose 'torch' or 'triton'",
+    lambda: convert(LINEAR, mesh=2, exchange="x"): "exchange 'x': choose one of explicit, elided",
+    lambda: convert(LINEAR, mesh=2, accumulate="x"): "convert: accumulate = 'x': partial sums are kept",
+    lambda: WaferForCausalLM.from_pretrained(None): "checkpoint None: give a folder in Hugging Face layout",
+    lambda: WaferForCausalLM.from_config(None): "model None: give a name such as smollm2-135m",
+    lambda: WaferForCausalLM.from_config("llama3-8b", mesh=16): "smallest mesh of these proportions that fits is 90x90",
+}  # fmt: skip
+NUMBERS = count()
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS.items(), ids=lambda value: str(next(NUMBERS)))
+def test_a_wrong_call(call, message):
+    with pytest.raises(WaferError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("x", [torch.randn(3, 5), torch.ones(3, 2, dtype=torch.int32)])
+def test_what_a_converted_layer_does_not_take(x):
+    layer = convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)
+    with pytest.raises(WaferError, match=r"MeshLinear: x \[3, .\] of .* must be \[..., 2\] of a floating dtype"):
+        layer(x)
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(10, 4), nn.Linear(4, 4)
+        self.experts = nn.Parameter(torch.ones(2, 4, 4))
+
+
+def test_convert_says_what_stays_off_the_mesh():
+    with pytest.warns(UserWarning, match=r"35 % of the parameters of Experts stay off the mesh.*: Experts \(32 param"):
+        model = convert(Experts(), mesh=2)
+    assert off_mesh(model) == {"Experts": 32, "Embedding": 40}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        convert(nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 4)), mesh=2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return WaferForCausalLM.from_pretrained(checkpoint(tmp_path_factory.mktemp("tiny")), mesh=2, max_length=16)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"top_k": 3}, "top_k = 3: at temperature 0 the likeliest token is taken; give a temperature above 0"),
+        ({"top_p": 0.5}, "top_p = 0.5: at temperature 0 the likeliest token is taken"),
+        ({"temperature": 1.0, "seed": 2**70}, "seed = 1180591620717411303424 must lie between"),
+        ({"temperature": True}, "temperature = True must be a number"),
+    ],
+)
+def test_sampling_that_makes_no_sense(model, how, message):
+    with pytest.raises(WaferError, match=message):
+        model.generate([1], 2, **how)
+
+
+def test_the_tokens_of_a_stream_have_the_shape_of_its_prompts(model):
+    stream = model.generate([1, 2], 3)
+    assert list(stream) == stream.tokens
+    assert model.generate([[1, 2]], 0).tokens == [[]]
+    assert len(list(model.generate([1], 2, temperature=1e-300, seed=1))) == 2
+
+
+def test_what_a_model_does_not_take(model):
+    with pytest.raises(WaferError, match="state_dict is of type NoneType; give names with tensors"):
+        model.load_state_dict(None)
+    with pytest.raises(WaferError, match="no tokens to look up"):
+        model.embed([])
+    poisoned = dict(model.state_dict())
+    poisoned["model.norm.weight"] = torch.full((16,), float("nan"))
+    with pytest.raises(WaferError, match="state_dict: model.norm.weight holds NaN or infinity"):
+        model.load_state_dict(poisoned)

@@ -1,0 +1,70 @@
+"""Random mutants of every schedule: what has wrong values is found. Healthy schedules raise nothing."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import mutants as program
+from changes import CHANGES
+from healthy import cases, on_mesh
+from mutants import EXPLAINED, Healthy, mutant, mutants
+from wafer_triton.verify.faults import check
+
+
+@pytest.fixture(scope="module")
+def healthy() -> list[Healthy]:
+    return [Healthy(case) for case in cases()]
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_every_mutant_with_wrong_values_is_found(seed, healthy):
+    tested = list(mutants(seed, 250, healthy))
+    missed = [str(each) for each in tested if each.wrong and not each.verdicts]
+    assert not missed, "\n".join(missed)
+    assert {name for each in tested if not each.wrong for name in each.verdicts} <= EXPLAINED.keys()
+    assert sum(each.wrong for each in tested) > len(tested) / 2
+
+
+def test_every_change_changes_a_schedule_of_every_kind(healthy):
+    """No change is idle, and no kind of schedule is spared."""
+    changes = Counter()
+    for place, each in enumerate(healthy):
+        for change in CHANGES.values():
+            changes[each.case.name] += change(each.case.schedule, np.random.default_rng(place)) is not None
+    assert min(changes.values()) >= len(CHANGES) // 3, changes.most_common()[-1]
+
+
+def test_the_program_prints_tables_and_fails_for_what_is_missed(monkeypatch, capsys, healthy):
+    monkeypatch.setattr(program, "cases", lambda: [each.case for each in healthy[:3]])
+    assert program.main(7, [1, 2]) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert head.split() == ["schedule", "mutants", "wrong", "found", "false", "alarms"]
+    blind = SimpleNamespace(names=frozenset())
+    monkeypatch.setattr(program, "check", lambda *_: blind)
+    assert program.main(7, [1, 2]) == 1
+    assert capsys.readouterr().out.startswith("missed: seed 1, mutant ")
+
+
+def test_every_output_is_judged(healthy):
+    for each in healthy:
+        roles = {name: buffer.role for name, buffer in each.case.schedule.buffers.items()}
+        kept = {name for name, role in roles.items() if role in ("output", "resident")}
+        assert kept <= each.free.keys(), each.case.name
+        judged = [name for name, free in each.free.items() if not free.all()]
+        assert kept - {*judged} <= {"values"}, each.case.name  # which prefill leaves where no one reads them
+
+
+def test_a_mutant_is_the_same_for_the_same_seed_and_number(healthy):
+    assert mutant(5, 3, healthy) == list(mutants(5, 4, healthy))[3]
+    assert str(mutant(5, 3, healthy)).startswith("mutant 3: ")
+
+
+@pytest.mark.parametrize(
+    "mesh", ["1", "1x2", "2x1", "2", "2x3", "5x1", "4", "4x2", "5", pytest.param("7x5", marks=pytest.mark.slow)]
+)
+def test_healthy_schedules_of_every_kind_raise_nothing(mesh):
+    for case in on_mesh(mesh):
+        verdict = check(case.schedule, case.intent)
+        assert verdict.ok, f"{case.name} on {mesh}: {verdict}"

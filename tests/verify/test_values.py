@@ -1,0 +1,221 @@
+"""The reading by values: what it runs, what it compares, what it says, and what it refuses."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from healthy import on_mesh
+from schedules import ROOMY
+from wafer_triton.device import device
+from wafer_triton.emulate.reference import Reference
+from wafer_triton.errors import ScheduleError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import reduce
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.rounds import Cores, Round, Schedule
+from wafer_triton.verify import values
+from wafer_triton.verify.faults import Intent, check
+from wafer_triton.verify.slices import sliced
+from wafer_triton.verify.values import drawn
+
+CUT = "(y r) (x k)"
+
+
+def summed(tiles):
+    return {"x": tiles["x"].sum(1, keepdim=True).expand_as(tiles["x"])}
+
+
+def a_sum(op: str = "add", role: str = "output") -> Schedule:
+    b = Builder(Mesh(2, 4), "a sum")
+    b.buffer("x", (3,), "fp32", role)
+    reduce.all_reduce(b, "x", "x", op=op)
+    return b.build()
+
+
+def test_a_wrong_result_is_named_by_core_round_and_element():
+    verdict = check(a_sum("maximum"), Intent({"x": CUT}, {}, reference=summed))
+    (finding,) = verdict.findings
+    tiles = drawn(a_sum(), Intent({"x": CUT}, {}), values.RUNS, seed=0)["x"]
+    run = int((tiles.amax(2) != tiles.sum(2))[:, 0, 0].nonzero()[0])
+    got, want = tiles[run, 0, :, 0].max(), tiles[run, 0, :, 0].sum()
+    assert (finding.verdict, finding.core, finding.round) == ("wrong-values", (0, 0), 2)
+    assert finding.message == (
+        f"a sum, round 2 (all-reduce): core (0, 0) ends with {float(got):.7g} in element 0 of x[0], "
+        f"not with {float(want):.7g}"
+    )
+
+
+def test_the_last_round_that_wrote_the_tile_is_named():
+    schedule = a_sum()
+    idle = Round((), (), "idle")
+    verdict = check(replace(schedule, rounds=(*schedule.rounds, idle, idle)), Intent({"x": CUT}, {}, reference=dict))
+    assert [finding.round for finding in verdict.findings] == [2]
+    alone = check(replace(schedule, rounds=()), Intent({"x": CUT}, {}, reference=summed))
+    assert str(alone).startswith("wrong-values (core (0, 0)): a sum: core (0, 0) ends with ")
+
+
+def test_a_right_result_and_one_that_is_not_asked_raise_nothing():
+    assert check(a_sum(), Intent({"x": CUT}, {"x": {"r": "y"}}, reference=summed)).ok
+    nothing = lambda tiles: {"x": torch.full_like(tiles["x"], float("nan"))}  # noqa: E731
+    assert check(a_sum("maximum"), Intent({"x": CUT}, {}, reference=nothing)).ok
+    b = Builder(Mesh(2, 4), "to one core")
+    b.buffer("x", (3,), "fp32", "output")
+    reduce.reduce(b, "x", "x", root=1)
+    schedule, intent = b.build(), Intent({"x": CUT}, {"x": {"r": "y"}}, {"x": Cores("x", np.array([1]))}, summed)
+    assert check(schedule, intent).ok
+    assert check(schedule, replace(intent, result={}, on={})).names == {"wrong-values"}
+
+
+def test_memory_that_nobody_wrote_is_a_wrong_value():
+    b = Builder(Mesh(1, 2), "half")
+    b.buffer("x", (1,), "fp32", "input")
+    b.buffer("out", (1,), "fp32", "output")
+    b.round(b.local("copy", "out", "x", Cores("x", np.array([0])), size=1))
+    (finding,) = check(b.build(), Intent({}, {}, reference=lambda tiles: {"out": tiles["x"]})).findings
+    assert finding.core == (0, 1) and " ends with nan in element 0 of out[0], " in finding.message
+
+
+def test_a_resident_buffer_that_the_reference_does_not_name_must_stay():
+    verdict = check(a_sum(role="resident"), Intent({"x": CUT}, {}, reference=lambda tiles: {}))
+    assert verdict.names == {"wrong-values"}
+    assert check(a_sum(role="resident"), Intent({"x": CUT}, {}, reference=summed)).ok
+
+
+def test_a_reference_must_fit_its_schedule():
+    with pytest.raises(ScheduleError, match="^a sum: the reference gives undeclared buffers: y, z$"):
+        check(a_sum(), Intent({"x": CUT}, {}, reference=lambda tiles: {"z": tiles["x"], "y": tiles["x"]}))
+    message = r"^a sum: the reference gives \[2, 4\] for x, which is \[2, 4, 3\]: rows, columns, its slots, its tile$"
+    with pytest.raises(ScheduleError, match=message):
+        check(a_sum(), Intent({"x": CUT}, {}, reference=lambda tiles: {"x": tiles["x"].sum(-1)}))
+
+
+def test_an_intent_by_its_reference_alone_must_fit_its_schedule_too():
+    for intent in (Intent({"y": CUT}, {}), Intent({}, {}, {"y": Cores("x", np.array([0]))})):
+        with pytest.raises(ScheduleError, match="^a sum: the intent names undeclared buffers: y$"):
+            check(a_sum(role="resident"), replace(intent, reference=summed))
+
+
+def test_a_schedule_that_is_given_nothing_may_have_a_reference():
+    b = Builder(Mesh(1, 2), "nothing")
+    b.buffer("out", (1,), "fp32", "output")
+    schedule, number = b.build(), torch.zeros(1, 2, 1, dtype=torch.float64)
+    assert check(schedule, Intent({}, {}, reference=lambda tiles: {"out": number})).names == {"wrong-values"}
+    assert check(schedule, Intent({}, {}, reference=lambda tiles: {"out": number / 0})).ok
+
+
+def test_a_reference_may_be_in_numpy_and_may_write_what_it_is_given():
+    def in_place(tiles):
+        tiles["x"] += 0
+        tiles["x"][:] = tiles["x"].sum(1, keepdim=True)
+        return {"x": tiles["x"].numpy()}
+
+    assert check(a_sum(), Intent({"x": CUT}, {}, reference=in_place)).ok
+
+
+def test_what_cannot_be_held_is_refused(monkeypatch):
+    monkeypatch.setattr(values, "MOST", 10)
+    message = "^a sum: .* elements are too many to compute; check smaller tiles, or leave the intent's reference out$"
+    with pytest.raises(ScheduleError, match=message):
+        check(a_sum(), Intent({"x": CUT}, {}, reference=summed))
+    assert check(a_sum(), Intent({"x": CUT}, {"x": {"r": "y"}})).ok
+
+
+def test_tiles_that_the_intent_calls_alike_are_alike():
+    b = Builder(Mesh(2, 3), "given")
+    b.buffer("x", (2,), "fp32", "input", 2)
+    b.buffer("y", (8,), "fp32", "input")
+    b.round(b.local("copy", "y", "y", size=8))
+    tiles = drawn(b.build(draft=True), Intent({"x": "(x k)"}, {}), 2, seed=1)
+    x = tiles["x"]
+    assert x.shape == (2, 2, 3, 2, 2) and tiles["y"].shape == (2, 2, 3, 8) and x.dtype == torch.float64
+    assert torch.equal(x[:, 0], x[:, 1]) and torch.equal(x[:, :, :, 0], x[:, :, :, 1])
+    assert len(x[0, 0, :, 0].unique(dim=0)) == 3 and len(tiles["y"][0].flatten(0, 1).unique(dim=0)) == 6
+    assert all(set((4 * run).abs().unique().tolist()) <= set(range(1, 8)) for run in (x[0], x[1] / 8))
+
+
+@pytest.mark.parametrize("name", ["scale", "width", "eps"])
+def test_a_changed_parameter_is_found(name):
+    kind, shapes = ("softmax", ((4, 6),)) if name == "scale" else ("rms_norm", ((4, 6), (6,)))
+    product = recipe(kind, Mesh(2, 2, ROOMY), "fp32", shapes, ())
+    assert check(product.schedule, Intent.of(product)).ok
+    rounds = [
+        replace(round_, locals=tuple(
+            replace(op, params={**op.params, name: op.params[name] * 2}) if name in op.params else op
+            for op in round_.locals
+        ))
+        for round_ in product.schedule.rounds
+    ]  # fmt: skip
+    assert check(replace(product.schedule, rounds=tuple(rounds)), Intent.of(product)).names == {"wrong-values"}
+
+
+def test_accumulation_in_fp16_is_no_wrong_value():
+    product = recipe("gemm", Mesh(2, 2, ROOMY), "fp16", ((64, 640), (640, 64)), (("accumulate", "fp16"),))
+    assert check(product.schedule, Intent.of(product)).ok
+
+
+def test_what_is_too_much_work_is_sampled(monkeypatch):
+    """Where sampled lines cross a wrong tile is found; elsewhere it is not looked for."""
+    product = recipe("gemm", Mesh(6, 6, device("wse2")), "fp32", ((12, 12), (12, 12)), ())
+    intent = replace(Intent.of(product), result={})  # so that nothing but the values tells
+    last = product.schedule.rounds[-1]
+    drafts = [
+        replace(product.schedule, rounds=(*product.schedule.rounds, doubled(last, row, col)))
+        for row, col in ((0, 0), (1, 1))
+    ]
+    assert [check(draft, intent).names for draft in drafts] == [{"wrong-values"}] * 2
+    monkeypatch.setattr(values, "WORK", values._work(product.schedule) / 3)
+    assert check(product.schedule, intent).ok
+    assert [check(draft, intent).names for draft in drafts] == [{"wrong-values"}, frozenset()]
+
+
+def doubled(last: Round, row: int, col: int) -> Round:
+    """A round that doubles what the last one wrote on one core."""
+    (op,) = last.locals
+    where = Cores("x", np.array([[col]]), np.array([row]))
+    return replace(last, locals=(replace(op, op="add", ins=(op.outs[0], op.outs[0]), where=where),))
+
+
+@pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+def test_a_slice_computes_the_same_with_less(place):
+    for case in on_mesh("2x3"):
+        schedule, kept = case.schedule, [n for n, b in case.schedule.buffers.items() if b.role != "scratch"]
+        wanted = {name: np.zeros((*schedule.mesh.shape, schedule.buffers[name].slots), np.bool_) for name in kept}
+        for each in wanted.values():
+            each[place, place] = True
+        part, tiles = sliced(schedule, wanted), drawn(schedule, case.intent, 1, seed=3)
+        whole, less = (Reference(each, tiles, exact=True, runs=1) for each in (schedule, part))
+        for machine in (whole, less):
+            machine.run()
+        for name in kept:
+            got, want = (machine.read(name)[0, place, place] for machine in (less, whole))
+            assert torch.equal(got.nan_to_num(77), want.nan_to_num(77)), f"{case.name}: {name}"
+        assert messages(part) <= messages(schedule), case.name
+
+
+def messages(schedule: Schedule) -> int:
+    return sum(len(each.receivers.flat(schedule.mesh)) for round_ in schedule.rounds for each in round_.exchanges)
+
+
+def test_a_slice_of_a_product_is_a_row_and_a_column():
+    product = recipe("gemm", Mesh(5, 5, ROOMY), "fp32", ((5, 5), (5, 5)), (("algorithm", "summa"),))
+    wanted = np.zeros((5, 5, 1), np.bool_)
+    wanted[1, 3] = True
+    part = sliced(product.schedule, {"out": wanted})
+    assert messages(part) == 8  # a row of A but for its own tile, and a column of B
+    assert sum(len(op.where.flat(part.mesh)) for round_ in part.rounds for op in round_.locals if op.op == "gemm") == 5
+
+
+def test_checking_without_a_reference_loads_no_torch():
+
+    code = (
+        "import sys; from wafer_triton import Builder, Intent, Mesh, check; b = Builder(Mesh(1, 2), 'x');"
+        "b.buffer('x', (1,), 'fp32', 'input'); b.round(b.local('copy', 'x', 'x', size=1));"
+        "check(b.build(draft=True), Intent({'x': '(x k)'}, {'x': '(x k)'})); print('torch' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"

@@ -1,0 +1,76 @@
+"""The border between the command line and its user: every exception that is not a fault of ours becomes one line.
+
+A mistake (`WaferError`), a file or stream that cannot be used, memory that this machine does not have, and what another
+package says of a user's file are told in one line. Any other exception is ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from traceback import walk_tb
+
+from wafer_triton.errors import BackendError, WaferError
+
+OPTIONAL = ("rich", "tokenizers", "transformers")  # packages of the extra `models`
+# Packages that read what the user gives, whose exceptions speak of it.
+READERS = ("gguf", "huggingface_hub", "matplotlib", "rich", "safetensors", "tokenizers", "transformers")
+_ALLOCATORS = re.compile("not enough memory|can't allocate memory|out of memory|unable to allocate", re.IGNORECASE)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BYTES = re.compile(r"allocate (\d+) bytes")
+
+
+def judged(error: Exception) -> tuple[int, str]:
+    """The exit code of an exception and what to say of it; a fault of ours is raised again."""
+    if isinstance(error, BrokenPipeError):
+        return 141, ""
+    said = _said(error)
+    if said is None:
+        raise error
+    return 2, f"wafer-triton: error: {' '.join(said.split())}"
+
+
+def _said(error: Exception) -> str | None:
+    if isinstance(error, WaferError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name in OPTIONAL:
+        return f"this command needs {error.name}; run: pip install 'wafer-triton[models]'"
+    if isinstance(error, MemoryError | RuntimeError) and (_ALLOCATORS.search(str(error)) or type(error) is MemoryError):
+        size = _BYTES.search(str(error))
+        wanted = f" for {int(size[1]):,} B at once" if size else ""
+        return f"this machine has not enough memory{wanted}; take smaller sizes, a smaller mesh or fewer layers"
+    if isinstance(error, OSError) and error.errno is not None:
+        remedy = "free some space, or write elsewhere" if error.errno in _FULL else "give another path"
+        return f"{error.filename or 'this machine'}: {error.strerror or error}; {remedy}"
+    if package := _reader(error):
+        return f"{package} cannot read what was given: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return None
+
+
+def _reader(error: Exception) -> str | None:
+    """The first of `READERS` on the way to an exception, if there is one."""
+    packages = (frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__))
+    return next((package for package in packages if package in READERS), None)
+
+
+@contextmanager
+def output() -> Iterator[None]:
+    """Standard output for a command: it exists, takes any character, and what is written has arrived at the end."""
+    if sys.stdout is None or sys.stdout.closed:
+        raise BackendError("standard output is closed; send it somewhere, if only to /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # what is written to files names them, see `writing`
+            error.filename = "standard output"
+            with open(os.devnull, "w") as nowhere, suppress(OSError):  # else Python complains again when it exits
+                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise

@@ -1,0 +1,105 @@
+"""A schedule of the user's own, given as FILE.py:FUNCTION: the file is run, the function called, its result taken."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from traceback import extract_tb
+from types import ModuleType
+from typing import Any
+
+from wafer_triton.errors import ConfigError, ScheduleError
+from wafer_triton.schedule.product import Recipe
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.verify.provenance import Intent
+
+RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a function returned: a schedule, and if they are known its intent and how its operands are cut."""
+
+    function: str
+    schedule: Schedule
+    intent: Intent | None
+    recipe: Recipe | None
+
+
+def load(reference: str) -> Own:
+    """The schedule that FILE.py:FUNCTION returns.
+
+    Raises ConfigError without such a file or function, ScheduleError if the file or the function raises, or if the
+    function returns anything else. What they print goes to stderr.
+    """
+    file, _, name = reference.rpartition(":")
+    path = Path(file).expanduser()
+    if not file.endswith(".py") or not name:
+        raise ConfigError(f"{reference}: give FILE.py:FUNCTION, where the function returns {RESULTS}")
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    with _told(path), redirect_stdout(sys.stderr):
+        module = _run(path)
+    function = _function(module, path, name)
+    with _told(path), redirect_stdout(sys.stderr):
+        result = function()
+    match result:
+        case Schedule():
+            return Own(name, result, None, None)
+        case Recipe():
+            return Own(name, result.schedule, Intent.of(result), result)
+        case (Schedule() as schedule, Intent() as intent):
+            return Own(name, schedule, intent, None)
+    hint = "; end it with .build()" if hasattr(result, "build") else ""
+    raise ScheduleError(f"{path}: {name} returns a {type(result).__name__}; it must return {RESULTS}{hint}")
+
+
+def _run(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    assert spec is not None and spec.loader is not None  # it ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
+    sys.path.insert(0, str(path.resolve().parent))  # modules beside the file
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _function(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
+    function = getattr(module, name, None)
+    if not callable(function):
+        own = [
+            key
+            for key, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__
+        ]
+        near = difflib.get_close_matches(name, own) or own
+        raise ConfigError(f"{path}: there is no function {name!r}; it has {', '.join(near) or 'none'}")
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise ConfigError(f"{path}: {name} is called without arguments ({error}); give them defaults") from None
+    return function
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Whatever the user's code raises, in one line with the line of the file."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        name = str(path.resolve())
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == name]
+        if isinstance(error, SyntaxError) and error.filename == name:
+            lines.append(error.lineno)
+        line = lines[-1] if lines else None
+        where = f"{path}, line {line}" if line else str(path)
+        raise ScheduleError(f"{where}: {type(error).__name__}: {error}") from None

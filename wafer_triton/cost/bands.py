@@ -1,0 +1,170 @@
+"""What an estimate rests on: whose constants, how far outside the measured range it lies, and an error band.
+
+A family's band is made from the errors of rows left out of the fit, of each row the largest: their root mean square
+times Student's t of two-sided probability `SHARE`, with as many degrees of freedom as rows less constants. Outside of
+what was measured it widens: every doubling beyond the measured range, and everything that was never measured, adds the
+band once more. `wafer-triton fit` writes the bands.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import log2, pi, sqrt, tan
+from typing import Any
+
+import numpy as np
+
+from wafer_triton.cost.constants import FOLDER, scaled
+from wafer_triton.device import PRESETS, Device
+from wafer_triton.mesh import Mesh
+from wafer_triton.shapes import DecoderShape
+
+SHARE = 0.9  # of measurements that a band is to hold
+Sizes = Mapping[str, tuple[int, ...]]  # of a measurement or an estimate, by the name of what they are sizes of
+
+# The families of measurements that an estimate of a kind rests on, by the device that it is like, and what was not
+# measured on that device.
+_NO_PRODUCT = "no product alone was measured on wse2"
+FAMILIES: dict[tuple[str, str], tuple[tuple[str, ...], str]] = {
+    ("wse2", "gemm"): (("WSE-2 prefill", "MeshGEMM"), _NO_PRODUCT),
+    ("wse2", "gemv"): (("MeshGEMV",), _NO_PRODUCT),
+    ("wse2", "decode"): (("WSE-2 decode",), ""),
+    ("wse2", "prefill"): (("WSE-2 prefill",), ""),
+    ("wse3", "gemm"): (("MeshGEMM",), ""),
+    ("wse3", "gemv"): (("MeshGEMV",), ""),
+    ("wse3", "decode"): (("WSE-3 decode layer",), ""),
+    ("wse3", "prefill"): (("MeshGEMM",), "no prefill was measured on wse3"),
+}
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What an estimate rests on.
+
+    `constants` says whether they are fitted, and on what, or derived. `error_band` is the share of the estimate by
+    which a measurement may differ; None without a calibration. `outside` says what was not measured.
+    """
+
+    constants: str
+    error_band: float | None = None
+    outside: tuple[str, ...] = ()
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of an estimate: the texts in `outside` are one, None if there are none."""
+        return {
+            "constants": self.constants,
+            "error_band": self.error_band,
+            "outside": "; ".join(self.outside) or None,
+        }
+
+
+def basis_of_all(phases: Mapping[str, Basis]) -> Basis:
+    """The basis of phases that are added: the largest band, and what lies outside in any, which is said of which."""
+    first, *_ = phases.values()
+    bands = [phase.error_band for phase in phases.values() if phase.error_band is not None]
+    shared = [text for text in first.outside if all(text in phase.outside for phase in phases.values())]
+    own = [f"{name}: {text}" for name, phase in phases.items() for text in phase.outside if text not in shared]
+    return Basis(first.constants, max(bands, default=None), (*shared, *own))
+
+
+def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -> Basis:
+    """The basis of an estimate of a `kind`, "gemm", "gemv", "decode" or "prefill", on a device.
+
+    `unmeasured` says what else there is about it that no measurement has.
+    """
+    if of.like is None:
+        return Basis("derived from the device's numbers, not calibrated")
+    numbers = scaled(of)
+    constants = f"fitted: {of.like}" + f", scaled for {', '.join(numbers)}" * bool(numbers)
+    names, absent = FAMILIES[of.like, kind]
+    families = [bands()[name] for name in names]
+    rectangular = "no rectangular mesh was measured" * (len(set(sizes.get("mesh", ()))) > 1)
+    outside = [text for text in (absent, *unmeasured, rectangular) if text]
+    doublings = float(len(outside))
+    for name, own in sizes.items():
+        measured = [family["sizes"][name] for family in families if name in family["sizes"]]
+        if measured:
+            least, most = min(low for low, _ in measured), max(high for _, high in measured)
+            text, times = _beyond(name, own, least, most)
+            outside += text
+            doublings += times
+    for number in numbers:
+        if number != "cores":  # how many there are decides what fits, not what it takes
+            base = getattr(PRESETS[of.like], number)
+            text, times = _beyond(number, (getattr(of, number),), base, base)
+            outside += text
+            doublings += times
+    return Basis(constants, max(family["error_band"] for family in families) * (1 + doublings), tuple(outside))
+
+
+ASSUMED = Basis("a stated cost assumption, not calibrated")
+
+
+def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list[str]:
+    """What a product has that none of those measured, by the algorithm `measured`, had."""
+    said = {
+        f"algorithm {algorithm} was not measured": algorithm != measured,
+        f"{dtype} was not measured": dtype == "fp32",  # bf16 takes as long as fp16
+        "nothing that is relayed core by core was measured": relayed,
+    }
+    return [text for text, holds in said.items() if holds]
+
+
+def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
+    """The basis of a phase with a cache or a prompt of so many tokens; `program` as in `wafer_triton.cost.layers`."""
+    own = ["a model's own program was not measured"] if program == "true" else []
+    return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), own)
+
+
+def product_sizes(mesh: Mesh, *widths: int) -> Sizes:
+    """The sizes of a product on a mesh, whose tiles have these widths."""
+    return {"mesh": (mesh.rows, mesh.cols), "tile": widths}
+
+
+def layer_sizes(shape: DecoderShape, mesh: Mesh, tokens: int) -> Sizes:
+    """The sizes of a layer with a cache or a prompt of so many tokens."""
+    return {"mesh": (mesh.rows, mesh.cols), "width": (shape.hidden_size,), "tokens": (tokens,)}
+
+
+def _beyond(name: str, own: Sequence[float], least: float, most: float) -> tuple[list[str], float]:
+    """What to say of sizes outside a range, and how many doublings they lie outside, on both sides."""
+    texts, doublings = [], 0.0
+    low, high = min(own), max(own)
+    if high > most:
+        texts.append(f"{name} {high:,.4g} is {high / most:.3g} times the largest measured, {most:,.4g}")
+        doublings += log2(high / most)
+    if low < least:
+        texts.append(f"{name} {low:,.4g} is {low / least:.2g} of the smallest measured, {least:,.4g}")
+        doublings += log2(least / low) if low else 1.0
+    return texts, doublings
+
+
+@cache
+def bands() -> Mapping[str, Mapping[str, Any]]:
+    """The bands by family: rows, constants, error_band, the range of sizes, and the errors left out behind them."""
+    families: dict[str, Mapping[str, Any]] = json.loads((FOLDER / "bands.json").read_text(encoding="utf-8"))
+    return families
+
+
+def band(left_out: Mapping[str, Mapping[str, float]], rows: int, constants: int) -> float:
+    """The error band from the errors of rows left out of a fit of so many constants on so many rows.
+
+    Rows are left out with all that share a mesh, with all that share a tile, and so on. Of each row the largest error
+    counts.
+    """
+    worst: dict[str, float] = {}
+    for errors in left_out.values():
+        for row, error in errors.items():
+            worst[row] = max(worst.get(row, 0.0), abs(error))
+    return student(rows - constants) * sqrt(sum(error**2 for error in worst.values()) / len(worst))
+
+
+def student(freedom: int, share: float = SHARE) -> float:
+    """Student's t within which a share of a distribution of so many degrees of freedom lies, on both sides of 0."""
+    angle = np.linspace(0, pi / 2, 100_001)  # t = sqrt(freedom) tan(angle), whose density is a power of the cosine
+    density = np.cos(angle) ** (freedom - 1)
+    mass = np.cumsum((density[1:] + density[:-1]) / 2)
+    return sqrt(freedom) * tan(float(np.interp(share * mass[-1], mass, angle[1:])))

@@ -1,0 +1,156 @@
+"""Operations that several algorithms compute, and which of them a schedule of the user's own is, by its intent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from wafer_triton.errors import ScheduleError, ShapeError, SramError
+from wafer_triton.layout import MESH_AXES, axes, letters
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import gemm, reduce
+from wafer_triton.schedule.product import Recipe, recipe
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.verify.provenance import Intent
+
+Shapes = tuple[tuple[int, ...], ...]
+
+MOST_VALUES = 64 * 64  # logical cores up to which values are computed unless asked for or not,
+MOST_MACS = 2**34  # and multiply-adds of the product
+MOST_NUMBERS = 2**28  # of operands and result together, in fp64 2 GiB, of which there are several copies
+MOST_SIZES = 2**40  # numbers of one matrix, far above any model's
+
+
+@dataclass(frozen=True)
+class Product:
+    """What algorithms are compared for: an operation of `recipe` on a mesh, by name, dtype, shapes and options."""
+
+    name: str
+    mesh: Mesh
+    dtype: str
+    shapes: Shapes
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name == "all_reduce":
+            return
+        (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
+        for size, value in (("m", m), ("k", k), ("n", n)):
+            if type(value) is not int or value < 1:
+                raise ShapeError(f"{size} = {value!r} must be a whole number of at least 1")
+        if max(m * k, k * n, m * n) > MOST_SIZES:
+            raise ShapeError(f"a product of {m:,} x {k:,} x {n:,} has matrices of more than {MOST_SIZES:,} numbers")
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the second matrix is given transposed."""
+        return ("transposed", True) in self.options
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of a product, of all cores together."""
+        return prod(self.shapes[0]) * self.shapes[1][0 if self.transposed else 1]
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """The built-in algorithms."""
+        return tuple(gemm.ALGORITHMS) if self.name == "gemm" else reduce.ALGORITHMS
+
+    def by(self, algorithm: str) -> Recipe:
+        """The recipe by an algorithm, whose SRAM has no limit."""
+        options = (("algorithm", algorithm), *self.options)
+        with sized(f"a {self.name} of {' x '.join(map(str, self.shapes))} on mesh {self.mesh}"):
+            return recipe(self.name, unbounded(self.mesh), self.dtype, self.shapes, options)
+
+    def values(self, wanted: bool | None) -> bool:
+        """Whether values are computed, which `wanted` may leave open; ShapeError if they do not fit this machine."""
+        if self.name == "all_reduce":
+            return False
+        (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
+        numbers = m * k + k * n + m * n
+        if wanted and numbers > MOST_NUMBERS:
+            raise ShapeError(
+                f"values of a product of {m:,} x {k:,} x {n:,}: {numbers:,} numbers are more than the "
+                f"{MOST_NUMBERS:,} that are computed here; leave out --values, or take smaller sizes"
+            )
+        grid = self.mesh.square() if self.name == "gemm" else self.mesh
+        small = grid.cores <= MOST_VALUES and self.macs <= MOST_MACS and numbers <= MOST_NUMBERS
+        return small if wanted is None else wanted
+
+
+def unbounded(mesh: Mesh) -> Mesh:
+    """The mesh with SRAM for anything: what does not fit is a finding here, not an error."""
+    return replace(mesh, device=mesh.device.unbounded())
+
+
+@contextmanager
+def sized(what: str) -> Iterator[None]:
+    """What is judged without a limit of SRAM has one all the same, that of the numbers here: ShapeError above it."""
+    try:
+        yield
+    except SramError:
+        raise ShapeError(f"{what}: a core would hold more than a TiB; take smaller sizes or a larger mesh") from None
+
+
+def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Product]:
+    """A schedule as a recipe, and the operation that it computes."""
+    if intent is None:
+        raise ScheduleError(f"{schedule.name}: which operation it is, only an Intent says; return (Schedule, Intent)")
+    try:
+        if len(intent.given) == 2:
+            return _product(schedule, intent)
+        return _sum(schedule, intent)
+    except (ShapeError, KeyError, ValueError, TypeError):
+        raise ScheduleError(
+            f"{schedule.name}: which operation it is does not follow from the cuts {dict(intent.given)} -> "
+            f"{dict(intent.result)}; compared are products, as of '(y m) (x k)' and '(y k) (x n)' -> '(y m) (x n)' or "
+            f"'m (y k)' and '(y k) (x n)' -> 'm (x n)', and sums, as of {{'i': 'y', 'j': 'x'}} -> {{'i': 'y'}}"
+        ) from None
+
+
+def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
+    ((out, cut),) = ((name, _pattern(cut)) for name, cut in intent.result.items())
+    operands = [(name, _pattern(cut)) for name, cut in intent.given.items()]
+    m, n = axes(cut)
+    first, second = sorted(operands, key=lambda operand: m not in axes(operand[1]))  # which has the rows of the result
+    (k,) = set(axes(first[1])) - {m}
+    order = axes(second[1])
+    name = "gemm" if m in letters(first[1]) else "gemv"
+    if axes(first[1]) != [m, k] or order not in ([k, n], [n, k]) or (name == "gemv" and order == [n, k]):
+        raise ValueError
+    shapes = tuple(_whole(schedule, *operand) for operand in (first, second))
+    options: tuple[tuple[str, Any], ...] = (("transposed", True),) if order == [n, k] else ()
+    if name == "gemv":
+        options = (("axis", letters(first[1])[k]),)
+    built = Recipe(schedule, (first, second), (out, cut, (shapes[0][0], shapes[1][order.index(n)])))
+    return built, Product(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
+
+
+def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
+    ((name, given),) = intent.given.items()
+    cuts = [letters(cut) if isinstance(cut, str) else cut for cut in (given, intent.result[name])]
+    ((_, axis),) = ((letter, axis) for letter, axis in cuts[0].items() if letter not in cuts[1])
+    if axis not in MESH_AXES or len(intent.result) != 1:
+        raise ValueError
+    buffer, mesh = schedule.buffers[name], schedule.mesh
+    built = Recipe(schedule, ((name, ""),), (name, "", ()))
+    return built, Product("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
+
+
+def _pattern(cut: Any) -> str:
+    """A cut that is a pattern; ValueError for a table of letters, which does not order them."""
+    if not isinstance(cut, str):
+        raise ValueError(cut)
+    return cut
+
+
+def _whole(schedule: Schedule, name: str, cut: str) -> tuple[int, ...]:
+    """The shape of an operand in whole tiles, which is cut by a pattern."""
+    held, lines = schedule.buffers[name].tile, letters(cut)
+    return tuple(
+        size * (schedule.mesh.length(lines[axis]) if axis in lines else 1)
+        for axis, size in zip(axes(cut), held, strict=True)
+    )

@@ -1,0 +1,87 @@
+"""How buffers are cut into tiles: a tile's index of each letter, and tiles put together and cut again.
+
+A cut is an einops pattern as of `layout` ("(y m) (x k)"), or a mapping from letters to "y", "x", "slot", a number, or
+an array [rows, cols]. Under "(y m) (x k)" the tile of core (2, 3) is m=2, k=3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wafer_triton.layout import MESH_AXES, letters
+from wafer_triton.mesh import Mesh
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Cut = str | Mapping[str, ArrayLike]
+Tiles = Mapping[str, "Tensor"]
+EVERY_CORE = {"row": "y", "column": "x"}  # the cut of tiles that no pattern names
+
+
+def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
+    """Of each letter of a cut its index at every core and slot, [rows, cols, slots]."""
+    shape = (*mesh.shape, slots)
+    places = {}
+    for letter, at in (letters(cut) if isinstance(cut, str) else cut).items():
+        if isinstance(at, str):
+            places[letter] = np.indices(shape)[("y", "x", "slot").index(at)]
+        else:
+            array = np.asarray(at, np.int64)
+            places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
+    return places
+
+
+def whole_reference(
+    mesh: Mesh, given: Mapping[str, str], results: Mapping[str, str], compute: Callable[..., Any]
+) -> Callable[[Tiles], Tiles]:
+    """A reference on tiles, from one on whole tensors.
+
+    `compute` takes the tensors of `given` in order, each put together as its pattern says (padding stays), and returns
+    that of the one result, or a tuple of all. The pattern "" stands for tiles that stay tiles.
+    """
+
+    def reference(tiles: Tiles) -> Tiles:
+        computed = compute(*(_whole(tiles[name], pattern) for name, pattern in given.items()))
+        wholes = computed if isinstance(computed, tuple) else (computed,)
+        return {
+            name: _tiles(whole, mesh, pattern)
+            for (name, pattern), whole in zip(results.items(), wholes, strict=True)
+        }  # fmt: skip
+
+    return reference
+
+
+def _whole(tiles: Tensor, pattern: str) -> Tensor:
+    """Tiles [rows, cols, *tile] as one tensor; of repeated tiles the first copy is taken."""
+    if not pattern:
+        return tiles
+    from einops import rearrange  # patterns are parsed where there is no torch
+
+    held = [axis for axis in MESH_AXES if axis in letters(pattern).values()]
+    for dim, axis in ((1, "x"), (0, "y")):
+        if axis not in held:
+            tiles = tiles.select(dim, 0)
+    axes = _tile(pattern).split()
+    tiles = tiles.reshape(*tiles.shape[: len(held)], *tiles.shape[-len(axes) :])  # a softmax of one head has one more
+    return rearrange(tiles, f"{' '.join([*held, *axes])} -> {pattern}")
+
+
+def _tiles(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
+    """A tensor of whole tiles as tiles [rows, cols, *tile]."""
+    if not pattern:
+        return whole
+    from einops import repeat
+
+    rows, cols = mesh.shape
+    return repeat(whole, f"{pattern} -> y x {_tile(pattern)}", y=rows, x=cols)
+
+
+def _tile(pattern: str) -> str:
+    """The tile's own axes, in the pattern's order."""
+    return " ".join(axis for axis in re.findall(r"\w+", pattern) if axis not in MESH_AXES)

@@ -1,0 +1,258 @@
+"""What the parts of a decoder compute, plainly: the intents by whose references `check` judges their values.
+
+A reference works on whole tensors with their padding, which is filled like all else. Columns of cores stand in front of
+what a core holds of a head: a core's projections are [all heads, head].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.ring import ring, ring_position
+from wafer_triton.verify.cuts import Tiles, whole_reference
+from wafer_triton.verify.provenance import Intent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Patterns = Mapping[str, str]
+
+
+def part_intent(part: Part, block: Block, *args: int) -> Intent:
+    """The intent of a decoder's part on a block: what `block.schedule` builds of the same arguments."""
+    return _INTENTS[part](block, *args)
+
+
+def _intent(
+    block: Block, given: Patterns, results: Patterns, compute: Callable[..., Any], skewed: tuple[str, ...] = ()
+) -> Intent:
+    """An intent by its reference alone; tiles of the weights `skewed` are given as MeshGEMM's alignment leaves them."""
+    plain = whole_reference(block.mesh, given, results, compute)
+    return Intent(given, {}, reference=lambda tiles: plain({**tiles, **{n: _straight(tiles[n]) for n in skewed}}))
+
+
+def _straight(tiles: Tensor) -> Tensor:
+    """Tiles [rows, cols, ...] where core (i, j) holds tile (i, j), not tile (k, j) of ring position i + j."""
+    size = len(tiles)
+    position = ring_position(size)
+    block = ring(size)[(position[:, None] + position) % size]
+    straight = tiles.clone()
+    straight[block, np.arange(size)] = tiles
+    return straight
+
+
+def _norm(block: Block, x: Tensor, weight: Tensor) -> Tensor:
+    """RMSNorm of x [..., width], whose padding is not counted as width."""
+    c = block.shape
+    return x * (x.square().sum(-1, True) / c.hidden_size + c.rms_norm_eps).rsqrt() * weight
+
+
+def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+    """q, k and v [tokens, heads, width] of projections [tokens, width of all columns].
+
+    With RoPE `more` are cos and sin [tokens, pairs], then the bias like the projections and the norms of heads
+    [query and key heads, width], as the model has them.
+    """
+    c, rest = block.shape, iter(more)
+    kinds = (c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads)
+    if block.apart:
+        return tuple(part.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(2) for part in _thirds(qkv, block))
+    angles = [next(rest).unflatten(-1, (-1, 1, block.pairs)) for _ in range(2)]  # [tokens, columns, 1, pairs]
+    if c.qkv_bias:
+        qkv = qkv + next(rest)
+    qkv = qkv.unflatten(-1, (-1, block.all_heads, block.head))  # [tokens, columns, heads, head]
+    if c.qk_norm:
+        scaled = c.num_attention_heads + c.num_key_value_heads
+        weight = next(rest).unflatten(-1, (-1, block.head)).transpose(0, 1)
+        scale = (qkv.square().sum((1, 3), True) / c.head_dim + c.rms_norm_eps).rsqrt()[:, :, :scaled]
+        qkv = qkv.clone()
+        qkv[:, :, :scaled] *= scale * weight
+    q, k, v = qkv.split(kinds, 2)
+    return tuple(part.transpose(1, 2).flatten(2) for part in (_turned(q, *angles), _turned(k, *angles), v))
+
+
+def _thirds(qkv: Tensor, block: Block) -> tuple[Tensor, ...]:
+    """Queries, keys and values [tokens, columns, heads * head] that lie behind one another on every column."""
+    return qkv.unflatten(-1, (-1, block.qkv)).split(block.qkv // 3, -1)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE of [tokens, columns, heads, head]: on every column the first half of the head pairs with the second."""
+    low, high = x.chunk(2, -1)
+    turned = x.clone()
+    turned[..., : low.shape[-1]], turned[..., low.shape[-1] :] = low * cos - high * sin, high * cos + low * sin
+    return turned
+
+
+def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+    """Attention of q [tokens, heads, width] over keys and values [entries, key heads, width], bias added to scores."""
+    c = block.shape
+    keys, values = (t.repeat_interleave(c.num_attention_heads // c.num_key_value_heads, 1) for t in (keys, values))
+    scores = q.transpose(0, 1) @ keys.permute(1, 2, 0) * c.head_dim**-0.5 + bias
+    return (scores.softmax(-1) @ values.transpose(0, 1)).transpose(0, 1)
+
+
+def _merged(block: Block, att: Tensor) -> Tensor:
+    """[tokens, heads, width] as the rows of the output projection lie: column by column, [tokens, all]."""
+    return att.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(1)
+
+
+def _fed(gate_up: Tensor, width: int) -> Tensor:
+    """silu(gate) * up of [tokens, all columns], of which each holds `width` gates and then as many ups."""
+    gate, up = gate_up.unflatten(-1, (-1, 2, width)).unbind(-2)
+    return (gate * gate.sigmoid() * up).flatten(1)
+
+
+def _slots(block: Block, pattern: str) -> str:
+    """The pattern of a buffer with a slot for each sequence, which one sequence does without."""
+    return f"b {pattern}" if block.batch > 1 else pattern
+
+
+def _rotary(block: Block, rows: str) -> dict[str, str]:
+    """Patterns of what `_heads` takes beside the projections."""
+    c = block.shape
+    if block.apart:
+        return {}
+    more = {"cos": f"{rows} (x p)", "sin": f"{rows} (x p)"}
+    return more | ({"bqkv": f"{rows} (x w)"} if c.qkv_bias else {}) | ({"qk_norm": "g (x e)"} if c.qk_norm else {})
+
+
+def _project(block: Block) -> Intent:
+    def compute(x: Tensor, norm: Tensor, wqkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+        heads = _heads(block, _norm(block, x, norm) @ wqkv, *more)
+        return heads if block.batch > 1 else tuple(each[0] for each in heads)
+
+    given = {"x": "m (y d)", "norm": "(y d)", "wqkv": "(y d) (x w)"} | _rotary(block, "m")
+    return _intent(block, given, dict.fromkeys("qkv", _slots(block, "h (x e)")), compute)
+
+
+def _append(block: Block, sequence: int, count: int, prefilled: int) -> Intent:
+    cache = block.cache(prefilled)
+    before, after = cache.positions(count), cache.positions(count + 1)
+
+    def appended(held: Tensor, new: Tensor) -> Tensor:
+        """The cache [rows, cols, slots, ...], NaN where no entry lies."""
+        result = held.new_full(held.shape, float("nan"))
+        for entry in range(count):
+            (to, slot), (source, _) = (np.argwhere(table == entry)[0] for table in (after, before))
+            result[to, :, slot] = held[source, :, slot]
+        result[-1, :, count % cache.slots] = new[-1, :, sequence] if block.batch > 1 else new[-1]
+        return result
+
+    names = {which: decode.cache_name(which, sequence) for which in "kv"}
+
+    def reference(tiles: Tiles) -> Tiles:
+        return {name: appended(tiles[name], tiles[which]) for which, name in names.items()}
+
+    return Intent({}, {}, reference=reference)
+
+
+def _attend(block: Block, sequence: int) -> Intent:
+    def compute(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+        if block.batch == 1:
+            return _attended(block, q[None], keys, values, bias)[0]
+        att = q.new_full(q.shape, float("nan"))  # another sequence's part
+        att[sequence] = _attended(block, q[sequence][None], keys, values, bias)[0]
+        return att
+
+    heads = _slots(block, "h (x e)")
+    caches = {decode.cache_name(which, sequence): "(y s) g (x e)" for which in "kv"}
+    return _intent(block, {"q": heads, **caches, "bias": "one (y s)"}, {"att": heads}, compute)
+
+
+def _output(block: Block) -> Intent:
+    def compute(x: Tensor, att: Tensor, wo: Tensor) -> Tensor:
+        return x + _merged(block, att if block.batch > 1 else att[None]) @ wo
+
+    x = "m (y d)"
+    return _intent(block, {"x": x, "att": _slots(block, "h (x e)"), "wo": "(x w) (y d)"}, {"x": x}, compute)
+
+
+def _ffn(block: Block) -> Intent:
+    def compute(x: Tensor, norm: Tensor, wgu: Tensor, wdown: Tensor) -> Tensor:
+        return x + _fed(_norm(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown
+
+    x = "m (y d)"
+    return _intent(block, {"x": x, "norm": "(y d)", "wgu": "(y d) (x w)", "wdown": "(x f) (y d)"}, {"x": x}, compute)
+
+
+def _embed(block: Block, tokens: int) -> Intent:
+    def compute(ids: Tensor, table: Tensor) -> Tensor:
+        columns = table.unflatten(-1, (-1, block.share(block.shape.vocab_size, "x")))  # [width, columns, rows]
+        numbers = ids.new_tensor(range(columns.shape[-1]))
+        chosen = (ids.floor().view(-1, tokens, 1) == numbers).to(table.dtype)
+        return (columns.transpose(0, 1) @ chosen.mT).sum(0).mT
+
+    return _intent(block, {"ids": "(x t)", "table": "(y d) (x v)"}, {"x": "t (y d)"}, compute)
+
+
+def _head(block: Block, tokens: int) -> Intent:
+    given = {"x": "m (y d)", "norm": "(y d)", "table": "(y d) (x v)"}
+    return _intent(block, given, {"logits": "m (x v)"}, lambda x, norm, table: _norm(block, x, norm) @ table)
+
+
+def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
+    projections = ("wq", "wk", "wv") if block.apart else ("wqkv",)
+    size = block.mesh.shape[0]
+
+    def seen(new: Tensor, old: Tensor) -> Tensor:
+        """Entries of every row: the new ones first, then the old ones, which lie behind."""
+        new, old = (t.unflatten(0, (size, -1)) for t in (new, old))
+        kept = old.clone()
+        kept[:, :tokens] = new
+        return kept.flatten(0, 1)
+
+    def compute(x: Tensor, norm: Tensor, wo: Tensor, bias: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        weights, more = rest[: len(projections)], rest[len(projections) :]
+        h = _norm(block, x, norm)
+        if block.apart:
+            q, k, v = ((h @ w).unflatten(-1, (-1, w.shape[-1] // size // block.head, block.head)) for w in weights)
+            q, k, v = (t.transpose(1, 2).flatten(2) for t in (q, k, v))
+        else:
+            split = len(more) - (2 if past else 0)
+            q, k, v = _heads(block, h @ weights[0], *more[:split])
+        keys, values = (seen(k, more[-2]), seen(v, more[-1])) if past else (k, v)
+        att = _attended(block, q, keys, values, bias)
+        # values end where their product leaves them, which no one reads
+        held = (keys, values.new_full(values.shape, float("nan"))) if past else ()
+        return (x + _merged(block, att) @ wo, q, k, v, *held)
+
+    x, heads = "(y m) (x d)", "(y m) h (x e)"
+    given = {"x": x, "norm": "(x d)", "wo": "(y w) (x d)", "bias": "(y m) (x n)"}
+    given |= dict.fromkeys(projections, "(y d) (x w)") | _rotary(block, "(y m)")
+    held = dict.fromkeys(("keys", "values"), "(y n) g (x e)") if past else {}
+    results = {"x": x, **dict.fromkeys("qkv", heads), **held}
+    return _intent(block, given | held, results, compute, ("wo", *projections))
+
+
+def _prefill_ffn(block: Block, tokens: int, past: int) -> Intent:
+    gates = ("wg", "wu") if block.apart else ("wgu",)
+
+    def compute(x: Tensor, norm: Tensor, wdown: Tensor, *weights: Tensor) -> Tensor:
+        h, width = _norm(block, x, norm), block.share(block.shape.intermediate_size, "x")
+        if not block.apart:
+            return x + _fed(h @ weights[0], width) @ wdown
+        gate, up = (h @ weight for weight in weights)
+        return x + gate * gate.sigmoid() * up @ wdown
+
+    x = "(y m) (x d)"
+    given = {"x": x, "norm": "(x d)", "wdown": "(y f) (x d)", **dict.fromkeys(gates, "(y d) (x w)")}
+    return _intent(block, given, {"x": x}, compute, ("wdown", *gates))
+
+
+_INTENTS: dict[Part, Callable[..., Intent]] = {
+    decode.project: _project,
+    decode.append: _append,
+    decode.attend: _attend,
+    decode.output: _output,
+    decode.ffn: _ffn,
+    decode.embed: _embed,
+    decode.head: _head,
+    prefill.attention: _prefill_attention,
+    prefill.ffn: _prefill_ffn,
+}

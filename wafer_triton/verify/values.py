@@ -1,0 +1,219 @@
+"""The reading by values: a schedule runs on the reference executor, and its results are held to the intent's reference.
+
+Every given tile is filled with random quarters, from 1/4 to 7/4 and of both signs: sums and products of them are exact
+in fp64, no part of a sum is nought, and exponents stay small. Every other run takes eight times as much, for which a
+softmax without its maximum overflows. Tiles that the intent calls alike are alike. All other memory is NaN. Results
+must equal the reference's but for what fp64 itself rounds. A resident buffer that the reference does not name must end
+as it began.
+
+A schedule that is too much work is sampled: tiles are compared where some lines of both axes cross, and only what they
+depend on is computed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton import local
+from wafer_triton.errors import ScheduleError
+from wafer_triton.schedule.rounds import Cores, Round, Slot
+from wafer_triton.schedule.rules import Finding
+from wafer_triton.verify.cuts import indices
+from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.slices import sliced
+from wafer_triton.verify.state import fault, given_buffers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from wafer_triton.schedule.rounds import Schedule
+
+RUNS = 4  # on values of their own, side by side
+WORK = 1e8  # elements moved or computed, about a second
+MOST = 1 << 27  # elements that are held at once, of eight bytes
+TOLERANCE = 1e-10  # of the largest value of a result: what fp64 rounds in norms, and in exponents of some 10^5
+
+
+def values(schedule: Schedule, intent: Intent) -> list[Finding]:
+    """The first tile of a result that is not as the intent's reference has it, or nothing.
+
+    Raises ScheduleError for a reference that does not fit the schedule, or for more memory than can be held.
+    """
+    if intent.reference is None:
+        return []
+    from wafer_triton.emulate.reference import Reference
+
+    work = max(1, _work(schedule))
+    held = sum(buffer.numel * buffer.slots for buffer in schedule.buffers.values()) * schedule.mesh.cores
+    if held > MOST:
+        raise ScheduleError(
+            f"{schedule.name}: {held:,} elements are too many to compute; check smaller tiles, or leave the intent's "
+            "reference out"
+        )
+    runs = int(max(1, min(RUNS, WORK // work, MOST // held)))
+    tiles = drawn(schedule, intent, runs, seed=0)
+    judged = _judged(schedule, intent, share=min(1.0, WORK / work))
+    wanted = expected(schedule, intent, tiles, runs)
+    if work > WORK:
+        schedule = sliced(schedule, {name: judged[name] for name in wanted})
+    machine = Reference(schedule, tiles, exact=True, runs=runs)
+    machine.run()
+    for name, want in wanted.items():
+        departure = _departure(machine.read(name), want, judged[name])
+        if departure is not None:
+            return [departure.finding(schedule, name)]
+    return []
+
+
+def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str, Tensor]:
+    """Random tiles for all that the schedule is given, fp64 [runs, rows, cols, *tile], slots before the tile."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    tiles = {}
+    for name in sorted(given_buffers(schedule, intent.given)):
+        buffer = schedule.buffers[name]
+        copies = np.arange(schedule.mesh.cores * buffer.slots)
+        if name in intent.given:  # slots of the same indices hold the same tile
+            letters = indices(intent.given[name], schedule.mesh, buffer.slots).values()
+            copies = np.unique([at.ravel() for at in letters] or [0 * copies], axis=1, return_inverse=True)[1].ravel()
+        shape = (runs, int(copies.max()) + 1, buffer.numel)
+        size = torch.randint(1, 8, shape, generator=generator, dtype=torch.int8)
+        sign = torch.randint(0, 2, shape, generator=generator, dtype=torch.int8)
+        quarters = (size * (2 * sign - 1)).double() / 4
+        quarters[1::2] *= 8
+        tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *_shape(schedule, name))
+    return tiles
+
+
+def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
+    """What must come out, [runs, rows, cols, *tile]: the reference's results, and residents as they were given.
+
+    Raises ScheduleError for a result of another name or shape than the schedule's buffers have.
+    """
+    import torch
+
+    assert intent.reference is not None
+    computed = [
+        # a reference may write what it is given
+        {name: torch.as_tensor(result) for name, result in intent.reference(_run(tiles, run)).items()}
+        for run in range(runs)
+    ]
+    unknown = sorted(computed[0].keys() - schedule.buffers.keys())
+    if unknown:
+        raise ScheduleError(f"{schedule.name}: the reference gives undeclared buffers: {', '.join(unknown)}")
+    for name, result in computed[0].items():
+        if tuple(result.shape) != _shape(schedule, name):
+            shapes = f"{list(result.shape)} for {name}, which is {list(_shape(schedule, name))}"
+            raise ScheduleError(f"{schedule.name}: the reference gives {shapes}: rows, columns, its slots, its tile")
+    residents = [name for name, buffer in schedule.buffers.items() if buffer.role == "resident"]
+    stay = {name: tiles[name] for name in residents if name not in computed[0]}
+    return {name: torch.stack([run[name] for run in computed]) for name in computed[0]} | stay
+
+
+def _run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
+    return {name: given[run].clone() for name, given in tiles.items()}
+
+
+def _shape(schedule: Schedule, name: str) -> tuple[int, ...]:
+    """Of a buffer on all cores: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
+    buffer = schedule.buffers[name]
+    return (*schedule.mesh.shape, *((buffer.slots,) if buffer.slots > 1 else ()), *buffer.tile)
+
+
+def _work(schedule: Schedule) -> float:
+    """Elements that a run moves, and multiply-adds by a tenth."""
+    times = Counter(map(id, schedule.rounds))  # rounds repeat by identity
+    rounds = {id(round_): round_ for round_ in schedule.rounds}
+    return sum(times[number] * _round_work(schedule, round_) for number, round_ in rounds.items())
+
+
+def _round_work(schedule: Schedule, round_: Round) -> float:
+    mesh, work = schedule.mesh, 0.0
+    for exchange in round_.exchanges:
+        work += len(exchange.receivers.flat(mesh)) * 2 * _elements(schedule, exchange.src)
+    for op in round_.locals:
+        cores = mesh.cores if op.where is None else len(op.where.flat(mesh))
+        moved = sum(_elements(schedule, slot) for slot in (*op.ins, *op.outs))
+        work += cores * (moved + sum(local.find(op.op).work(**op.params)) / 10)
+    return work
+
+
+def _elements(schedule: Schedule, slot: Slot) -> int:
+    buffer = schedule.buffers[slot.buffer]
+    return buffer.numel * (buffer.slots if slot.index is None else 1)
+
+
+def _judged(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
+    """The slots of every buffer that are compared, [rows, cols, slots]: where a share of the lines of both axes cross.
+
+    At least one line of each axis is taken, and a result that is asked of some cores is compared there alone.
+    """
+    rows, cols = (
+        np.isin(np.arange(length), np.linspace(0, length - 1, max(1, int(length * share))).astype(int))
+        for length in schedule.mesh.shape
+    )
+    judged = {}
+    for name, buffer in schedule.buffers.items():
+        cores = rows[:, None] & cols
+        if name in intent.on:
+            asked = np.isin(np.arange(schedule.mesh.cores), intent.on[name].flat(schedule.mesh)).reshape(cores.shape)
+            cores = cores & asked if (cores & asked).any() else asked
+        judged[name] = np.repeat(cores[..., None], buffer.slots, -1)
+    return judged
+
+
+@dataclass(frozen=True)
+class _Departure:
+    """The first element that is wrong."""
+
+    core: tuple[int, int]
+    slot: int
+    element: int
+    got: float
+    want: float
+
+    def finding(self, schedule: Schedule, name: str) -> Finding:
+        number = _last_write(schedule, name, self)
+        place = f"element {self.element} of {Slot(name, self.slot)}"
+        message = f"ends with {self.got:.7g} in {place}, not with {self.want:.7g}"
+        return fault(schedule, "wrong-values", number, self.core, message)
+
+
+def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departure | None:
+    """The first core, slot and element of tiles [runs, rows, cols, ...] that is wrong in a run."""
+    import torch
+
+    mask = torch.from_numpy(judged)
+    got, want = (tiles.reshape(len(tiles), *judged.shape, -1)[:, mask] for tiles in (got, want))
+    largest = want.where(want.isfinite(), 0).abs().amax((1, 2), keepdim=True)
+    wrong = ~((got == want) | ((got - want).abs() <= TOLERANCE * largest) | want.isnan())
+    if not wrong.any():
+        return None
+    place, element = wrong.any(0).nonzero()[0].tolist()
+    run = int(wrong[:, place, element].nonzero()[0])
+    row, col, slot = mask.nonzero()[place].tolist()
+    return _Departure((row, col), slot, element, float(got[run, place, element]), float(want[run, place, element]))
+
+
+def _last_write(schedule: Schedule, name: str, place: _Departure) -> int:
+    """The last round that writes a slot of a core; the last round of all if none does."""
+    mesh = schedule.mesh
+    core = np.array([place.core[0] * mesh.shape[1] + place.core[1]])
+
+    def is_there(slot: Slot, cores: Cores | None) -> bool:
+        here = slot.buffer == name and (cores is None or core[0] in cores.flat(mesh))
+        return here and (slot.index is None or slot.of_cores(core, mesh)[0] == place.slot)
+
+    for number in reversed(range(len(schedule.rounds))):
+        round_ = schedule.rounds[number]
+        if any(is_there(each.dst, each.receivers) for each in round_.exchanges) or any(
+            is_there(slot, op.where) for op in round_.locals for slot in op.outs
+        ):
+            return number
+    return len(schedule.rounds) - 1
