@@ -12,6 +12,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.reduce import all_reduce, broadcast, default_groups, ktree, reduce
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.testing import assert_close
@@ -277,3 +278,21 @@ def test_a_ring_takes_one_buffer():
         all_reduce(line(8), ("acc",), "x", algorithm="ring")
     with pytest.raises(MeshError, match="takes the first slot of a buffer; use a tree"):
         all_reduce(line(8), Slot("acc", None), "x", algorithm="star")
+
+
+@pytest.mark.parametrize(
+    ("add", "message"),
+    [
+        (lambda b: reduce(b, "x", "x", algorithm="pipeline", groups=(2,)), "'pipeline' takes no groups; use 'kt"),
+        (lambda b: all_reduce(b, "x", "x", algorithm="star", groups=(2,)), "'star' takes no groups; use 'ktree'"),
+        (lambda b: all_reduce(b, Slot("x", None), "x", algorithm="ring"), "'ring' takes the first slot of a b"),
+        (lambda b: reduce(b, "x", "x", root=[0, 1, 2], groups=(2,)), "reached by chains, without groups"),
+        (lambda b: transpose(b, "x", "turned"), "only a square mesh can be transposed, not 3 x 4"),
+    ],
+)
+def test_what_a_reduction_or_transpose_does_not_take(add, message):
+    b = Builder(Mesh(3, 4), "wrong")
+    b.buffer("x", (2,), "fp32", "resident", 2)
+    b.buffer("turned", (2,), "fp32", "output")
+    with pytest.raises(MeshError, match=message):
+        add(b)
