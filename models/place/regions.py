@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
 
 from wafer_triton.cost.layers import sketched
 from wafer_triton.cost.phases import Sketch
@@ -34,14 +33,7 @@ class Region:
 @lru_cache(maxsize=256)
 def decode_need(block: Block, kind: str) -> sram.Need:
     """What a block of this kind needs per core for decode."""
-    d = decode_blocks
-    parts: dict[str, tuple[tuple[Any, ...], ...]] = {
-        "attention": ((d.project,), (d.attend, 0), (d.output,)),
-        "ffn": ((d.ffn,),),
-        "head": ((d.head, block.batch),),
-        "embedding": ((d.embed, block.batch),),
-    }
-    return sram.need(_checked(part, block, *args) for part, *args in parts[kind])
+    return sram.need(_checked(part, block, *args) for part, args in decode_blocks.sharing(block, kind))
 
 
 def _checked(part: Part, block: Block, *args: int) -> Sketch:

@@ -26,7 +26,7 @@ MODELS = {
     "qwen2": ("qwen2", {"hidden_size": 60}),  # whose heads are as wide as its width over their number
     "qwen3": ("qwen3", {"num_attention_heads": 8, "num_key_value_heads": 2}),
 }
-TOKENS, PROMPT = 26, 11
+TOKENS, PROMPT = 20, 11
 models = pytest.mark.parametrize("model", MODELS)
 exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 
@@ -73,13 +73,12 @@ def counts(model: str) -> dict[str, int]:
     return {"one": 1, "two": 2, "odd": 3, "key-value heads": kv_heads, "between": heads - 1, "query heads": heads}
 
 
-CASES = [
-    (model, name) for model in MODELS for name in ("one", "two", "odd", "key-value heads", "between", "query heads")
-]
+NAMES = ("one", "two", "odd", "key-value heads", "between", "query heads")
+CASES = [(model, name, "3x12", "explicit") for model in MODELS for name in NAMES]
+CASES += [(model, name, "2x23", "elided") for model in ("llama", "qwen3") for name in ("odd", "query heads")]
 
 
-@pytest.mark.parametrize(("mesh", "exchange"), [("3x12", "explicit"), ("2x23", "elided")])
-@pytest.mark.parametrize(("model", "name"), CASES)
+@pytest.mark.parametrize(("model", "name", "mesh", "exchange"), CASES)
 def test_every_number_of_groups_says_what_the_model_says(model, name, mesh, exchange, roomy):
     number = counts(model)[name]
     decoder = wafer(model, mesh, roomy, head_groups=number, executor=TorchExecutor(exchange=exchange, poison=True))
@@ -108,8 +107,7 @@ def test_prefill_and_decode_on_meshes_of_their_own(mesh, other, exchange, roomy)
     check(decoder, "qwen3")
 
 
-@exchanges
-@models
+@pytest.mark.parametrize(("model", "exchange"), [("llama", "explicit"), ("qwen2", "elided"), ("qwen3", "explicit")])
 def test_each_sequence_of_a_batch_gets_what_it_gets_alone(model, exchange, roomy):
     decoder = wafer(model, "3x14", roomy, head_groups=4, batch=2, executor=TorchExecutor(exchange=exchange))
     texts = [judged(model, seed)[0] for seed in (3, 7)]
@@ -123,7 +121,7 @@ def test_each_sequence_of_a_batch_gets_what_it_gets_alone(model, exchange, roomy
 
 @exchanges
 @pytest.mark.parametrize("policy", ["shift", "concat"])
-@pytest.mark.parametrize("number", [2, 5, 6])
+@pytest.mark.parametrize("number", [2, 5])
 def test_both_policies_of_the_cache(number, policy, exchange, roomy):
     executor = TorchExecutor(exchange=exchange)
     longest = 40 if policy == "shift" else 3 * 40
@@ -133,8 +131,7 @@ def test_both_policies_of_the_cache(number, policy, exchange, roomy):
     )
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@models
+@pytest.mark.parametrize(("model", "dtype"), [("llama", "fp32"), ("qwen2", "bf16"), ("qwen3", "fp16")])
 def test_explicit_and_elided_are_the_same_bits(model, dtype, roomy):
     tokens, _ = judged(model)
     texts = []

@@ -151,9 +151,11 @@ def _routes_of(
 @lru_cache(maxsize=1024)
 def decode_needs(block: Block) -> tuple[sram.Need, sram.Need]:
     """What a core needs for the attention and the feed-forward block of a decode layer."""
-    parts = [(decode.project, ()), (decode.attend, (0,)), (decode.output, ())]
-    attention = sram.need(sketched(part, block, *args) for part, args in parts)
-    return attention, sram.need([sketched(decode.ffn, block)])
+    attention, ffn = (
+        sram.need(sketched(part, block, *args) for part, args in decode.sharing(block, kind))
+        for kind in ("attention", "ffn")
+    )
+    return attention, ffn
 
 
 def decode_stays(block: Block) -> dict[str, int]:

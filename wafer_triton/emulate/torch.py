@@ -197,11 +197,13 @@ class TorchExecutor(Executor):
     ) -> Step:
         """A step that gathers the inputs which lie elsewhere; of those that are `kept` here it makes no copy."""
         fast, keeps = form(op), _keeps(op, params, outs[0].shape[-1])
-        grid = outs[0].shape[:2]
+        grid, ways = outs[0].shape[:2], list(zip(kept, takes, strict=True))
+        # the dtypes never change, so that which way they go is known before
+        as_they_are = _as_they_are(fast, params, outs, [take() if own is None else own for own, take in ways])
 
         def step() -> None:
-            reads = [take().unflatten(0, grid) if own is None else own for own, take in zip(kept, takes, strict=True)]
-            if _as_they_are(fast, params, outs, reads):
+            reads = [take().view(*grid, -1) if own is None else own for own, take in ways]
+            if as_they_are:
                 fast.run(*outs, *reads, **params)
             else:
                 _run_widened(fast, params, keeps, [self._wide((outs, reads))])()

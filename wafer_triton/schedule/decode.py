@@ -163,6 +163,19 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **run)
 
 
+def sharing(block: Block, kind: str) -> tuple[tuple[Part, tuple[int, ...]], ...]:
+    """The parts that share the memory of a layer's "attention" or "ffn", of the "embedding" or of the "head".
+
+    Of appends and attentions one stands for all: sequences follow one another, and an append needs less.
+    """
+    return {
+        "attention": ((project, ()), (attend, (0,)), (output, ())),
+        "ffn": ((ffn, ()),),
+        "embedding": ((embed, (block.batch,)),),
+        "head": ((head, (block.batch,)),),
+    }[kind]
+
+
 @lru_cache(maxsize=1024)
 def at_once(adds: Part, block: Block) -> int:
     """The most tokens, of 32 halved again and again, that `embed` or `head` takes at once on the block's mesh."""
