@@ -15,6 +15,8 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.device import MEASURED, device
 from wafer_triton.shapes import DecoderShape
 
+pytestmark = pytest.mark.slow
+
 LEFT_OUT = [(family, key) for family in FAMILIES for key in bands()[family]["left_out"]]
 SMALL = DecoderShape(96, 160, 2, 4, 2, 24, 0, name="small")
 DERIVED = replace(device("wse2"), name="derived", like=None)

@@ -13,6 +13,8 @@ from wafer_triton.cost.constants import MEANING, SCALES, Constants, constants, s
 from wafer_triton.device import NUMBERS, Device, device
 from wafer_triton.shapes import DecoderShape
 
+pytestmark = pytest.mark.slow
+
 SHAPE = DecoderShape(96, 160, 2, 4, 2, 24, 200, name="small")
 ROOMY = {"rows": 400, "cols": 400, "sram_bytes": 2**20}
 # Seconds over a number of the device: 1 where they can only rise with it, -1 where they can only fall, 0 where they do

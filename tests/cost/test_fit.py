@@ -11,6 +11,8 @@ from wafer_triton.cost.calibrate import FAMILIES, fit, rows
 from wafer_triton.cost.constants import FOLDER, Constants, constants, described
 from wafer_triton.device import device
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def fitted() -> tuple[dict[str, Constants], list[fit.Fitted]]:

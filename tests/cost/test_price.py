@@ -28,6 +28,8 @@ from wafer_triton.schedule.ring import ring_position
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 from wafer_triton.shapes import DecoderShape
 
+pytestmark = pytest.mark.slow
+
 T_R = 2  # cycles of a ramp between router and core
 HPDC = Constants(hop_cycles=1, word_cycles=1, stage_cycles=2 * T_R + 1, round_cycles=2 * T_R + 1)
 ROOMY = replace(device("wse2"), sram_bytes=2**30, routes=None)

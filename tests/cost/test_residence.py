@@ -19,6 +19,8 @@ from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import prefill, sram
 from wafer_triton.shapes import DecoderShape, shape_of
 
+pytestmark = pytest.mark.slow
+
 WSE2 = device("wse2")
 SHAPE = DecoderShape(96, 160, 6, 4, 2, 24, 200, name="small")
 OFFER = r"; as_if=True \(--as-if\) prices it all the same$"

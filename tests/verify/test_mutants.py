@@ -12,6 +12,8 @@ from healthy import cases, on_mesh
 from mutants import EXPLAINED, Healthy, mutant, mutants
 from wafer_triton.verify.faults import check
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def healthy() -> list[Healthy]:
