@@ -14,13 +14,11 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.aligned import aligned
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import param_shapes
 from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align
 from wafer_triton.schedule.rounds import Index
 
 Tiles = dict[str, torch.Tensor]
@@ -125,22 +123,11 @@ def head_cuts(block: Block) -> dict[str, Cut]:
 
 def skewed(name: str, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     """A tile as MeshGEMM's alignment would move it, if it is one of a matrix."""
-    return tile.flatten(0, 1)[skew(mesh)].view_as(tile) if name in MATRICES else tile
+    return tile.flatten(0, 1)[aligned(mesh)].view_as(tile) if name in MATRICES else tile
 
 
 MATRICES = ("wqkv", "wo", "wgu", "wdown")
 TURNED = ("norm", "wo", "wdown")  # decode and prefill cut them along different axes
-
-
-@lru_cache(maxsize=8)
-def skew(mesh: Mesh) -> torch.Tensor:
-    """The core that each tile comes from: the alignment schedule, run on core numbers."""
-    b = Builder(mesh, "skew")
-    align(b, b.buffer("w", (1,), "fp32", "resident"), "y")
-    cores = torch.arange(mesh.cores, dtype=torch.float32).view(*mesh.shape, 1)
-    program = TorchExecutor().bind(b.build(), {"w": cores})
-    program.run()
-    return program.read("w").flatten().long()
 
 
 @lru_cache(maxsize=8)
@@ -149,7 +136,7 @@ def sources(mesh: Mesh) -> dict[str, torch.Tensor]:
     cores = torch.arange(mesh.cores)
     turned = cores.view(mesh.shape).mT.reshape(-1)
     held = {name: turned if name in TURNED else cores for name in ("norm", "bqkv", "qk_norm", *MATRICES)}
-    return {name: source[skew(mesh)] if name in MATRICES else source for name, source in held.items()}
+    return {name: source[aligned(mesh)] if name in MATRICES else source for name, source in held.items()}
 
 
 class PlacedWeights(Mapping[str, torch.Tensor]):

@@ -136,6 +136,15 @@ def parts(mesh: Mesh) -> list[Case]:
     steps: list[tuple[str, block.Part, block.Block, tuple[int, ...]]] = [
         ("decode project", decode.project, decoding["shift"], ()),
         ("decode project plain", decode.project, block.Block(PLAIN, mesh, entries=3), ()),
+        *(
+            (f"decode {name} of {count} groups", part, replace(decoding["shift"], head_groups=count), args)
+            for count in range(2, min(SHAPE.num_attention_heads, mesh.shape[1]) + 1)
+            for name, part, args in (
+                ("project", decode.project, ()),
+                ("attend", decode.attend, (1,)),
+                ("output", decode.output, ()),
+            )
+        ),
         ("decode project apart", decode.project, block.Block(APART, mesh, entries=3), ()),
         ("kv shift", decode.append, decoding["shift"], (1, held, 0)),
         ("kv concat", decode.append, decoding["concat"], (0, held, held)),

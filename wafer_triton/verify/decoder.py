@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part
-from wafer_triton.schedule.ring import ring, ring_position
 from wafer_triton.verify.cuts import Tiles, whole_reference
 from wafer_triton.verify.provenance import Intent
 
@@ -33,16 +33,17 @@ def _intent(
 ) -> Intent:
     """An intent by its reference alone; tiles of the weights `skewed` are given as MeshGEMM's alignment leaves them."""
     plain = whole_reference(block.mesh, given, results, compute)
-    return Intent(given, {}, reference=lambda tiles: plain({**tiles, **{n: _straight(tiles[n]) for n in skewed}}))
+    return Intent(
+        given, {}, reference=lambda tiles: plain({**tiles, **{n: _straight(tiles[n], block.mesh) for n in skewed}})
+    )
 
 
-def _straight(tiles: Tensor) -> Tensor:
-    """Tiles [rows, cols, ...] where core (i, j) holds tile (i, j), not tile (k, j) of ring position i + j."""
-    size = len(tiles)
-    position = ring_position(size)
-    block = ring(size)[(position[:, None] + position) % size]
+def _straight(tiles: Tensor, mesh: Mesh) -> Tensor:
+    """Tiles [rows, cols, ...] put back to where they came from, of weights that the alignment has moved."""
+    from wafer_triton.emulate.aligned import aligned
+
     straight = tiles.clone()
-    straight[block, np.arange(size)] = tiles
+    straight.flatten(0, 1)[aligned(mesh)] = tiles.flatten(0, 1)
     return straight
 
 
@@ -59,7 +60,7 @@ def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
     [query and key heads, width], as the model has them.
     """
     c, rest = block.shape, iter(more)
-    kinds = (c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads)
+    kinds = (block.query_heads, block.kv_heads, block.kv_heads)
     if block.apart:
         return tuple(part.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(2) for part in _thirds(qkv, block))
     angles = [next(rest).unflatten(-1, (-1, 1, block.pairs)) for _ in range(2)]  # [tokens, columns, 1, pairs]
@@ -67,9 +68,10 @@ def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
         qkv = qkv + next(rest)
     qkv = qkv.unflatten(-1, (-1, block.all_heads, block.head))  # [tokens, columns, heads, head]
     if c.qk_norm:
-        scaled = c.num_attention_heads + c.num_key_value_heads
+        scaled = block.query_heads + block.kv_heads
         weight = next(rest).unflatten(-1, (-1, block.head)).transpose(0, 1)
-        scale = (qkv.square().sum((1, 3), True) / c.head_dim + c.rms_norm_eps).rsqrt()[:, :, :scaled]
+        squares = [part.sum((1, 3), True).expand_as(part) for part in qkv.square().split(_segments(block), 1)]
+        scale = (_joined(squares, 1) / c.head_dim + c.rms_norm_eps).rsqrt()[:, :, :scaled]
         qkv = qkv.clone()
         qkv[:, :, :scaled] *= scale * weight
     q, k, v = qkv.split(kinds, 2)
@@ -89,12 +91,31 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned
 
 
+def _segments(block: Block) -> list[int]:
+    """Columns that hold a head together, of each head group, and of the columns left over each by itself."""
+    columns, width = block.mesh.shape[1], block.layout.width
+    return [width] * (columns // width) + [1] * (columns % width)
+
+
+def _joined(parts: list[Tensor], dim: int) -> Tensor:
+    """Tensors one after the other along a dimension, of torch's, which importing this does without."""
+    import torch
+
+    return torch.cat(parts, dim)
+
+
 def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """Attention of q [tokens, heads, width] over keys and values [entries, key heads, width], bias added to scores."""
-    c = block.shape
-    keys, values = (t.repeat_interleave(c.num_attention_heads // c.num_key_value_heads, 1) for t in (keys, values))
-    scores = q.transpose(0, 1) @ keys.permute(1, 2, 0) * c.head_dim**-0.5 + bias
-    return (scores.softmax(-1) @ values.transpose(0, 1)).transpose(0, 1)
+    """Attention of q [tokens, heads, width] over keys and values [entries, key heads, width], bias added to scores.
+
+    The columns of a segment attend by themselves.
+    """
+    keys, values = (t.repeat_interleave(block.query_heads // block.kv_heads, 1) for t in (keys, values))
+    widths = [columns * block.head for columns in _segments(block)]
+    attended = []
+    for query, key, value in zip(*(t.split(widths, -1) for t in (q, keys, values)), strict=True):
+        scores = query.transpose(0, 1) @ key.permute(1, 2, 0) * block.shape.head_dim**-0.5 + bias
+        attended.append((scores.softmax(-1) @ value.transpose(0, 1)).transpose(0, 1))
+    return _joined(attended, -1)
 
 
 def _merged(block: Block, att: Tensor) -> Tensor:
