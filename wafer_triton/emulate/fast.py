@@ -37,19 +37,23 @@ class Form:
     """What computes a local operation, with its operands in fp32.
 
     `narrow(params)` tells whether 16-bit tiles of one dtype may be given as they are: torch rounds then just where a
-    core does. What only `moves` elements takes tiles of any dtypes.
+    core does. What only `moves` elements takes tiles of any dtypes. Inputs may be `repeated` views, of one tile for
+    many cores, where no bit depends on strides: sums and products go another way through memory that is not contiguous.
     """
 
     run: Callable[..., None]
     narrow: Callable[[Params], bool] = _never
     moves: bool = False
+    repeated: bool = False
 
 
 # By definition, not by name: an operation that is registered anew runs as it is defined by then.
 FORMS: dict[Callable[..., None], Form] = {
-    local.copy_torch: Form(local.copy_torch, _always, moves=True),
+    local.copy_torch: Form(local.copy_torch, _always, moves=True, repeated=True),
     local.lookup_torch: Form(local.lookup_torch, _always, moves=True),
-    local.maximum_torch: Form(local.maximum_torch, _always),
+    local.maximum_torch: Form(local.maximum_torch, _always, repeated=True),
+    local.rms_scale_torch: Form(local.rms_scale_torch, repeated=True),
+    local.normalize_torch: Form(local.normalize_torch, repeated=True),
 }
 
 
@@ -59,27 +63,28 @@ def form(op: LocalOp) -> Form:
 
 
 def _fast(
-    definition: Callable[..., None], narrow: Callable[[Params], bool] = _never
+    definition: Callable[..., None], narrow: Callable[[Params], bool] = _never, repeated: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register the decorated function as the form of a definition."""
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
-        FORMS[definition] = Form(run, narrow)
+        FORMS[definition] = Form(run, narrow, repeated=repeated)
         return run
 
     return register
 
 
-@_fast(local.add_torch, _always)
+@_fast(local.add_torch, _always, repeated=True)
 def add(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
     """In place where a is the output itself."""
     out.add_(b) if _same(out, a) else out.copy_(a + b)
 
 
-@_fast(local.silu_mul_torch)
+@_fast(local.silu_mul_torch, repeated=True)
 def silu_mul(out: Tensor, gate_up: Tensor, *, m: int, n: int) -> None:
-    """With one temporary tensor."""
+    """The sigmoid of contiguous memory, whose bits are the same wherever the gates lie."""
     gate, up = cut(gate_up, m, 2, n).unbind(-2)
+    gate = gate.contiguous()
     cut(out, m, n).copy_(gate.sigmoid().mul_(gate).mul_(up))
 
 
@@ -155,7 +160,7 @@ def gemm_t(
     _product(c, a, b, add, accumulate)
 
 
-@_fast(local.rope_torch)
+@_fast(local.rope_torch, repeated=True)
 def rope(
     q: Tensor,
     k: Tensor,
@@ -182,13 +187,13 @@ def rope(
     cut(v, m, kv_heads, n).copy_(qkv[..., heads + kv_heads :, :])
 
 
-@_fast(local.row_max_torch)
+@_fast(local.row_max_torch, repeated=True)
 def row_max(top: Tensor, s: Tensor, bias: Tensor, *, heads: int, m: int, n: int, scale: float) -> None:
     """With one temporary tensor."""
     cut(top, heads, m).copy_((cut(s, heads, m, n) * scale).add_(cut(bias, 1, m, n)).amax(-1))
 
 
-@_fast(local.exp_sum_torch)
+@_fast(local.exp_sum_torch, repeated=True)
 def exp_sum(
     p: Tensor, z: Tensor, s: Tensor, bias: Tensor, top: Tensor, *, heads: int, m: int, n: int, scale: float
 ) -> None:

@@ -166,15 +166,16 @@ class TorchExecutor(Executor):
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         definition, params = find(op.op), dict(op.params)
         fast, area = form(definition), _area(op.where)
-        here = [place.is_own and place.slot.is_fixed for place in ins]
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
         if area is not None and all(out.is_fixed for out in op.outs):
             outs = [_tiles(memory, out)[area] for out in op.outs]
-            if all(here):
-                return self._direct(definition, params, outs, [_tiles(memory, place.slot)[area] for place in ins])
+            views = [_view(memory, place, fast.repeated) for place in ins]
+            kept = [None if view is None else view[area] for view in views]
+            reads = [view for view in kept if view is not None]
+            if len(reads) == len(ins):
+                return self._direct(definition, params, outs, reads)
             if op.where is None or op.where.axis == "x":  # the order of rows and columns, as gathered
-                kept = [_tiles(memory, place.slot)[area] if own else None for place, own in zip(ins, here, strict=True)]
                 return self._beside(definition, params, outs, kept, takes)
         places = [self._rows_of(memory, out, cores) for out in op.outs]
         keeps = _keeps(definition, params, places[0][1].shape[1])
@@ -280,6 +281,24 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
         return tensor
     assert isinstance(slot.index, int)
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
+
+
+def _view(memory: Memory, place: Place, repeated: bool) -> torch.Tensor | None:
+    """The tiles of a place [rows, cols, numel] without a copy: those of the cores themselves or, if `repeated` may be,
+    rows or columns of which all others hold the tiles.
+    """
+    if not place.slot.is_fixed or not (place.is_own or repeated):
+        return None
+    tiles = _tiles(memory, place.slot)
+    if place.is_own:
+        return tiles
+    rows, cols = memory.mesh.shape
+    homes = place.flat(memory.mesh.shape).reshape(rows, cols)
+    row, col = homes[:, :1] // cols, homes[:1] % cols
+    if (homes != row * cols + col).any():  # as where some have their own
+        return None
+    at = [_select(index.ravel(), "cpu") for index in (row, col)]
+    return tiles[at[0], at[1]].expand(rows, cols, -1) if all(isinstance(index, slice) for index in at) else None
 
 
 def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
