@@ -17,7 +17,7 @@ import torch
 import triton
 from hypothesis import HealthCheck, settings
 
-from interpreter import patch_once_a_launch
+from interpreter import lighten
 from wafer_triton.device import PRESETS, Device
 
 # No test watches the clock, so hypothesis may not either: neither a deadline nor a check for slow inputs.
@@ -26,7 +26,7 @@ settings.register_profile(
 )
 settings.load_profile("wafer")
 if triton.knobs.runtime.interpret:
-    patch_once_a_launch()
+    lighten()
 
 
 @pytest.fixture(autouse=True)
