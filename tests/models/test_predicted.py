@@ -35,7 +35,7 @@ QWEN3 = LLAMA | {"model_type": "qwen3", "tie_word_embeddings": True, "vocab_size
 CONFIGS = {"llama": LLAMA, "qwen3": QWEN3}
 SMALL = replace(PRESETS["wse2"], name="small", sram_bytes=13 * 1024)
 PROMPTS = [list(range(7, 7 + length)) for length in (31, 9)]
-NEW_TOKENS = 12
+NEW_TOKENS = 7
 
 
 class Runs:

@@ -104,15 +104,15 @@ def judged(llama: Llama, tokens: list[int], prompt: int, weights: str = "fp32", 
 @meshes
 @prompts
 def test_prefill_and_decode_logits(llama, length, mesh, roomy):
-    tokens = some_tokens(llama, length + 17)
+    tokens = some_tokens(llama, length + 11)
     got = logits_of(wafer(llama, mesh, roomy), tokens, length)
     want = judged(llama, tokens, length)
-    assert got.shape == want.shape == (18, llama.vocab)
+    assert got.shape == want.shape == (12, llama.vocab)
     worst = (got - want).abs().amax(1) / want.abs().amax(1)
     assert worst.max() < 1e-4, f"step {int(worst.argmax())}: {worst.max():.2e}"
 
 
-@meshes
+@pytest.mark.parametrize("mesh", ["3", "5x2"])
 @models
 def test_greedy_tokens(llama, mesh, roomy):
     prompt = some_tokens(llama, 6)
@@ -127,7 +127,7 @@ def test_greedy_tokens(llama, mesh, roomy):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("mesh", ["1", "3", "2x3"])
+@pytest.mark.parametrize("mesh", ["3", "2x3"])
 @pytest.mark.parametrize("llama", MODELS[:3], ids=str)
 def test_errors_are_at_most_twice_those_of_transformers(llama, mesh, dtype, roomy):
     tokens = some_tokens(llama, 27)
