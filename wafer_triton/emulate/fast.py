@@ -52,7 +52,6 @@ FORMS: dict[Callable[..., None], Form] = {
     local.copy_torch: Form(local.copy_torch, _always, moves=True, repeated=True),
     local.lookup_torch: Form(local.lookup_torch, _always, moves=True),
     local.maximum_torch: Form(local.maximum_torch, _always, repeated=True),
-    local.rms_scale_torch: Form(local.rms_scale_torch, repeated=True),
     local.normalize_torch: Form(local.normalize_torch, repeated=True),
 }
 
@@ -78,6 +77,28 @@ def _fast(
 def add(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
     """In place where a is the output itself."""
     out.add_(b) if _same(out, a) else out.copy_(a + b)
+
+
+@_fast(local.rms_scale_torch, repeated=True)
+def rms_scale(
+    out: Tensor,
+    x: Tensor,
+    s: Tensor,
+    weight: Tensor,
+    *,
+    m: int,
+    n: int,
+    width: int,
+    eps: float,
+    groups: int = 1,
+    kept: int = 0,
+) -> None:
+    """With nothing cut off where nothing is kept."""
+    if kept:
+        local.rms_scale_torch(out, x, s, weight, m=m, n=n, width=width, eps=eps, groups=groups, kept=kept)
+        return
+    scale = (cut(s, m, groups, 1) / width).add_(eps).rsqrt_()
+    cut(out, m, groups, n).copy_((cut(x, m, groups, n) * scale).mul_(cut(weight, 1, groups, n)))
 
 
 @_fast(local.silu_mul_torch, repeated=True)

@@ -144,4 +144,4 @@ def find(name: str) -> LocalOp:
 
 def cut(tile: Tensor, *dims: int) -> Tensor:
     """A view of a flat tile [..., numel] as [..., *dims]."""
-    return tile.unflatten(-1, dims)
+    return tile.view(*tile.shape[:-1], *dims)  # quicker than `unflatten`
