@@ -6,6 +6,7 @@ int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from wafer_triton.errors import BackendError
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
@@ -96,41 +99,26 @@ def registers(a_thread: int) -> dict[str, int]:
 
 
 def resident(kernel: Any, device: torch.device) -> int:
-    """How many programs of a compiled kernel a GPU holds at once: by its registers, shared memory and threads.
+    """How many programs of a compiled kernel the driver says a GPU holds at once; 0 without a CUDA driver.
 
-    0 where the driver does not tell what a multiprocessor has, and under the interpreter.
+    BackendError if the driver does not answer.
     """
-    if INTERPRET or device.type != "cuda":
+    if INTERPRET or device.type != "cuda" or torch.version.cuda is None:
         return 0
-    kernel._init_handles()  # loads the binary, which tells the registers
-    has = torch.cuda.get_device_properties(device)
-    if not hasattr(has, "regs_per_multiprocessor"):
-        return 0
+    kernel._init_handles()  # loads the binary, and lets it use its shared memory
+    has, programs = torch.cuda.get_device_properties(device), ctypes.c_int()
     threads = kernel.metadata.num_warps * has.warp_size
-    return has.multi_processor_count * programs_per_multiprocessor(
-        threads=threads,
-        registers=kernel.n_regs,
-        shared_bytes=kernel.metadata.shared,
-        has_threads=has.max_threads_per_multi_processor,
-        has_registers=has.regs_per_multiprocessor,
-        has_shared_bytes=has.shared_memory_per_multiprocessor,
+    failed = cuda_driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        ctypes.byref(programs), ctypes.c_void_p(kernel.function), threads, ctypes.c_size_t(kernel.metadata.shared)
     )
+    if failed:
+        raise BackendError(
+            f"the driver of {has.name} does not say how many programs of {kernel.name} it holds (CUDA error {failed}); "
+            f"use launch='rounds'"
+        )
+    return int(has.multi_processor_count * programs.value)
 
 
-def programs_per_multiprocessor(
-    *, threads: int, registers: int, shared_bytes: int, has_threads: int, has_registers: int, has_shared_bytes: int
-) -> int:
-    """Programs of so many threads, registers a thread and bytes that fit; each figure as the hardware hands it out.
-
-    A warp gets registers in units of 8 a thread, from one of the four parts of a multiprocessor, so warps count by
-    fours; a program gets 1 KiB of shared memory beside its own, in units of 128 B (CUDA's occupancy rules for compute
-    capability 8.0 and up). Never more than 16 programs are counted, half of what fits at best.
-    """
-    a_thread = -(-max(registers, 1) // 8) * 8
-    warps = has_registers // (a_thread * 32) // 4 * 4
-    return min(
-        has_threads // threads,
-        warps * 32 // threads,
-        has_shared_bytes // (-(-shared_bytes // 128) * 128 + 1024),
-        16,
-    )
+def cuda_driver() -> ctypes.CDLL:
+    """The library that torch's own CUDA calls end in."""
+    return ctypes.CDLL("libcuda.so.1")

@@ -1,8 +1,8 @@
 """MeshGEMM's compute-shift rounds (WaferLLM, OSDI'25, section 5), with explicit exchange.
 
 In a round each core multiplies the tiles in its slots and copies them, as they pass through its registers, into the
-second slots of its neighbours. `compute_shift` runs one round a launch, or several: sums then stay in registers, and
-programs hand tiles on by the flags of `protocol`, whose `rounds_at_once` says how many rounds are safe.
+second slots of its neighbours. A launch runs one round, or several: sums then stay in registers, and programs hand
+tiles on by the flags of `protocol`, whose `rounds_at_once` says how many rounds are safe.
 
 The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 from wafer_triton.kernels import protocol
 from wafer_triton.kernels._common import Operand, load, registers, resident, store, this_core, tile_ptr
 from wafer_triton.kernels.gemm import accumulate, plan, product
+from wafer_triton.kernels.waiting import Alarm, wait
 
 ARRIVALS = tl.constexpr(protocol.ARRIVALS)
 
@@ -44,9 +45,9 @@ def _slot_ptr(x, spare, slot, core):
     return tl.where(slot == 0, x.tensor, spare.tensor) + x.offset + core.to(tl.int64) * x.stride
 
 
-@triton.jit(do_not_specialize=["rounds", "here"])
+@triton.jit(do_not_specialize=["launch", "rounds", "here"])
 def _rounds_kernel(
-    c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, rounds, here,
+    c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, alarm_ptr, launch, rounds, here,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -65,17 +66,16 @@ def _rounds_kernel(
     else:
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 
-    for _ in range(rounds):
-        # both tiles are here, and both neighbours have room
-        while tl.atomic_cas(counters_ptr + here * cores + core, ARRIVALS, 0, sem="acquire", scope="gpu") != ARRIVALS:
-            pass
+    for number in range(rounds):
+        if number > 0:  # both tiles are here, and both neighbours have room
+            wait(counters_ptr + here * cores + core, ARRIVALS, alarm_ptr, launch, core, number)
         # .cg, from L2: another SM wrote it. One arrival each: a tile for those who receive, a credit for those who
-        # send; all go on while this core multiplies
+        # send; all go on while this core multiplies. None for what comes after the launch, so that it leaves zeros
         total = accumulate(
             total,
             _slot_ptr(a, spare_a, here, core), _slot_ptr(b, spare_b, here, core),
             _slot_ptr(a, spare_a, 1 - here, to_a), _slot_ptr(b, spare_b, 1 - here, to_b),
-            counters_ptr + (1 - here) * cores + neighbours,
+            counters_ptr + (1 - here) * cores + neighbours, (number < rounds - 1).to(tl.int32),
             offs_m, offs_n, K, N, 1, True, True, M, K, N, MODE, ".cg", BLOCK_M, BLOCK_K, BLOCK_N,
         )  # fmt: skip
         here = 1 - here
@@ -97,13 +97,14 @@ def one_round(
 
 def several_rounds(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
-    neighbours: Tensor, counters: Tensor, cores: Tensor, *, rounds: int, here: int, **params: Any,
+    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, here: int, whole: bool,
+    **params: Any,
 ) -> None:  # fmt: skip
     """`rounds` compute-shift rounds in one launch, from slots `here` of a and b on; as many one by one give these bits.
 
-    `neighbours` int32 [cores, 4]: who receives core i's a, its b, who sends it a, b. `counters` int32 [2, cores] is
-    `ARRIVALS` in row `here` and 0 in the other; after an odd number of rounds the other way round. `rounds` must be
-    no more than `protocol.rounds_at_once` allows for `residency` programs.
+    `neighbours` int32 [cores, 4]: who receives core i's a, its b, who sends it a, b. `counters` int32 [2, cores] is 0
+    before and after. `rounds` must be no more than `protocol.rounds_at_once` allows for `residency` programs. `whole`:
+    all programs must be on the GPU at once, and a launch of more than it holds is refused.
     """
     _rounds_kernel[(cores.numel(),)](
         c,
@@ -114,17 +115,20 @@ def several_rounds(
         counters,
         cores,
         counters.shape[1],
+        alarm.word,
+        alarm.launch,
         rounds,
         here,
         **_rounds_plan(a[0], b[0], **params),
+        launch_cooperative_grid=whole,
     )
 
 
 def residency(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
-    neighbours: Tensor, counters: Tensor, cores: Tensor, **params: Any,
+    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, **params: Any,
 ) -> int:  # fmt: skip
-    """How many programs of `several_rounds` this GPU holds at once; 0 where it cannot run these.
+    """How many programs of `several_rounds` this GPU holds at once, by its driver; 0 where it cannot run these.
 
     It keeps one block of sums, and both slots of an operand must lie alike in their tensors.
     """
@@ -133,7 +137,8 @@ def residency(
     if params.get("heads", 1) > 1 or chosen["M"] > chosen["BLOCK_M"] or chosen["N"] > chosen["BLOCK_N"] or not alike:
         return 0
     kernel = _rounds_kernel.warmup(
-        c, out, *a, *b, neighbours, counters, cores, counters.shape[1], 1, 0, grid=(1,), **chosen
+        c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word, alarm.launch, 1, 0, grid=(1,),
+        **chosen,
     )  # fmt: skip
     return resident(kernel, cores.device)
 

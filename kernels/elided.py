@@ -156,8 +156,8 @@ def _core_kernel(
         row_a = (first_a + tl.load(a_labels.table + p * a_labels.step + label)).to(tl.int64)
         row_b = (first_b + tl.load(b_labels.table + q * b_labels.step + label)).to(tl.int64)
         total = accumulate(
-            total, a.tensor + a.offset + row_a * a.stride, b.tensor + b.offset + row_b * b.stride, None, None, None,
-            offs_m, offs_n, K, N, 1, False, False, M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
+            total, a.tensor + a.offset + row_a * a.stride, b.tensor + b.offset + row_b * b.stride, None, None,
+            None, 0, offs_m, offs_n, K, N, 1, False, False, M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
         )  # fmt: skip
     store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 

@@ -22,7 +22,7 @@ from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 @triton.jit
 def accumulate(
-    total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, passed_ptrs,
+    total, a_ptr, b_ptr, next_a_ptr, next_b_ptr, passed_ptrs, arrivals,
     offs_m, offs_n, stride_am, stride_bk, stride_bn, first_m, first_n,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, MODE: tl.constexpr, CACHE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -30,7 +30,8 @@ def accumulate(
     """total + a @ b for one block of C; a next_*_ptr that is not None receives a copy of what is read.
 
     Only the first block of a row or column of blocks copies (`first_m`, `first_n`), so that a tile goes out once.
-    Counters at `passed_ptrs`, if any, are told that both tiles are read and passed on, before the last product.
+    Once both tiles are read and passed on, before the last product, `arrivals` are added to counters at `passed_ptrs`,
+    if any.
     """
     # blocks that divide the tile need no masks
     EVEN_A: tl.constexpr = M % BLOCK_M == 0 and K % BLOCK_K == 0
@@ -77,7 +78,7 @@ def accumulate(
         if passed_ptrs is not None:  # noqa: SIM102  known when compiled, the other not
             if start_k + BLOCK_K >= K:
                 tl.debug_barrier()
-                tl.atomic_add(passed_ptrs, 1, sem="release", scope="gpu")
+                tl.atomic_add(passed_ptrs, arrivals, sem="release", scope="gpu")
 
         # the interpreter's dot multiplies the raw bits of bf16
         if MODE != "dot" or a.dtype != b.dtype or INTERPRET:
@@ -130,7 +131,7 @@ def product(
                     total, a_ptr + offs_ah, b_ptr + offs_bh,
                     next_a_ptr + offs_ah if next_a_ptr is not None else None,
                     next_b_ptr + offs_bh if next_b_ptr is not None else None,
-                    None, offs_m, offs_n, stride_am, stride_bk, stride_bn, start_m == 0, start_n == 0,
+                    None, 0, offs_m, offs_n, stride_am, stride_bk, stride_bn, start_m == 0, start_n == 0,
                     M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
                 )  # fmt: skip
                 store(out_ptr + offs_c, total, mask_c)

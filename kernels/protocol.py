@@ -2,14 +2,17 @@
 
 A slot has two flags. "full" says that its tile is there: the writer raises it after its payload. "credit" says that
 it may be written: its reader raises it after its last read. Who waits takes down what it waited for in the same
-instruction, so that all flags are as they were when the launch ends.
+instruction, so that no flag is up between launches.
 
 - Compute-shift (several rounds in one launch, double-buffered): in round t a core waits until the tiles are in its
   slots t % SLOTS and room is in its neighbours' slots (t + 1) % SLOTS, copies the tiles there on their way to the
   multipliers, and hands its own slots back. It waits for all these flags at once, so the kernel keeps them as one
-  counter per core and slot number, which `ARRIVALS` neighbours add to. What is up after the last round is what the
-  next launch begins with.
+  counter per core and slot number, which `ARRIVALS` neighbours add to. Nobody waits in the first round of a launch,
+  before which all is in place, and so nobody raises a flag in the last.
 - A reduce tree: a core takes its children's messages in order, and leaves the sum in its parent's mailbox.
+
+A wait has a bound: once nothing it waits for comes, a core gives up, says so, and all others go on as well (see
+`kernels.waiting`).
 
 The kernels take their constants from here. A program is data: a list of atomic instructions in the order of the kernel;
 `wafer_triton.verify.interleavings` runs such programs in every order.
@@ -28,9 +31,9 @@ if TYPE_CHECKING:
     from wafer_triton.mesh import Mesh
     from wafer_triton.schedule.rounds import Index, Round
 
-DOWN, UP = 0, 1  # a flag's values; memory of flags begins zeroed, but for the credits
+DOWN, UP = 0, 1  # a flag's values
 SLOTS = 2  # of a compute-shift operand
-FIRST_SLOT = 0  # where its tile lies at the start: there full is up, credit in all others
+FIRST_SLOT = 0  # where its tile lies at the start
 ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
 
 
@@ -97,24 +100,13 @@ def compute_shift(to: Sequence[Sequence[int]], rounds: int, *, slots: int = SLOT
     """The programs of a persistent compute-shift kernel; `to[operand][core]` is the neighbour that it sends to."""
     cores, operands = range(len(to[0])), range(len(to))
     programs = [_shifting(core, [neighbour[core] for neighbour in to], rounds, slots, blocks) for core in cores]
-    every = [(core, operand, slot) for core in cores for operand in operands for slot in range(slots)]
     tiles = [
         Location("tile", core, operand, FIRST_SLOT, block)
         for core in cores
         for operand in operands
         for block in range(blocks)
     ]
-    return Protocol(
-        tuple(programs),
-        dict.fromkeys(tiles, 0),
-        frozenset(Location(flag_up(slot, FIRST_SLOT), core, operand, slot) for core, operand, slot in every),
-        frozenset(Location(flag_up(slot, rounds % slots), core, operand, slot) for core, operand, slot in every),
-    )
-
-
-def flag_up(slot: int, here: int) -> str:
-    """Which flag of a compute-shift slot is up between rounds, when the tiles lie in slot `here`."""
-    return "full" if slot == here else "credit"
+    return Protocol(tuple(programs), dict.fromkeys(tiles, 0), frozenset(), frozenset())
 
 
 def rounds_at_once(to: Sequence[Index], order: Index, resident: int) -> int:
@@ -177,17 +169,18 @@ def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int
         here, there = number % slots, (number + 1) % slots
         tiles = [Location("full", core, operand, here) for operand in operands]
         room = [Location("credit", to[operand], operand, there) for operand in operands]
-        program.append(Instruction("wait", tiles[0], core, number, also=(*tiles[1:], *room)))
+        if number > 0:
+            program.append(Instruction("wait", tiles[0], core, number, also=(*tiles[1:], *room)))
         for block in range(blocks):
             for operand in operands:
                 program.append(Instruction("read", Location("tile", core, operand, here, block), core, number, number))
                 program.append(
                     Instruction("write", Location("tile", to[operand], operand, there, block), core, number, number + 1)
                 )
-        program += [
-            Instruction("raise", Location("full", to[operand], operand, there), core, number) for operand in operands
-        ]
-        program += [Instruction("raise", Location("credit", core, operand, here), core, number) for operand in operands]
+        if number < rounds - 1:
+            passed = [Location("full", to[operand], operand, there) for operand in operands]
+            freed = [Location("credit", core, operand, here) for operand in operands]
+            program += [Instruction("raise", flag, core, number) for flag in (*passed, *freed)]
     return tuple(program)
 
 

@@ -20,14 +20,15 @@ from wafer_triton.kernels import protocol
 from wafer_triton.kernels._common import Operand, block, load, rounded, store, this_core, tile_ptr, warps
 from wafer_triton.kernels.elementwise import add_values, max_values
 from wafer_triton.kernels.parts import Part, arguments, run_parts
+from wafer_triton.kernels.waiting import Alarm, wait
 
-UP, DOWN = tl.constexpr(protocol.UP), tl.constexpr(protocol.DOWN)
+UP = tl.constexpr(protocol.UP)
 COMBINE = {"add": add_values, "maximum": max_values}
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["launch"])
 def _tree_kernel(
-    acc, mailbox, flags_ptr, order_ptr, children_ptr, parent_ptr, parent_slot_ptr, args, sizes,
+    acc, mailbox, flags_ptr, alarm_ptr, launch, order_ptr, children_ptr, parent_ptr, parent_slot_ptr, args, sizes,
     SLOTS: tl.constexpr, SIZE: tl.constexpr, COMBINE: tl.constexpr, BLOCK: tl.constexpr, BODIES: tl.constexpr,
     SOURCE: tl.constexpr,
 ):  # fmt: skip
@@ -49,9 +50,7 @@ def _tree_kernel(
         for slot in range(SLOTS):
             if slot < children:
                 if start == 0:
-                    # take the flag down on the way: the flags are zero again when the launch ends
-                    while tl.atomic_cas(flags_ptr + core * SLOTS + slot, UP, DOWN, sem="acquire", scope="gpu") != UP:
-                        pass
+                    wait(flags_ptr + core * SLOTS + slot, UP, alarm_ptr, launch, core, slot)
                 # from L2: another SM wrote it
                 message_ptr = tile_ptr(mailbox, core) + slot * SIZE
                 message = tl.load(message_ptr + offs, mask=mask, other=0.0, cache_modifier=".cg").to(tl.float32)
@@ -68,6 +67,7 @@ def tree(
     acc: Operand,
     mailbox: Operand,
     flags: Tensor,
+    alarm: Alarm,
     order: Tensor,
     children: Tensor,
     parent: Tensor,
@@ -88,6 +88,6 @@ def tree(
         raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {op!r}")
     cap = block(size, 1024)
     _tree_kernel[(order.numel(),)](
-        acc, mailbox, flags, order, children, parent, parent_slot,
+        acc, mailbox, flags, *alarm, order, children, parent, parent_slot,
         SLOTS=flags.shape[-1], SIZE=size, COMBINE=COMBINE[op], BLOCK=cap, **arguments(before, warps(cap)),
     )  # fmt: skip

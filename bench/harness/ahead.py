@@ -55,6 +55,7 @@ def describe(kernel: Any) -> dict[str, Any]:
         "spills": spills,
         "shared": kernel.metadata.shared,
         "num_warps": kernel.metadata.num_warps,
+        "cooperative": kernel.metadata.launch_cooperative_grid,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
         "widest_access_bytes": max(widths, default=0) // 8,
         "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),

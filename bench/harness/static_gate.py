@@ -19,6 +19,7 @@ from wafer_triton.kernels import Moves, Operand, find, one_round, several_rounds
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange
 from wafer_triton.kernels.tree import tree
+from wafer_triton.kernels.waiting import Alarm
 
 TABLE = Path(__file__).parents[1] / "results" / "sm_90.csv"
 COLUMNS = ("case", "registers", "spills", "shared_bytes", "wgmma", "widest_access_bytes", "warps")
@@ -44,6 +45,7 @@ def tile(numel: int, dtype: torch.dtype = BF16) -> Operand:
 def rows() -> list[dict[str, object]]:
     """One row a case, of `COLUMNS`."""
     compiled = recorder("cuda", "90", "32")
+    alarm = Alarm(torch.zeros(1, dtype=torch.int64), 1)
     cores, side = torch.arange(4, dtype=torch.int32), torch.arange(64, dtype=torch.int32)
     table: list[dict[str, object]] = []
 
@@ -63,7 +65,8 @@ def rows() -> list[dict[str, object]]:
     add("one_round, 64 x 64 tiles", one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
     add(
         "several_rounds, 64 x 64 tiles",
-        several_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, rounds=3, here=0, **size, add=True,
+        several_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, alarm, rounds=3, here=0,
+        whole=True, **size, add=True,
     )  # fmt: skip
     labels = Labels(side, side, 0)
     for shape, n, group in ELIDED:
@@ -72,7 +75,7 @@ def rows() -> list[dict[str, object]]:
             f"elided {shape}, {group[0]} x {group[1]} cores a program",
             elided, c, out, a, b, side, side, labels, labels, group=group, m=n, k=n, n=n,
         )  # fmt: skip
-    tables = (torch.zeros(4, 2, dtype=torch.int32), cores, cores, cores, cores)
+    tables = (torch.zeros(4, 2, dtype=torch.int32), alarm, cores, cores, cores, cores)
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
         product = find("gemm").part((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)

@@ -127,6 +127,7 @@ class Decode:
         if tuple(active) not in self.steps:  # on a GPU one graph
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()
+        self.executor.check()
         attends = [self.attend[sequence] for sequence in active]
         self.tally = sum(map(tally, (*self.fixed, *attends, *appends.values())), Tally())
         return self.results[tuple(active)].clone()  # the next step overwrites it

@@ -1,5 +1,6 @@
 """What the Triton executor launches: rounds that go together as far as a GPU has room, and a record that tells it."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,7 +8,6 @@ from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import one_round
-from wafer_triton.kernels.protocol import ARRIVALS
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import mesh_gemm, run
@@ -33,8 +33,8 @@ def test_meshgemm_is_one_launch_a_round(launches):
 def gpu_that_holds(monkeypatch):
     """Stands in for a GPU that holds so many programs: several rounds in a launch are run one by one here."""
 
-    def several(c, out, a, b, neighbours, counters, cores, *, rounds, here, **params):
-        assert counters[here].eq(ARRIVALS).all() and counters[1 - here].eq(0).all()
+    def several(c, out, a, b, neighbours, counters, cores, alarm, *, rounds, here, whole, **params):
+        assert not counters.any() and whole == (held >= len(neighbours))
         to_a, to_b, from_a, from_b = neighbours.t().contiguous()
         assert to_a[from_a].equal(to_b[from_b]) and to_a[from_a].equal(torch.arange(len(to_a), dtype=torch.int32))
         for number in range(rounds):
@@ -42,9 +42,12 @@ def gpu_that_holds(monkeypatch):
             target = out if number == rounds - 1 else c
             one_round(c, target, a[now], b[now], a[then], b[then], to_a, to_b, cores, **params)
             params["add"] = True
-        counters[here], counters[1 - here] = (ARRIVALS, 0) if rounds % 2 == 0 else (0, ARRIVALS)
+
+    held = 0
 
     def holds(programs: int) -> None:
+        nonlocal held
+        held = programs
         monkeypatch.setattr(triton_executor, "residency", lambda *_, **__: programs)
         monkeypatch.setattr(triton_executor, "several_rounds", several)
 
@@ -97,7 +100,7 @@ def test_the_launches_that_are_made_say_how_many_rounds_go_together(gpu_that_hol
     TritonExecutor().bind(schedule, tiles)
     monkeypatch.setattr(triton_executor, "residency", lambda c, out, *_, add, **__: 16 - 9 * add)
     TritonExecutor().bind(schedule, tiles)
-    assert asked == [8, 16], "the last of several launches rounds and goes on; one launch does not go on"
+    assert asked == [7, 16], "the last of several launches rounds and goes on, less an eighth; one does not go on"
 
 
 def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):
@@ -144,3 +147,21 @@ def test_meshgemv_is_one_launch_and_a_broadcast(launches):
 def test_elided_meshgemv_is_one_launch(launches):
     run(*of("gemv", "9x1"), TritonExecutor(exchange="elided"))
     assert launches["tree"] == 1 and launches["exchange_kernel"] == 0, "the rounding reads the sum at the root"
+
+
+def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(monkeypatch):
+    """On a GPU that begins programs in the wrong order: the root first, which waits for both ends."""
+    what, given = of("gemv", "3x1")
+    argsort, executor = np.argsort, TritonExecutor()
+
+    def reversed_tree(*args):
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "argsort", lambda keys, kind: argsort(-keys, kind=kind))
+            return type(executor)._tree(executor, *args)
+
+    monkeypatch.setattr(executor, "_tree", reversed_tree)
+    words = r"gemm, reduce tree, 1 rounds in a launch: core \(1, 0\) gave up waiting .* in round 0, so the"
+    with pytest.raises(BackendError, match=words):
+        run(what, given, executor)
+    monkeypatch.undo()
+    assert run(what, given, executor).gather().shape == (1, 5), "and all is ready to run again"

@@ -9,6 +9,7 @@ from wafer_triton import local
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.tree import tree
+from wafer_triton.kernels.waiting import Alarm
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -24,9 +25,10 @@ def run_tree(acc: Operand, size: int, times: int = 1, **params) -> Tensor:
     children = [sum(parent == core for parent in PARENT) for core in range(7)]
     mailbox = memory(torch.full((7, 3 * size), float("nan"), dtype=acc.tensor.dtype))
     flags = torch.zeros(7, 3, dtype=torch.int32, device=DEVICE)
+    alarm = Alarm(torch.zeros(1, dtype=torch.int64, device=DEVICE), 1)
     for _ in range(times):
-        tree(acc, mailbox, flags, *map(table, (ORDER, children, PARENT, SLOT)), size=size, **params)
-    assert not flags.any()
+        tree(acc, mailbox, flags, alarm, *map(table, (ORDER, children, PARENT, SLOT)), size=size, **params)
+    assert not flags.any() and not alarm.word.any()
     return tiles(acc, size, 7)
 
 

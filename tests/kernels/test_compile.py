@@ -50,6 +50,8 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
         yield f"{case}: no {matrix}, only {seen['matrix_instructions']!r}"
     if case == "several_rounds 64x64x64-bfloat16" and target != "gfx942" and not seen["arrives_before_product"]:
         yield f"{case}: neighbours wait for the product"
+    if seen["cooperative"] != case.startswith("several_rounds"):
+        yield f"{case}: all its programs at once or not at all: {seen['cooperative']}"
     if case == "exchange 4096-bfloat16" and target != "gfx942" and seen["widest_access_bytes"] != 16:
         yield f"{case}: at most {seen['widest_access_bytes']} B per access"
 
@@ -63,9 +65,10 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.gemm import plan
     from wafer_triton.kernels.tree import tree
+    from wafer_triton.kernels.waiting import Alarm
 
     figures = {}
-    cores = torch.arange(4, dtype=torch.int32)
+    cores, alarm = torch.arange(4, dtype=torch.int32), Alarm(torch.zeros(1, dtype=torch.int64), 1)
 
     def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
         return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
@@ -119,7 +122,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                 record(
                     f"several_rounds {m}x{k}x{n}-{name}",
                     blocks, several_rounds, tile(m * n, torch.float32), tile(m * n, dtype), (a, next_a), (b, next_b),
-                    cores, cores[None], cores, rounds=3, here=0, m=m, k=k, n=n, add=False,
+                    cores, cores[None], cores, alarm, rounds=3, here=0, whole=True, m=m, k=k, n=n, add=False,
                 )  # fmt: skip
 
         for call in ("gemm", "gemm_t"):
@@ -152,7 +155,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         record(f"lookup {name}", scratch, find("lookup"), (flat,), (scores, ids), cores, m=8, d=m, v=3072)
 
         box, flags = tile(2 * 288, dtype), torch.zeros(4, 2, dtype=torch.int32)
-        tables = (flags, cores, cores, cores, cores)
+        tables = (flags, alarm, cores, cores, cores, cores)
         for op in ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, tree, tile(288, dtype), box, *tables, size=288, op=op)
         for m, k, n in ((1, 36, 288), (8, 64, 64)):

@@ -9,6 +9,7 @@ repeats, and programs that wait for ever are told by the number of turns, not by
 from collections.abc import Callable
 from multiprocessing import connection
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,15 +17,16 @@ from torch import Tensor, multiprocessing
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 from wafer_triton.emulate.launches import compute_shifts
-from wafer_triton.kernels import Operand, one_round, residency, several_rounds
-from wafer_triton.kernels._common import programs_per_multiprocessor
-from wafer_triton.kernels.protocol import ARRIVALS
+from wafer_triton.errors import BackendError
+from wafer_triton.kernels import Operand, _common, compute_shift, one_round, residency, several_rounds
+from wafer_triton.kernels.waiting import PATIENCE_LOOKS, Alarm, Watch
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
 SIDE = 3
 TURNS = 3_000  # ten times what a run takes
 STEPS = ("create_store", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
+ROUNDS_KERNEL = compute_shift._rounds_kernel
 fork = multiprocessing.get_context("fork")
 
 
@@ -64,6 +66,11 @@ def table(values) -> Tensor:
     return torch.as_tensor(values, dtype=torch.int32).share_memory_()
 
 
+def raised() -> Alarm:
+    """An alarm that several processes share."""
+    return Alarm(torch.zeros(1, dtype=torch.int64).share_memory_(), 1)
+
+
 def operand(values: Tensor, index: Tensor | None = None) -> Operand:
     values = values.flatten(0, 1).contiguous().share_memory_()
     return Operand(values, 0, values.shape[1], index)
@@ -77,13 +84,13 @@ def one_core(core: int, launches: list[tuple[int, int]], turns: Turns, launched:
     for name in STEPS:
         step = getattr(InterpreterBuilder, name)
         setattr(InterpreterBuilder, name, lambda *args, step=step: [step(*args), turns.pass_on(core)][0])
-    c, out, a, b, neighbours, counters = tensors
+    c, out, a, b, neighbours, counters, alarm = tensors
 
     def program() -> None:
         for here, rounds in launches:
             several_rounds(
-                c, c if here + rounds < SIDE else out, a, b, neighbours, counters, table([core]),
-                rounds=rounds, here=here % 2, add=here > 0, **sizes,
+                c, c if here + rounds < SIDE else out, a, b, neighbours, counters, table([core]), alarm,
+                rounds=rounds, here=here % 2, whole=False, add=here > 0, **sizes,
             )  # fmt: skip
             launched[core] += 1
             while launched.min() < launched[core]:
@@ -104,8 +111,8 @@ def cores_that_failed(programs: list) -> list[int]:
     return [core for core, program in enumerate(programs) if program.exitcode]
 
 
-def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """C of aligned operands, the same by one round a launch, and the counters left; `seed` orders the turns."""
+def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """C of aligned operands, and the same by one round a launch; `seed` orders the turns."""
     torch.manual_seed(0)
     mesh = Mesh(SIDE, SIDE)
     schedule = recipe("gemm", mesh, "bf16", ((m * SIDE, k * SIDE), (k * SIDE, n * SIDE)), ()).schedule
@@ -121,9 +128,9 @@ def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> t
     hands = [(operand(x.clone()), nan(x.shape[-1], x.dtype)) for x in (a, b)]
     c, out = nan(m * n, torch.float32), nan(m * n, torch.bfloat16)
     neighbours = table(torch.stack([to_a, to_b, to_a.argsort(), to_b.argsort()], dim=1).contiguous())
-    counters = table(torch.tensor([[ARRIVALS] * cores, [0] * cores]))
+    counters, alarm = table(torch.zeros(2, cores)), raised()
     turns = Turns(cores, seed)
-    args = (launches, turns, table([0] * cores), (c, out, *hands, neighbours, counters), sizes)
+    args = (launches, turns, table([0] * cores), (c, out, *hands, neighbours, counters, alarm), sizes)
     programs = [fork.Process(target=one_core, args=(core, *args)) for core in range(cores)]
     for program in programs:
         program.start()
@@ -138,37 +145,63 @@ def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> t
         one_round(c, target, a, b, next_a, next_b, *map(table, (to_a, to_b, range(cores))), **sizes, add=number > 0)
     for hand, slot in zip(hands, slots, strict=True):
         assert torch.equal(hand[SIDE % 2].tensor, slot[SIDE % 2].tensor), "operands end where they should"
-    return out.tensor, want.tensor, counters
+    assert not counters.any() and not alarm.word.any()
+    return out.tensor, want.tensor
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_rounds_in_one_launch_give_the_bits_of_one_round_a_launch(seed):
-    got, want, counters = run([(0, SIDE)], 16, 16, 16, seed)
+    got, want = run([(0, SIDE)], 16, 16, 16, seed)
     assert torch.equal(got.view(torch.int16), want.view(torch.int16)) and not got.isnan().any()
-    assert counters.tolist() == [[0] * 9, [ARRIVALS] * 9], "odd rounds: the next launch begins in the other slots"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_rounds_in_two_launches_and_ragged_tiles(seed):
-    got, want, counters = run([(0, 2), (2, 1)], 5, 7, 3, seed)
+    got, want = run([(0, 2), (2, 1)], 5, 7, 3, seed)
     assert torch.equal(got.view(torch.int16), want.view(torch.int16)) and not got.isnan().any()
-    assert counters.tolist() == [[0] * 9, [ARRIVALS] * 9]
 
 
-def test_programs_that_wait_for_ever_are_told():
-    """A core whose neighbours never arrive."""
-    turns, hand = Turns(1, 0), operand(torch.ones(1, 1, 1))
-    c, out = operand(torch.zeros(1, 1, 1)), operand(torch.zeros(1, 1, 1))
-    counters = table([[0], [0]])
-    tensors = (c, out, (hand, hand), (hand, hand), table([[0] * 4]), counters)
-    program = fork.Process(
-        target=one_core, args=(0, [(0, 1)], turns, table([0]), tensors, {"m": 1, "k": 1, "n": 1}), daemon=True
-    )
-    program.start()
-    turns.begin()
-    assert cores_that_failed([program]) == [0] and turns.turn.item() > TURNS
+def alone(rounds: int, alarm: Alarm, m: int = 1, k: int = 1, n: int = 1):
+    """A core of a larger mesh, whose neighbours are not there: its tiles, and the counters of all four."""
+    hands = [[operand(torch.ones(1, 1, size).bfloat16()) for _ in range(2)] for size in (m * k, k * n)]
+    c, counters = operand(torch.zeros(1, 1, m * n)), torch.zeros(2, 4, dtype=torch.int32)
+    neighbours = torch.tensor([[1, 2, 3, 1]], dtype=torch.int32)
+    core = torch.zeros(1, dtype=torch.int32)
+    sizes = {"m": m, "k": k, "n": n}
+    several_rounds(c, c, *hands, neighbours, counters, core, alarm, rounds=rounds, here=0, whole=False, **sizes)
+    return hands, counters
+
+
+def test_a_core_whose_neighbours_never_arrive_gives_up_and_tells_core_and_round():
+    watch = Watch("cpu")
+    counters = torch.ones(3)
+    alone(1, watch.alarm("one round", 2, counters, lambda core, round_: round_))
+    watch.check()  # nobody waits in the first round
+    assert counters.all()
+    alarm = watch.alarm("MeshGEMM", 2, counters, lambda core, round_: 10 * core + round_)
+    alone(3, alarm)
+    words = r"MeshGEMM: core \(0, 0\) gave up waiting for its neighbours in round 1, .*run again"
+    with pytest.raises(BackendError, match=words):
+        watch.check()
+    assert not counters.any(), "ready to run again"
+    watch.check()
+
+
+def test_once_a_core_gave_up_nobody_waits_for_long(monkeypatch):
+    looks = []
+    real = InterpreterBuilder.create_atomic_cas
+    monkeypatch.setattr(InterpreterBuilder, "create_atomic_cas", lambda *args: [looks.append(1), real(*args)][1])
+    watch = Watch("cpu")
+    alarm = watch.alarm("MeshGEMM", 2, torch.zeros(1), lambda core, round_: round_)
+    alone(2, alarm)
+    assert len(looks) > PATIENCE_LOOKS.value
+    looks.clear()
+    alone(9, alarm)
+    assert len(looks) == 2 * 8, "one look, one more after the word is seen, in each round that waits"
+    with pytest.raises(BackendError, match="in round 1,"):
+        watch.check()
 
 
 def test_a_core_tells_its_neighbours_after_its_last_copy(monkeypatch):
@@ -184,12 +217,14 @@ def test_a_core_tells_its_neighbours_after_its_last_copy(monkeypatch):
     m, k, n = 16, 130, 16
     hands = [[operand(torch.randn(1, 1, size).bfloat16()) for _ in range(2)] for size in (m * k, k * n)]
     c, out = operand(torch.zeros(1, 1, m * n)), operand(torch.zeros(1, 1, m * n))
-    counters = table([[ARRIVALS], [0]])
-    several_rounds(c, out, *hands, table([[0] * 4]), counters, table([0]), rounds=1, here=0, m=m, k=k, n=n)
-    assert events == ["copy"] * 10 + ["arrive", "copy"]
+    counters = table([[0], [0]])
+    several_rounds(
+        c, out, *hands, table([[0] * 4]), counters, table([0]), raised(), rounds=2, here=0, whole=True, m=m, k=k, n=n
+    )
+    assert events == [*["copy"] * 10, "arrive"] * 2 + ["copy"]
     for here, there in hands:
         assert torch.equal(here.tensor, there.tensor)
-    assert counters.tolist() == [[0], [ARRIVALS]]
+    assert not counters.any(), "nothing arrives in the last round"
 
 
 def test_several_rounds_need_a_gpu_that_holds_the_programs():
@@ -197,19 +232,62 @@ def test_several_rounds_need_a_gpu_that_holds_the_programs():
     tile = Operand(torch.zeros(9, 16 * 16), 0, 256)
     flags = torch.zeros(2, 9, dtype=torch.int32)
     cores = torch.arange(9, dtype=torch.int32)
-    shared = (tile, tile, (tile, tile), (tile, tile), flags, flags, cores)
+    shared = (tile, tile, (tile, tile), (tile, tile), flags, flags, cores, raised())
     assert residency(*shared, m=16, k=16, n=16) == 0
 
 
-def test_programs_per_multiprocessor_by_what_runs_out_first():
-    hopper = {"has_threads": 2048, "has_registers": 65536, "has_shared_bytes": 228 * 1024}
-    count = lambda **needs: programs_per_multiprocessor(**needs, **hopper)  # noqa: E731
-    assert count(threads=128, registers=88, shared_bytes=16384) == 5, "registers"
-    assert count(threads=128, registers=86, shared_bytes=16384) == 5, "registers are given in eights"
-    assert count(threads=64, registers=104, shared_bytes=0) == 8, "a part has registers for 4 of its warps, not 4.9"
-    assert count(threads=64, registers=88, shared_bytes=0) == 10, "and here for 5"
-    assert count(threads=1024, registers=16, shared_bytes=0) == 2, "threads"
-    assert count(threads=128, registers=32, shared_bytes=48 * 1024) == 4, "shared memory, 1 KiB of it the system's"
-    assert count(threads=128, registers=32, shared_bytes=15652) == 13, "shared memory is given by 128 B"
-    assert count(threads=32, registers=16, shared_bytes=0) == 16
-    assert count(threads=1024, registers=255, shared_bytes=0) == 0
+@pytest.fixture
+def gpu(monkeypatch):
+    """Stands in for a GPU of 132 multiprocessors whose driver answers with a number of programs, or fails."""
+
+    def holds(programs: int, failure: int = 0) -> list:
+        asked = []
+
+        def occupancy(found, function, threads, shared):
+            asked.append((function.value, threads, shared.value))
+            found._obj.value = programs
+            return failure
+
+        driver = SimpleNamespace(cuOccupancyMaxActiveBlocksPerMultiprocessor=occupancy)
+        has = SimpleNamespace(name="Some GPU", multi_processor_count=132, warp_size=32)
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: has)
+        monkeypatch.setattr(_common, "INTERPRET", False)
+        monkeypatch.setattr(_common, "cuda_driver", lambda: driver)
+        return asked
+
+    return holds
+
+
+def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
+    metadata = SimpleNamespace(num_warps=4, shared=16384)
+    kernel = SimpleNamespace(name="rounds", _init_handles=lambda: None, function=0xABC, metadata=metadata)
+    asked = gpu(5)
+    assert _common.resident(kernel, torch.device("cuda")) == 5 * 132 and asked == [(0xABC, 128, 16384)]
+    assert _common.resident(kernel, torch.device("cpu")) == 0
+    gpu(5, failure=400)
+    words = r"Some GPU does not say how many programs of rounds it holds \(CUDA error 400\); use launch='rounds'"
+    with pytest.raises(BackendError, match=words):
+        _common.resident(kernel, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_launch_of_a_whole_mesh_is_cooperative(whole, monkeypatch):
+    """What the kernel is launched with: no more programs than cores, and all of them at once or not at all."""
+    launched = []
+
+    class Kernel:
+        def __getitem__(self, grid):
+            return lambda *args, **options: launched.append((grid, args, options))
+
+    monkeypatch.setattr(compute_shift, "_rounds_kernel", Kernel())
+    cores, alarm = torch.arange(6, dtype=torch.int32), raised()
+    c, a, b = (operand(torch.zeros(2, 3, 16)) for _ in range(3))
+    counters = torch.zeros(2, 6, dtype=torch.int32)
+    several_rounds(c, c, (a, a), (b, b), counters, counters, cores, alarm, rounds=3, here=1, whole=whole, m=4, k=4, n=4)
+    ((grid, args, options),) = launched
+    assert grid == (6,) and options["launch_cooperative_grid"] is whole and options["num_stages"] == 1
+    names = [name for name in ROUNDS_KERNEL.arg_names if name not in options]
+    given = dict(zip(names, args, strict=True))
+    assert given["cores"] == 6 and given["cores_ptr"] is cores and given["counters_ptr"] is counters
+    assert (given["alarm_ptr"], given["launch"], given["rounds"], given["here"]) == (alarm.word, alarm.launch, 3, 1)

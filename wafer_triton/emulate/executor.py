@@ -133,6 +133,9 @@ class Executor(Planner):
         """What to be in while kernels are compiled and launched, so that they go to this executor's device."""
         return nullcontext()
 
+    def check(self) -> None:
+        """BackendError if something that was run went wrong on the device; results are given away after it."""
+
     def capture(self, run: Step) -> Step:
         """`run` itself, or what replays a record of its launches from its second call on.
 
@@ -210,7 +213,11 @@ class Program:
         target.copy_(tiles.to(torch_dtype(buffer.dtype)).view(target.shape))
 
     def read(self, name: str) -> torch.Tensor:
-        """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
+        """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots.
+
+        BackendError if what was run gave up on the way.
+        """
+        self.executor.check()
         buffer = self._buffer(name)
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
         return self.memory[name].to(torch_dtype(buffer.dtype), copy=True).unflatten(-1, dims)

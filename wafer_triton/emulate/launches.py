@@ -178,6 +178,10 @@ class Tree:
     inboxes: frozenset[str]  # buffers that the messages pass through
     sent: Index  # in which round the core sends; after all others for roots
 
+    def round_of(self, core: int, slot: int) -> int:
+        """In which of its rounds a core's message number `slot` arrives."""
+        return int(self.sent[(self.parent == core) & (self.slot == slot)][0])
+
 
 def reduction(rounds: tuple[Round, ...], mesh: Mesh) -> Tree | None:
     """The longest run of leading rounds that only send one buffer and combine what arrives, as a tree."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -33,11 +33,13 @@ from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Moves
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
 from wafer_triton.kernels.parts import LocalKernel, Part, agree
-from wafer_triton.kernels.protocol import ARRIVALS, FIRST_SLOT, SLOTS, window
+from wafer_triton.kernels.protocol import SLOTS, window
 from wafer_triton.kernels.tree import tree
+from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 LAUNCHES = ("auto", "persistent", "rounds")
+MARGIN = 8  # of the programs that a GPU holds, one in so many is not counted on for windows: others may be on it
 
 
 class _Graph:
@@ -93,6 +95,16 @@ class TritonExecutor(Executor):
     @property
     def device(self) -> str:
         return self._device
+
+    @cached_property
+    def watch(self) -> Watch:
+        """What looks after launches whose programs wait for each other."""
+        return Watch(self.device)
+
+    def check(self) -> None:
+        recording = torch.device(self.device).type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if "watch" in self.__dict__ and not recording:
+            self.watch.check()
 
     def storage(self, buffer: Buffer) -> torch.dtype:
         return torch_dtype(buffer.dtype)
@@ -171,18 +183,17 @@ class TritonExecutor(Executor):
         order = self._order(mesh.cores)
         cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
-        at_start = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-        at_start[FIRST_SLOT] = ARRIVALS
-        counters = at_start.clone()
-        shared = (a, b, neighbours, counters, cores)
+        counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
+        alarm = self.watch.alarm(f"MeshGEMM, {number} rounds", mesh.shape[1], counters, lambda core, round_: round_)
+        shared = (a, b, neighbours, counters, cores, alarm)
         most = fits = 0
-        if (
-            self.launch != "rounds"
-        ):  # all rounds in one launch, else by launches of three kinds, of which the worst counts
+        if self.launch != "rounds":
+            # all rounds in one launch, else by launches of three kinds, of which the worst counts
             fits = residency(c, out, *shared, **{**shifts.params, "add": shifts.add})
             if fits < mesh.cores and self.launch == "auto":
                 ways = [(c, shifts.add), (c, True), (out, True)]
                 fits = min(residency(c, end, *shared, **{**shifts.params, "add": add}) for end, add in ways)
+                fits = min(fits, mesh.cores - 1) - fits // MARGIN
         most = window((to_a, to_b), order, fits, number) if fits else 1
         if self.launch == "persistent" and not fits and torch.device(self.device).type == "cpu":
             raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
@@ -192,13 +203,13 @@ class TritonExecutor(Executor):
                 f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
             )
 
-        # every run sets them, for one that broke off leaves them anyhow
-        steps: list[Step] = [partial(counters.copy_, at_start)] if most > 1 else []
+        steps: list[Step] = []
         for start in range(0, number, most):
             rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
             params: dict[str, Any] = {**shifts.params, "add": shifts.add or start > 0}
             target = out if start + rounds == number else c
-            run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, **params)
+            whole = fits >= mesh.cores
+            run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, whole=whole, **params)
             if most == 1:
                 run = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
             steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))
@@ -274,7 +285,8 @@ class TritonExecutor(Executor):
             alone, parts = alone - 1, more
         what = "".join(f"{op.op}, " for op in before[alone:]) + f"reduce tree, {reduction.rounds} rounds in a launch"
         box = Operand(mailbox, 0, slots * numel)
-        run = partial(tree, acc, box, flags, *tables, size=numel, op=reduction.op, before=parts)
+        alarm = self.watch.alarm(what, memory.mesh.shape[1], flags, reduction.round_of)
+        run = partial(tree, acc, box, flags, alarm, *tables, size=numel, op=reduction.op, before=parts)
         steps = [self.compute(memory, op, places) for op, places in zip(before[:alone], ins, strict=False)]
         return [*steps, Launch(what, run)]
 

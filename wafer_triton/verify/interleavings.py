@@ -4,6 +4,10 @@
 An instruction is atomic, and a write is seen by all that come later: what a GPU needs for that (release, acquire, no
 stale cache line) is the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten, unwritten-read;
 and stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch needs them).
+
+With `bounded` waits a program gives up once no program can go on, and then nobody waits any more: every order ends, and
+what was a deadlock is gave-up, with the core and the round that are told. What is computed after that counts for
+nothing.
 """
 
 from __future__ import annotations
@@ -30,18 +34,22 @@ class Outcome:
 
 
 class _State(NamedTuple):
-    """Where every program is; the flags that are up; of every location its tile and how often it was read."""
+    """Where every program is; the flags that are up; of every location its tile and how often it was read.
+
+    `given_up`: the wait that was given up first, if one was.
+    """
 
     done: tuple[int, ...]
     up: frozenset[Location]
     tiles: frozenset[tuple[Location, int, int]]
+    given_up: Instruction | None = None
 
 
 class _Machine:
     """Runs a protocol's programs, of which a GPU holds `resident` at a time (None: all), in order."""
 
-    def __init__(self, protocol: Protocol, resident: int | None) -> None:
-        self.protocol = protocol
+    def __init__(self, protocol: Protocol, resident: int | None, bounded: bool) -> None:
+        self.protocol, self.bounded = protocol, bounded
         self.resident = len(protocol.programs) if resident is None else resident
         self.reads: dict[tuple[Location, int], int] = {}
         for step in (step for steps in protocol.programs for step in steps if step.action == "read"):
@@ -54,7 +62,9 @@ class _Machine:
         return [
             program
             for program in self.running(state)
-            if (step := _next(self.protocol, state, program)).action != "wait" or state.up.issuperset(step.flags)
+            if state.given_up
+            or (step := _next(self.protocol, state, program)).action != "wait"
+            or state.up.issuperset(step.flags)
         ]
 
     def running(self, state: _State) -> list[int]:
@@ -88,12 +98,20 @@ class _Machine:
                     fault = self.fault(verdict, step, f"reads {content} in {location}, not tile {step.tile}")
                 new = (location, step.tile, 0 if old is None else old[2] + 1)
             tiles = (tiles - {old} if old is not None else tiles) | {new}
-        return _State(done, up, tiles), fault
+        return _State(done, up, tiles, state.given_up), None if state.given_up else fault
+
+    def late(self, state: _State) -> Iterator[tuple[_State, int]]:
+        """The states in which one of the programs, none of which can go on, has given up, and which one."""
+        for program in self.running(state) if self.bounded and not state.given_up else ():
+            yield state._replace(given_up=_next(self.protocol, state, program)), program
 
     def stop(self, state: _State) -> Finding | None:
         """What is wrong with a state in which no program can go on."""
         programs = self.protocol.programs
         running = self.running(state)
+        if state.given_up:
+            wait = state.given_up
+            return self.fault("gave-up", wait, f"gave up waiting for {wait.location}")
         if not running:
             left = sorted(state.up ^ self.protocol.up_at_end)
             if not left:
@@ -114,15 +132,21 @@ class _Machine:
         return Finding(verdict, f"core {step.core} in round {step.round} {message}", step.round, step.core)
 
 
-def explore(protocol: Protocol, *, resident: int | None = None, most: int = 2_000_000) -> Outcome:
+def explore(
+    protocol: Protocol, *, resident: int | None = None, bounded: bool = False, most: int = 2_000_000
+) -> Outcome:
     """Every state that any interleaving reaches, breadth first, up to the first fault or `most` states."""
-    machine = _Machine(protocol, resident)
+    machine = _Machine(protocol, resident, bounded)
     before: dict[_State, tuple[_State, int] | None] = {machine.start: None}
     todo = deque([machine.start])
     while todo and len(before) <= most:
         state = todo.popleft()
         able = machine.able(state)
-        finding = None if able else machine.stop(state)
+        late = [] if able else list(machine.late(state))
+        for after, program in late:
+            before[after] = (state, program)
+            todo.append(after)
+        finding = None if able or late else machine.stop(state)
         for program in able:
             after, finding = machine.step(state, program)
             if finding is not None:
@@ -141,7 +165,7 @@ Choice = Callable[[list[int]], int]  # of the programs that can take a step, the
 
 def run(protocol: Protocol, choose: Choice, *, resident: int | None = None) -> Outcome:
     """One interleaving from start to end, or to its first fault."""
-    machine = _Machine(protocol, resident)
+    machine = _Machine(protocol, resident, bounded=False)
     state, trace = machine.start, list[Instruction]()
     while able := machine.able(state):
         program = choose(able)
