@@ -62,7 +62,7 @@ gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, an
 rehearse: .venv/.installed  ## what `make gpu` does, at small sizes on a CPU: do all its tests and benchmarks run?
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/bench/rehearse.py
 
-pictures: .venv/.installed  ## draw the pictures of README.md anew, in docs/pictures
+pictures: .venv/.installed  ## draw the pictures of README.md and docs/gallery.md anew, in docs/pictures
 	$(BIN)/python docs/pictures/draw.py
 
 clean:  ## remove what make made (the checkpoint cache stays)

@@ -84,7 +84,7 @@ def test_one_schedule_is_counted_priced_checked_and_drawn(tmp_path):
     assert price(schedule).rounds == len(schedule.rounds) and price(schedule).cycles > 0
     assert check(schedule, Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}})).ok
     assert routes(schedule).colours > 0
-    assert draw.timeline(schedule).startswith("a sum on mesh 2x4 of wse2\n")
+    assert draw.rounds(schedule).startswith("a sum on mesh 2x4 of wse2\n")
     draw.schedule(schedule, tmp_path / "sum.svg")
     assert "a sum" in (tmp_path / "sum.svg").read_text()
 
