@@ -11,7 +11,7 @@ from schedules import LAYERS, build
 from wafer_triton import draw
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account
-from wafer_triton.draw.perfetto import MEANING, TRACKS, bounded
+from wafer_triton.draw.trace_events import MEANING, TRACKS, bounded
 from wafer_triton.errors import DrawError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
