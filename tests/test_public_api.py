@@ -154,7 +154,7 @@ def test_planning_and_counting_work_without_torch():
 # Left to right: a module imports only from its own layer or one further left. A name stands for a module or a folder;
 # the longest that fits a module is its own.
 LAYERS = [
-    {"errors", "report"},
+    {"errors", "report", "notebook"},
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
     {"mesh", "faults", "shapes", "layout", "local"},
     {"schedule"},
@@ -167,7 +167,7 @@ LAYERS = [
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "report", "device", "dtype", "kernels.protocol", "mesh", "faults", "shapes", "local")
+PLAIN = ("errors", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "shapes", "local")
 PLAIN += ("schedule", "count", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 

@@ -16,6 +16,7 @@ from operator import add, attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from wafer_triton import notebook
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.account import Account, account
@@ -53,6 +54,9 @@ class Cost:
     def __add__(self, other: Cost) -> Cost:
         numbers: list[Any] = [*map(add, _summed(self), _summed(other)), *map(max, _larger(self), _larger(other))]
         return Cost(*numbers)
+
+    def _repr_html_(self) -> str:
+        return notebook.numbers("Cost, predicted on the wafer", asdict(self))
 
     def __mul__(self, times: int) -> Cost:
         numbers: list[Any] = [*(number * times for number in _summed(self)), *_larger(self)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton import local
+from wafer_triton import local, notebook
 from wafer_triton.count.runs import distinct_runs
 from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.schedule import sram
@@ -75,6 +75,9 @@ class Account:
         if self.launches:
             lines["emulation"] = _number(len(self.launches), "GPU launch", "GPU launches")
         return "\n".join(f"{name:<15}{figures}" for name, figures in lines.items())
+
+    def _repr_html_(self) -> str:
+        return notebook.numbers("Account", {number.name: getattr(self, number.name) for number in fields(Account)})
 
     def __mul__(self, times: int) -> Account:
         kept = {name: getattr(self, name) for name in (*_LARGEST, *_FACTS)}
