@@ -12,7 +12,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test mutants bench bench-models gpu rehearse pictures screenshot browser clean
+.PHONY: help demo test quick lint typecheck wheel-test mutants bench bench-models gpu rehearse pictures screenshot docs browser clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -67,6 +67,10 @@ pictures: .venv/.installed  ## draw the pictures of README.md and docs/gallery.m
 
 screenshot: .venv/.installed  ## take the screenshot of docs/gallery.md anew, with Chromium
 	PYTHONPATH=tests/helpers $(BIN)/python tests/draw/test_page.py
+
+docs: .venv/.installed  ## build the site of docs/ into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "written: build/site/index.html"
 
 browser:  ## install Debian's Chromium, where that may be done; without it the tests of pages are left out
 	@command -v chromium >/dev/null || timeout 300 sh -c \
