@@ -12,7 +12,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test mutants bench bench-models gpu rehearse pictures clean
+.PHONY: help demo test quick lint typecheck wheel-test mutants bench bench-models gpu rehearse pictures screenshot docs browser clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -62,8 +62,20 @@ gpu: .venv/.installed  ## on a machine with a GPU: its tests, its benchmarks, an
 rehearse: .venv/.installed  ## what `make gpu` does, at small sizes on a CPU: do all its tests and benchmarks run?
 	OMP_NUM_THREADS=1 $(BIN)/pytest tests/bench/rehearse.py
 
-pictures: .venv/.installed  ## draw the pictures of README.md anew, in docs/pictures
+pictures: .venv/.installed  ## draw the pictures of README.md and docs/gallery.md anew, in docs/pictures
 	$(BIN)/python docs/pictures/draw.py
+
+screenshot: .venv/.installed  ## take the screenshot of docs/gallery.md anew, with Chromium
+	PYTHONPATH=tests/helpers $(BIN)/python tests/draw/test_page.py
+
+docs: .venv/.installed  ## build the site of docs/ into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "written: build/site/index.html"
+
+browser:  ## install Debian's Chromium, where that may be done; without it the tests of pages are left out
+	@command -v chromium >/dev/null || timeout 300 sh -c \
+		'apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium' >/dev/null 2>&1 \
+		|| echo "no Chromium could be installed: the tests of pages are left out"
 
 clean:  ## remove what make made (the checkpoint cache stays)
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

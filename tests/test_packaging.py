@@ -52,7 +52,7 @@ def test_the_wheel_holds_every_source_file_under_one_name(wheel):
         f"{package}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, package in SOURCES.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".py", ".json", ".csv", ".typed")
+        if path.suffix in (".py", ".json", ".csv", ".typed", ".html", ".css", ".js")
     }
     assert {name for name in found if ".dist-info/" not in name} == expected
     assert {name.split("/")[0] for name in found if ".dist-info/" not in name} == {"wafer_triton"}

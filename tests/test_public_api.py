@@ -84,7 +84,7 @@ def test_one_schedule_is_counted_priced_checked_and_drawn(tmp_path):
     assert price(schedule).rounds == len(schedule.rounds) and price(schedule).cycles > 0
     assert check(schedule, Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}})).ok
     assert routes(schedule).colours > 0
-    assert draw.timeline(schedule).startswith("a sum on mesh 2x4 of wse2\n")
+    assert draw.rounds(schedule).startswith("a sum on mesh 2x4 of wse2\n")
     draw.schedule(schedule, tmp_path / "sum.svg")
     assert "a sum" in (tmp_path / "sum.svg").read_text()
 
@@ -154,7 +154,7 @@ def test_planning_and_counting_work_without_torch():
 # Left to right: a module imports only from its own layer or one further left. A name stands for a module or a folder;
 # the longest that fits a module is its own.
 LAYERS = [
-    {"errors", "report"},
+    {"errors", "report", "notebook"},
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
     {"mesh", "faults", "shapes", "layout", "local"},
     {"schedule"},
@@ -167,7 +167,7 @@ LAYERS = [
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "report", "device", "dtype", "kernels.protocol", "mesh", "faults", "shapes", "local")
+PLAIN = ("errors", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "shapes", "local")
 PLAIN += ("schedule", "count", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 

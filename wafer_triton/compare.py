@@ -199,18 +199,23 @@ def operations(schedule: Schedule) -> list[Operation]:
     told = steps if 1 < len(steps) <= STEPS else []
     return [
         *(_judged("step", step, schedule.mesh, _taking_part(step)) for step in told),
-        _judged("whole", schedule, schedule.mesh, _taking_part(schedule)),
+        judged(schedule),
     ]
+
+
+def judged(schedule: Schedule) -> Operation:
+    """A whole schedule, counted, priced and judged, standing alone."""
+    return _judged("whole", schedule, schedule.mesh, _taking_part(schedule))
 
 
 def _taking_part(schedule: Schedule) -> float:
     """The share of cores that compute, send or receive anything."""
+    if any(op.where is None for round_ in schedule.rounds for op in round_.locals):
+        return 1.0
     busy = np.zeros(schedule.mesh.cores, bool)
     for round_ in schedule.rounds:
         moving = (side for exchange in round_.exchanges for side in (exchange.senders, exchange.receivers))
-        for cores in (*(op.where for op in round_.locals), *moving):
-            if cores is None:
-                return 1.0
+        for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
             busy[cores.flat(schedule.mesh)] = True
     return float(busy.mean())
 

@@ -52,6 +52,10 @@ class CacheError(WaferError, ValueError):
     """A prompt or a decode step does not fit the KV cache."""
 
 
+class DrawError(WaferError, ValueError):
+    """A picture, a page or a trace cannot be made of what is given."""
+
+
 @contextlib.contextmanager
 def writing(path: object) -> "abc.Iterator[None]":
     """Write a file: an OSError that names none, as of a full disk, names this one."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from wafer_triton import notebook
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
@@ -77,6 +78,9 @@ class Record(Account):
 
     def __mul__(self, times: int) -> Record:
         return self._with(super().__mul__(times), self.cost * times, self.device)
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + notebook.numbers("Predicted on the wafer", self.predicted.as_json())
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self.predicted}"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
+from wafer_triton import notebook
 from wafer_triton.cost.layers import sketched
 from wafer_triton.cost.phases import Sketch
 from wafer_triton.errors import MeshError, SramError, WaferError
@@ -113,6 +114,19 @@ class Placement:
         alone = {kind: both[kind][1] for kind in KINDS}
         apart = regions if shared else _regions(prefill.mesh, alone, decode.shape.num_hidden_layers, head)
         return tokens, cls(decode, prefill, head, regions, apart)
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (
+                str(region.mesh.origin),
+                str(region.mesh),
+                region.sram_peak_bytes,
+                f"{region.blocks[0]} to {region.blocks[-1]}",
+            )
+            for region in self.regions
+        )
+        title = f"{len(self.regions)} regions on {self.decode.mesh.device.name}"
+        return notebook.table(title, rows, ("origin", "cores", "SRAM peak (B)", "blocks"))
 
     def chunk(self, count: int) -> int:
         """How many tokens a row takes at once of a prompt of `count`; SramError names the longest prompt that fits."""

@@ -241,3 +241,16 @@ def test_half_a_character_at_the_end_is_shown(folder):
     stream = TextStream(folder, "a")
     assert stream.push(TextStream(folder, "é").prompt[0]) == ""
     assert stream.rest() == stream.shown == "\ufffd"
+
+
+def test_a_profile_is_a_trace_of_the_emulation(run, tmp_path):
+    code, out, _ = run("--profile", str(tmp_path / "run.json"), "--max-new-tokens", "3")
+    assert code == 0 and out
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    assert any(event.get("name", "").startswith("aten::") for event in events)
+    assert (tmp_path / "run.json").stat().st_size < 20_000_000
+
+
+def test_a_profile_that_cannot_be_written_is_said(run, tmp_path):
+    code, _, err = run("--profile", str(tmp_path / "none" / "run.json"))
+    assert code == 2 and "No such file or directory; give another path" in err.splitlines()[-1]

@@ -1,6 +1,4 @@
-"""The trace says what the account says, round by round, and can be read and drawn."""
-
-import builtins
+"""The trace says what the account says, round by round, and can be read as a table."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ import pytest
 from wafer_triton import draw
 from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.draw.trace import trace
-from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
@@ -68,7 +65,7 @@ def test_a_trace_knows_axes_labels_and_overlap():
     assert np.flatnonzero(traced.overlaps).tolist() == [3, 4, 5, 6], "the shifts of MeshGEMM run beside its products"
 
 
-def test_a_timeline_puts_rounds_alike_in_one_row():
+def test_a_table_puts_rounds_alike_in_one_row():
     said = """\
 mesh gemm [12, 12] x [12, 12] on mesh 4x4 of wse2
 rounds  step           moves along        hops  busiest link  flows  multiply-adds  core's SRAM  messages  over links
@@ -77,48 +74,4 @@ rounds  step           moves along        hops  busiest link  flows  multiply-ad
 2       align a and b  -                     0           0 B      0              0         72 B         0         0 B
 3-6     gemm           xy beside compute     2          18 B      1             27        108 B       128   3.375 KiB
 7       round          -                     0           0 B      0              0         54 B         0         0 B"""
-    assert draw.timeline(SCHEDULES["square"]) == said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["png", "svg"])
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-def test_a_picture_is_written(schedule, kind, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = tmp_path / f"trace.{kind}"
-    draw.schedule(schedule, path)
-    start = path.read_bytes()[:200]
-    assert start.startswith(b"\x89PNG") if kind == "png" else b"<svg" in path.read_bytes()
-    if kind == "svg":
-        text = path.read_text()
-        for way in link_loads(schedule):
-            assert f"to the {way}" in text
-        assert schedule.name.split(" ")[0] in text
-
-
-def test_drawing_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
-    real = builtins.__import__
-
-    def missing(name: str, *rest, **more):
-        if name.startswith("matplotlib"):
-            raise ImportError("No module named 'matplotlib'")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(BackendError, match=r"drawing needs matplotlib .*pip install 'wafer-triton\[bench\]'"):
-        draw.schedule(SCHEDULES["square"], tmp_path / "trace.png")
-
-
-def test_a_block_of_many_buffers_has_a_legend_of_ten():
-    from wafer_triton.draw.trace import stacked
-    from wafer_triton.schedule import decode
-    from wafer_triton.schedule.block import Block
-    from wafer_triton.schedule.block import schedule as built
-    from wafer_triton.shapes import shape_of
-
-    block = Block(shape_of("smollm2-135m"), Mesh(16, 16), "fp16", entries=32)
-    part, args = decode.layer(block, 512)[0]
-    traced = trace(built(part, block, *args))
-    names, held = stacked(traced)
-    assert len(names) == len(held) == 10 and names[-1].endswith(" smaller buffers")
-    assert held[:, :-1].sum(0).tolist() == traced.sram.sum(1).tolist()
+    assert draw.rounds(SCHEDULES["square"]) == said

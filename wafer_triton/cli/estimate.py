@@ -56,6 +56,7 @@ def plan(args: argparse.Namespace) -> int:
 
 def sweep(args: argparse.Namespace) -> int:
     """an estimate over values of one parameter, as CSV and plots"""
+    from wafer_triton import draw
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
@@ -86,7 +87,9 @@ def sweep(args: argparse.Namespace) -> int:
         texts.append(f"left out, as {args.kind} cannot be on such a mesh or device: {over} = {', '.join(absent)}")
     files = []
     if not args.no_plot:  # first, as it may fail
-        files = search.write_plots(rows, args.show or list(rows[0])[1], args.out, f"{args.kind} on {args.device}")
+        files = [args.out.with_suffix(suffix) for suffix in PICTURES]
+        for path in files:
+            draw.sweep(rows, path, show=args.show, title=f"{args.kind} on {args.device}")
     search.write_csv(rows, args.out)
     files.insert(0, args.out)
     texts += [f"written: {path}" for path in files]

@@ -29,6 +29,7 @@ def generate(args: argparse.Namespace) -> int:
     mesh = mesh_of(args)
     if not args.prompt:
         raise ShapeError("the prompt is empty; give at least one character")
+    from wafer_triton.cli.profiling import profiled
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import effort
@@ -67,8 +68,10 @@ def generate(args: argparse.Namespace) -> int:
         first = list(islice(tokens, 1))
     prefilled, interrupted = perf_counter(), False
     try:
-        for token in chain(first, tokens):
-            print(text.push(token), end="", file=stream, flush=True)
+        with profiled(args.profile) as stepped:
+            for token in chain(first, tokens):
+                print(text.push(token), end="", file=stream, flush=True)
+                stepped()
     except KeyboardInterrupt:
         interrupted = True
     ended = perf_counter()
@@ -145,6 +148,12 @@ COMMANDS = (
                 type=count,
                 metavar="N",
                 help="tokens that the KV cache holds (default: as many as needed)",
+            ),
+            option(
+                "--profile",
+                type=Path,
+                metavar="FILE",
+                help="profile the emulation of the first decode steps: a trace for Perfetto, in time of this machine",
             ),
             option("--regions", action="store_true", help="list which blocks lie on which region"),
             *PLACE,

@@ -104,6 +104,23 @@ def phases(schedule: Schedule | Builder) -> list[Phase]:
     leads to it needs what the stream touches. A turn that a sketch leaves out has the phases of its second turn, which
     lies between two others as well.
     """
+    cut, whole = _in_order(schedule)
+    counts = Counter(whole)
+    if isinstance(schedule, Sketch) and schedule.loops:
+        starts = [0, *accumulate(map(len, cut))]
+        for first, end, repeats in schedule.loops:
+            for number in range(bisect_left(starts, first), bisect_left(starts, end)):
+                counts[whole[number]] += repeats
+    return [replace(phase, times=times) for phase, times in counts.items()]
+
+
+def phases_in_order(schedule: Schedule) -> list[tuple[list[Round], Phase]]:
+    """The runs of a schedule in order of time, each with its phase; `phases` are the same, equal ones merged."""
+    return list(zip(*_in_order(schedule), strict=True))
+
+
+def _in_order(schedule: Schedule | Builder) -> tuple[list[list[Round]], list[Phase]]:
+    """The runs of a schedule, and the phase of each."""
     cut = runs(schedule)
     traffic = Traffic(schedule)
     single: dict[int, Phase] = {}  # of rounds that are runs of their own, most of which come often
@@ -115,9 +132,8 @@ def phases(schedule: Schedule | Builder) -> list[Phase]:
             if len(run) == 1:
                 single[id(run[0])] = phase
         whole.append(phase)
-    starts = [0, *accumulate(map(len, cut))]
     left_out = schedule.left_out if isinstance(schedule, Sketch) else {}
-    for number, start in enumerate(starts):
+    for number, start in enumerate(accumulate(map(len, cut[:-1]), initial=0)):
         if start in left_out:
             whole[number] = _stretched(whole[number], left_out[start])
     for number, phase in enumerate(whole):
@@ -126,12 +142,7 @@ def phases(schedule: Schedule | Builder) -> list[Phase]:
             busiest = max(phase.busiest_words, whole[beside].busiest_words)
             whole[beside] = replace(whole[beside], busiest_words=busiest)
             whole[number] = replace(phase, hidden=True)
-    counts = Counter(whole)
-    if isinstance(schedule, Sketch) and schedule.loops:
-        for first, end, repeats in schedule.loops:
-            for number in range(bisect_left(starts, first), bisect_left(starts, end)):
-                counts[whole[number]] += repeats
-    return [replace(phase, times=times) for phase, times in counts.items()]
+    return cut, whole
 
 
 def _stretched(stream: Phase, stages: int) -> Phase:

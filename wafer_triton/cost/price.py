@@ -16,8 +16,9 @@ from operator import add, attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from wafer_triton import notebook
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.phases import Phase, Product, phases
+from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.account import Account, account
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
@@ -54,6 +55,9 @@ class Cost:
         numbers: list[Any] = [*map(add, _summed(self), _summed(other)), *map(max, _larger(self), _larger(other))]
         return Cost(*numbers)
 
+    def _repr_html_(self) -> str:
+        return notebook.numbers("Cost, predicted on the wafer", asdict(self))
+
     def __mul__(self, times: int) -> Cost:
         numbers: list[Any] = [*(number * times for number in _summed(self)), *_larger(self)]
         return Cost(*numbers)
@@ -76,6 +80,39 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     over = relayed(needed, schedule.mesh.device)
     whole = Cost(routes=needed, sram_peak_bytes=peak, relayed=over)
     return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A run of rounds in time: rounds `first` to `last`, from cycle `start` on, at a cost.
+
+    A stream that is `hidden` flows beside the next product and takes no cycles of its own.
+    """
+
+    first: int
+    last: int
+    label: str
+    kind: str  # as of `wafer_triton.count.runs`
+    start: float
+    cost: Cost
+    hidden: bool = False
+
+    @property
+    def end(self) -> float:
+        """The cycle in which the last round ends."""
+        return self.start + self.cost.cycles
+
+
+def intervals(schedule: Schedule, using: Constants | None = None) -> tuple[Interval, ...]:
+    """When the runs of a schedule's rounds take place, in predicted cycles; the last ends when `price` says."""
+    chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
+    over = relayed(colours(schedule), schedule.mesh.device)
+    placed: list[Interval] = []
+    for run, phase in phases_in_order(schedule):
+        first, start = (placed[-1].last + 1, placed[-1].end) if placed else (0, 0.0)
+        cost = phase_cost(phase, chosen, over)
+        placed.append(Interval(first, first + len(run) - 1, phase.label, phase.kind, start, cost, phase.hidden))
+    return tuple(placed)
 
 
 # Phases, routes and SRAM peak of schedules: a fit prices the same ones with many constants.

@@ -14,7 +14,7 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import best_groups
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError, writing
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, WaferError, writing
 from wafer_triton.mesh import Mesh
 from wafer_triton.shapes import DecoderShape, shape_of
 
@@ -201,27 +201,3 @@ def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:
         writer = csv.DictWriter(lines, list(table[0]))
         writer.writeheader()
         writer.writerows(table)
-
-
-def write_plots(table: Sequence[dict[str, Any]], shown: str, stem: Path, title: str) -> list[Path]:
-    """Draw a sweep's column over its parameter as PNG and SVG; BackendError without matplotlib."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise BackendError("plots need matplotlib; run: pip install 'wafer-triton[bench]', or give --no-plot") from None
-    if shown not in table[0]:
-        raise DeviceError(f"no column {shown!r}; columns: {', '.join(table[0])}")
-    parameter = next(iter(table[0]))
-    figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    axes.plot([row[parameter] for row in table], [row[shown] for row in table], marker="o")
-    axes.set(xlabel=parameter, ylabel=f"{shown} (predicted, on the wafer)", title=title)
-    axes.grid(alpha=0.3)
-    paths = [stem.with_suffix(suffix) for suffix in (".png", ".svg")]
-    for path in paths:
-        with writing(path):
-            figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-    return paths

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton import local
+from wafer_triton import local, notebook
 from wafer_triton.count.runs import distinct_runs
 from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.schedule import sram
@@ -75,6 +75,9 @@ class Account:
         if self.launches:
             lines["emulation"] = _number(len(self.launches), "GPU launch", "GPU launches")
         return "\n".join(f"{name:<15}{figures}" for name, figures in lines.items())
+
+    def _repr_html_(self) -> str:
+        return notebook.numbers("Account", {number.name: getattr(self, number.name) for number in fields(Account)})
 
     def __mul__(self, times: int) -> Account:
         kept = {name: getattr(self, name) for name in (*_LARGEST, *_FACTS)}
@@ -141,12 +144,15 @@ def per_round(schedule: Schedule) -> tuple[RoundAccount, ...]:
     return tuple(counts[id(round_)] for round_ in schedule.rounds)
 
 
-def link_loads(schedule: Schedule) -> Loads:
-    """Bytes over every directed link in the whole run: [rows, cols] for east, west, south, north, by sending core."""
+def link_loads(schedule: Schedule, block: int = 1) -> Loads:
+    """Bytes over every directed link in the whole run: [rows, cols] for east, west, south, north, by sending core.
+
+    With `block` those of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
+    """
     totals = _Totals(schedule)
     for round_, times in _distinct(schedule.rounds):
         totals.round(round_, times)
-    return totals.loads()
+    return totals.loads(block)
 
 
 def link_distribution(
@@ -201,15 +207,16 @@ class _Totals:
         else:
             self.shared[way][moves] = self.shared[way].get(moves, 0) + lines * size
 
-    def loads(self) -> Loads:
-        """Bytes over every directed link so far, [rows, cols]."""
+    def loads(self, block: int = 1) -> Loads:
+        """Bytes over every directed link so far, [rows, cols], or added up over blocks of cores."""
         loads: Loads = {}
         for axis, ways in WAYS.items():
             for number, way in enumerate(ways):
                 weights = self.shared[way]
-                total = self.dense.get(way)
+                total = _blocks(self.dense[way], block) if way in self.dense else None
                 if weights:
-                    alike = _outer(list(weights.values()), [moves.loads[number, 0] for moves in weights])
+                    lines = [_blocks(line, block) for line in weights.values()]
+                    alike = _outer(lines, [_blocks(moves.loads[number, 0], block) for moves in weights])
                     total = alike if total is None else total + alike
                 if total is not None:
                     loads[way] = total if axis == "x" else total.T
@@ -244,6 +251,13 @@ def _distinct(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
 
 def _number(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def _blocks(counts: Counts, block: int) -> Counts:
+    """The counts, added up over so many neighbours along every axis."""
+    for axis, size in enumerate(counts.shape if block > 1 else ()):
+        counts = np.add.reduceat(counts, np.arange(0, size, block), axis)
+    return counts
 
 
 def _outer(lines: list[Counts], loads: list[Counts]) -> Counts:

@@ -1,5 +1,28 @@
-"""Pictures and tables: `draw.schedule` and `draw.timeline` show a schedule's rounds."""
+"""Pictures, tables, traces and pages of schedules: what is counted and priced, to look at. Nothing is computed anew."""
 
-from wafer_triton.draw.trace import schedule, timeline
+from wafer_triton.draw.pages import page
+from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline
+from wafer_triton.draw.scenes import scene
+from wafer_triton.draw.studies import compare, sweep, validation, wafer
+from wafer_triton.draw.summaries import values
+from wafer_triton.draw.tiles import inspect
+from wafer_triton.draw.trace import rounds
+from wafer_triton.draw.trace_events import perfetto
 
-__all__ = ["schedule", "timeline"]
+__all__ = [
+    "compare",
+    "inspect",
+    "links",
+    "mesh",
+    "page",
+    "perfetto",
+    "rounds",
+    "scene",
+    "schedule",
+    "sram",
+    "sweep",
+    "timeline",
+    "validation",
+    "values",
+    "wafer",
+]

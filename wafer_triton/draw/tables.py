@@ -31,6 +31,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = ""
 
 def fields(record: Mapping[str, Any], *, title: str = "") -> str:
     """A record, one field a line with its unit; fields that are None are left out, a field of fields is indented."""
+    return table(("", ""), plain_fields(record), title=title, left=2)
+
+
+def plain_fields(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The rows of `fields`: names and values as people read them."""
     rows: list[tuple[str, str]] = []
     for name, value in record.items():
         if isinstance(value, Mapping):
@@ -38,7 +43,7 @@ def fields(record: Mapping[str, Any], *, title: str = "") -> str:
             rows += [(f"  {key}", quantity(number, UNITS[name])) for key, number in value.items()]
         elif value is not None:
             rows.append((label(name), shown(name, value)))
-    return table(("", ""), rows, title=title, left=2)
+    return rows
 
 
 def records(of: Sequence[Mapping[str, Any]], *, title: str = "", labels: Mapping[str, str] | None = None) -> str:

@@ -29,6 +29,7 @@ UNITS: dict[str, str] = {
     "hop_cycles": "cycles",
     "stage_cycles": "cycles",
     "seconds": "s",
+    "load_seconds": "s",
     "prefill_seconds": "s",
     "replacement_seconds": "s",
     "decode_seconds": "s",
@@ -113,6 +114,7 @@ UNITS: dict[str, str] = {
 # What a field is called where its name alone does not say it.
 LABELS: dict[str, str] = {
     "seconds": "time",
+    "load_seconds": "time to load",
     "prefill_seconds": "prefill time",
     "replacement_seconds": "time to place weights and cache anew",
     "decode_seconds": "decode time",

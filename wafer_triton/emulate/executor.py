@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
@@ -20,6 +21,7 @@ from wafer_triton.cost.price import Prediction, price
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.elision import Elision
 from wafer_triton.emulate.launches import one_by_one
+from wafer_triton.emulate.stepping import State, number_of
 from wafer_triton.emulate.steps import Launch, Memory, Planner, Step, Tables
 from wafer_triton.errors import BackendError, ShapeError
 from wafer_triton.schedule import rules
@@ -179,11 +181,34 @@ class Program:
     executor: Executor
     tables: Tables | None = None
 
-    def run(self) -> None:
-        """Execute every round."""
+    def run(self, until: int | str | None = None) -> None:
+        """Execute every round; with `until` those before a round, given by number or as the first with a label."""
+        if until is not None:
+            for _ in islice(self.rounds(), number_of(self.schedule, until)):
+                pass
+            return
         with self.executor.on_device():
             for step in self.steps:
                 step()
+
+    def rounds(self) -> Iterator[State]:
+        """Execute round by round, and give the state after each; rounds are not fused, which takes longer than `run`.
+
+        Raises BackendError with elided exchange, where tiles do not move.
+        """
+        if self.executor.exchange != "explicit":
+            raise BackendError(
+                f"{self.schedule.name}: with elided exchange tiles stay where they lie, so that no round can be looked "
+                f"at; use exchange='explicit'"
+            )
+        memory, planned = Memory(self.schedule.mesh, dict(self.schedule.buffers), self.memory), dict[int, list[Step]]()
+        for number, round_ in enumerate(self.schedule.rounds):
+            with self.executor.on_device():
+                if id(round_) not in planned:
+                    planned[id(round_)] = self.executor.round(memory, round_)
+                for step in planned[id(round_)]:
+                    step()
+            yield State(number, round_.label, self.read)
 
     def follow(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which differs in its indices alone from the one that was bound.

@@ -11,6 +11,7 @@ Index arrays are per axis and per line, never per core, so a 720 x 720 mesh cost
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wafer_triton import notebook
 from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
 
@@ -183,6 +185,16 @@ class Schedule:
     buffers: Mapping[str, Buffer]
     rounds: tuple[Round, ...]
     family: str = "kernel"
+
+    def _repr_html_(self) -> str:
+        steps = Counter(round_.label or "(no label)" for round_ in self.rounds)
+        title = f"{self.name} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
+        held = (
+            (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)
+            for buffer in self.buffers.values()
+        )
+        buffers = notebook.table("buffers", held, ("name", "tile", "role", "bytes"))
+        return notebook.table(title, steps.items(), ("step", "rounds")) + buffers
 
 
 def as_slot(slot: str | Slot) -> Slot:

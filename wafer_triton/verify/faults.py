@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton import local
+from wafer_triton import local, notebook
 from wafer_triton.count.routes import excess
 from wafer_triton.errors import ScheduleError, SramError
 from wafer_triton.schedule import sram
@@ -72,6 +72,11 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.findings)) or f"{self.schedule}: nothing found"
+
+    def _repr_html_(self) -> str:
+        said = "nothing found" if self.ok else f"{len(self.findings)} found"
+        rows = ((finding.verdict, finding.round, finding.core, finding.message) for finding in self.findings)
+        return notebook.table(f"{self.schedule}: {said}", rows, () if self.ok else ("fault", "round", "core", "what"))
 
     def demand(self) -> None:
         """Raise ScheduleError with all findings if there are any."""

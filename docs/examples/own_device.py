@@ -1,0 +1,13 @@
+"""A device of one's own: a WSE-2 with more SRAM and slower links, and what a decode token then takes on it."""
+
+from dataclasses import replace
+
+from wafer_triton import estimate
+from wafer_triton.device import device
+
+slower = replace(device("wse2"), name="slower", sram_bytes=64 * 1024, hop_cycles=2, link_bytes_per_cycle=2)
+
+if __name__ == "__main__":
+    for chip in (device("wse2"), slower):
+        token = estimate.decode(device=chip, model="llama3-8b", mesh=420, context=4096)
+        print(f"{chip.name}: {token.tokens_per_second:,.0f} tokens/s, predicted on the wafer; {token.constants}")

@@ -1,0 +1,121 @@
+"""What makes docs/ a site, as a hook of mkdocs (`make docs`).
+
+README.md and CONTRIBUTING.md become pages, the public names become a reference, and algorithms become pages to walk
+through. Each is made from what the repository has, so that nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mkdocs.structure.files import File
+
+import wafer_triton
+from wafer_triton import Builder, Mesh, Schedule, draw
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.product import recipe
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
+# Links as files of the repository have them, and as pages of the site have them; what is no page is a name alone.
+LINKS = (
+    (r"\]\(docs/", "]("),
+    (r"\]\((?:\.\./)?README\.md", "](index.md"),
+    (r"\]\((?:\.\./)?CONTRIBUTING\.md", "](contributing.md"),
+    (r"\[([^]]+)\]\((?:bench/README\.md|CITATION\.cff|LICENSE)\)", r"\1"),
+)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages that are made."""
+    made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in PAGES.items()}
+    made["api.md"] = reference()
+    made |= {f"pages/{name}.html": page for name, page in walks()}
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn links between files of the repository into links between pages."""
+    for pattern, link in LINKS:
+        markdown = re.sub(pattern, link, markdown)
+    return markdown
+
+
+def reference() -> str:
+    """The public names with their signatures and docstrings."""
+    parts = [
+        "# Reference\n",
+        "All names are importable from `wafer_triton`, which loads a name when it is asked for.\n",
+    ]
+    for name in wafer_triton.__all__:
+        value = getattr(wafer_triton, name)
+        parts.append(f"## {name}\n")
+        if isinstance(value, ModuleType):
+            parts.append(f"{inspect.getdoc(value)}\n")
+            parts += [_entry(f"{name}.{each}", getattr(value, each), "###") for each in value.__all__]
+        else:
+            parts.append(_entry(name, value))
+    return "\n".join(parts)
+
+
+def _entry(name: str, value: Any, heading: str = "") -> str:
+    """A name's signature and docstring; of a class its public methods as well."""
+    parts = [f"{heading} {name}\n"] if heading else []
+    if callable(value):
+        parts.append(f"```python\n{name}{_signature(value)}\n```\n")
+    parts.append(f"{inspect.getdoc(value) or ''}\n")
+    for key, member in vars(value).items() if inspect.isclass(value) else ():
+        function = getattr(member, "__func__", member)
+        if not key.startswith("_") and (inspect.isfunction(function) or isinstance(member, property)):
+            called = "" if isinstance(member, property) else _signature(function)
+            about = (inspect.getdoc(member) or "").partition("\n\n")[0].replace("\n", " ")
+            parts.append(f"- `{key}{called}`: {about}\n")
+    return "\n".join(parts)
+
+
+def _signature(value: Any) -> str:
+    try:
+        text = str(inspect.signature(value))
+    except (TypeError, ValueError):
+        return "(...)"
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # annotations are texts, as modules do not evaluate them
+
+
+def walks() -> Iterator[tuple[str, str]]:
+    """Pages to walk through: two algorithms side by side, by name."""
+    for name, scenes in (
+        ("meshgemm", {"MeshGEMM": _product("gemm", "mesh"), "Cannon": _product("gemm", "cannon")}),
+        ("summa", {"SUMMA": _product("gemm", "summa"), "all-gather": _product("gemm", "allgather")}),
+        ("ktree", {"K-tree": _product("gemv", "ktree"), "pipeline": _product("gemv", "pipeline")}),
+        ("kv-cache", {"shift": _cache("shift"), "concat": _cache("concat")}),
+    ):
+        plain = [draw.scene(schedule, called) for called, schedule in scenes.items()]
+        device = next(iter(scenes.values())).mesh.device
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "page.html"
+            draw.page(path, " beside ".join(scenes), plain, device, beside=1)
+            yield name, path.read_text(encoding="utf-8")
+
+
+def _product(kind: str, algorithm: str) -> Schedule:
+    shapes = ((64 if kind == "gemm" else 1, 64), (64, 64))
+    return recipe(kind, Mesh(8, 8), "fp16", shapes, (("algorithm", algorithm),)).schedule
+
+
+def _cache(policy: str) -> Schedule:
+    """Entries that enter a KV cache of 8 rows, until the first rows are full."""
+    b = Builder(Mesh(8, 4), f"KV cache, {policy}")
+    cache = KvCache(8, 24, policy)
+    b.buffer("cache", (8,), "fp16", "resident", cache.slots)
+    b.buffer("entry", (8,), "fp16", "input")
+    for number in range(20):
+        cache.append(b, {"cache": "entry"}, number)
+    return b.build()

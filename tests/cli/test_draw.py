@@ -1,0 +1,159 @@
+"""`wafer-triton draw` and `show`: which picture or page of what, and what they refuse."""
+
+import base64
+import gzip
+import json
+import re
+import shlex
+
+import pytest
+
+from wafer_triton.cli.main import main
+from wafer_triton.count.account import Account
+from wafer_triton.draw.figure import numbers_of
+from wafer_triton.draw.generation import Generation
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.place.regions import Region
+
+GEMM = "gemm --m 16 --k 16 --n 16 --mesh 4"
+OWN = """
+from wafer_triton import Builder, Mesh
+from wafer_triton.schedule.reduce import all_reduce
+
+def sums():
+    b = Builder(Mesh(2, 3), "sums of my own")
+    b.buffer("x", (4,), "fp32", "resident")
+    all_reduce(b, "x", "x")
+    return b.build()
+
+def nothing():
+    return Builder(Mesh(2, 2), "nothing").build()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (f"{GEMM} --picture links", "bytes to the east"),
+        (f"{GEMM} --picture mesh --round 2", "tiles of a"),
+        (f"{GEMM} --picture timeline --algorithm cannon", "cycles of gemm"),
+        (f"{GEMM} --picture compare", "hops"),
+        ("gemv --k 16 --n 16 --mesh 4x2 --picture sram", "SRAM of a core"),
+        ("own.py:sums", "busiest_link_bytes"),
+        ("model --model smollm2-135m --mesh 64", "regions"),
+    ],
+)
+def test_a_picture_is_drawn_and_named(line, shown, folder, capsys):
+    assert main(shlex.split(f"draw {line} --out x.png")) == 0
+    assert capsys.readouterr().out == "written: x.png\n"
+    assert shown in numbers_of(folder / "x.png")
+
+
+def test_a_trace_goes_with_a_picture(folder, capsys):
+    assert main(shlex.split(f"draw {GEMM} --picture sram --trace t.json --json")) == 0
+    assert json.loads(capsys.readouterr().out) == {"files": ["picture.png", "t.json"]}
+    assert json.loads((folder / "t.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"{GEMM} --out x.gif", "x.gif: a picture is one of .png, .svg, .pdf; end its name with one of them"),
+        (f"{GEMM} --out nowhere/x.png", "nowhere/x.png: No such file or directory; give another path"),
+        (f"{GEMM} --trace nowhere/t.json", "nowhere/t.json: No such file or directory; give another path"),
+        (f"{GEMM} --round 1", "--round 1: only --picture mesh shows one round; leave it out"),
+        (f"{GEMM} --picture mesh --round 99", "round 99 is not one of its 8 rounds; give 0 to 7, or -1 for the start"),
+        (f"{GEMM} --picture compare --trace t.json", "several algorithms have no one trace and no one round"),
+        (f"{GEMM} --algorithm strassen", "strassen"),
+        ("own.py:sums --picture compare", "argument --picture: invalid choice: 'compare'"),
+        ("model --model smollm2-135m --mesh 2", "2x2"),
+        ("own.py:nothing --picture timeline", "a timeline of a schedule without rounds: there is nothing to draw"),
+    ],
+)
+def test_a_mistake_is_one_line(line, message, folder, capsys):
+    refused(f"draw {line}", message, capsys)
+
+
+def refused(line, message, capsys):
+    assert main(shlex.split(line)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and message in err and err.startswith("wafer-triton: error: ") and err.count("\n") == 1
+
+
+@pytest.fixture
+def record(folder):
+    """The record of a generated text, as `generate --json` prints it after what is for people."""
+    mesh = Mesh(4, 4)
+    said = Generation(
+        text=" Paris", tokens=[3], prompt_tokens=2, steps=0, settings={"dtype": "fp16"}, mesh=mesh, prefill_mesh=mesh,
+        head_groups=1, regions=[Region(mesh, ("layer 0 attention", "head"), 40_000, {})], account=Account(rounds=7),
+        load_seconds=1.0, prefill_seconds=0.5, decode_seconds=0.0, predicted={"decode": {"cycles": 123.0}},
+    )  # fmt: skip
+    (folder / "run.json").write_text("Paris\n" + json.dumps(said.as_json()))
+
+
+def shown(path):
+    """The data of a page."""
+    return json.loads(gzip.decompress(base64.b64decode(re.search(r'id="data">([^<]*)<', path.read_text())[1])))
+
+
+def test_a_page_of_a_product_and_a_second_algorithm(folder, capsys):
+    assert main(shlex.split(f"show {GEMM} --beside cannon --values --out p.html --trace t.json --json")) == 0
+    assert json.loads(capsys.readouterr().out) == {"files": ["p.html", "t.json"]}
+    data = shown(folder / "p.html")
+    assert [scene["name"] for scene in data["scenes"]] == ["mesh", "cannon"] and data["beside"] == 1
+    assert all(scene["values"]["rounds"] for scene in data["scenes"])
+
+
+def test_a_page_of_a_schedule_of_ones_own(folder):
+    assert main(["show", "own.py:sums", "--values"]) == 0
+    (scene,) = shown(folder / "page.html")["scenes"]
+    assert scene["name"] == "sums" and scene["values"]["rounds"][-1]["x"]
+
+
+def test_a_page_of_a_placed_model(folder):
+    assert main(shlex.split("show model --model smollm2-135m --mesh 64 --context 128")) == 0
+    data = shown(folder / "page.html")
+    assert [region["name"] for region in data["regions"]] == ["layers 0-24", "layers 24-29, head"]
+    assert "decode projections" in [scene["name"] for scene in data["scenes"]]
+    (table,) = data["tables"]
+    assert table["title"] == "One token of decode, predicted on the wafer"
+
+
+def test_a_page_of_a_record_keeps_wafer_time_and_emulation_time_apart(folder, record):
+    assert main(["show", "record", "run.json"]) == 0
+    data = shown(folder / "page.html")
+    tables = {table["title"]: dict(table["rows"]) for table in data["tables"]}
+    assert list(tables) == ["Counted", "decode, predicted on the wafer", "The run, emulated on this machine"]
+    assert tables["decode, predicted on the wafer"]["cycles"] == "123 cycles"
+    assert tables["The run, emulated on this machine"]["prefill time"] == "500 ms"
+    assert data["regions"][0]["name"] == "layer 0, head" and "Paris" in data["about"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "gemm --m 64 --k 64 --n 64 --mesh 64 --values",
+            "tiles, more than the 300,000 that a page shows; take a smaller",
+        ),
+        (f"{GEMM} --out nowhere/p.html", "nowhere/p.html: No such file or directory; give another path"),
+        (f"{GEMM} --beside strassen", "strassen"),
+        ("own.py:nothing", "a page of a schedule without rounds has nothing to show; add a round"),
+        (
+            "record own.py",
+            "own.py: no record of a generated text (all missing); give what `generate --json` prints last",
+        ),
+        ("record none.json", "none.json: No such file or directory; give another path"),
+    ],
+)
+def test_a_page_that_cannot_be_is_one_line(line, message, folder, capsys):
+    refused(f"show {line}", message, capsys)
+    assert not (folder / "page.html").exists()

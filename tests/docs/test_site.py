@@ -1,0 +1,63 @@
+"""The site of docs/ builds without a warning, its links lead somewhere, and it asks for nothing from elsewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import wafer_triton
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    pytest.importorskip("mkdocs")
+    folder = tmp_path_factory.mktemp("site")
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(line, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return folder
+
+
+def links(page):
+    """Where a page's links lead, files of the site alone, without the place in them."""
+    hrefs = re.findall(r'(?:href|src)="?([^"\s>]+)', page.read_text(encoding="utf-8"))
+    return {unquote(href.partition("#")[0]) for href in hrefs if not re.match(r"[a-z]+:|#|/", href)} - {""}
+
+
+def test_every_link_leads_to_a_file(site):
+    pages = [page for page in site.rglob("*.html") if page.name != "404.html" and page.parent.name != "pages"]
+    assert len(pages) >= 11
+    for page in pages:
+        assert [link for link in links(page) if not (page.parent / link).exists()] == [], page
+
+
+def test_nothing_comes_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(
+            r'<(?:script|img|iframe)[^>]*src="?https?:|<link[^>]*rel="?stylesheet[^>]*https?:', text
+        ), page
+
+
+def test_install_a_first_run_and_ones_own_algorithm_are_a_click_away(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+    assert "pip install" in start and "mesh_gemm" in start
+    assert {"tutorial.html", "gallery.html", "algorithms.html", "api.html", "wafer.html"} <= links(site / "index.html")
+
+
+def test_the_reference_has_every_public_name(site):
+    text = (site / "api.html").read_text(encoding="utf-8")
+    heads = set(re.findall(r'<h[23] id="?[^">]+"?>([\w.]+)<', text))
+    assert heads >= set(wafer_triton.__all__) | {f"draw.{name}" for name in wafer_triton.draw.__all__}
+
+
+def test_algorithms_can_be_walked_through(site):
+    walks = {link for link in links(site / "algorithms.html") if link.startswith("pages/")}
+    assert walks == {f"pages/{page.name}" for page in (site / "pages").iterdir()} and len(walks) == 4

@@ -1,0 +1,301 @@
+"""Pages in a real browser: what they show, driven as a reader drives them, beside what Python counts.
+
+They need Debian's Chromium (`make browser`); without it they are left out. Run as a program, this writes the screenshot
+of docs/gallery.md anew.
+"""
+
+import json
+import re
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import browser as chromium
+from wafer_triton import draw
+from wafer_triton.cli.main import main
+from wafer_triton.cost.price import intervals, price
+from wafer_triton.count.account import account, link_loads, per_round
+from wafer_triton.count.routes import routes
+from wafer_triton.draw.tiles import rounds
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.product import recipe
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(chromium.PROGRAM is None, reason="there is no Chromium; `make browser` installs it"),
+]
+SIDE, SIZE = 6, 24
+
+
+def product(algorithm, side=SIDE, size=SIZE):
+    shapes = ((size, size), (size, size))
+    return recipe("gemm", Mesh(side, side), "fp16", shapes, (("algorithm", algorithm),)).schedule
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    one = chromium.Browser(tmp_path_factory.mktemp("chromium"))
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pages by `wafer-triton show`: of a product with values, of a comparison, of a placed model, of a whole wafer."""
+    folder = tmp_path_factory.mktemp("pages")
+    sizes = f"--m {SIZE} --k {SIZE} --n {SIZE} --mesh {SIDE}"
+    lines = {
+        "product": f"gemm {sizes} --values",
+        "compare": f"gemm {sizes} --beside cannon --beside summa",
+        "model": "model --model smollm2-135m --mesh 64",
+        "wafer": "gemm --m 720 --k 720 --n 720 --mesh 720",
+    }
+    for name, line in lines.items():
+        assert main(["show", *line.split(), "--out", str(folder / f"{name}.html")]) == 0
+    return folder
+
+
+@pytest.fixture
+def show(browser, folder):
+    """Show a page by name; it must ask for nothing but itself, and have no problem until the test ends."""
+
+    def opened(name):
+        path = folder / f"{name}.html"
+        browser.open(path)
+        assert browser.value("document.documentElement.dataset.ready") == "yes", browser.problems
+        return browser
+
+    yield opened
+    assert browser.problems == []
+    assert len(browser.requests) == 1 and browser.requests[0].startswith("file://")
+
+
+def whole(text):
+    return int(text.replace(",", ""))
+
+
+def cells(browser, selector):
+    """The rows of a table, [[cell]]."""
+    rows = f"[...document.querySelectorAll({selector + ' tbody tr'!r})]"
+    return browser.value(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent))")
+
+
+def settled(browser, said):
+    """Wait until the status says something, as an animation may be under way."""
+    end = time.monotonic() + chromium.WITHIN
+    while said not in browser.text("#status") and time.monotonic() < end:
+        time.sleep(0.02)
+    assert said in browser.text("#status")
+
+
+def test_counts_price_and_links_are_those_of_python(show):
+    browser, schedule = show("product"), product("mesh")
+    counted, cost = account(schedule), price(schedule)
+    shown = {row[0]: row[1] for row in cells(browser, "#counts")}
+    names = {"rounds": "rounds", "hops": "hops", "bytes over links": "link_bytes", "SRAM peak (B)": "sram_peak_bytes"}
+    assert {name: whole(shown[name]) for name in names} == {name: getattr(counted, of) for name, of in names.items()}
+    assert whole(shown["predicted cycles"]) == round(cost.cycles)
+    steps = {row[0]: whole(row[1]) for row in cells(browser, "#costs")}
+    assert sum(steps.values()) == pytest.approx(cost.cycles, abs=len(steps)) and list(steps) == [
+        "align a and b",
+        "gemm",
+        "round",
+    ]
+    assert f"ends at {cost.cycles:,.0f} predicted cycles" in browser.value(
+        "document.querySelector('#timeline').ariaLabel"
+    )
+    captions = browser.value(
+        "[...document.querySelectorAll('#heat figcaption')].map((one) => [one.textContent, +one.dataset.bytes])"
+    )
+    assert {text.split(":")[0].removeprefix("to the "): size for text, size in captions} == {
+        way: load.sum() for way, load in link_loads(schedule).items()
+    }
+    assert sum(size for _, size in captions) == counted.link_bytes
+
+
+def test_slider_steps_keys_and_play(show):
+    browser, schedule = show("product"), product("mesh")
+    each, placed = per_round(schedule), intervals(schedule)
+    assert browser.text("#status") == f"Start, before {len(schedule.rounds)} rounds"
+    browser.choose("#slider", "5")
+    now = next(run for run in placed if run.first <= 4 <= run.last)
+    settled(browser, f"After round 4 of {len(schedule.rounds)}, {schedule.rounds[4].label}")
+    settled(browser, f"predicted cycles {now.start:,.0f} to {now.end:,.0f} of {price(schedule).cycles:,.0f}")
+    settled(
+        browser,
+        f"{each[4].messages:,} tiles move over at most {each[4].hops} links, {each[4].link_bytes:,} B over links",
+    )
+    browser.press("#on")
+    settled(browser, "After round 5")
+    browser.key("ArrowLeft")
+    settled(browser, "After round 4")
+    browser.press("[name=span][value=round]")
+    bytes_of_round = browser.value(
+        "[...document.querySelectorAll('#heat figcaption')].reduce((sum, one) => sum + +one.dataset.bytes, 0)"
+    )
+    assert bytes_of_round == each[4].link_bytes
+    browser.key("End")
+    settled(browser, f"After round {len(schedule.rounds) - 1}")
+    browser.key("Home")
+    settled(browser, "Start")
+    browser.choose("#speed", "5")
+    browser.press("#play")
+    assert browser.text("#play").endswith("pause")
+    settled(browser, f"After round {len(schedule.rounds) - 1}")
+
+
+def test_tiles_on_the_page_lie_where_python_has_them(show):
+    browser = show("compare")
+    for at, algorithm in enumerate(("mesh", "cannon", "summa")):
+        followed = browser.value(
+            f"waferTriton.then(({{scenes}}) => {{ const scene = scenes[{at}]; return scene.rounds.map((_, round) => "
+            f"{{ scene.goTo(round + 1); return scene.last.map((tiles) => [...tiles]); }}); }})"
+        )
+        schedule = product(algorithm)
+        for here, where in zip(followed, rounds(schedule), strict=True):
+            assert here == [where[name].ravel().tolist() for name in schedule.buffers]
+
+
+def test_a_click_on_a_core_tells_what_it_holds_sends_and_receives(show):
+    browser, schedule = show("product"), product("mesh")
+    browser.choose("#slider", "6")
+    x, y = browser.value(f"waferTriton.then((page) => page.maps[0].middle({2 * SIDE + 3}))")
+    browser.click(x, y)
+    assert (
+        browser.value("document.querySelector('#row').value"),
+        browser.value("document.querySelector('#column').value"),
+    ) == ("2", "3")
+    along = next(exchange for exchange in schedule.rounds[5].exchanges if exchange.axis == "x")
+    to = dict(zip(along.send.tolist(), along.recv.tolist(), strict=True))[3]
+    whence = dict(zip(along.recv.tolist(), along.send.tolist(), strict=True))[3]
+    told = browser.text("#facts")
+    assert f"(2, {to})" in told.partition("Sends in this round")[2].partition("Receives")[0]
+    assert f"(2, {whence})" in told.partition("Receives in this round")[2].partition("Colours")[0]
+    needed = routes(schedule)
+    listed = [set(map(int, re.findall(r"\d+", part))) for part in browser.text("#colours").partition("(")[0].split(";")]
+    assert [len(colours) for colours in listed] == [len(colours) for colours in _colours(needed, 2, 3)]
+    assert sum(map(len, listed)) == needed.per_core[2, 3]
+    browser.key("ArrowDown", shift=True)
+    assert browser.value("document.querySelector('#row').value") == "3"
+
+
+def test_values_are_those_of_the_product(show):
+    browser, random = show("product"), torch.Generator().manual_seed(0)
+    tile = torch.randn(SIZE, SIZE, generator=random) @ torch.randn(SIZE, SIZE, generator=random)
+    tile = tile.unflatten(0, (SIDE, -1)).unflatten(2, (SIDE, -1))[2, :, 3]
+    browser.choose("#row", "2")
+    browser.choose("#column", "3")
+    browser.key("End")
+    settled(browser, "round: no tile moves")
+    (told,) = [row for row in cells(browser, "#facts table:last-of-type") if row[0] == "out"]
+    assert told[1] == "4 x 4" and float(told[2]) == pytest.approx(float(tile.norm()), rel=2e-3)
+    assert [float(text) for text in told[4].split()] == pytest.approx(tile.flatten()[:4].tolist(), rel=1e-2, abs=1e-2)
+
+
+def _colours(needed, row, col):
+    """The colours of a router along x and along y."""
+    along = ((needed.x, row, col), (needed.y, col, row))
+    return [
+        {
+            int(lines.colour[number, line])
+            for circuit, number in lines.of_line(line)
+            if circuit.span[0] <= at <= circuit.span[1]
+        }
+        for lines, line, at in along
+    ]
+
+
+def test_zoom_and_the_second_algorithm(show):
+    browser = show("compare")
+    scale = partial(browser.value, "waferTriton.then((page) => page.maps[0].view.scale)")
+    fit = scale()
+    browser.press("#in")
+    assert scale() == pytest.approx(1.5 * fit)
+    browser.press("#device")
+    assert scale() < fit / 10
+    browser.press("#core")
+    assert scale() > fit
+    assert [row[0] for row in cells(browser, "#counts")][:1] == ["rounds"]
+    head = browser.value("[...document.querySelectorAll('#counts th')].map((one) => one.textContent)")
+    assert head == ["", "mesh", "cannon"]
+    browser.choose("#second", "2")
+    hops = next(row for row in cells(browser, "#counts") if row[0] == "hops")
+    assert [whole(cell) for cell in hops[1:]] == [account(product(name)).hops for name in ("mesh", "summa")]
+    browser.choose("#second", "")
+    assert browser.value("document.querySelector('#map-second').offsetParent === null")
+
+
+def test_a_placed_model_shows_its_regions_and_parts(show):
+    browser = show("model")
+    assert "layers 0-19" in browser.text("#facts") and "48,546 of 49,152 B" in browser.text("#facts")
+    x, y = browser.value("waferTriton.then(({maps: [map]}) => map.point(...map.regions[1].origin))")
+    browser.click(x + 3, y + 3)
+    assert "1 of 2" in browser.text("#facts")
+    parts = browser.value("[...document.querySelectorAll('#first option')].map((one) => one.textContent)")
+    assert len(parts) > 3
+    browser.choose("#first", str(len(parts) - 1))
+    assert "feed-forward" in browser.text("#map-first + figcaption") or parts[-1] in browser.text(
+        "#map-first + figcaption"
+    )
+    assert "tokens per second" in browser.text("#tables")
+
+
+def test_a_whole_wafer_is_shown_in_blocks(show):
+    browser, schedule = show("wafer"), product("mesh", 720, 720)
+    assert browser.text("#status") == f"Start, before {len(schedule.rounds):,} rounds"
+    shown = {row[0]: row[1] for row in cells(browser, "#counts")}
+    assert whole(shown["bytes over links"]) == account(schedule).link_bytes
+    browser.press("#on")
+    settled(browser, "After round 0")
+    assert "blocks of 12 x 12" in browser.text("#facts")
+
+
+def test_dark_and_light_and_a_narrow_window(show):
+    browser = show("product")
+    paper = partial(browser.value, "getComputedStyle(document.body).backgroundColor")
+    before = paper()
+    browser.press("#theme")
+    assert paper() != before
+    browser.ask("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=2, mobile=True)
+    try:
+        assert browser.value("document.documentElement.scrollWidth") <= 420
+    finally:
+        browser.ask("Emulation.clearDeviceMetricsOverride")
+
+
+def test_a_browser_of_old_is_told(browser, tmp_path):
+    schedule = product("mesh")
+    draw.page(tmp_path / "old.html", "old", [draw.scene(schedule)], schedule.mesh.device)
+    text = (tmp_path / "old.html").read_text().replace("<script>", "<script>delete window.DecompressionStream;", 1)
+    (tmp_path / "old.html").write_text(text)
+    browser.open(tmp_path / "old.html")
+    assert "needs a browser of 2023 or later" in browser.text("#about")
+    assert json.dumps(browser.problems).count("DecompressionStream") >= 1
+
+
+def screenshot(path):
+    """MeshGEMM beside Cannon, while tiles are on their way."""
+    from PIL import Image
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        line = f"show gemm --m 128 --k 128 --n 128 --mesh 8 --beside cannon --values --out {folder / 'page.html'}"
+        assert main(line.split()) == 0
+        one = chromium.Browser(folder)
+        try:
+            one.open(folder / "page.html")
+            one.choose("#slider", "7")
+            x, y = one.value("waferTriton.then((page) => page.maps[0].middle(27))")
+            one.click(x, y)
+            one.screenshot(folder / "page.png")
+        finally:
+            one.close()
+        Image.open(folder / "page.png").convert("RGB").quantize(160).save(path, optimize=True)
+
+
+if __name__ == "__main__":
+    screenshot(Path(__file__).resolve().parents[2] / "docs" / "pictures" / "page.png")

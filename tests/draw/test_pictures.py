@@ -1,0 +1,148 @@
+"""Pictures show the numbers of `account`, `price` and `sram`, in files of three kinds that carry them."""
+
+import builtins
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from schedules import LAYERS, build
+from wafer_triton import draw
+from wafer_triton.compare import compare_gemv
+from wafer_triton.cost.price import price
+from wafer_triton.count.account import account, link_loads
+from wafer_triton.draw.figure import REST, coloured, numbers_of
+from wafer_triton.errors import BackendError, DrawError
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.place.regions import Region
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.rounds import Schedule
+
+MESH = Mesh(3, 4)
+
+
+def gemm(mesh: Mesh, algorithm: str = "mesh") -> Schedule:
+    return recipe("gemm", mesh, "fp16", ((12, 12), (12, 12)), (("algorithm", algorithm),)).schedule
+
+
+SCHEDULES = {
+    "square": gemm(Mesh(4, 4)),
+    "one-core": gemm(Mesh(1, 1)),
+    "decode": build(LAYERS["decode-project-head-groups"], "4x4", "fp16"),
+}
+REGIONS = [
+    Region(replace(MESH, origin=(0, 4 * number)), names, 12_000 * (number + 1), {})
+    for number, names in enumerate(
+        [("embedding",), ("layer 0 attention", "layer 0 ffn"), ("layer 1 attention", "head")]
+    )
+]
+ROWS = [{"mesh": 8, "cycles": 20.0, "hops": 3}, {"mesh": 16, "cycles": 15.0, "hops": 9}]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_a_picture_shows_the_numbers_of_account_price_and_sram(schedule, tmp_path):
+    path, counted = tmp_path / "picture.png", account(schedule)
+    draw.schedule(schedule, path)
+    shown = numbers_of(path)
+    assert (
+        sum(shown.get(f"bytes to the {way}", [0])[0] for way in ("east", "west", "south", "north"))
+        == counted.link_bytes
+    )
+    assert sum(shown["macs"]) == counted.macs
+    assert sum(shown["busiest_link_bytes"]) == counted.serial_bytes
+    assert max(shown["SRAM of a core"]) == counted.sram_peak_bytes
+    draw.timeline(schedule, path)
+    shown = numbers_of(path)
+    assert shown.pop("end of the timeline")[0] == pytest.approx(price(schedule).cycles)
+    assert sum(cycles for (cycles,) in shown.values()) == pytest.approx(price(schedule).cycles)
+
+
+def test_links_and_sram_alone_show_the_same(tmp_path):
+    path, schedule = tmp_path / "picture.png", SCHEDULES["square"]
+    draw.links(schedule, path)
+    assert numbers_of(path) == {f"bytes to the {way}": [load.sum()] for way, load in link_loads(schedule).items()}
+    draw.sram(schedule, path)
+    assert len(numbers_of(path)["SRAM of a core"]) == len(schedule.rounds)
+
+
+def test_a_mesh_shows_where_tiles_began(tmp_path):
+    draw.mesh(SCHEDULES["square"], tmp_path / "mesh.png", round=3)
+    shown = numbers_of(tmp_path / "mesh.png")
+    assert shown["tiles of a"][:4] == [1, 3, 0, 2], "a step of the two-hop ring"
+    draw.mesh(SCHEDULES["square"], tmp_path / "mesh.png", buffers=("c",))
+    assert numbers_of(tmp_path / "mesh.png") == {"tiles of c": [-1] * 16}
+
+
+def test_a_wafer_shows_every_region(tmp_path):
+    draw.wafer(REGIONS, tmp_path / "wafer.png")
+    assert numbers_of(tmp_path / "wafer.png")["SRAM of a core of each region"] == [12_000, 24_000, 36_000]
+
+
+def test_a_comparison_shows_its_rows(tmp_path):
+    rows = compare_gemv(8, 64, 64, values=False)
+    draw.compare(rows, tmp_path / "compare.svg")
+    text = (tmp_path / "compare.svg").read_text()
+    assert all(f">{row.algorithm}<" in text and f"{row.hops:,}" in text for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_a_sweep_is_written_in_every_kind(kind, tmp_path):
+    path = tmp_path / f"sweep.{kind}"
+    draw.sweep(ROWS, path, title="a sweep")
+    draw.sweep(ROWS, tmp_path / f"again.{kind}", title="a sweep")
+    assert path.read_bytes() == (tmp_path / f"again.{kind}").read_bytes(), "the same numbers give the same file"
+    if kind == "png":
+        assert numbers_of(path) == {"mesh": [8, 16], "cycles": [20, 15]}
+        assert Image.open(path).size[0] == 1400, "7 inches of 200 dots"
+    elif kind == "svg":
+        assert "a sweep" in path.read_text() and "predicted on the wafer" in path.read_text()
+    else:
+        assert path.read_bytes().startswith(b"%PDF")
+
+
+def test_what_has_no_colour_of_its_own_is_grey():
+    colours = coloured({str(number): float(number) for number in range(20)})
+    assert len(set(colours.values())) == 7 and list(colours)[:1] == ["19"]
+    assert [name for name, colour in colours.items() if colour == REST] == [str(number) for number in range(13, -1, -1)]
+    assert REST not in coloured({str(number): float(number) for number in range(7)}).values()
+
+
+EMPTY = replace(SCHEDULES["square"], rounds=())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda path: draw.links(SCHEDULES["square"], path / "a.bmp"), r"a.bmp: a picture is one of .png, .svg, .pdf"),
+        (lambda path: draw.mesh(SCHEDULES["square"], path / "a.png", round=8), "round 8 is not one of its 8 rounds"),
+        (lambda path: draw.mesh(SCHEDULES["square"], path / "a.png", buffers=("q",)), "no buffer 'q'; it has a, b"),
+        (lambda path: draw.timeline(EMPTY, path / "a.png"), "a timeline of a schedule without rounds"),
+        (lambda path: draw.wafer([], path / "a.png"), "a wafer without regions"),
+        (lambda path: draw.compare([], path / "a.png"), "a comparison without algorithms"),
+        (lambda path: draw.sweep([], path / "a.png"), "a sweep without rows"),
+        (lambda path: draw.sweep(ROWS, path / "a.png", show="x"), "no column 'x'; columns: cycles, hops"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_drawn_is_said(wrong, message, tmp_path):
+    with pytest.raises(DrawError, match=message):
+        wrong(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(OSError, match="nowhere") as error:
+        draw.links(SCHEDULES["square"], tmp_path / "nowhere" / "a.png")
+    assert error.value.filename == str(tmp_path / "nowhere" / "a.png")
+
+
+def test_drawing_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
+    real = builtins.__import__
+
+    def missing(name: str, *rest, **more):
+        if name.startswith("matplotlib"):
+            raise ImportError("No module named 'matplotlib'")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(BackendError, match=r"drawing needs matplotlib .*pip install 'wafer-triton\[draw\]'"):
+        draw.schedule(SCHEDULES["square"], tmp_path / "trace.png")

@@ -1,0 +1,86 @@
+"""Traces obey the Trace Event format, and their durations add up to the price."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from numbers import Real
+
+import pytest
+
+from schedules import LAYERS, build
+from wafer_triton import draw
+from wafer_triton.cost.price import intervals, price
+from wafer_triton.count.account import account
+from wafer_triton.draw.trace_events import MEANING, TRACKS, bounded
+from wafer_triton.errors import DrawError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.product import recipe
+
+SCHEDULES = {
+    **{
+        algorithm: recipe("gemm", Mesh(4, 4), "fp16", ((16, 16), (16, 16)), (("algorithm", algorithm),)).schedule
+        for algorithm in ("mesh", "summa")
+    },
+    "gemv": recipe("gemv", Mesh(5, 4), "fp32", ((1, 12), (12, 12)), ()).schedule,
+    "prefill": build(LAYERS["prefill-attention"], "3x3", "fp16"),
+}
+# The format by phase: what an event of it has, and of which type ("Trace Event Format", Google, 2016).
+FIELDS = {
+    "X": {"name": str, "cat": str, "ts": Real, "dur": Real, "pid": int, "tid": int, "args": dict},
+    "C": {"name": str, "ts": Real, "pid": int, "args": dict},
+    "M": {"name": str, "pid": int, "tid": int, "args": dict},
+}
+
+
+def written(schedule, path, **more):
+    draw.perfetto(schedule, path, **more)
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_a_trace_obeys_the_format_and_adds_up_to_the_price(schedule, tmp_path):
+    whole = written(schedule, tmp_path / "run.json")
+    assert whole["displayTimeUnit"] in ("ms", "ns") and whole["otherData"]["times"] == MEANING
+    for event in whole["traceEvents"]:
+        fields = FIELDS[event["ph"]]
+        assert event.keys() == fields.keys() | {"ph"}
+        assert all(isinstance(event[name], kind) for name, kind in fields.items())
+        assert event.get("ts", 0) >= 0 and event.get("dur", 0) >= 0
+        assert event["ph"] != "C" or all(isinstance(value, Real) for value in event["args"].values())
+    cost = price(schedule)
+    lasting = {track: [e for e in whole["traceEvents"] if e.get("cat") == track] for track in TRACKS}
+    cycles = {track: sum(event["dur"] for event in events) for track, events in lasting.items()}
+    assert cycles["steps"] == pytest.approx(cost.cycles)
+    assert cycles["runs of rounds"] == pytest.approx(cost.cycles)
+    assert cycles["compute"] == pytest.approx(cost.compute_cycles)
+    assert cycles["wait or set up"] == pytest.approx(cost.communication_cycles)
+    assert cycles["busiest link"] == pytest.approx(cost.link_cycles)
+    assert sum(event["args"]["bytes over links"] for event in lasting["runs of rounds"]) == account(schedule).link_bytes
+    held = [sum(event["args"].values()) for event in whole["traceEvents"] if event["name"].startswith("SRAM")]
+    assert max(held) == account(schedule).sram_peak_bytes
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_intervals_follow_one_another_to_the_price(schedule):
+    placed = intervals(schedule)
+    assert [each.first for each in placed[1:]] == [each.last + 1 for each in placed[:-1]]
+    assert placed[-1].last == len(schedule.rounds) - 1
+    assert all(after.start == before.end for before, after in pairwise(placed))
+    assert placed[-1].end == pytest.approx(price(schedule).cycles)
+
+
+def test_a_long_trace_is_bounded_and_still_adds_up(tmp_path):
+    schedule = SCHEDULES["mesh"]
+    placed = intervals(schedule)
+    few = bounded(placed, 3)
+    assert len(few) == 3 < len(placed)
+    assert (few[0].first, few[-1].last) == (0, len(schedule.rounds) - 1)
+    assert sum(each.cost.cycles for each in few) == pytest.approx(price(schedule).cycles)
+    events = written(schedule, tmp_path / "run.json", most=3)["traceEvents"]
+    assert sum(event.get("cat") == "runs of rounds" for event in events) == 3
+
+
+def test_a_schedule_without_rounds_has_no_trace(tmp_path):
+    with pytest.raises(DrawError, match="a trace of a schedule without rounds has nothing to show"):
+        draw.perfetto(replace(SCHEDULES["mesh"], rounds=()), tmp_path / "run.json")
+    assert list(tmp_path.iterdir()) == []

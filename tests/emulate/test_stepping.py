@@ -1,0 +1,112 @@
+"""Rounds one at a time: the values after each are the reference's, and those of MeshGEMM written by hand."""
+
+import pytest
+import torch
+
+from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton import executor
+from wafer_triton.emulate.reference import Reference
+from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.product import recipe
+
+KINDS = {
+    "gemm": build(SUMS["gemm-mesh"], "4x4", "fp16"),
+    "gemv": build(SUMS["gemv-ktree-y"], "5x3", "fp32"),
+    "collectives": build(MOVES["collectives"], "3x3", "fp32"),
+    "decode": build(LAYERS["decode-attend-head-groups"], "4x4", "fp16"),
+}
+
+
+@pytest.mark.parametrize("schedule", KINDS.values(), ids=KINDS)
+def test_every_state_is_the_references(schedule):
+    tensors = given(schedule, integers=True)
+    program, reference = executor("torch").bind(schedule, tensors), Reference(schedule, tensors, poison=False)
+    for state in program.rounds():
+        reference.run(until=state.round + 1)
+        assert state.label == schedule.rounds[state.round].label
+        for name in schedule.buffers:
+            torch.testing.assert_close(state[name].tiles, reference.read(name), rtol=2e-3, atol=1e-3, equal_nan=True)
+
+
+def test_meshgemm_on_three_by_three_by_hand():
+    """The ring of three cores is 0, 1, 2: position 0 sends to 1, 1 to 2, and 2 over both back to 0."""
+    a, b = (torch.arange(9.0).view(3, 3) + start for start in (1, 10))
+    schedule = recipe("gemm", Mesh(3, 3), "fp32", ((3, 3), (3, 3)), ()).schedule
+    program = executor("torch").bind(schedule, {"a": a.view(3, 3, 1, 1), "b": b.view(3, 3, 1, 1)})
+    states = {
+        state.round: {name: state[name].tiles[..., 0, 0] for name in schedule.buffers} for state in program.rounds()
+    }
+    turns = [number for number, round_ in enumerate(schedule.rounds) if any(op.op == "gemm" for op in round_.locals)]
+    assert len(turns) == 3
+    step = next(e for e in schedule.rounds[turns[0]].exchanges if e.axis == "x")
+    backwards = dict(zip(step.recv.tolist(), step.send.tolist(), strict=True))  # whose tile a core gets next
+    order = [0]
+    while len(order) < 3:  # the ring, from core 0 to those whose tiles it gets
+        order.append(backwards[order[-1]])
+    position = {core: number for number, core in enumerate(order)}
+    total = torch.zeros(3, 3)
+    for turn, number in enumerate(turns):
+        for row in range(3):
+            for col in range(3):
+                k = order[(position[row] + position[col] + turn) % 3]
+                total[row, col] += a[row, k] * b[k, col]
+        torch.testing.assert_close(states[number]["c"], total)
+    torch.testing.assert_close(total, a @ b)
+
+
+def test_a_state_is_read_by_core_and_stays():
+    schedule = KINDS["gemm"]
+    program = executor("torch").bind(schedule, given(schedule))
+    states = program.rounds()
+    held = next(states)["a"]
+    before = held.core(3, 1).clone()
+    assert before.shape == schedule.buffers["a"].tile and torch.equal(before, held.tiles[3, 1])
+    for _ in states:
+        pass
+    assert torch.equal(held.core(3, 1), before)
+    with pytest.raises(MeshError, match=r"core \(4, 0\) is not on the mesh of 'a', which has 4 x 4 cores"):
+        held.core(4, 0)
+    with pytest.raises(ShapeError, match="no buffer 'q'; it has a, b"):
+        next(program.rounds())["q"]
+
+
+@pytest.mark.parametrize("until", [0, 3, "gemm"])
+def test_a_run_ends_before_a_round(until):
+    schedule = recipe("gemm", Mesh(4, 4), "fp32", ((8, 8), (8, 8)), ()).schedule
+    tensors = given(schedule)
+    program, reference = executor("torch").bind(schedule, tensors), Reference(schedule, tensors, poison=False)
+    program.run(until=until)
+    reference.run(until=until if until != "gemm" else 3)
+    for name in schedule.buffers:
+        assert torch.equal(program.read(name), reference.read(name))
+    assert [round_.label for round_ in schedule.rounds].index("gemm") == 3
+
+
+@pytest.mark.parametrize(
+    ("until", "message"),
+    [
+        (99, "until = 99 is not one of 0 to"),
+        (-1, "until = -1 is not one of"),
+        ("x", "no round is labelled 'x'; its labels are"),
+    ],
+)
+def test_a_round_that_is_not_there(until, message):
+    with pytest.raises(ScheduleError, match=message):
+        executor("torch").bind(KINDS["gemm"], given(KINDS["gemm"])).run(until=until)
+
+
+def test_elided_rounds_cannot_be_looked_at():
+    program = executor("torch", "elided").bind(KINDS["gemm"], given(KINDS["gemm"]))
+    with pytest.raises(BackendError, match="tiles stay where they lie, .* use exchange='explicit'"):
+        next(program.rounds())
+
+
+def test_a_program_that_is_not_looked_at_plans_nothing_more(monkeypatch):
+    """`run` takes the steps of `bind`, however often it is called: looking is planned when it is asked for."""
+    program = executor("torch").bind(KINDS["gemm"], given(KINDS["gemm"]))
+    steps = list(program.steps)
+    monkeypatch.setattr(type(program.executor), "round", None)
+    program.run()
+    assert program.steps == steps
+    assert program.read("out").isfinite().all()

@@ -1,0 +1,72 @@
+"""What a notebook shows: tables that say what the values say, with everything escaped."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+import torch
+
+from wafer_triton import Builder, Intent, Mesh, account, check, mesh_gemm, notebook, price
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.layers import decode_block
+from wafer_triton.models.place.regions import Placement
+from wafer_triton.schedule.product import recipe
+from wafer_triton.shapes import shape_of
+
+SCHEDULE = recipe("gemm", Mesh(4, 4), "fp16", ((64, 64), (64, 64)), ()).schedule
+
+
+def rows(html):
+    """The cells of a table's lines, without tags."""
+    lines = re.findall(r"<tr>(.*?)</tr>", html)
+    return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)] for line in lines]
+
+
+def caption(html):
+    return unescape(re.search(r"<caption>(.*?)</caption>", html)[1])
+
+
+def test_an_account_and_a_cost_show_their_numbers():
+    counted, cost = account(SCHEDULE), price(SCHEDULE)
+    shown = dict(rows(counted._repr_html_()))
+    assert shown["link bytes"] == f"{counted.link_bytes:,}" and shown["hops"] == str(counted.hops)
+    assert caption(cost._repr_html_()) == "Cost, predicted on the wafer"
+    assert float(dict(rows(cost._repr_html_()))["cycles"].replace(",", "")) == pytest.approx(cost.cycles, rel=1e-5)
+
+
+def test_a_record_shows_predictions_in_a_table_of_their_own():
+    record = mesh_gemm(torch.ones(4, 4), torch.ones(4, 4), mesh=2, record=True)[1]
+    counted, predicted = re.findall(r"<table>.*?</table>", record._repr_html_())
+    assert caption(predicted) == "Predicted on the wafer" and "seconds" in dict(rows(predicted))
+    assert "seconds" not in dict(rows(counted))
+
+
+def test_a_schedule_shows_its_steps_and_buffers():
+    shown = rows(SCHEDULE._repr_html_())
+    assert ["gemm", "4"] in shown and ["a", "(16, 16) fp16", "input", "512"] in shown
+    assert caption(SCHEDULE._repr_html_()) == f"{SCHEDULE.name} on mesh 4x4 of wse2: {len(SCHEDULE.rounds)} rounds"
+
+
+def test_a_verdict_shows_what_was_found():
+    b = Builder(Mesh(1, 2), "a <sum>")
+    b.buffer("x", (2,), "fp32", "output")
+    b.round(b.local("copy", "x", "x", size=2))
+    found = check(b.build(draft=True), Intent(given={"x": "(y r) (x k)"}, result={"x": {"r": "y"}}))
+    head, first = rows(found._repr_html_())[:2]
+    assert head == ["fault", "round", "core", "what"] and first[0] in found.names
+    assert "a <sum>" in caption(found._repr_html_()) and "<sum>" not in found._repr_html_()
+    assert caption(replace(found, findings=())._repr_html_()) == "a <sum>: nothing found"
+
+
+def test_a_placement_shows_its_regions():
+    mesh = Mesh(64, 64)
+    block = decode_block(shape_of("smollm2-135m"), mesh, 128, constants(mesh.device), head_groups=1)
+    placed = Placement.make(block, replace(block, head_groups=1), 8)
+    shown = rows(placed._repr_html_())
+    assert len(shown) == 1 + len(placed.regions) and shown[1][:2] == ["(0, 0)", "64x64"]
+
+
+def test_numbers_are_told_apart_from_texts():
+    html = notebook.table("t", [("a", 1234), ("b", 0.5), ("c", True)])
+    assert rows(html) == [["a", "1,234"], ["b", "0.5"], ["c", "True"]] and html.count("right") == 2

@@ -1,0 +1,58 @@
+"""A page of what `wafer-triton generate --json` told: the regions, what was counted, emulated and predicted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from wafer_triton import draw
+from wafer_triton.device import device
+from wafer_triton.draw.tables import plain_fields
+from wafer_triton.draw.units import EMULATED, PREDICTED
+from wafer_triton.errors import DrawError
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.place.regions import Region
+
+COUNTED = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes", "sram_peak_bytes")
+TIMED = ("load_seconds", "prefill_seconds", "decode_seconds", "tokens_per_second")
+
+
+def page_of(path: Path, out: Path) -> None:
+    """Write the page of a record; DrawError for a file that holds none."""
+    record = _read(path)
+    chip = device(record["device"])
+    regions = [
+        Region(
+            replace(as_mesh(region["mesh"], chip), origin=tuple(region["origin"])),
+            tuple(region["blocks"]),
+            region["sram_peak_bytes"],
+            {},
+        )
+        for region in record["regions"]
+    ]
+    tables = [_table("Counted", {name: record[name] for name in COUNTED})]
+    tables += [_table(f"{phase}, {PREDICTED}", values) for phase, values in record["predicted"].items()]
+    tables.append(_table(f"The run, {EMULATED}", {name: record[name] for name in TIMED}))
+    about = f"{record['dtype']} tiles on meshes of {record['mesh']} of {chip.name}: {record['text'].strip()}"
+    draw.page(out, "A generated text", [], chip, about=about, regions=regions, tables=tables)
+
+
+def _table(title: str, record: dict[str, Any]) -> dict[str, Any]:
+    return {"title": title, "head": ["", "value"], "rows": plain_fields(record)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        missing = [
+            name for name in ("device", "regions", "predicted", "mesh", "text", *COUNTED, *TIMED) if name not in record
+        ]
+    except (ValueError, TypeError, IndexError):
+        missing = ["all"]
+    if missing:
+        raise DrawError(
+            f"{path}: no record of a generated text ({missing[0]} missing); give what `generate --json` prints last"
+        )
+    return record

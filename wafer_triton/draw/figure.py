@@ -1,0 +1,114 @@
+"""What all pictures share: size, colours, how they are written, and the numbers that they carry.
+
+A picture is as wide as a page of a paper, in type of 8 points. Categories have the colours of Okabe and Ito, amounts
+those of viridis; both are told apart by colour-blind readers, and viridis in grey as well. matplotlib is imported when
+a picture is made (`pip install 'wafer-triton[draw]'`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.errors import BackendError, DrawError, writing
+
+WIDTH = 7.0  # inches: the text of a page; half of it is a column
+KINDS = (".png", ".svg", ".pdf")
+# Okabe and Ito, "Color Universal Design" (2008), black last; yellow is left out, as it is faint on white.
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
+REST = "#9a9a9a"  # what is too small to have a colour of its own
+AMOUNTS = "viridis"
+STYLE = {
+    "font.size": 8, "axes.titlesize": 8, "figure.titlesize": 9, "legend.fontsize": 7, "xtick.labelsize": 7,
+    "ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6,
+    "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "wafer_triton", "pdf.fonttype": 42,
+}  # fmt: skip
+
+Numbers = dict[str, Sequence[float]]
+
+
+@contextmanager
+def picture(path: str | Path, height: float, title: str = "") -> Iterator[tuple[Any, Numbers]]:
+    """A figure, `WIDTH` by `height` inches, and its numbers; both are written to `path` when the block ends.
+
+    The numbers, by name, go into the file's description, so that they can be read from it (`numbers_of`). Raises
+    DrawError for another kind of file than `KINDS`, BackendError where matplotlib is missing, OSError for a path that
+    cannot be written.
+    """
+    path = Path(path)
+    if path.suffix not in KINDS:
+        raise DrawError(f"{path}: a picture is one of {', '.join(KINDS)}; end its name with one of them")
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise BackendError(f"drawing needs matplotlib ({missing}): pip install 'wafer-triton[draw]'") from None
+    with rc_context(STYLE):
+        figure, numbers = Figure(figsize=(WIDTH, height), layout="constrained"), Numbers()
+        if title:
+            figure.suptitle(title)
+        yield figure, numbers
+        short = json.dumps({name: [round(float(number), 4) for number in many] for name, many in numbers.items()})
+        about: dict[str, dict[str, Any]] = {
+            ".png": {"Description": short},
+            ".svg": {"Description": short, "Date": None},
+            ".pdf": {"Keywords": short, "CreationDate": None},
+        }
+        with writing(path):
+            figure.savefig(path, dpi=200, metadata=about[path.suffix])
+
+
+def numbers_of(path: str | Path) -> dict[str, list[float]]:
+    """The numbers that a PNG picture says it shows."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        numbers: dict[str, list[float]] = json.loads(image.text["Description"])  # type: ignore[attr-defined]
+    return numbers
+
+
+def coloured(sizes: Mapping[str, float]) -> dict[str, str]:
+    """A colour for each name, the largest first; names without a colour of their own share `REST`."""
+    order = sorted(sizes, key=lambda name: -sizes[name])
+    own = len(COLOURS) if len(order) <= len(COLOURS) else len(COLOURS) - 1
+    return dict(zip(order, [*COLOURS[:own], *[REST] * len(order)], strict=False))
+
+
+def legend(axes: Any, colours: Mapping[str, str], names: Sequence[str], beside: bool = True) -> None:
+    """A legend of the names in their colours, those that share a colour as one entry; right of the axes or above."""
+    from matplotlib.patches import Patch
+
+    own = [name for name in names if colours[name] != REST]
+    entries = [Patch(color=colours[name], label=name or "(no label)") for name in own]
+    if rest := len(names) - len(own):
+        entries.append(Patch(color=REST, label=f"{rest} smaller"))
+    where: dict[str, Any] = (
+        {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
+        if beside
+        else {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": max(1, len(entries))}
+    )
+    axes.legend(handles=entries, borderaxespad=0, handlelength=1, handleheight=1, **where)
+
+
+def maps(
+    figure: Any, images: Mapping[str, Any], *, label: str, top: float, names: tuple[str, str] = ("column", "row")
+) -> None:
+    """Arrays [rows, cols] side by side on one scale from 0 to `top`, each under its name."""
+    many = figure.subplots(1, len(images), squeeze=False)[0]
+    for axes, (name, values) in zip(many, images.items(), strict=True):
+        image = axes.imshow(values, vmin=0, vmax=max(top, 1), cmap=AMOUNTS, interpolation="nearest")
+        axes.set(title=name, xlabel=names[0])
+        whole_ticks(axes)
+    many[0].set_ylabel(names[1])
+    figure.colorbar(image, ax=list(many), label=label, shrink=0.9)
+
+
+def whole_ticks(axes: Any) -> None:
+    """Ticks at whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(6, integer=True))

@@ -1,0 +1,162 @@
+"""Pictures of one schedule, counted and priced but not run: its rounds, tiles, links, SRAM and predicted time.
+
+Each function writes a file, `.png`, `.svg` or `.pdf`, and raises what `figure.picture` does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.cost.price import Interval, intervals
+from wafer_triton.count.account import Loads, link_loads
+from wafer_triton.draw.figure import Numbers, coloured, legend, maps, picture, whole_ticks
+from wafer_triton.draw.tiles import after, chosen, moving
+from wafer_triton.draw.trace import Trace, held, trace
+from wafer_triton.draw.units import quantity
+from wafer_triton.errors import DrawError
+from wafer_triton.schedule.rounds import Schedule
+
+_NAMED = 16  # cores a side, up to which a mesh has the name of a tile in each core
+_PANELS = 4  # buffers in one picture of a mesh
+
+
+def schedule(schedule: Schedule, path: str | Path) -> None:
+    """Draw a schedule at a glance: counts of its rounds by step, bytes over its links, SRAM of a core."""
+    traced = trace(schedule)
+    with picture(path, 7.5, _title(schedule)) as (figure, numbers):
+        parts = figure.subfigures(3, 1, height_ratios=(4, 3.4, 2.4))
+        _rounds(parts[0], traced, numbers)
+        _links(parts[1], traced.links, numbers)
+        _sram(parts[2], schedule, numbers)
+
+
+def links(schedule: Schedule, path: str | Path) -> None:
+    """Draw the bytes that a schedule puts on every link, a map for each direction, by the sending core."""
+    with picture(path, 2.6, _title(schedule)) as (figure, numbers):
+        _links(figure, link_loads(schedule), numbers)
+
+
+def sram(schedule: Schedule, path: str | Path) -> None:
+    """Draw what a core holds over the rounds, by buffer; all cores of a mesh hold the same."""
+    with picture(path, 2.6, _title(schedule)) as (figure, numbers):
+        _sram(figure, schedule, numbers)
+
+
+def timeline(schedule: Schedule, path: str | Path) -> None:
+    """Draw when the steps of a schedule compute, wait and load the busiest link, in cycles predicted on the wafer."""
+    with picture(path, 2.2, _title(schedule)) as (figure, numbers):
+        _timeline(figure.subplots(), intervals(schedule), numbers)
+
+
+def mesh(schedule: Schedule, path: str | Path, *, round: int = -1, buffers: tuple[str, ...] | None = None) -> None:
+    """Draw which tile every core holds after a round; colour and name tell the core where a tile began.
+
+    `round` -1 is the start. `buffers` None takes those whose tiles move, the first four. Raises DrawError for a round
+    or a buffer that is not there.
+    """
+    along = moving(schedule)
+    names = [chosen(schedule, name) for name in buffers or tuple(along)[:_PANELS] or (None,)]
+    where, (rows, cols) = after(schedule, round), schedule.mesh.shape
+    when = f"after round {round} ({schedule.rounds[round].label or 'no label'})" if round >= 0 else "at the start"
+    with picture(path, 1.1 + 6 / max(2, len(names)) * min(1.2, rows / cols), f"{_title(schedule)}, {when}") as drawn:
+        figure, numbers = drawn
+        many = figure.subplots(1, len(names), squeeze=False)[0]
+        for axes, name in zip(many, names, strict=True):
+            began = where[name]
+            numbers[f"tiles of {name}"] = began.ravel().tolist()
+            by_row = along.get(name) == "y"
+            shown = np.ma.masked_less(began // cols if by_row else began % cols, 0)
+            axes.imshow(shown.astype(float), cmap="viridis", vmin=0, vmax=max(1, (rows if by_row else cols) - 1))
+            axes.set(title=f"tiles of {name}, by the {'row' if by_row else 'column'} where they began")
+            axes.set(xlabel="column", ylabel="row")
+            whole_ticks(axes)
+            if max(rows, cols) <= _NAMED:
+                _names(axes, began, shown, cols)
+
+
+def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
+    """The row and column where a tile began, in each core, white on dark and black on light."""
+    middle = shown.max() / 2
+    for (row, col), core in np.ndenumerate(began):
+        if core >= 0:
+            ink = "white" if shown[row, col] <= middle else "black"
+            size = min(7.0, 90 / began.shape[1])
+            axes.text(col, row, f"{core // cols},{core % cols}", ha="center", va="center", color=ink, fontsize=size)
+
+
+def _title(schedule: Schedule) -> str:
+    return f"{schedule.name} on mesh {schedule.mesh} of {schedule.mesh.device.name}"
+
+
+def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
+    """Counts over the rounds, the steps of the algorithm in colours."""
+    shown = {"hops": "hops", "busiest_link_bytes": "busiest\nlink (B)", "macs": "multiply-\nadds"}
+    many = figure.subplots(len(shown), 1, sharex=True)
+    steps = {label: float(traced.labels.count(label)) for label in dict.fromkeys(traced.labels)}
+    colours, count = coloured(steps), len(traced.labels)
+    for axes, (name, unit) in zip(many, shown.items(), strict=True):
+        numbers[name] = traced.counts[name].tolist()
+        bars = [colours[label] for label in traced.labels]
+        axes.bar(np.arange(count) + 0.5, traced.counts[name], 1 if count > 100 else 0.85, color=bars)
+        axes.set(ylabel=unit, xlim=(0, max(1, count)))
+        whole_ticks(axes)
+    many[-1].set_xlabel("round")
+    legend(many[0], colours, list(steps))
+
+
+def _links(figure: Any, loads: Loads, numbers: Numbers) -> None:
+    """Bytes by sending core, one map for each direction that is used."""
+    if not loads:
+        figure.subplots().set(title="no core sends", xticks=[], yticks=[])
+        return
+    numbers |= {f"bytes to the {way}": [float(load.sum())] for way, load in loads.items()}
+    top = max(int(load.max()) for load in loads.values())
+    maps(figure, {f"to the {way}": load for way, load in loads.items()}, label="bytes over the run", top=top)
+
+
+def _sram(figure: Any, schedule: Schedule, numbers: Numbers) -> None:
+    """What a core holds over the rounds, the largest buffers lowest, beside what it has."""
+    axes, limit = figure.subplots(), schedule.mesh.device.sram_bytes
+    over_rounds = held(schedule)
+    sizes = {name: float(size) for name, size in zip(schedule.buffers, over_rounds.sum(0), strict=True) if size}
+    colours = coloured(sizes)
+    numbers["SRAM of a core"] = over_rounds.sum(1).tolist()
+    if sizes:
+        columns = [list(schedule.buffers).index(name) for name in colours]
+        heights = np.concatenate([over_rounds, over_rounds[-1:]])[:, columns].T  # the last round ends as well
+        axes.stackplot(np.arange(heights.shape[1]), heights, colors=list(colours.values()), step="post")
+        legend(axes, colours, list(colours))
+    peak = int(over_rounds.sum(1).max(initial=0))
+    axes.set(xlabel="round", ylabel="SRAM of a core (B)", xlim=(0, max(1, len(over_rounds))))
+    axes.set_title(f"peak {quantity(peak, 'B')} of {quantity(limit, 'B')} ({peak / limit:.1%})", loc="right")
+    if 2 * peak > limit:
+        axes.axhline(limit, color="black", lw=0.8, ls="--")
+    whole_ticks(axes)
+
+
+def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None:
+    """Three tracks: local operations, cores that wait for data or set up, the busiest link."""
+    if not placed:
+        raise DrawError("a timeline of a schedule without rounds: there is nothing to draw; give it a round")
+    cycles = dict[str, float]()
+    for each in placed:
+        cycles[each.label] = cycles.get(each.label, 0.0) + each.cost.cycles
+    colours = coloured(cycles)
+    tracks = ("compute", "wait or set up", "busiest link")
+    for each in placed:
+        cost, colour = each.cost, colours[each.label]
+        waiting = cost.communication_cycles
+        bars = ((each.start + waiting, cost.compute_cycles), (each.start, waiting), (each.start, cost.link_cycles))
+        for track, bar in enumerate(bars):
+            if bar[1] > 0:
+                axes.broken_barh([bar], (track - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2)
+    numbers["end of the timeline"] = [placed[-1].end]
+    numbers |= {f"cycles of {label}": [each] for label, each in cycles.items()}
+    axes.set(yticks=range(3), yticklabels=tracks, ylim=(2.6, -0.6), xlim=(0, placed[-1].end or 1))
+    axes.set(xlabel="cycles, predicted on the wafer")
+    axes.set_title(f"{placed[-1].end:,.0f} cycles", loc="right")
+    legend(axes, colours, list(cycles))

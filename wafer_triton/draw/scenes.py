@@ -1,0 +1,176 @@
+"""A schedule as plain data for a page: what `account`, `price`, `sram` and `routes` say of it, and its moves.
+
+A mesh of at most `SIDE` cores a side has its rounds core by core; of a larger one, links are added up over blocks of
+cores. Rounds are added up over frames where there are many, so that a page stays small whatever it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wafer_triton.compare import judged
+from wafer_triton.cost.price import Prediction, intervals, price
+from wafer_triton.count.account import account, link_loads, per_round
+from wafer_triton.count.routes import Lines, routes
+from wafer_triton.draw.summaries import FIGURES, Summaries, Values
+from wafer_triton.draw.tiles import moving
+from wafer_triton.draw.trace_events import bounded
+from wafer_triton.errors import DrawError
+from wafer_triton.schedule.rounds import Cores, Exchange, Round, Schedule, Slot
+from wafer_triton.schedule.sram import spans
+
+SIDE = 64  # logical cores a side, up to which a page shows core by core
+MOST_NUMBERS = 1_500_000  # of link heat maps over all frames
+MOST_FRAMES = 400
+MOST_INTERVALS = 3000  # of a timeline
+
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Rounds `first` to `last`, which share a picture of the links."""
+
+    first: int
+    last: int
+
+
+def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> Plain:
+    """A schedule for a page, called `name`; DrawError for one without rounds."""
+    if not schedule.rounds:
+        raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
+    mesh, kinds = schedule.mesh, _distinct(schedule)
+    side = max(mesh.shape)
+    block = 1 if side <= SIDE else -(-max(mesh.rows, mesh.cols) // SIDE)
+    whole, cost, operation = account(schedule), price(schedule), judged(schedule)
+    counts = dict(zip(map(id, schedule.rounds), per_round(schedule), strict=True))
+    living = spans(schedule)
+    plain: Plain = {
+        "name": name or schedule.name,
+        "schedule": schedule.name,
+        "mesh": {"rows": mesh.rows, "cols": mesh.cols, "origin": mesh.origin, "fold": mesh.fold, "text": str(mesh)},
+        "device": {"name": mesh.device.name, "rows": mesh.device.rows, "cols": mesh.device.cols}
+        | {"sram": mesh.device.sram_bytes, "routes": mesh.device.routes},
+        "detailed": side <= SIDE,
+        "block": block,
+        "buffers": [
+            {"name": key, "tile": buffer.tile, "slots": buffer.slots, "dtype": buffer.dtype, "role": buffer.role}
+            | {"bytes": buffer.tile_bytes}
+            | {"live": [living[key].start, living[key].end, living[key].bytes] if key in living else None}
+            for key, buffer in schedule.buffers.items()
+        ],
+        "rounds": [kinds[id(round_)] for round_ in schedule.rounds],
+        "kinds": [
+            {"label": round_.label, "overlaps": round_.overlaps, "ops": [op.op for op in round_.locals]}
+            | asdict(counts[id(round_)])
+            for round_ in _once(schedule)
+        ],
+        "timeline": [
+            {"first": each.first, "last": each.last, "label": each.label, "start": each.start, "end": each.end}
+            | {"compute": each.cost.compute_cycles, "wait": each.cost.communication_cycles}
+            | {"link": each.cost.link_cycles}
+            for each in bounded(intervals(schedule), MOST_INTERVALS)
+        ],
+        "frames": _frames(schedule, block),
+        "account": {key: value for key, value in asdict(whole).items() if isinstance(value, int)},
+        "price": Prediction.of(cost, mesh.device).as_json() | {"routes": cost.routes, "relayed": cost.relayed},
+        "verdict": operation.verdict,
+    }
+    if plain["detailed"]:
+        plain |= {"moves": _moves(schedule), "routes": _routes(schedule), "moving": moving(schedule)}
+    if values is not None:
+        plain["values"] = {"figures": FIGURES, "start": _summed(values.start)}
+        plain["values"]["rounds"] = [_summed(each) for each in values.rounds]
+    return plain
+
+
+def _once(schedule: Schedule) -> list[Round]:
+    """The rounds of a schedule, those that are one object once, in order."""
+    return list({id(round_): round_ for round_ in schedule.rounds}.values())
+
+
+def _distinct(schedule: Schedule) -> dict[int, int]:
+    """The number of every round among those that are not the same object."""
+    return {id(round_): number for number, round_ in enumerate(_once(schedule))}
+
+
+def frames(schedule: Schedule, cells: int) -> Iterator[Frame]:
+    """The rounds of a schedule, cut into as many frames as there is room for with so many blocks of cores."""
+    count = len(schedule.rounds)
+    size = -(-count // max(8, min(MOST_FRAMES, MOST_NUMBERS // (4 * cells))))
+    return (Frame(start, min(start + size, count) - 1) for start in range(0, count, size))
+
+
+def _frames(schedule: Schedule, block: int) -> list[Plain]:
+    """Bytes over links by direction in every frame, row by row."""
+    mesh = schedule.mesh
+    cells = -(-mesh.rows // block) * -(-mesh.cols // block)
+    known: dict[tuple[int, ...], Plain] = {}
+    plain = []
+    for frame in frames(schedule, cells):
+        part = schedule.rounds[frame.first : frame.last + 1]
+        key = tuple(map(id, part))
+        if key not in known:
+            loads = link_loads(replace(schedule, rounds=part), block)
+            known[key] = {way: load.ravel().tolist() for way, load in loads.items()}
+        plain.append({"first": frame.first, "last": frame.last, "links": known[key]})
+    return plain
+
+
+def _moves(schedule: Schedule) -> Plain:
+    """What moves and what is written, round by round: the exchanges and the outputs of local operations."""
+    numbers = {name: number for number, name in enumerate(schedule.buffers)}
+
+    def slot(of: Slot) -> list[Any]:
+        index = of.index.tolist() if isinstance(of.index, np.ndarray) else of.index
+        return [numbers[of.buffer], index, of.axis]
+
+    def exchange(of: Exchange) -> Plain:
+        ends = {"send": of.send.tolist(), "recv": of.recv.tolist(), "lines": _list(of.lines)}
+        return {"axis": of.axis, "src": slot(of.src), "dst": slot(of.dst)} | ends
+
+    return {
+        "kinds": [
+            {
+                "exchanges": [exchange(each) for each in round_.exchanges],
+                "locals": [
+                    {"op": op.op, "outs": [slot(out) for out in op.outs], "ins": [slot(given) for given in op.ins]}
+                    | {"where": _where(op.where)}
+                    for op in round_.locals
+                ],
+            }
+            for round_ in _once(schedule)
+        ]
+    }
+
+
+def _where(cores: Cores | None) -> Plain | None:
+    return None if cores is None else {"axis": cores.axis, "at": cores.at.tolist(), "lines": _list(cores.lines)}
+
+
+def _list(lines: Any) -> list[int] | None:
+    return None if lines is None else lines.tolist()
+
+
+def _routes(schedule: Schedule) -> Plain:
+    """The circuits along both axes: routers that each touches, its colour on every line (-1: it does not run there)."""
+    needed = routes(schedule)
+
+    def plain(lines: Lines) -> list[list[Any]]:
+        return [[*circuit.span, lines.colour[number].tolist()] for circuit, number in lines.circuits.items()]
+
+    return {"colours": needed.colours, "x": plain(needed.x), "y": plain(needed.y)}
+
+
+def _summed(tiles: dict[str, Summaries]) -> dict[str, list[list[float | None]]]:
+    """Summaries in four digits; what is not finite is null, which JSON has."""
+    return {
+        name: [
+            [float(f"{figure:.4g}") if np.isfinite(figure) else None for figure in core] for core in summary.tolist()
+        ]
+        for name, summary in tiles.items()
+    }

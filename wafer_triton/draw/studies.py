@@ -1,0 +1,167 @@
+"""Pictures of more than one schedule: a placed model, algorithms side by side, sweeps, predictions against silicon.
+
+Each function writes a file, `.png`, `.svg` or `.pdf`, and raises what `figure.picture` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture
+from wafer_triton.draw.tables import letters
+from wafer_triton.draw.units import UNITS, label, quantity
+from wafer_triton.errors import DrawError
+
+if TYPE_CHECKING:
+    from wafer_triton.compare import Row
+    from wafer_triton.models.place.regions import Region
+
+# What `compare` shows of a row: a field and the name of its axis; wafer time is predicted and has a panel of its own.
+FIELDS = {
+    "hops": "hops",
+    "routes": "routes",
+    "busiest_link_bytes": "busiest link",
+    "sram_peak_bytes": "SRAM peak",
+    "cycles": "predicted cycles",
+}
+SHORT = {"busiest_link_bytes": "B", "sram_peak_bytes": "B"}  # units beside numbers; other panels are named after theirs
+_MARKERS = "os^Dv"
+
+
+def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
+    """Draw a placed model on its device: regions coloured by the layer that they begin with, and by how full they are.
+
+    Raises DrawError for a model without regions.
+    """
+    if not regions:
+        raise DrawError("a wafer without regions: there is nothing to draw; give the regions of a placed model")
+    device = regions[0].mesh.device
+    fullness = [region.sram_peak_bytes / device.sram_bytes for region in regions]
+    layers = [first_layer(region.blocks) for region in regions]
+    with picture(path, 3.1, title) as (figure, numbers):
+        left, right = figure.subplots(1, 2)
+        numbers["regions"] = [len(regions)]
+        numbers["SRAM of a core of each region"] = [region.sram_peak_bytes for region in regions]
+        _map(figure, left, regions, layers, "first layer of a region", max(1, *layers), names=True)
+        _map(figure, right, regions, [100 * share for share in fullness], "SRAM of a core in use (%)", 100)
+
+
+def first_layer(blocks: Sequence[str]) -> int:
+    """The first layer among the names of blocks; -1 where a region holds the embedding or the head alone."""
+    return next((int(name.split()[1]) for name in blocks if name.startswith("layer ")), -1)
+
+
+def _map(
+    figure: Any, axes: Any, regions: Any, values: Sequence[float], name: str, top: float, names: bool = False
+) -> None:
+    """The device's rectangle with a rectangle for every region, in the colour of its value; without a layer: grey."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.patches import Rectangle
+
+    device, scale, colours = regions[0].mesh.device, Normalize(0, top), colormaps[AMOUNTS]
+    axes.add_patch(Rectangle((0, 0), device.cols, device.rows, facecolor="#f0f0f0", edgecolor="black", lw=0.6))
+    for region, value in zip(regions, values, strict=True):
+        (row, col), mesh = region.mesh.origin, region.mesh
+        colour = colours(scale(value)) if value >= 0 else "#bdbdbd"
+        axes.add_patch(Rectangle((col, row), mesh.cols, mesh.rows, facecolor=colour, edgecolor="white", lw=0.4))
+        if names and mesh.cols * 8 > device.cols:
+            own = f"{value:.0f}" if value >= 0 else " ".join(region.blocks)
+            ink = "white" if 0 <= value < top / 2 else "black"
+            axes.text(col + mesh.cols / 2, row + mesh.rows / 2, own, ha="center", va="center", color=ink, fontsize=7)
+    axes.set(xlim=(0, device.cols), ylim=(device.rows, 0), aspect="equal", xlabel="column of the device")
+    axes.set(ylabel="row of the device")
+    figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.8)
+
+
+def compare(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
+    """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
+
+    A letter of PLMR that an algorithm does not keep is a dash under its name. Raises DrawError without a row.
+    """
+    if not rows:
+        raise DrawError("a comparison without algorithms: there is nothing to draw; give at least one row")
+    names = [f"{row.algorithm}\n{letters(row.verdict)}" for row in rows]
+    colours = [COLOURS[number % len(COLOURS)] for number in range(len(rows))]
+    with picture(path, 0.9 + 0.28 * len(rows), title) as (figure, numbers):
+        many = figure.subplots(1, len(FIELDS), sharey=True)
+        for axes, (field, name) in zip(many, FIELDS.items(), strict=True):
+            values = [getattr(row, field) for row in rows]
+            numbers[field] = values
+            bars = axes.barh(range(len(rows)), values, 0.7, color=colours)
+            axes.bar_label(bars, [quantity(value, SHORT.get(field, "")) for value in values], padding=2, fontsize=7)
+            axes.set(title=name, xticks=[], yticks=range(len(rows)), yticklabels=names)
+            axes.margins(x=0.55)  # room for the number beside the longest bar
+            axes.spines["bottom"].set_visible(False)
+            axes.tick_params(axis="y", length=0)
+        many[0].invert_yaxis()
+
+
+def sweep(rows: Sequence[Mapping[str, Any]], path: str | Path, *, show: str | None = None, title: str = "") -> None:
+    """Draw a column of a sweep over its parameter, the first column of its rows.
+
+    `show` None takes the column after it. Raises DrawError for a column that is not there, or without rows.
+    """
+    parameter, shown = columns(rows, show)
+    with picture(path, 2.8, title) as (figure, numbers):
+        axes = figure.subplots()
+        across, up = [row[parameter] for row in rows], [row[shown] for row in rows]
+        numbers |= {parameter: across, shown: up}
+        axes.plot(across, up, marker="o", ms=4, color=COLOURS[0])
+        axes.set(xlabel=_with_unit(parameter), ylabel=f"{_with_unit(shown)},\npredicted on the wafer")
+        axes.grid(alpha=0.3)
+
+
+def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, str]:
+    """The parameter of a sweep and the column that is shown; DrawError for one that is not there, or without rows."""
+    if not rows:
+        raise DrawError("a sweep without rows: there is nothing to draw; give it values that can be estimated")
+    parameter, *others = rows[0]
+    shown = others[0] if show is None else show
+    if shown not in others:
+        raise DrawError(f"no column {shown!r}; columns: {', '.join(others)}")
+    return parameter, shown
+
+
+def _with_unit(field: str) -> str:
+    unit = UNITS.get(field, "")
+    return f"{label(field)} ({unit})" if unit and unit != label(field) else label(field)
+
+
+def validation(path: str | Path) -> None:
+    """Draw predicted against measured: cycles of a WSE-3, tokens per second of a WSE-2, errors by family."""
+    from wafer_triton.cost.calibrate import FAMILIES, rows
+    from wafer_triton.cost.calibrate.fit import STAGES
+    from wafer_triton.cost.constants import constants
+    from wafer_triton.device import device
+
+    fitted = {stage.family: constants(device(stage.device)) for stage in STAGES}
+    with picture(path, 2.6) as (figure, numbers):
+        axes: Any = figure.subplots(1, 3, width_ratios=(3, 3, 4))
+        units = {"cycles": axes[0], "tokens/s": axes[1]}
+        titles = {"cycles": "a WSE-3: cycles", "tokens/s": "a WSE-2: tokens per second"}
+        for number, family in enumerate(FAMILIES):
+            measurements = rows(family)
+            measured = np.array([row.measured for row in measurements])
+            predicted = np.array([row.predict(fitted[family]) for row in measurements])
+            numbers[family] = (predicted / measured).tolist()
+            style = {"marker": _MARKERS[number], "color": COLOURS[number], "ls": "", "ms": 3, "alpha": 0.7}
+            units[measurements[0].unit].plot(measured, predicted, label=family, **style)
+            spread = np.linspace(-0.25, 0.25, len(measured))
+            axes[2].plot(100 * (predicted / measured - 1), number + spread, **style)
+        for unit, panel in units.items():
+            low, high = min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])
+            limits = (max(low, 200), high * 1.3)
+            panel.plot(limits, limits, "k-", lw=0.6)
+            panel.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=titles[unit])
+            panel.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
+            panel.legend()
+        axes[2].axvline(0, color="k", lw=0.6)
+        axes[2].set(yticks=range(len(FAMILIES)), yticklabels=FAMILIES, xlabel="predicted over measured, less 1 (%)")
+        axes[2].set(title="errors, a point a measurement")
+        axes[2].invert_yaxis()

@@ -1,0 +1,98 @@
+"""What cores hold, summarised: after every round the norm, the range and the first numbers of each tile that changed.
+
+Values come from a program that runs round by round, so they are those of the emulation, not of a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.draw.tables import table
+from wafer_triton.emulate.stepping import Held
+from wafer_triton.errors import DrawError
+from wafer_triton.schedule.rounds import Round, Schedule
+
+if TYPE_CHECKING:
+    from wafer_triton.emulate.executor import Program
+
+FIRST = 4  # numbers of a tile that are told
+FIGURES = ("norm", "smallest", "largest")  # of a tile; the first numbers follow
+MOST = 300_000  # tiles that are summarised for a page, over all rounds: tens of megabytes before they are packed
+
+Summaries = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Summaries [cores, figures and first numbers] of the tiles that each round wrote, by buffer."""
+
+    start: dict[str, Summaries]
+    rounds: list[dict[str, Summaries]]
+
+
+def written(round_: Round) -> list[str]:
+    """The buffers that a round writes, in the order in which it does."""
+    slots = [exchange.dst for exchange in round_.exchanges] + [slot for op in round_.locals for slot in op.outs]
+    return list(dict.fromkeys(slot.buffer for slot in slots))
+
+
+def summaries(program: Program) -> Values:
+    """Run a program round by round and summarise what it writes; DrawError for more than `MOST` tiles."""
+    schedule = program.schedule
+    demand(schedule)
+    start = {name: _summary(program, name) for name in schedule.buffers}
+    rounds = [
+        {name: _summary(program, name) for name in written(schedule.rounds[state.round])} for state in program.rounds()
+    ]
+    return Values(start, rounds)
+
+
+def demand(schedule: Schedule) -> None:
+    """Raise DrawError for a schedule of too many cores and rounds to show the values of."""
+    count = schedule.mesh.cores * (len(schedule.buffers) + sum(len(written(round_)) for round_ in schedule.rounds))
+    if count > MOST:
+        rows, cols = schedule.mesh.shape
+        raise DrawError(
+            f"{schedule.name}: values of {rows} x {cols} cores over {len(schedule.rounds)} rounds are {count:,} tiles, "
+            f"more than the {MOST:,} that a page shows; take a smaller mesh, or leave values out"
+        )
+
+
+def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
+    """A table of what one core holds of a buffer after every round that writes it; the program runs meanwhile.
+
+    `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
+    """
+    rows = [("start", "", *_cells(_figures(Held(buffer, program.read(buffer)).core(*core))))]
+    for state in program.rounds():
+        if buffer in written(program.schedule.rounds[state.round]):
+            tile = state[buffer].core(*core)
+            rows.append((str(state.round), state.label or "-", *_cells(_figures(tile))))
+    head = ("round", "step", *FIGURES, "first numbers")
+    return table(head, rows, title=f"{program.schedule.name}: {buffer} of core {core}", left=2)
+
+
+def _figures(tile: Any) -> list[float]:
+    """Norm, range and first numbers of a torch tile."""
+    flat = tile.double().flatten()
+    return [float(flat.norm()), float(flat.min()), float(flat.max()), *flat[:FIRST].tolist()]
+
+
+def _cells(figures: list[float]) -> Iterator[str]:
+    yield from (f"{figure:.4g}" for figure in figures[: len(FIGURES)])
+    yield " ".join(f"{figure:.4g}" for figure in figures[len(FIGURES) :])
+
+
+def _summary(program: Program, name: str) -> Summaries:
+    """The summaries of all cores' tiles of a buffer."""
+    import torch
+
+    tiles = program.read(name).flatten(0, 1).flatten(1).double()
+    figures = torch.stack([tiles.norm(dim=1), tiles.amin(1), tiles.amax(1)], 1)
+    summed: Summaries = torch.cat([figures, tiles[:, :FIRST]], 1).numpy()
+    return summed

@@ -1,0 +1,123 @@
+"""Which tile is where: every tile goes by the buffer and the core where it began, and is followed round by round.
+
+A tile begins where it is given, or where a local operation writes it; an exchange and a copy hand it on. Buffers that
+change places hold the tiles of one operand in turn, so that a tile is shown where it was put last, in whichever buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from wafer_triton.errors import DrawError
+from wafer_triton.schedule.rounds import Index, Round, Schedule, Slot
+
+Where = dict[str, Index]  # by the buffer where tiles began, [rows, cols]: the core where the tile held began, -1: none
+_TEXT_CORES = 32  # a side, up to which a mesh is printed whole
+
+
+class Tiles:
+    """The tiles of a schedule as they lie before its first round; `step` moves them through a round."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.mesh = schedule, schedule.mesh
+        self.names = list(schedule.buffers)
+        cores = np.arange(self.mesh.cores)
+        # of every slot of a buffer, [slots, cores]: the number of the buffer where its tile began, and the core
+        self._born, self._core = {}, {}
+        self.last: Where = {}
+        for number, (name, buffer) in enumerate(schedule.buffers.items()):
+            given = buffer.role in ("input", "resident")
+            self._born[name] = np.full((buffer.slots, self.mesh.cores), number if given else -1)
+            self._core[name] = np.tile(cores if given else np.full_like(cores, -1), (buffer.slots, 1))
+            self.last[name] = self._core[name][0].copy()
+
+    def step(self, round_: Round) -> None:
+        """Move and make tiles as a round does."""
+        sent = [self.held(exchange.src, exchange.senders.flat(self.mesh)) for exchange in round_.exchanges]
+        for exchange, tiles in zip(round_.exchanges, sent, strict=True):
+            self._write(exchange.dst, exchange.receivers.flat(self.mesh), *tiles)
+        for op in round_.locals:
+            cores = np.arange(self.mesh.cores) if op.where is None else op.where.flat(self.mesh)
+            for slot in op.outs:
+                made = np.full_like(cores, self.names.index(slot.buffer)), cores
+                self._write(slot, cores, *(self.held(op.ins[0], cores) if op.op == "copy" else made))
+
+    def held(self, slot: Slot, cores: Index) -> tuple[Index, Index]:
+        """The tiles of some cores in a slot: the numbers of the buffers and of the cores where they began."""
+        number = slot.of_cores(cores, self.mesh)
+        return self._born[slot.buffer][number, cores], self._core[slot.buffer][number, cores]
+
+    def where(self) -> Where:
+        """Where the tiles of every buffer lie now."""
+        return {name: cores.reshape(self.mesh.shape).copy() for name, cores in self.last.items()}
+
+    def _write(self, slot: Slot, cores: Index, born: Index, began: Index) -> None:
+        number = slice(None) if slot.index is None else slot.of_cores(cores, self.mesh)
+        self._born[slot.buffer][number, cores], self._core[slot.buffer][number, cores] = born, began
+        for origin in np.unique(born[born >= 0]).tolist():
+            mine = born == origin
+            self.last[self.names[origin]][cores[mine]] = began[mine]
+
+
+def rounds(schedule: Schedule) -> Iterator[Where]:
+    """Where all tiles lie after each round."""
+    tiles = Tiles(schedule)
+    for round_ in schedule.rounds:
+        tiles.step(round_)
+        yield tiles.where()
+
+
+def after(schedule: Schedule, round: int) -> Where:
+    """Where all tiles lie after a round, or before the first with -1; DrawError for a round that is not there."""
+    if not -1 <= round < len(schedule.rounds):
+        raise DrawError(
+            f"{schedule.name}: round {round} is not one of its {len(schedule.rounds)} rounds; give 0 to "
+            f"{len(schedule.rounds) - 1}, or -1 for the start"
+        )
+    tiles = Tiles(schedule)
+    for round_ in schedule.rounds[: round + 1]:
+        tiles.step(round_)
+    return tiles.where()
+
+
+def moving(schedule: Schedule) -> dict[str, str]:
+    """The buffers whose tiles leave the core where they began, by name, with the axes that they move along."""
+    tiles, along = Tiles(schedule), dict[str, set[str]]()
+    for round_ in schedule.rounds:
+        for exchange in round_.exchanges:
+            born = tiles.held(exchange.src, exchange.senders.flat(tiles.mesh))[0]
+            for origin in np.unique(born[born >= 0]).tolist():
+                along.setdefault(tiles.names[origin], set()).add(exchange.axis)
+        tiles.step(round_)
+    return {name: "".join(sorted(along[name])) for name in schedule.buffers if name in along}
+
+
+def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> str:
+    """A mesh as text: at each core, where the tile that it holds after a round began, as row.column.
+
+    `round` -1 is the start; `buffer` None takes the first whose tiles move. Raises DrawError for a round or a buffer
+    that is not there, and for a mesh too large to print.
+    """
+    rows, cols = schedule.mesh.shape
+    if max(rows, cols) > _TEXT_CORES:
+        raise DrawError(f"{schedule.name}: {rows} x {cols} cores are too many to print; at most {_TEXT_CORES} a side")
+    name = chosen(schedule, buffer)
+    held = after(schedule, round)[name]
+    width = len(f"{rows - 1}.{cols - 1}")
+    lines = [
+        " ".join((f"{core // cols}.{core % cols}" if core >= 0 else "-").rjust(width) for core in row) for row in held
+    ]
+    label = f" ({schedule.rounds[round].label})" if round >= 0 else ""
+    when = f"after round {round}{label}" if round >= 0 else "at the start"
+    return "\n".join([f"{schedule.name}: tiles of {name} {when}, by the core (row.column) where they began", *lines])
+
+
+def chosen(schedule: Schedule, buffer: str | None) -> str:
+    """A buffer by name, or by default the first whose tiles move; DrawError for one that is not there."""
+    if buffer is None:
+        return next(iter((*moving(schedule), *schedule.buffers)))
+    if buffer not in schedule.buffers:
+        raise DrawError(f"{schedule.name}: there is no buffer {buffer!r}; it has {', '.join(schedule.buffers)}")
+    return buffer

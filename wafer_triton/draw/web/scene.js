@@ -1,0 +1,146 @@
+// A schedule as Python wrote it (draw/scenes.py), read for one moment: which tile is where, what a core does in a round.
+// Position 0 is the start; position p is the moment after round p - 1, which is then the round in view.
+class Scene {
+  constructor(data) {
+    Object.assign(this, data);
+    this.height = data.mesh.rows * data.mesh.fold[0];
+    this.width = data.mesh.cols * data.mesh.fold[1];
+    this.length = data.rounds.length;
+    this.ways = ["east", "west", "south", "north"].filter((way) => data.frames.some((frame) => way in frame.links));
+    this.pairs = new Map();
+    if (data.detailed) this.rewind();
+  }
+
+  kindAt(position) {
+    return position > 0 ? this.kinds[this.rounds[Math.min(position, this.length) - 1]] : null;
+  }
+
+  intervalAt(position) {
+    const round = Math.min(position, this.length) - 1;
+    return this.timeline.find((each) => each.first <= round && round <= each.last) ?? null;
+  }
+
+  frameAt(position) {
+    const round = Math.min(position, this.length) - 1;
+    return this.frames.find((each) => each.first <= round && round <= each.last) ?? null;
+  }
+
+  // The links of a frame, or of all frames added up: for each direction an array, row by row.
+  linksOf(frame) {
+    if (frame) return frame.links;
+    if (!this.whole) {
+      this.whole = {};
+      for (const { links } of this.frames) {
+        for (const [way, load] of Object.entries(links)) {
+          const sum = (this.whole[way] ??= new Float64Array(load.length));
+          load.forEach((bytes, at) => { sum[at] += bytes; });
+        }
+      }
+    }
+    return this.whole;
+  }
+
+  // Cores at positions `at` of lines along an axis, line by line, as `Cores.grid` has them; -1 stands for none.
+  cores({ axis, at, lines }) {
+    const own = Array.isArray(at[0]);
+    const across = lines ?? Array.from({ length: axis === "x" ? this.height : this.width }, (_, line) => line);
+    return across.flatMap((line, number) => (own ? at[number] : at).map((position) =>
+      position < 0 ? -1 : axis === "x" ? line * this.width + position : position * this.width + line));
+  }
+
+  // The moves of a kind of round, [{src, dst, axis, send: cores, recv: cores}], and the cores of its local operations.
+  movesOf(kind) {
+    if (!this.pairs.has(kind)) {
+      const { exchanges, locals } = this.moves.kinds[kind];
+      const all = Array.from({ length: this.width * this.height }, (_, core) => core);
+      this.pairs.set(kind, {
+        exchanges: exchanges.map(({ axis, src, dst, send, recv, lines }) => ({
+          axis, src, dst, send: this.cores({ axis, at: send, lines }), recv: this.cores({ axis, at: recv, lines }),
+        })),
+        locals: locals.map((op) => ({ ...op, cores: op.where ? this.cores(op.where) : all })),
+      });
+    }
+    return this.pairs.get(kind);
+  }
+
+  rewind() {
+    const count = this.width * this.height;
+    this.at = 0;
+    this.moved = [];
+    // of every slot of a buffer: the number of the buffer and the core where its tile began, as one number; -1: none
+    this.slots = this.buffers.map(({ role, slots }, number) => Array.from({ length: slots }, () =>
+      Int32Array.from({ length: count }, (_, core) => (role === "input" || role === "resident" ? number * count + core : -1))));
+    this.last = this.slots.map(([tiles], number) => tiles.map((tile) => (tile < 0 ? -1 : tile - number * count)));
+  }
+
+  slotOf([, index, axis], core) {
+    if (!Array.isArray(index)) return index ?? 0;
+    return index[axis === "x" ? core % this.width : Math.floor(core / this.width)];
+  }
+
+  write(slot, core, tile) {
+    const held = this.slots[slot[0]], count = this.width * this.height;
+    if (slot[1] === null) held.forEach((tiles) => { tiles[core] = tile; });
+    else held[this.slotOf(slot, core)][core] = tile;
+    if (tile >= 0) this.last[Math.floor(tile / count)][core] = tile % count;
+  }
+
+  // Follow all tiles to a position; `moved` are then the moves of the round in view, [{from, to, tile}].
+  goTo(position) {
+    const end = Math.min(position, this.length);
+    if (end < this.at) this.rewind();
+    while (this.at < end) {
+      const { exchanges, locals } = this.movesOf(this.rounds[this.at]);
+      this.before = this.last.map((tiles) => tiles.slice());
+      this.moved = exchanges.flatMap(({ src, dst, send, recv }) => send.flatMap((from, n) =>
+        from < 0 || recv[n] < 0 ? [] : [{ from, to: recv[n], dst, src, tile: this.slots[src[0]][this.slotOf(src, from)][from] }]));
+      for (const { to, dst, tile } of this.moved) this.write(dst, to, tile);
+      for (const { op, outs, ins, cores } of locals) {
+        for (const core of cores) {
+          if (core < 0) continue;
+          const copied = op === "copy" ? this.slots[ins[0][0]][this.slotOf(ins[0], core)][core] : null;
+          for (const out of outs) this.write(out, core, copied ?? out[0] * this.width * this.height + core);
+        }
+      }
+      this.at += 1;
+    }
+    if (position === 0) this.moved = [];
+  }
+
+  coordinates(core) {
+    return `(${Math.floor(core / this.width)}, ${core % this.width})`;
+  }
+
+  bytesOf([buffer, index]) {
+    return this.buffers[buffer].bytes * (index === null ? this.buffers[buffer].slots : 1);
+  }
+
+  // Links between two cores of a line, between physical cores.
+  hops(from, to) {
+    const [high, wide] = this.mesh.fold, row = (core) => Math.floor(Math.floor(core / this.width) / high);
+    const column = (core) => Math.floor((core % this.width) / wide);
+    return Math.abs(row(from) - row(to)) + Math.abs(column(from) - column(to));
+  }
+
+  // The colours that the router of a core holds, along x and along y.
+  colours(core) {
+    const row = Math.floor(Math.floor(core / this.width) / this.mesh.fold[0]);
+    const column = Math.floor((core % this.width) / this.mesh.fold[1]);
+    const along = (circuits, line, at) => circuits.flatMap(([low, high, colour]) =>
+      low <= at && at <= high && colour[line] >= 0 ? [colour[line]] : []);
+    const sorted = (numbers) => [...new Set(numbers)].sort((a, b) => a - b);
+    return {
+      x: sorted(along(this.routes.x, row, column)),
+      y: sorted(along(this.routes.y, column, row).map((colour) => this.routes.colours - 1 - colour)),
+    };
+  }
+
+  // What a core holds of a buffer at a position, as Python summarised it; null before anything is known.
+  valuesOf(buffer, core, position) {
+    for (let round = Math.min(position, this.length) - 1; round >= 0; round -= 1) {
+      const here = this.values.rounds[round][buffer];
+      if (here) return here[core];
+    }
+    return this.values.start[buffer]?.[core] ?? null;
+  }
+}
