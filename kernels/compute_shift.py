@@ -91,7 +91,8 @@ def one_round(
 
     The tables are int32 [cores]; None sends nothing. `out` is c, or rounds the sums to its own dtype.
     """
-    chosen = plan(a, b, **params) | registers(128)
+    chosen = plan(a, b, **params)
+    chosen |= registers(168 if chosen["MODE"] == "sum" else 128)
     _round_kernel[(cores.numel(),)](c, out, a, b, next_a, next_b, send_a, send_b, cores, **chosen)
 
 
@@ -148,6 +149,6 @@ def _rounds_plan(a: Operand, b: Operand, **params: Any) -> dict[str, Any]:
     for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
         del chosen[name]
     # masks, or sums of their own for every row, take more than accumulators and two tiles
-    many = chosen["MODE"] == "sum" or any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")
+    many = any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")
     # a tile must not be fetched before its round: no pipelining over rounds
-    return chosen | {"num_stages": 1} | registers(128 if many else 96)
+    return chosen | {"num_stages": 1} | registers(168 if chosen["MODE"] == "sum" else 128 if many else 96)

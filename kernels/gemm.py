@@ -162,9 +162,11 @@ def plan(
         num_warps = min(4, blocks[0] * blocks[2] // 512)
     elif m <= 4:
         block_m, block_n = block(m), block(n, 256)
-        # 16 B of 16-bit weights a thread, twice where sums are few
-        mode, blocks = "sum", (block_m, block(k, min(2048, 4096 // block_m) // block_n), block_n)
-        num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // 512)
+        # so many loads of 16 B are on their way at once in each thread: for one row of 16-bit weights there are registers
+        loads = 8 if m == 1 and not wide else 2
+        most = 8192 if loads == 8 else min(2048, 4096 // block_m)
+        mode, blocks = "sum", (block_m, block(k, most // block_n), block_n)
+        num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // (256 * loads))
     else:
         # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
         mode, blocks = "dot", (_dot_block(m), 16 if wide else _dot_block(k), _dot_block(n))

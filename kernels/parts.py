@@ -45,12 +45,16 @@ def part(
     num_stages: int = 3,
 ) -> Part:
     """A part; `sizes` are what the body finds in P, functions among them."""
-    named = _sizes(tuple(sizes))(*map(tl.constexpr, sizes.values()))
-    return Part(body, tuple(args), named, num_warps, sums, rounds, num_stages)
+    return Part(body, tuple(args), constants(sizes), num_warps, sums, rounds, num_stages)
+
+
+def constants(values: Mapping[str, Any]) -> Any:
+    """Values that a kernel knows when it is compiled, by name."""
+    return _named(tuple(values))(*map(tl.constexpr, values.values()))
 
 
 @cache
-def _sizes(names: tuple[str, ...]) -> Any:
+def _named(names: tuple[str, ...]) -> Any:
     return namedtuple("Sizes", names)  # the names are each kernel's own
 
 
@@ -68,34 +72,33 @@ def _parts_kernel(cores_ptr, args, sizes, BODIES: tl.constexpr, SOURCE: tl.const
     run_parts(args, sizes, this_core(cores_ptr), BODIES)
 
 
-def arguments(parts: Sequence[Part], num_warps: int = 1) -> dict[str, Any]:
-    """What a kernel that begins with `run_parts` is launched with; it goes on with something for `num_warps`."""
-    fixed = {part.num_warps for part in parts if part.sums}
+def options(parts: Sequence[Part], num_warps: int = 1, among: Sequence[Part] = ()) -> dict[str, Any]:
+    """The launch options of a kernel that runs `parts`, and something that suits `num_warps`.
+
+    The bits of a sum depend on its warps, and those of a part that rounds every product on whether products are fused.
+    So launches take these two from all parts `among` which they are: the bits do not depend on what goes together.
+    """
+    every = (*parts, *among)
+    fixed = {part.num_warps for part in every if part.sums}
     return {
-        "args": tuple(part.args for part in parts),
-        "sizes": tuple(part.sizes for part in parts),
-        "BODIES": tuple(part.body for part in parts),
-        "SOURCE": _source(parts),
         "num_warps": max(fixed or {num_warps, *(part.num_warps for part in parts)}),
         "num_stages": min((part.num_stages for part in parts), default=3),
-        "enable_fp_fusion": not any(part.rounds for part in parts),
+        "enable_fp_fusion": not any(part.rounds for part in every),
     }
 
 
-def _source(parts: Sequence[Part]) -> str:
+def source(parts: Sequence[Part]) -> str:
     """A key of what the device functions do: of those in a tuple, Triton's caches look at the name alone."""
     functions = [fn for part in parts for fn in (part.body, *(size.value for size in part.sizes))]
     return " ".join(fn.cache_key for fn in functions if isinstance(fn, triton.JITFunction))
 
 
-def launch(parts: Sequence[Part], cores: Tensor) -> None:
-    """Run the parts, in their order, on every core that the int32 tensor `cores` lists."""
-    _parts_kernel[(cores.numel(),)](cores, **arguments(parts))
-
-
-def agree(parts: Sequence[Part]) -> bool:
-    """Whether each part gives in one launch with the others the bits that it gives alone."""
-    return len({part.num_warps for part in parts if part.sums}) <= 1 and len({part.rounds for part in parts}) <= 1
+def launch(parts: Sequence[Part], cores: Tensor, among: Sequence[Part] = ()) -> None:
+    """Run the parts, in their order, on every core that the int32 tensor `cores` lists; `among` as of `options`."""
+    _parts_kernel[(cores.numel(),)](
+        cores, tuple(part.args for part in parts), tuple(part.sizes for part in parts),
+        BODIES=tuple(part.body for part in parts), SOURCE=source(parts), **options(parts, among=among),
+    )  # fmt: skip
 
 
 class LocalKernel:

@@ -9,7 +9,8 @@ instruction, so that no flag is up between launches.
   multipliers, and hands its own slots back. It waits for all these flags at once, so the kernel keeps them as one
   counter per core and slot number, which `ARRIVALS` neighbours add to. Nobody waits in the first round of a launch,
   before which all is in place, and so nobody raises a flag in the last.
-- A reduce tree: a core takes its children's messages in order, and leaves the sum in its parent's mailbox.
+- A reduce tree: a core takes its children's messages in order, and leaves the sum in its parent's mailbox. In a chain
+  of trees a root then writes its sum to all cores of its tree and raises their "told", and their next stretch begins.
 
 A wait has a bound: once nothing it waits for comes, a core gives up, says so, and all others go on as well (see
 `kernels.waiting`).
@@ -23,6 +24,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,7 +40,7 @@ ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile
 
 
 class Location(NamedTuple):
-    """A flag ("full", "credit") or one block of payload ("tile") of a core's slot."""
+    """A flag ("full", "credit", "told") or one block of payload ("tile") of a core's slot."""
 
     kind: str
     core: int
@@ -185,25 +187,44 @@ def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int
 
 
 def reduce_tree(parent: Sequence[int], order: Sequence[int], *, blocks: int = 1) -> Protocol:
-    """The programs of a reduce tree's single launch: `parent[core]` (-1: the root), started in `order`."""
-    children: dict[int, list[int]] = {core: [] for core in order}
-    for core in order:
-        if parent[core] >= 0:
-            children[parent[core]].append(core)
-    height: dict[int, int] = {}
+    """The programs of a reduce tree's single launch: `parent[core]` (-1: a root), started in `order`."""
+    return chain([(parent, order)], blocks=blocks)
+
+
+def chain(stretches: Sequence[tuple[Sequence[int], Sequence[int]]], *, blocks: int = 1) -> Protocol:
+    """The programs of reduce trees, each (parent, order), one behind the other in a launch.
+
+    Operand 2 s holds the messages of stretch s, operand 2 s + 1 what its roots send to all of their tree.
+    """
     programs = []
-    for core in order:
-        number = height[core] = 1 + max((height.get(child, -1) for child in children[core]), default=-1)
-        program = []
-        for block in range(blocks):
-            for slot in range(len(children[core])):
-                if block == 0:
-                    program.append(Instruction("wait", Location("full", core, 0, slot), core, number))
-                program.append(Instruction("read", Location("tile", core, 0, slot, block), core, number, 1))
+    for number, (parent, order) in enumerate(stretches):
+        children: dict[int, list[int]] = {core: [] for core in order}
+        trees = {core: [core] for core in order}
+        height: dict[int, int] = {}
+        for core in order:
             if parent[core] >= 0:
-                slot = children[parent[core]].index(core)
-                program.append(Instruction("write", Location("tile", parent[core], 0, slot, block), core, number, 1))
-        if parent[core] >= 0:
-            program.append(Instruction("raise", Location("full", parent[core], 0, slot), core, number))
-        programs.append(tuple(program))
+                children[parent[core]].append(core)
+                trees[parent[core]] += trees[core]
+        for core in order:
+            height[core] = 1 + max((height.get(child, -1) for child in children[core]), default=-1)
+            round_ = sum(len(one[1]) for one in stretches[:number]) + height[core]
+            step = partial(Instruction, core=core, round=round_)
+            program = []
+            if number > 0:
+                program.append(step("wait", Location("told", core, 2 * number - 1, 0)))
+                program.append(step("read", Location("tile", core, 2 * number - 1, 0), tile=1))
+            for block in range(blocks):
+                for slot in range(len(children[core])):
+                    if block == 0:
+                        program.append(step("wait", Location("full", core, 2 * number, slot)))
+                    program.append(step("read", Location("tile", core, 2 * number, slot, block), tile=1))
+                if parent[core] >= 0:
+                    slot = children[parent[core]].index(core)
+                    program.append(step("write", Location("tile", parent[core], 2 * number, slot, block), tile=1))
+            if parent[core] >= 0:
+                program.append(step("raise", Location("full", parent[core], 2 * number, slot)))
+            elif number + 1 < len(stretches):
+                program += [step("write", Location("tile", one, 2 * number + 1, 0), tile=1) for one in trees[core]]
+                program += [step("raise", Location("told", one, 2 * number + 1, 0)) for one in trees[core]]
+            programs.append(tuple(program))
     return Protocol(tuple(programs), {}, frozenset(), frozenset())

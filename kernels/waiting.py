@@ -7,7 +7,7 @@ all that is queued ends soon, with void results. The host looks at the word befo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from weakref import ref
 
@@ -78,7 +78,7 @@ def wait(counter_ptr, awaited, alarm_ptr, launch, core, round_):
 class _Launch(NamedTuple):
     what: str
     cols: int
-    counters: ref[Tensor]
+    counters: tuple[ref[Tensor], ...]
     round_of: Callable[[int, int], int]
 
 
@@ -89,12 +89,12 @@ class Watch:
         self.word = torch.zeros(1, dtype=torch.int64, device=device)
         self._launches: list[_Launch] = []
 
-    def alarm(self, what: str, cols: int, counters: Tensor, round_of: Callable[[int, int], int]) -> Alarm:
+    def alarm(self, what: str, cols: int, counters: Sequence[Tensor], round_of: Callable[[int, int], int]) -> Alarm:
         """What a launch is given that waits at `counters`, on a mesh of `cols` columns.
 
         `round_of(core, number)` is the round of the schedule that the kernel calls `number`.
         """
-        self._launches.append(_Launch(what, cols, ref(counters), round_of))
+        self._launches.append(_Launch(what, cols, tuple(map(ref, counters)), round_of))
         return Alarm(self.word, len(self._launches))
 
     def check(self) -> None:
@@ -104,8 +104,8 @@ class Watch:
             return
         number, core = value >> CORE_BITS.value, value % 2**CORE_BITS.value
         launch = self._launches[(number >> ROUND_BITS.value) - 1]
-        for one in self._launches:
-            if (counters := one.counters()) is not None:
+        for counters in (one() for each in self._launches for one in each.counters):
+            if counters is not None:
                 counters.zero_()
         self.word.zero_()
         round_ = launch.round_of(core, number % 2**ROUND_BITS.value)

@@ -43,29 +43,15 @@ def roomy() -> Device:
 
 @pytest.fixture
 def launches(monkeypatch) -> Counter:
-    """How often the Triton executor launches each kernel."""
-    from wafer_triton.emulate import triton as triton_executor
-    from wafer_triton.kernels.parts import LocalKernel
+    """How often the Triton executor launches what, by its words."""
+    from wafer_triton.emulate.steps import Launch
 
     counted: Counter = Counter()
+    run = Launch.__call__
 
-    def count(name, launch):
-        def counting(*args, **kwargs):
-            counted[name] += 1
-            return launch(*args, **kwargs)
+    def counting(launch):
+        counted[launch.what] += 1
+        run(launch)
 
-        return counting
-
-    for name in ("one_round", "elided", "tree", "exchange_kernel"):
-        monkeypatch.setattr(triton_executor, name, count(name, getattr(triton_executor, name)))
-
-    class Counted(LocalKernel):
-        def __call__(self, *args, **kwargs):
-            counted[self.name] += 1
-            super().__call__(*args, **kwargs)
-
-    for name, kernel in list(triton_executor.table.KERNELS.items()):
-        counting = Counted(kernel.part)
-        counting.name = name
-        monkeypatch.setitem(triton_executor.table.KERNELS, name, counting)
+    monkeypatch.setattr(Launch, "__call__", counting)
     return counted

@@ -161,7 +161,7 @@ LAYERS = [
     {"count"},
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
-    {"emulate.triton"},
+    {"emulate.chains", "emulate.relays", "emulate.triton"},
     {"ops", "operation", "compare", "train"},
     {"models"},
     {"draw", "cli", "__main__"},

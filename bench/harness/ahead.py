@@ -14,6 +14,8 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from sass import disassembled, loads_in_flight
+
 
 def recorder(backend: str, arch: str, warp_size: str) -> Callable[..., dict[str, Any]]:
     """A function that calls a launcher, compiles what it would have launched, and describes that kernel.
@@ -43,11 +45,13 @@ def describe(kernel: Any) -> dict[str, Any]:
         code = kernel.asm["amdgcn"]
         number = lambda key: int(re.search(rf"\.{key}:\s+(\d+)", code)[1])  # noqa: E731
         registers, matrix = number("vgpr_count"), r"v_mfma\w+"
-        spills = number("vgpr_spill_count") + number("sgpr_spill_count") + number("private_segment_fixed_size")
+        # scalars that find no scalar register stay in lanes of vector registers, which costs no memory access
+        spills = number("vgpr_spill_count") + number("private_segment_fixed_size")
     else:
         code = kernel.asm["ptx"]
         usage = resource_usage(kernel.asm["cubin"])
         registers, spills, matrix = usage["REG"], usage["STACK"] + usage["LOCAL"], r"(?:wgmma|mma)\.[\w.]+"
+    in_flight = loads_in_flight(disassembled(kernel.asm["cubin"])) if "cubin" in kernel.asm else 0
     products = re.search(matrix, code)
     widths = [int(v or 1) * int(b) for v, b in re.findall(r"(?:ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", code)]
     return {
@@ -58,6 +62,7 @@ def describe(kernel: Any) -> dict[str, Any]:
         "cooperative": kernel.metadata.launch_cooperative_grid,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
         "widest_access_bytes": max(widths, default=0) // 8,
+        "loads_in_flight": in_flight,
         "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),
     }
 

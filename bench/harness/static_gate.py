@@ -1,7 +1,7 @@
 """What sm_90 makes of the benchmarked kernels, without a GPU: python bench/harness/static_gate.py [--write]
 
-The table in results/sm_90.csv is the bound: a kernel may not come to need more registers or shared memory, nor spill,
-nor lose its matrix instructions or the width of its accesses.
+The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers or shared
+memory, nor spill, nor lose its matrix instructions, the width of its accesses or loads in flight.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYTHONSAFEPATH
 
 import torch
+import triton
 
 from ahead import recorder
 from wafer_triton.kernels import Moves, Operand, find, one_round, several_rounds
+from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.kernels.exchange import exchange
-from wafer_triton.kernels.tree import tree
+from wafer_triton.kernels.exchange import exchange, relay
 from wafer_triton.kernels.waiting import Alarm
 
-TABLE = Path(__file__).parents[1] / "results" / "sm_90.csv"
-COLUMNS = ("case", "registers", "spills", "shared_bytes", "wgmma", "widest_access_bytes", "warps")
+TABLE = Path(__file__).parents[1] / "results" / f"sm_90-triton-{triton.__version__}.csv"
+COLUMNS = (
+    "case", "registers", "spills", "shared_bytes", "wgmma", "widest_access_bytes", "loads_in_flight", "cooperative",
+    "warps",
+)  # fmt: skip
 BF16 = torch.bfloat16
 
 # group: cores that share a program, see kernels/elided.py
@@ -53,7 +57,8 @@ def rows() -> list[dict[str, object]]:
         seen = compiled(*call, **params)
         facts = (
             case, seen["registers"], seen["spills"], seen["shared"],
-            int("wgmma.mma_async" in seen["matrix_instructions"]), seen["widest_access_bytes"], seen["num_warps"],
+            int("wgmma.mma_async" in seen["matrix_instructions"]), seen["widest_access_bytes"],
+            seen["loads_in_flight"], int(seen["cooperative"]), seen["num_warps"],
         )  # fmt: skip
         table.append(dict(zip(COLUMNS, facts, strict=True)))
 
@@ -62,6 +67,8 @@ def rows() -> list[dict[str, object]]:
     size = {"m": n, "k": n, "n": n}
     moves = [Moves(to, of, cores, cores) for to, of in ((next_a, a), (next_b, b))]
     add("exchange, 64 x 64 tiles", exchange, moves, [n * n] * 2)
+    ends = [(next_a, a), (a, next_a), (next_b, b), (b, next_b)]
+    add("relay, 64 x 64 tiles", relay, ends, [n * n] * 4, torch.zeros(9, 8, dtype=torch.int32), cores, alarm)
     add("one_round, 64 x 64 tiles", one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
     add(
         "several_rounds, 64 x 64 tiles",
@@ -75,11 +82,14 @@ def rows() -> list[dict[str, object]]:
             f"elided {shape}, {group[0]} x {group[1]} cores a program",
             elided, c, out, a, b, side, side, labels, labels, group=group, m=n, k=n, n=n,
         )  # fmt: skip
-    tables = (torch.zeros(4, 2, dtype=torch.int32), alarm, cores, cores, cores, cores)
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
         product = find("gemm").part((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)
-        add(f"mesh_gemv {shape}", tree, y, box, *tables, size=m * n, before=[product])
+        rounding = find("copy").part((tile(m * n),), (y,), size=m * n)
+        tree, everyone = Tree(y, box, cores, cores, cores, 2, m * n), Receivers(cores, cores, 1)
+        first = Stretch(cores, flags_of(4, 2, "cpu"), (product,), tree, everyone, ((y, m * n),))
+        second = Stretch(cores, flags_of(4, 0, "cpu"), (rounding,))
+        add(f"mesh_gemv {shape}", chain, (first, second), alarm)
     # a Llama-3-8B layer on 660 x 660: heads of the wafer's decode step
     scores = {"heads": 32, "m": 1, "n": 7}
     add("row_max, 32 heads", find("row_max"), (tile(32),), (tile(32 * 7), tile(7)), cores, **scores, scale=0.1)

@@ -1,19 +1,26 @@
 """What the Triton executor launches: rounds that go together as far as a GPU has room, and a record that tells it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from wafer_triton.device import PRESETS
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import one_round
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.random import config_of
 from wafer_triton.ops import mesh_gemm, run
+from wafer_triton.schedule import decode
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.product import Recipe, recipe
 
 pytestmark = pytest.mark.slow
+ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
 
 
 def of(op: str, mesh: str) -> tuple[Recipe, tuple[torch.Tensor, ...]]:
@@ -24,9 +31,9 @@ def of(op: str, mesh: str) -> tuple[Recipe, tuple[torch.Tensor, ...]]:
 
 def test_meshgemm_is_one_launch_a_round(launches):
     run(*of("gemm", "4"), TritonExecutor())
-    assert launches["one_round"] == 4 and launches["gemm"] == 0
-    assert launches["copy"] == 2, "lines that were aligned in an odd number of steps; the sums round themselves"
-    assert launches["exchange_kernel"] == 2, "alignment: two rounds, both operands and directions at once"
+    rounds = {"compute-shift, 1 round in a launch": 4}
+    # alignment: two rounds, then lines that moved an odd number of times copy back, operand by operand
+    assert launches == rounds | {"exchange, 4 rounds in a launch": 1}
 
 
 @pytest.fixture
@@ -133,20 +140,14 @@ def test_a_mesh_that_does_not_fit_says_how_many_programs_do(gpu_that_holds):
 @pytest.mark.parametrize("side", [3, 4])
 def test_elided_meshgemm_is_one_launch_and_moves_nothing(launches, side):
     run(*of("gemm", str(side)), TritonExecutor(exchange="elided"))
-    found = {name: number for name, number in launches.items() if number}
-    assert found == {"elided": 1} | ({"copy": 1} if side % 2 else {}), "an odd side's B goes home first"
+    product = {f"MeshGEMM, {side} rounds in a launch": 1}
+    assert launches == product | ({"copy": 1} if side % 2 else {}), "an odd side's B goes home first"
 
 
-def test_meshgemv_is_one_launch_and_a_broadcast(launches):
-    run(*of("gemv", "9x1"), TritonExecutor())
-    assert launches["tree"] == 1 and launches["gemm"] == 0
-    assert launches["exchange_kernel"] == 1, "both ways from the root"
-    assert launches["add"] == 0
-
-
-def test_elided_meshgemv_is_one_launch(launches):
-    run(*of("gemv", "9x1"), TritonExecutor(exchange="elided"))
-    assert launches["tree"] == 1 and launches["exchange_kernel"] == 0, "the rounding reads the sum at the root"
+@pytest.mark.parametrize(("exchange", "sent"), [("explicit", ", broadcast"), ("elided", "")])
+def test_meshgemv_is_one_launch(exchange, sent, launches):
+    run(*of("gemv", "9x1"), TritonExecutor(exchange=exchange))
+    assert launches == {f"gemm, reduce tree, 2 rounds{sent}; copy in a launch": 1}, "the copy rounds the sum"
 
 
 def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(monkeypatch):
@@ -160,8 +161,34 @@ def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(m
             return type(executor)._tree(executor, *args)
 
     monkeypatch.setattr(executor, "_tree", reversed_tree)
-    words = r"gemm, reduce tree, 1 rounds in a launch: core \(1, 0\) gave up waiting .* in round 0, so the"
+    words = r"gemm, reduce tree, 1 rounds, broadcast; copy: core \(1, 0\) gave up waiting .* in round 1, so the"
     with pytest.raises(BackendError, match=words):
         run(what, given, executor)
     monkeypatch.undo()
     assert run(what, given, executor).gather().shape == (1, 5), "and all is ready to run again"
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+def test_a_decode_layer_is_a_few_launches(exchange):
+    """Of Llama-3-8B on 64 x 64 cores: each of its parts is one chain, and an append moves tiles and puts new ones."""
+    block = Block(replace(config_of("llama3-8b"), num_hidden_layers=1), Mesh(64, 64, ROOMY), "bf16", entries=64)
+    words = {}
+    for part, arguments in decode.layer(block, 2001):
+        made = schedule(part, block, *arguments)
+        sizes = {name: one.slots * one.numel for name, one in made.buffers.items()}
+        space = {name: torch.zeros(1).bfloat16().expand(64, 64, size) for name, size in sizes.items()}
+        words[part.title] = TritonExecutor(exchange=exchange).bind(made, {}, shared=space).launches
+    assert {title: len(launched) for title, launched in words.items()} == {
+        "decode projections": 1, "kv append": 2, "decode attention": 1, "decode output projection": 1,
+        "decode feed-forward": 1,
+    }  # fmt: skip
+    assert words["kv append"] == ("exchange", "copy, copy")
+    assert all(what.count("broadcast") in (0, what.count("; ")) for what in words["decode feed-forward"])
+
+
+def test_meshgemm_on_16_x_16_is_two_launches(gpu_that_holds):
+    gpu_that_holds(256)
+    schedule = recipe("gemm", Mesh(16, 16, ROOMY), "bf16", ((16, 16), (16, 16)), ()).schedule
+    program = TritonExecutor().bind(schedule, {name: torch.ones(16, 16, 1, 1) for name in "ab"})
+    assert program.launches == ("exchange, 10 rounds in a launch", "compute-shift, 16 rounds in a launch")
+    assert len(program.steps) == 2, "and nothing resets counters"

@@ -29,7 +29,7 @@ def test_every_kernel_compiles_well(target):
     assert child.returncode == 0, child.stderr
     built = json.loads(child.stdout)
 
-    between_cores = {"exchange", "one_round", "several_rounds", "elided", "tree", "mesh_gemv"}
+    between_cores = {"exchange", "relay", "one_round", "several_rounds", "elided", "tree", "mesh_gemv"}
     assert {case.split()[0] for case in built} >= {*KERNELS, *between_cores}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
 
@@ -61,10 +61,10 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     import torch
 
     from wafer_triton.kernels import Moves, Operand, find, one_round, several_rounds
+    from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
     from wafer_triton.kernels.elided import Labels, elided
-    from wafer_triton.kernels.exchange import exchange
+    from wafer_triton.kernels.exchange import exchange, relay
     from wafer_triton.kernels.gemm import plan
-    from wafer_triton.kernels.tree import tree
     from wafer_triton.kernels.waiting import Alarm
 
     figures = {}
@@ -72,6 +72,10 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
     def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
         return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
+
+    def reduced(acc: Operand, size: int, *parts, op: str = "add") -> Stretch:
+        tree = Tree(acc, tile(2 * size, acc.tensor.dtype), cores, cores, cores, 2, size, op)
+        return Stretch(cores, flags_of(4, 2, "cpu"), parts, tree, Receivers(cores, cores, 1), ((acc, size),))
 
     def record(case: str, bound: int, call, *args, **params) -> None:
         figures[case] = compiled(call, *args, **params) | {"shared_bound": bound}
@@ -84,6 +88,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         for numel in (4096, 35):
             one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores)
             record(f"exchange {numel}-{name}", 0, exchange, (one,), (numel,))
+            ends = [(tile(numel, dtype), tile(numel, dtype))] * 2
+            record(f"relay {numel}-{name}", scratch, relay, ends, (numel, 35), torch.zeros(9, 8).int(), cores, alarm)
             record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
 
         # fp16 compiles as bf16 does, but for conversions and for products that round every step; fp32 compiles for
@@ -154,19 +160,18 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         ids = tile(8, torch.float32)
         record(f"lookup {name}", scratch, find("lookup"), (flat,), (scores, ids), cores, m=8, d=m, v=3072)
 
-        box, flags = tile(2 * 288, dtype), torch.zeros(4, 2, dtype=torch.int32)
-        tables = (flags, alarm, cores, cores, cores, cores)
         for op in ("add", "maximum"):
-            record(f"tree {op}-{name}", scratch, tree, tile(288, dtype), box, *tables, size=288, op=op)
+            record(f"tree {op}-{name}", scratch, chain, [reduced(tile(288, dtype), 288, op=op)], alarm)
         for m, k, n in ((1, 36, 288), (8, 64, 64)):
             y, x, w = (tile(numel, dtype) for numel in (m * n, m * k, k * n))
             product = find("gemm").part((y,), (x, w), m=m, k=k, n=n)
-            record(f"mesh_gemv {m}x{k}x{n}-{name}", blocks, tree, y, box, *tables, size=m * n, before=[product])
+            record(f"mesh_gemv {m}x{k}x{n}-{name}", blocks, chain, [reduced(y, m * n, product)], alarm)
             squares = tile(m, torch.float32)
+            add = find("sum_squares").part((squares,), (x,), m=m, n=k)
             norm = find("rms_scale").part((x,), (x, squares, tile(k, dtype)), m=m, n=k, width=576, eps=1e-5)
-            record(
-                f"norm, mesh_gemv {m}x{k}x{n}-{name}", blocks, tree, y, box, *tables, size=m * n, before=[norm, product]
-            )
+            end = Stretch(cores, flags_of(4, 0, "cpu"), (find("add").part((y,), (y, y), size=m * n),))
+            stretches = [reduced(squares, m, add), reduced(y, m * n, norm, product), end]
+            record(f"norm, mesh_gemv {m}x{k}x{n}-{name}", blocks, chain, stretches, alarm)
     return figures
 
 

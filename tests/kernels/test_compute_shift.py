@@ -177,10 +177,10 @@ def alone(rounds: int, alarm: Alarm, m: int = 1, k: int = 1, n: int = 1):
 def test_a_core_whose_neighbours_never_arrive_gives_up_and_tells_core_and_round():
     watch = Watch("cpu")
     counters = torch.ones(3)
-    alone(1, watch.alarm("one round", 2, counters, lambda core, round_: round_))
+    alone(1, watch.alarm("one round", 2, [counters], lambda core, round_: round_))
     watch.check()  # nobody waits in the first round
     assert counters.all()
-    alarm = watch.alarm("MeshGEMM", 2, counters, lambda core, round_: 10 * core + round_)
+    alarm = watch.alarm("MeshGEMM", 2, [counters], lambda core, round_: 10 * core + round_)
     alone(3, alarm)
     words = r"MeshGEMM: core \(0, 0\) gave up waiting for its neighbours in round 1, .*run again"
     with pytest.raises(BackendError, match=words):
@@ -194,7 +194,7 @@ def test_once_a_core_gave_up_nobody_waits_for_long(monkeypatch):
     real = InterpreterBuilder.create_atomic_cas
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_cas", lambda *args: [looks.append(1), real(*args)][1])
     watch = Watch("cpu")
-    alarm = watch.alarm("MeshGEMM", 2, torch.zeros(1), lambda core, round_: round_)
+    alarm = watch.alarm("MeshGEMM", 2, [], lambda core, round_: round_)
     alone(2, alarm)
     assert len(looks) > PATIENCE_LOOKS.value
     looks.clear()

@@ -13,7 +13,7 @@ from wafer_triton.emulate.steps import Launch
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find
-from wafer_triton.kernels.parts import agree, arguments, launch
+from wafer_triton.kernels.parts import launch, options
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast
@@ -41,16 +41,18 @@ def test_the_warps_are_those_of_what_adds():
     few = find("sum_squares").part((tiles(1),), (tiles(8),), m=1, n=8)
     many = find("sum_squares").part((tiles(1),), (tiles(1024),), m=1, n=1024)
     assert [one.num_warps for one in (wide, few, many)] == [4, 1, 4]
-    assert arguments([wide, few], 2)["num_warps"] == 1 and agree([wide, few]), "order matters only where sums are"
-    assert arguments([wide])["num_warps"] == 4 and arguments([], 2)["num_warps"] == 2
-    assert not agree([few, many])
+    assert options([wide, few], 2)["num_warps"] == 1, "order matters only where sums are"
+    assert options([wide])["num_warps"] == 4 and options([], 2)["num_warps"] == 2
+    for parts in ([few], [few, wide], [many]):
+        assert options(parts, among=[few, many])["num_warps"] == 4, "in every launch the same, whatever goes together"
 
 
-def test_what_rounds_every_product_shares_no_launch_with_what_does_not():
+def test_where_one_part_rounds_every_product_none_is_fused_in_any_launch():
     c, a, b = tiles(4), tiles(4), tiles(4)
     rounding = find("gemm").part((c,), (a, b), m=2, k=2, n=2, accumulate="fp16")
-    assert not agree([find("add").part((a,), (b, b), size=4), rounding]) and agree([rounding])
-    assert not arguments([rounding])["enable_fp_fusion"]
+    plain = find("add").part((a,), (b, b), size=4)
+    assert options([plain])["enable_fp_fusion"]
+    assert not options([rounding])["enable_fp_fusion"] and not options([plain], among=[rounding])["enable_fp_fusion"]
 
 
 def sums(mesh: Mesh, overwritten: bool) -> Schedule:
@@ -79,9 +81,10 @@ def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exch
         one.run()
     for name in ("x", "y"):
         assert torch.equal(program.read(name), judge.read(name)), name
-    (tree,) = (step.what for step in program.steps if isinstance(step, Launch) and "tree" in step.what)
-    alone = exchange == "elided" and overwritten  # h lies in x, and moves out before x changes
-    assert tree.split(", reduce")[0] == ("add" if alone else "add, add")
+    whats = [step.what.split(", reduce")[0] for step in program.steps if isinstance(step, Launch)]
+    moves_out = ["copy"] * overwritten  # h lies in x, and moves out in a launch of its own before x changes
+    before = ["exchange"] if exchange == "explicit" else moves_out
+    assert whats[: len(before) + 1] == [*before, "add, add"]
 
 
 def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
@@ -142,11 +145,11 @@ def test_functions_of_one_name_are_told_apart_by_their_source(tmp_path):
 import sys, torch
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.elementwise import elementwise
-from wafer_triton.kernels.parts import arguments
+from wafer_triton.kernels.parts import source
 import user
 x = Operand(torch.zeros(4), 0, 4)
 gemm = find("gemm").part((x,), (x, x), m=2, k=2, n=2)
-print(arguments([elementwise(user.clip).part((x,), (x,), size=4), gemm])["SOURCE"])
+print(source([elementwise(user.clip).part((x,), (x,), size=4), gemm]))
 """
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     found = [
@@ -158,24 +161,3 @@ print(arguments([elementwise(user.clip).part((x,), (x,), size=4), gemm])["SOURCE
     ]  # fmt: skip
     assert [len(keys) for keys in found] == [3, 3], "the body, the function it calls, and the product"
     assert [one == two for one, two in zip(*found, strict=True)] == [True, False, True]
-
-
-@pytest.mark.parametrize(
-    "accumulate, dtype, joined", [("fp32", "fp32", "add, gemm"), ("fp16", "fp16", "gemm")], ids=["fp32", "fp16"]
-)
-def test_what_does_not_agree_goes_before_the_tree_by_itself(accumulate, dtype, joined):
-    """A product that rounds every step, behind a sum that does not."""
-    b = Builder(Mesh(1, 6), "product of a sum")
-    for name, role in (("a", "input"), ("w", "input"), ("h", "scratch"), ("y", "output")):
-        b.buffer(name, (2, 2), dtype, role)
-    b.round(b.local("add", "h", ("a", "a"), size=4))
-    b.round(b.local("gemm", "y", ("h", "w"), m=2, k=2, n=2, accumulate=accumulate))
-    all_reduce(b, "y", "x")
-    given = {name: torch.randn(1, 6, 2, 2) for name in "aw"}
-    judge, program = (on.bind(b.build(), given) for on in (TorchExecutor(), TritonExecutor()))
-    for one in (judge, program):
-        one.run()
-    torch.testing.assert_close(program.read("y"), judge.read("y"), rtol=1e-6, atol=1e-6)
-    whats = [step.what for step in program.steps if isinstance(step, Launch)]
-    assert [what.split(", reduce")[0] for what in whats if "tree" in what] == [joined]
-    assert ("add" in whats) == (joined == "gemm"), "in a launch of its own"

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.emulate.launches import ComputeShifts, combining, compute_shifts, mailboxes, reduce_tree
+from wafer_triton.emulate.launches import ComputeShifts, combining, compute_shifts, mailboxes
 from wafer_triton.emulate.steps import Memory, Place, Planner, Step
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
@@ -32,7 +32,7 @@ class Elision:
         rounds = self.schedule.rounds
         while rounds:
             run = compute_shifts(self.schedule, rounds)
-            done = self.products(run, rounds) if run is not None else self.tree(rounds)
+            done = self.products(run, rounds) if run is not None else self.messages(rounds)
             if not done:
                 self.round(rounds[0])
             rounds = rounds[max(done, 1) :]
@@ -63,29 +63,8 @@ class Elision:
         self.steps.append(step)
         return run.rounds
 
-    def tree(self, rounds: tuple[Round, ...]) -> int:
-        """Plan a reduce tree, or a round of one, its messages as ever; how many rounds that was."""
-        if self.planner.tree is None:
-            return self.messages(rounds)
-        tree = reduce_tree(self.schedule, rounds)
-        if tree is None:
-            return 0
-        reduction, before, number = tree
-        writes = {slot.buffer for op in before for slot in op.outs}
-        lying = {place.slot.buffer for place in self.places.values()} | self.places.keys()
-        if any(op.op == "copy" for op in before) or (len(before) > 1 and writes & lying):
-            return 0  # the first round goes by itself; then the others may go together
-        for op in before:
-            self.prepared(op)
-        if reduction.acc not in writes:
-            self.written(reduction.acc, keep=True)
-        # only now, as room for one operation moves what another reads
-        ins = [tuple(self.places.get(slot.buffer, Place(slot)) for slot in op.ins) for op in before]
-        self.steps += self.planner.tree(self.memory, reduction, before, ins)
-        return number
-
     def messages(self, rounds: tuple[Round, ...]) -> int:
-        """Plan a round that sends one buffer and combines what arrives, if the planner has a step for that."""
+        """Plan a reduce tree, or a round of one, if the planner has a step for it; how many rounds that was."""
         pairs = combining(rounds[0])
         if pairs is None or not {exchange.dst.buffer for exchange, _ in pairs} <= self.passing:
             return 0

@@ -154,7 +154,7 @@ class Executor(Planner):
         if tables is not None:
             tables.begin(schedule.name)
         if self.exchange == "elided":
-            return Elision(self, schedule, memory).plan()
+            return self.joined(memory, Elision(self, schedule, memory).plan())
         planned: dict[int, list[Step]] = {}
         steps: list[Step] = []
         rounds = schedule.rounds
@@ -168,7 +168,7 @@ class Executor(Planner):
                 planned[id(rounds[0])] = self.round(memory, rounds[0])
             steps += planned[id(rounds[0])]
             rounds = rounds[1:]
-        return steps
+        return self.joined(memory, steps)
 
 
 @dataclass(eq=False)

@@ -152,17 +152,10 @@ def sends_of(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]] | N
     return sends
 
 
-def reduce_tree(schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[Tree, tuple[Local, ...], int] | None:
-    """The reduce tree that rounds lead to, what all cores compute by themselves before it, and how many rounds that is.
-
-    Only operations that change nothing of what others hold come before, so each core can go through all of them alone.
-    """
-    before = next((number for number, round_ in enumerate(rounds) if round_.exchanges), len(rounds))
-    ops = [op for round_ in rounds[:before] for op in round_.locals]
-    tree = reduction(rounds[before:], schedule.mesh) if all(op.where is None for op in ops) else None
-    if tree is None or not tree.inboxes <= mailboxes(schedule):
-        return None
-    return tree, tuple(ops), before + tree.rounds
+def reduce_tree(schedule: Schedule, rounds: tuple[Round, ...]) -> Tree | None:
+    """The reduce tree that rounds begin with, if its messages come to mailboxes of their own."""
+    tree = reduction(rounds, schedule.mesh)
+    return tree if tree is not None and tree.inboxes <= mailboxes(schedule) else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from wafer_triton.emulate.launches import ComputeShifts, Tree
+from wafer_triton.emulate.launches import ComputeShifts
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
@@ -117,10 +117,6 @@ def _compose(before: Index | None, source: Index) -> Index | None:
     return None if (index == np.arange(len(index))).all() else index
 
 
-# memory, the tree, the operations before it, and where their operands lie
-TreePlanner = Callable[[Memory, Tree, tuple[Local, ...], Sequence[tuple[Place, ...]]], list[Step]]
-
-
 class Planner(ABC):
     """Makes the steps of moves and of local operations."""
 
@@ -136,13 +132,12 @@ class Planner(ABC):
         """How many of the rounds left go together in this executor, if any do, and their steps."""
         return None
 
+    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
+        """All steps of a program, those that can go together made one."""
+        return steps
+
     def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
         """One step for all products of a run of compute-shift rounds, on tiles as they lie, where there is one."""
-        return None
-
-    @property
-    def tree(self) -> TreePlanner | None:
-        """What plans a reduce tree and the operations before it, on operands as they lie, where executors have it."""
         return None
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:

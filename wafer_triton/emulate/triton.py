@@ -15,26 +15,23 @@ import numpy as np
 import torch
 
 from wafer_triton.dtype import torch_dtype
+from wafer_triton.emulate.chains import Exchanged, Move, Work, chained, relays, roots_of, spans
 from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.emulate.launches import (
-    ComputeShifts,
-    Tree,
-    compute_shifts,
-    reduce_tree,
-    rings_of,
-    sends_of,
-)
-from wafer_triton.emulate.steps import Launch, Memory, Place, Step, TreePlanner, together
+from wafer_triton.emulate.launches import ComputeShifts, Tree, compute_shifts, reduce_tree, rings_of, sends_of
+from wafer_triton.emulate.relays import relayed
+from wafer_triton.emulate.steps import Launch, Memory, Place, Step
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand
+from wafer_triton.kernels.chain import Receivers, Stretch, chain, flags_of, number_of
+from wafer_triton.kernels.chain import Tree as ReduceTree
 from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.kernels.exchange import Moves
+from wafer_triton.kernels.exchange import Moves, relay
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
-from wafer_triton.kernels.parts import LocalKernel, Part, agree
+from wafer_triton.kernels.parts import LocalKernel, Part
+from wafer_triton.kernels.parts import launch as launch_parts
 from wafer_triton.kernels.protocol import SLOTS, window
-from wafer_triton.kernels.tree import tree
 from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
@@ -134,11 +131,7 @@ class TritonExecutor(Executor):
         program.schedule = schedule
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        (launch,) = _launches([self._moves(memory, exchanges, src)])
-        return launch
-
-    def _moves(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> tuple[Moves, int]:
-        """The messages of exchanges of a round from one slot to one slot, and how many elements each carries."""
+        """The messages of exchanges of a round from one slot to one slot."""
         ends = [(exchange.receivers.flat(memory.mesh), exchange.senders.flat(memory.mesh)) for exchange in exchanges]
         receivers, senders = map(np.concatenate, zip(*ends, strict=True))
         order = self._order(len(receivers))
@@ -146,14 +139,47 @@ class TritonExecutor(Executor):
         recv, send = (
             self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
         )
-        target, source = self._operand(memory, Place(exchanges[0].dst)), self._operand(memory, src)
-        buffer = memory.buffers[exchanges[0].src.buffer]
-        return Moves(target, source, recv, send), buffer.numel * (buffer.slots if exchanges[0].src.index is None else 1)
+        sent, dst = exchanges[0].src, exchanges[0].dst
+        target, source = self._operand(memory, Place(dst)), self._operand(memory, src)
+        buffer = memory.buffers[sent.buffer]
+        return Exchanged((Move(
+            Moves(target, source, recv, send), buffer.numel * (buffer.slots if sent.index is None else 1), receivers,
+            senders, source.tensor.data_ptr(), target.tensor.data_ptr(),
+            str(sent) == str(dst) and sent.is_fixed and src.lies_in(sent) and source.index is None,
+        ),))  # fmt: skip
 
     def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
         kernel, cores = table.find(op.op), self._cores(memory, op)
         outs, reads = self._operands(memory, op, ins)
-        return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
+        if not isinstance(kernel, LocalKernel):
+            return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
+        far = [
+            (operand.tensor.data_ptr(), place.flat(memory.mesh.shape))
+            for operand, place in zip(reads, ins, strict=True)
+            if not place.is_own
+        ]
+        receivers = None
+        if op.where is None and memory.tables is None:
+            every = np.arange(memory.mesh.cores)
+            receivers = Receivers(self._table(memory, every), self._table(memory, np.ones_like(every)), 1)
+        where = None if op.where is None else op.where.flat(memory.mesh)
+        return Work(
+            (op.op,), (kernel.part(outs, reads, **op.params),), cores,
+            frozenset(operand.tensor.data_ptr() for operand in outs), tuple(far),
+            where, self._copies(memory, op, ins, outs[0], reads[0], where),
+            roots=np.arange(memory.mesh.cores), receivers=receivers,
+        )  # fmt: skip
+
+    def _copies(
+        self, memory: Memory, op: Local, ins: tuple[Place, ...], out: Operand, read: Operand, where: Index | None
+    ) -> Move | None:
+        """An operation that copies tiles of the cores' own, bit for bit, as a move."""
+        if op.op != "copy" or out.tensor.dtype != read.tensor.dtype or not ins[0].is_own or memory.tables is not None:
+            return None
+        cores = np.arange(memory.mesh.cores) if where is None else where
+        table = self._table(memory, cores)
+        ends = read.tensor.data_ptr(), out.tensor.data_ptr()
+        return Move(Moves(out, read, table, table), op.params["size"], cores, cores, *ends, broadcast=False)
 
     def _operands(
         self, memory: Memory, op: Local, ins: tuple[Place, ...]
@@ -162,17 +188,52 @@ class TritonExecutor(Executor):
         return outs, tuple(self._operand(memory, place) for place in ins)
 
     def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
-        """The launches of a run of compute-shift rounds, or of a reduce tree and the product before it."""
+        """The launches of a run of compute-shift rounds, or a reduce tree."""
+        start = len(schedule.rounds) - len(rounds)
         shifting = compute_shifts(schedule, rounds)
         if shifting is not None:
-            return shifting.rounds, self._shifts(memory, shifting)
+            return shifting.rounds, self._shifts(memory, shifting, start)
         tree = reduce_tree(schedule, rounds)
-        if tree is None:
-            return None
-        reduction, before, number = tree
-        return number, self._tree(memory, reduction, before, [tuple(map(Place, op.ins)) for op in before])
+        return None if tree is None else (tree.rounds, [self._tree(memory, tree, start)])
 
-    def _shifts(self, memory: Memory, shifts: ComputeShifts) -> list[Step]:
+    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
+        if memory.tables is None:
+            steps = relays(steps, partial(self._relay, memory))
+        among = [part for step in steps if isinstance(step, Work) for part in step.parts]
+        launch = partial(self._chain, memory, among)
+        return chained(steps, launch, _exchanges, long=memory.tables is None)
+
+    def _relay(self, memory: Memory, rounds: list[tuple[Move, ...]]) -> Step | None:
+        """Several rounds of moves in one launch, if they can be."""
+        found = relayed(rounds, memory.mesh.cores)
+        if found is None:
+            return None
+        what = f"exchange, {len(rounds)} rounds in a launch"
+        counters = torch.zeros(len(found.messages), dtype=torch.int32, device=self.device)
+        alarm = self.watch.alarm(what, memory.mesh.shape[1], [counters], lambda core, round_: round_)
+        kinds = [(move.moves.dst, move.moves.src) for move in found.kinds]
+        sizes = [move.numel for move in found.kinds]
+        return Launch(what, partial(relay, kinds, sizes, self._table(memory, found.messages), counters, alarm))
+
+    def _chain(self, memory: Memory, among: Sequence[Part], works: tuple[Work, ...]) -> Step:
+        """One launch of works, one behind the other; `among` are all parts of the program."""
+        (first, *others), what = works, "; ".join(work.what for work in works)
+        if not others and first.tree is None:
+            return Launch(what, partial(launch_parts, first.parts, first.order, among))
+        stretches = []
+        for number, work in enumerate(works):
+            flags = flags_of(memory.mesh.cores, 0 if work.tree is None else work.tree.slots, self.device)
+            receivers = work.receivers if work.sends or number + 1 < len(works) else None
+            stretches.append(Stretch(work.order, flags, work.parts, work.tree, receivers, work.sends))
+
+        def round_of(core: int, number: int) -> int:
+            stretch, slot = number_of(number)
+            return works[stretch - (slot is None)].round_of(core, slot)
+
+        alarm = self.watch.alarm(what, memory.mesh.shape[1], [one.flags for one in stretches], round_of)
+        return Launch(f"{what} in a launch", partial(chain, stretches, alarm, among))
+
+    def _shifts(self, memory: Memory, shifts: ComputeShifts, start: int) -> list[Step]:
         mesh, number = memory.mesh, shifts.number
         c, out = (self._operand(memory, Place(Slot(name))) for name in (shifts.c, shifts.out))
         a, b = (
@@ -184,7 +245,8 @@ class TritonExecutor(Executor):
         cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-        alarm = self.watch.alarm(f"MeshGEMM, {number} rounds", mesh.shape[1], counters, lambda core, round_: round_)
+        round_of = lambda core, round_: start + round_  # noqa: E731
+        alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], round_of)
         shared = (a, b, neighbours, counters, cores, alarm)
         most = fits = 0
         if self.launch != "rounds":
@@ -245,9 +307,8 @@ class TritonExecutor(Executor):
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         sends = sends_of(round_, memory.mesh)
-        if sends is None:
-            moves = [self._moves(memory, exchanges, Place(exchanges[0].src)) for exchanges in together(round_)]
-            return _launches(moves) + [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
+        if not sends:
+            return super().round(memory, round_)
         (op,) = round_.locals
         out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
         targets, tables = {0: a, 1: b}, {}
@@ -258,37 +319,25 @@ class TritonExecutor(Executor):
         run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    @property
-    def tree(self) -> TreePlanner:
-        """One launch, with those operations in it that may join, see `Executor.tree`."""
-        return self._tree
-
-    def _tree(
-        self, memory: Memory, reduction: Tree, before: tuple[Local, ...], ins: Sequence[tuple[Place, ...]]
-    ) -> list[Step]:
-        """The last operations before the tree join its launch, as far as their bits do not depend on that."""
-        acc = self._operand(memory, Place(Slot(reduction.acc)))
-        numel = memory.buffers[reduction.acc].numel
-        cores, slots = memory.mesh.cores, int(reduction.children.max())
+    def _tree(self, memory: Memory, found: Tree, start: int) -> Work:
+        acc = self._operand(memory, Place(Slot(found.acc)))
+        numel = memory.buffers[found.acc].numel
+        cores, slots = memory.mesh.cores, int(found.children.max())
         poison = float("nan") if self.poison else 0.0
         mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
-        flags = torch.zeros((cores, slots), dtype=torch.int32, device=self.device)
         ties = self._order(cores)
-        order = ties[np.argsort(reduction.sent[ties], kind="stable")]
-        tables = [self._table(memory, index) for index in (order, reduction.children, reduction.parent, reduction.slot)]
-        alone, parts = len(before), list[Part]()
-        while alone > 0 and isinstance(kernel := table.find(before[alone - 1].op), LocalKernel):
-            op = before[alone - 1]
-            more = [kernel.part(*self._operands(memory, op, ins[alone - 1]), **op.params), *parts]
-            if not agree(more):
-                break
-            alone, parts = alone - 1, more
-        what = "".join(f"{op.op}, " for op in before[alone:]) + f"reduce tree, {reduction.rounds} rounds in a launch"
+        order = ties[np.argsort(found.sent[ties], kind="stable")]
+        tables = [self._table(memory, index) for index in (found.children, found.parent, found.slot)]
+        roots = roots_of(found.parent)
+        span, receivers = spans(roots), None
+        if span is not None and memory.tables is None:
+            receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
         box = Operand(mailbox, 0, slots * numel)
-        alarm = self.watch.alarm(what, memory.mesh.shape[1], flags, reduction.round_of)
-        run = partial(tree, acc, box, flags, alarm, *tables, size=numel, op=reduction.op, before=parts)
-        steps = [self.compute(memory, op, places) for op, places in zip(before[:alone], ins, strict=False)]
-        return [*steps, Launch(what, run)]
+        tree = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, found.op)
+        return Work(
+            (), (), self._table(memory, order), frozenset({acc.tensor.data_ptr()}), tree=tree, found=found, start=start,
+            roots=roots, receivers=receivers,
+        )  # fmt: skip
 
     def _operand(self, memory: Memory, place: Place) -> Operand:
         buffer, tensor = memory.buffers[place.slot.buffer], memory.tensors[place.slot.buffer]
@@ -314,11 +363,11 @@ class TritonExecutor(Executor):
         return table.to(self.device) if memory.tables is None else memory.tables.put(table, self.device)
 
 
-def _launches(moves: list[tuple[Moves, int]]) -> list[Step]:
-    """Moves of one round: those of equally many messages share a launch."""
+def _exchanges(moved: Exchanged) -> list[Step]:
+    """Launches of moves: those of equally many messages share one."""
     alike: dict[int, list[tuple[Moves, int]]] = {}
-    for move, numel in moves:
-        alike.setdefault(len(move.recv), []).append((move, numel))
+    for move in moved.moves:
+        alike.setdefault(len(move.moves.recv), []).append((move.moves, move.numel))
     return [Launch("exchange", partial(exchange_kernel, *zip(*group, strict=True))) for group in alike.values()]
 
 
