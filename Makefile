@@ -73,7 +73,7 @@ docs: .venv/.installed  ## build the site of docs/ into build/site
 	@echo "written: build/site/index.html"
 
 browser:  ## install Debian's Chromium, where that may be done; without it the tests of pages are left out
-	@command -v chromium >/dev/null || timeout 300 sh -c \
+	@command -v chromium >/dev/null || timeout 180 sh -c \
 		'apt-get -qq update && apt-get -qq install -y --no-install-recommends chromium' >/dev/null 2>&1 \
 		|| echo "no Chromium could be installed: the tests of pages are left out"
 

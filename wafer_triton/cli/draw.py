@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.compare import OWN, REFERENCE, RETURNS
-from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, count, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, Option, count, option, size, tell
 from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def draw(args: argparse.Namespace) -> int:
     elif args.picture == "compare":
         _compare(args)
     else:
-        _picture(args, _operand(args).schedule)
+        _picture(args, _subject(args).schedule)
     return _told(args, args.out, getattr(args, "trace", None))
 
 
@@ -73,17 +73,17 @@ def show(args: argparse.Namespace) -> int:
         return _told(args, args.out)
     from wafer_triton import draw
 
-    operand = _operand(args)
-    values = _values(operand) if args.values else None
-    scenes = [draw.scene(operand.schedule, operand.name, values)]
+    subject = _subject(args)
+    values = _values(subject) if args.values else None
+    scenes = [draw.scene(subject.schedule, subject.name, values)]
     for name in getattr(args, "beside", []):
         other = _product(args, name)
         scenes.append(draw.scene(other.schedule, name, _values(other) if args.values else None))
-    mesh = operand.schedule.mesh
+    mesh = subject.schedule.mesh
     about = f"on mesh {mesh} of {mesh.device.name}, counted from its rounds; times are cycles predicted on the wafer"
-    draw.page(args.out, operand.schedule.name, scenes, mesh.device, about=about, beside=1 if scenes[1:] else None)
+    draw.page(args.out, subject.schedule.name, scenes, mesh.device, about=about, beside=1 if scenes[1:] else None)
     if args.trace:
-        draw.perfetto(operand.schedule, args.trace)
+        draw.perfetto(subject.schedule, args.trace)
     return _told(args, args.out, args.trace)
 
 
@@ -115,7 +115,7 @@ def _show_model(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Operand:
+class Subject:
     """A schedule that a command is about, its name, and the tiles that it is given, made when they are wanted."""
 
     name: str
@@ -123,16 +123,16 @@ class Operand:
     given: Callable[[], dict[str, Any]]
 
 
-def _values(operand: Operand) -> Values:
-    """What every core holds of an operand's buffers, from a run on this machine."""
+def _values(subject: Subject) -> Values:
+    """What every core holds of a schedule's buffers, from a run on this machine."""
     from wafer_triton.draw.summaries import demand, summaries
     from wafer_triton.ops import executor
 
-    demand(operand.schedule)
-    return summaries(executor("torch").bind(operand.schedule, operand.given()))
+    demand(subject.schedule)
+    return summaries(executor("torch").bind(subject.schedule, subject.given()))
 
 
-def _operand(args: argparse.Namespace) -> Operand:
+def _subject(args: argparse.Namespace) -> Subject:
     """The schedule that a command is about: a product's, or one's own."""
     if args.kind != OWN:
         return _product(args, args.algorithm or BEST[args.kind])
@@ -152,10 +152,10 @@ def _operand(args: argparse.Namespace) -> Operand:
             if buffer.role in ("input", "resident")
         }
 
-    return Operand(own.function, own.schedule, tiles)
+    return Subject(own.function, own.schedule, tiles)
 
 
-def _product(args: argparse.Namespace, algorithm: str) -> Operand:
+def _product(args: argparse.Namespace, algorithm: str) -> Subject:
     from wafer_triton.mesh import as_mesh
     from wafer_triton.schedule.product import recipe
 
@@ -173,7 +173,7 @@ def _product(args: argparse.Namespace, algorithm: str) -> Operand:
             name: scatter(operand, mesh, cut).tiles for (name, cut), operand in zip(made.inputs, operands, strict=True)
         }
 
-    return Operand(algorithm, made.schedule, tiles)
+    return Subject(algorithm, made.schedule, tiles)
 
 
 def _block(args: argparse.Namespace) -> Block:
@@ -196,11 +196,12 @@ def _regions(args: argparse.Namespace) -> tuple[Region, ...]:
 
 
 def _told(args: argparse.Namespace, *files: Path | None) -> int:
+    """Name the files that were written."""
     written = [str(path) for path in files if path]
     return tell(args, {"files": written}, *(f"written: {path}" for path in written))
 
 
-def _out(default: str) -> Any:
+def _out(default: str) -> Option:
     return option("--out", type=Path, default=Path(default), metavar="FILE", help="default: %(default)s")
 
 
@@ -228,7 +229,7 @@ PLACED = (
 )
 
 
-def _which(*more: str) -> Any:
+def _which(*more: str) -> Option:
     names = (*PICTURES, *more)
     return option("--picture", default="schedule", choices=names, help="what to draw (default: %(default)s)")
 

@@ -125,7 +125,9 @@ class WaferMap {
 
   // Blocks of cores in the colour of the bytes that they send, over all directions.
   drawBlocks() {
-    const { scene } = this, frame = this.show === "links-run" || this.position === 0 ? null : scene.frameAt(this.position);
+    const { scene } = this;
+    if (this.regions.length && scene.block * this.view.scale < 4) return;  // too small to tell apart: the region's colour
+    const frame = this.show === "links-run" || this.position === 0 ? null : scene.frameAt(this.position);
     const links = Object.values(scene.linksOf(frame)), rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
     const sums = Array.from({ length: rows * columns }, (_, at) => links.reduce((sum, load) => sum + load[at], 0)), top = Math.max(1, ...sums);
     sums.forEach((bytes, at) => {
