@@ -1,8 +1,4 @@
-"""What a decoder is made of, read from a Hugging Face `config.json` and checked at birth.
-
-A feature that no decoder here computes is refused by name, never ignored: a model that runs is the model that was
-asked for. Both spellings are read: transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`).
-"""
+"""What a decoder is made of, read from a Hugging Face `config.json` and checked at birth (see `settings`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,35 +9,17 @@ import torch
 
 from wafer_triton.errors import CacheError, CheckpointError, ConfigError
 from wafer_triton.models import rotary
-from wafer_triton.models.rotary import RopeScaling
-from wafer_triton.shapes import (
-    DecoderShape,
+from wafer_triton.settings import (
+    RopeScaling,
     check_positive,
     check_size,
-    name_of,
+    check_supported,
+    features,
     read_json,
     required,
-    shape_values,
     short,
 )
-
-# What the decoder computes today. A new family grows this table; whatever is not in it is refused.
-SUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "model_type": ("llama", "mistral", "qwen2", "qwen3"),
-    "hidden_act": ("silu",),
-    "rope_type": ("default", *rotary.KINDS),
-}
-
-# Keys that ask for something outside the decoder, each with the values that ask for nothing.
-_REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "quantization_config": (),
-    "num_experts": (0,),
-    "num_local_experts": (0,),
-    "n_routed_experts": (0,),
-    "partial_rotary_factor": (1,),
-}
+from wafer_triton.shapes import DecoderShape, name_of, shape_values
 
 
 @dataclass(frozen=True)
@@ -58,7 +36,7 @@ class DecoderConfig(DecoderShape):
 
     def __post_init__(self) -> None:
         for key in ("model_type", "hidden_act"):
-            _supported(self.name, key, getattr(self, key))
+            check_supported(self.name, key, getattr(self, key))
         check_size(self.name, "max_position_embeddings", self.max_position_embeddings)
         super().__post_init__()
         check_positive(self.name, "rms_norm_eps", self.rms_norm_eps)
@@ -80,21 +58,17 @@ class DecoderConfig(DecoderShape):
         """Reads a `config.json`, and the `generation_config.json` beside it; ConfigError for what is in them."""
         values, beside = read_json(path), path.with_name("generation_config.json")
         if beside.is_file():
-            eos = read_json(beside).get("eos_token_id")
-            _token_ids(str(beside), eos)
-            values = values if eos is None else {**values, "eos_token_id": eos}
+            generation = read_json(beside)
+            _token_ids(str(beside), "eos_token_id", generation)
+            if generation.get("eos_token_id") is not None:
+                values = {**values, "eos_token_id": generation["eos_token_id"]}
         return replace(cls.from_dict(values, name=str(path)), name=name_of(path))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], name: str = "config") -> "DecoderConfig":
         """Reads the keys of a `config.json`; an absent optional key means what transformers takes it to mean."""
         model_type = required(name, values, "model_type")
-        _supported(name, "model_type", model_type)
-        for key, harmless in _REFUSED.items():
-            if values.get(key) is not None and values[key] not in harmless:
-                raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; only models without it")
-        _refuse_sliding_window(name, model_type, values)
-        theta, scaling = _rope(name, values)
+        theta, scaling = features(name, values)
         return cls(
             **shape_values(name, values),
             vocab_size=required(name, values, "vocab_size"),
@@ -102,8 +76,8 @@ class DecoderConfig(DecoderShape):
             rms_norm_eps=required(name, values, "rms_norm_eps"),
             rope_theta=theta,
             rope_scaling=scaling,
-            bos_token_id=values.get("bos_token_id"),
-            eos_token_ids=_token_ids(name, values.get("eos_token_id")),
+            bos_token_id=next(iter(_token_ids(name, "bos_token_id", values)), None),
+            eos_token_ids=_token_ids(name, "eos_token_id", values),
             model_type=model_type,
             hidden_act=values.get("hidden_act", "silu"),
         )
@@ -162,59 +136,9 @@ def param_shapes(config: DecoderShape) -> dict[str, tuple[int, ...]]:
     return shapes if config.tie_word_embeddings else shapes | {"lm_head.weight": (config.vocab_size, width)}
 
 
-def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    rope = values.get("rope_scaling") or values.get("rope_parameters") or {}
-    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
-        raise ConfigError(f"{name}: rope settings {short(rope)} must be one flat table for all layers")
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ConfigError(
-            f"{name}: partial_rotary_factor = {rope['partial_rotary_factor']} is not computed here; only whole heads"
-        )
-    theta = rope.get("rope_theta", values.get("rope_theta", 10000.0))
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    _supported(name, "rope_type", kind)
-    if kind == "default":
-        return theta, None
-    where = f"{name}: rope {kind!r}"
-    scaling: dict[str, Any] = {key: required(where, rope, key) for key in _ROPE_NEEDS.get(kind, ("factor",))}
-    scaling |= {key: rope[key] for key in _ROPE_MAY.get(kind, ()) if rope.get(key) is not None}
-    if kind != "linear":
-        # dynamic starts to stretch at the end of the context that the config names
-        outside = values.get("original_max_position_embeddings"), values.get("max_position_embeddings")
-        inside = None if kind == "dynamic" else rope.get("original_max_position_embeddings")
-        context = outside[1] if kind == "dynamic" else outside[0] or inside or outside[1]
-        scaling["original_max_position_embeddings"] = context
-    try:
-        return theta, RopeScaling(kind, **scaling)
-    except ConfigError as error:
-        raise ConfigError(f"{name}: {error}") from None
-
-
-_ROPE_NEEDS = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}
-_ROPE_MAY = {"yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")}
-
-
-def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]) -> None:
-    # transformers takes an absent key in a Mistral config for 4096.
-    window = values.get("sliding_window", 4096 if model_type == "mistral" else None)
-    used = window is not None and values.get("use_sliding_window", not model_type.startswith("qwen")) is not False
-    layers = values.get("layer_types") or []
-    if not isinstance(layers, list) or not all(isinstance(layer, str) for layer in layers):
-        raise ConfigError(f"{name}: layer_types = {short(layers)} must be a list of words")
-    kinds = set(layers) - {"full_attention"}
-    if used or kinds:
-        what = f"sliding_window = {window}" if used else f"layer_types with {', '.join(sorted(kinds))}"
-        raise ConfigError(f"{name}: {what} is not computed here; only full attention (sliding_window = null)")
-
-
-def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
+def _token_ids(name: str, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:
+    ids = values.get(key)
     listed = [] if ids is None else ids if isinstance(ids, list) else [ids]
     if not all(type(token) is int for token in listed):
-        raise ConfigError(f"{name}: eos_token_id = {ids!r} must be a token id or a list of them")
+        raise ConfigError(f"{name}: {key} = {short(ids)} must be a token id or a list of them")
     return tuple(listed)
-
-
-def _supported(where: str, key: str, value: Any) -> None:
-    if value not in SUPPORTED[key]:
-        known = ", ".join(repr(choice) for choice in SUPPORTED[key])
-        raise ConfigError(f"{where}: {key} = {value!r} is not computed here; supported: {known}")

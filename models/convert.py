@@ -22,7 +22,7 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
-from wafer_triton.shapes import short
+from wafer_triton.settings import short
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -7,48 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
-from wafer_triton.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """How rotary frequencies are stretched; `kind` is transformers' `rope_type`, positions are in tokens.
-
-    Raises `ConfigError` at birth for a kind or a number that cannot be.
-    """
-
-    kind: str
-    factor: float
-    low_freq_factor: float = 1.0  # llama3
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192  # llama3, yarn and dynamic
-    beta_fast: float = 32.0  # yarn
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            known = ", ".join(repr(kind) for kind in ("default", *KINDS))
-            raise ConfigError(f"rope_scaling: rope_type = {self.kind!r} is not computed here; supported: {known}")
-        for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast",
-                    "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):  # fmt: skip
-            value = getattr(self, key)
-            if value is None and key in ("attention_factor", "mscale", "mscale_all_dim"):
-                continue
-            if type(value) not in (int, float) or not 0 < value < math.inf:
-                raise ConfigError(f"rope_scaling: {key} = {value!r} must be a positive number")
-        if not self.low_freq_factor < self.high_freq_factor:
-            raise ConfigError(
-                f"rope_scaling: low_freq_factor = {self.low_freq_factor} must be below "
-                f"high_freq_factor = {self.high_freq_factor}"
-            )
+from wafer_triton.settings import RopeScaling
 
 
 def inv_freq(

@@ -156,7 +156,7 @@ def test_planning_and_counting_work_without_torch():
 LAYERS = [
     {"errors", "report", "notebook"},
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
-    {"mesh", "faults", "shapes", "layout", "local"},
+    {"mesh", "faults", "settings", "layout", "local", "shapes"},
     {"schedule"},
     {"count"},
     {"cost", "verify", "emulate", "testing"},
@@ -167,7 +167,8 @@ LAYERS = [
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "shapes", "local")
+PLAIN = ("errors", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
+PLAIN += ("shapes", "local")
 PLAIN += ("schedule", "count", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 

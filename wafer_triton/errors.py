@@ -6,6 +6,7 @@ Our own impossibilities are `assert`s, not members of this family.
 
 import contextlib
 from collections import abc
+from typing import Any
 
 
 class WaferError(Exception):
@@ -54,6 +55,13 @@ class CacheError(WaferError, ValueError):
 
 class DrawError(WaferError, ValueError):
     """A picture, a page or a trace cannot be made of what is given."""
+
+
+def check_counts(**counts: Any) -> None:
+    """Raise ShapeError, by its name, for a number that is not a whole one of at least 1."""
+    for name, value in counts.items():
+        if type(value) is not int or value < 1:
+            raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
 
 
 @contextlib.contextmanager

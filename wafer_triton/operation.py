@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from wafer_triton.errors import ScheduleError, ShapeError, SramError
+from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts
 from wafer_triton.layout import MESH_AXES, axes, letters
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import gemm, reduce
@@ -38,11 +38,12 @@ class Product:
         if self.name == "all_reduce":
             return
         (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
-        for size, value in (("m", m), ("k", k), ("n", n)):
-            if type(value) is not int or value < 1:
-                raise ShapeError(f"{size} = {value!r} must be a whole number of at least 1")
+        check_counts(m=m, k=k, n=n)
         if max(m * k, k * n, m * n) > MOST_SIZES:
-            raise ShapeError(f"a product of {m:,} x {k:,} x {n:,} has matrices of more than {MOST_SIZES:,} numbers")
+            raise ShapeError(
+                f"a product of {m:,} x {k:,} x {n:,} has matrices of more than {MOST_SIZES:,} numbers; take smaller "
+                f"sizes"
+            )
 
     @property
     def transposed(self) -> bool:

@@ -6,8 +6,6 @@ No torch: schedules are built and priced from a shape alone. Names are those of 
 from __future__ import annotations
 
 import difflib
-import json
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
@@ -15,6 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import ConfigError
+from wafer_triton.settings import (
+    MOST,
+    REFUSED,
+    check_flag,
+    check_positive,
+    check_size,
+    features,
+    read_json,
+    required,
+    short,
+)
 
 
 @dataclass(frozen=True)
@@ -106,30 +115,8 @@ SIZES = (
 )
 
 
-MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
 MOST_LAYERS = 10_000  # every layer is placed, a hundred times the deepest that is known
 DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the key `dtype`, once `torch_dtype`
-
-
-def check_size(where: str, key: str, value: Any, least: int = 1, most: int = MOST) -> None:
-    """Raise ConfigError unless the value of a key is a whole number from `least` to `most`."""
-    if type(value) is not int or value < least:
-        raise ConfigError(f"{where}: {key} = {short(value)} must be a positive integer")
-    if value > most:
-        raise ConfigError(f"{where}: {key} = {short(value)} is more than the {most:,} that are taken here")
-
-
-def check_positive(where: str, key: str, value: Any) -> None:
-    """Raise ConfigError unless the value of a key is a finite number above 0."""
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise ConfigError(f"{where}: {key} = {short(value)} must be a positive number")
-
-
-def required(where: str, values: Mapping[str, Any], key: str) -> Any:
-    """The value of a key; ConfigError if it is missing or null."""
-    if values.get(key) is None:
-        raise ConfigError(f"{where}: {key} is missing{' (null)' if key in values else ''}")
-    return values[key]
 
 
 def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,31 +163,6 @@ def _head_dim(name: str, model_type: str, values: Mapping[str, Any]) -> Any:
     return width // heads
 
 
-def check_flag(where: str, values: Mapping[str, Any], key: str) -> bool:
-    """The value of a key that is true, false or absent (false); ConfigError for any other."""
-    value = values.get(key)
-    if value not in (None, True, False):
-        raise ConfigError(f"{where}: {key} = {short(value)} must be true or false")
-    return bool(value)
-
-
-def short(value: Any) -> str:
-    """A value as a message shows it, cut after 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file; ConfigError for anything else."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds a {type(values).__name__}, not a table of settings")
-    return values
-
-
 _KEYS = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
@@ -240,24 +202,20 @@ MODELS: dict[str, dict[str, Any]] = {
 MODELS["llama3.1-8b"]["rope_scaling"] = _LLAMA3
 MODELS["llama3.2-1b"]["rope_scaling"] = _LLAMA3 | {"factor": 32.0}
 
-# Keys of a config.json that change what a layer computes, each with the values under which it does not.
-_FOREIGN: dict[str, tuple[Any, ...]] = {
-    "num_experts": (None, 0),
-    "num_local_experts": (None, 0),
-    "n_routed_experts": (None, 0),
-    "kv_lora_rank": (None,),
-    "q_lora_rank": (None,),
-    "vision_config": (None,),
-    "text_config": (None,),
-}
-# Keys that do not change the cost of a layer; any other is refused, since it may.
+# Keys that do not change the cost of a layer, or whose values `features` reads; any other is refused, as it may.
 # fmt: off
 _HARMLESS = frozenset((
-    "architectures", "attention_bias", "attention_dropout", "auto_map", "bos_token_id", "dtype", "eos_token_id",
-    "hidden_act", "initializer_range", "is_llama_config", "layer_types", "max_position_embeddings",
-    "max_window_layers", "mlp_bias", "model_type", "name", "pad_token_id", "pretraining_tp", "quantization_config",
-    "rms_norm_eps", "rope_interleaved", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
-    "tie_word_embeddings", "torch_dtype", "transformers.js_config", "transformers_version", "use_cache", "use_mrope",
+    "add_cross_attention", "architectures", "attention_dropout", "auto_map", "begin_suppress_tokens", "bos_token_id",
+    "chunk_size_feed_forward", "cls_token_id", "cross_attention_hidden_size", "decoder_start_token_id", "do_sample",
+    "dtype", "eos_token_id", "finetuning_task", "generation_config", "hidden_act", "id2label", "initializer_range",
+    "is_decoder", "is_encoder_decoder", "is_llama_config", "label2id", "layer_types", "mask_token_id", "max_length",
+    "max_position_embeddings", "max_window_layers", "min_length", "model_max_length", "model_type", "name",
+    "original_max_position_embeddings", "output_attentions", "output_hidden_states", "pad_token_id", "prefix",
+    "pretraining_tp", "problem_type", "pruned_heads", "repetition_penalty", "return_dict", "rms_norm_eps",
+    "rope_interleaved", "rope_parameters", "rope_scaling", "rope_theta", "sep_token_id", "sliding_window",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder",
+    "tie_word_embeddings", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "unk_token_id", "use_bfloat16", "use_cache", "use_mrope",
     "use_sliding_window", "vocab_size",
 ))
 # fmt: on
@@ -276,13 +234,14 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
         values = MODELS[str(model)]
         return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
     values = read_json(path)
-    for key, harmless in _FOREIGN.items():
-        if values.get(key) not in harmless:
-            raise ConfigError(f"{path}: {key} = {short(values[key])}: only dense decoders are estimated")
-    known = {*SIZES, *_FOREIGN, *_HARMLESS}
+    features(str(path), values)
+    known = {*SIZES, *REFUSED, *_HARMLESS}
     unknown = [key for key in values if key not in known and not key.startswith("_")]
     if unknown:
-        raise ConfigError(f"{path}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}")
+        raise ConfigError(
+            f"{path}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "
+            f"take it out if it changes nothing that a layer computes"
+        )
     vocabulary = 0 if values.get("vocab_size") is None else values["vocab_size"]
     shape = DecoderShape(**shape_values(str(path), values), vocab_size=vocabulary)
     return replace(shape, name=name_of(path))

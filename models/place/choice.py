@@ -12,7 +12,7 @@ from wafer_triton.cost.search import plan
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import accumulator
-from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
+from wafer_triton.errors import CacheError, MeshError, SramError, WaferError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place.regions import Placement, decode_regions
@@ -33,9 +33,7 @@ def place(
 
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
-    for name, size in (("max_length", max_length), ("max_prompt", max_prompt), ("batch", batch)):
-        if type(size) is not int or size < 1:
-            raise ShapeError(f"{name} = {size!r} must be a whole number of at least 1")
+    check_counts(max_length=max_length, max_prompt=max_prompt, batch=batch)
     if not isinstance(kv_policy, str) or kv_policy not in POLICIES:
         raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(dtype, accumulate)

@@ -185,7 +185,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
     [
         (lambda: estimate.decode(model="llama3-9b", mesh=540, context=1), ConfigError, "nearest: llama3-8b"),
         (lambda: square("wse4", 8, 8), DeviceError, "did you mean 'wse"),
-        (lambda: estimate.gemm(mesh=8, m=-1, k=8, n=8), ShapeError, "size -1 must be a whole number of at least 1"),
+        (lambda: estimate.gemm(mesh=8, m=-1, k=8, n=8), ShapeError, "m = -1 must be a whole number of at least 1"),
         (
             lambda: square("wse2", 8, 8, "strassen"),
             MeshError,
@@ -236,7 +236,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
             SramError,
             "the smallest mesh of these proportions that fits is 114x114",
         ),
-        (lambda: estimate.energy(seconds=0, against_seconds=1), ShapeError, "seconds = 0 must be positive"),
+        (lambda: estimate.energy(seconds=0, against_seconds=1), ShapeError, "seconds = 0 must be a number from"),
         (lambda: estimate.energy(seconds=1, against="a10", against_seconds=1), DeviceError, "known: a100"),
     ],
 )
@@ -248,8 +248,8 @@ def test_bad_input(call, error: type[WaferError], message: str) -> None:
 @pytest.mark.parametrize(
     "more, message",
     [
-        ({"num_experts": 8}, "num_experts = 8: only dense decoders"),
-        ({"attention_chunks": 4}, "unknown key 'attention_chunks'"),
+        ({"num_experts": 8}, "num_experts = 8 is not computed here; only models without it"),
+        ({"attention_chunks": 4}, "unknown key 'attention_chunks'; .* or take it out if it changes nothing that"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": -64}, "hidden_size = -64 must be a positive integer"),
         ({"num_key_value_heads": 3}, "num_attention_heads = 4 is not a multiple of num_key_value_heads = 3"),

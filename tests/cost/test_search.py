@@ -48,6 +48,9 @@ def test_a_plan_of_nothing(name: str, value: object) -> None:
 
 
 def test_a_sweep_over_the_mesh_and_the_device() -> None:
+    needed = search.sweep("gemv", "routes", [3, 24], k=64, n=64, mesh=36, algorithm="two-phase")
+    assert [(row["routes"], row["relayed"]) for row in needed] == [(3, True), (24, False)]
+    assert [row["estimated_routes"] for row in needed] == [4, 4]
     table = search.sweep("gemm", "mesh", [60, 120, 240], m=480, k=480, n=480)
     assert [row["mesh"] for row in table] == [60, 120, 240]
     assert table[1]["cycles"] == estimate.gemm(mesh=120, m=480, k=480, n=480).cycles

@@ -13,6 +13,7 @@ from wafer_triton.cli.main import main
 from wafer_triton.cost import search
 
 SWEEP = "sweep gemv --set n=48 --set mesh=8 --no-plot --over"
+DECODE = "sweep decode --set model=smollm2-135m --set mesh=64 --no-plot"
 GEMM = "--m 64 --k 64 --n 64 --mesh"
 
 
@@ -70,6 +71,24 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("generate --model x --prompt 'a\udce9b'", "argument --prompt: 'a\\udce9b' is not UTF-8 text (at character 1)"),
         ("compare gemm --m \u0663 --k 1 --n 1 --mesh 4", "argument --m: '\u0663' is not a whole number"),
         ("compare gemm --m 3 --k 1 --n 1 --mesh 1_0", "mesh '1_0': give a side such as 16"),
+        (f"{SWEEP} k --values 8 --out q.PNG", "--out q.PNG: CSV goes there, pictures beside it"),
+        (f"{SWEEP} k --values 8 --set mesh=4", "--set mesh=4: it is set already; give it once"),
+        (f"{SWEEP} k --values 8 --set device=wse3", "--set device=wse3: use --device"),
+        (f"{DECODE} --over context --values 8 --set as_if=maybe", "as_if = 'maybe' must be true or false"),
+        (
+            f"{DECODE} --over context --values 8 --set head_groups=x",
+            "head_groups = 'x', but 9 query heads on 64 columns",
+        ),
+        (f"{DECODE} --over head-groups --values 0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
+        (
+            "estimate kv --model llama3-8b --mesh 360 --program measured --head-groups 8",
+            "head_groups = 8, but a program",
+        ),
+        ("estimate gemv --mesh 8 --k 8 --n 8 --algorithm t10 --groups 2", "'t10' takes no groups; use 'ktree'"),
+        ("estimate energy --seconds inf --against-seconds 1", "seconds = inf must be a number from 1e-15 to 1e+15"),
+        ("estimate energy --seconds 1 --against-seconds 1e308", "against_seconds = 1e+308 must be a number from"),
+        ("compare gemv --k 1000000000 --n 1000000000 --mesh 1", "numbers; take smaller sizes"),
+        ("plan --model llama3-8b --input 1 --output 1 --head-groups 33", "head_groups = 33, but 32 query heads on 740"),
     ],
 )
 def test_a_mistake_is_one_line(wrong, line, message):
@@ -79,6 +98,13 @@ def test_a_mistake_is_one_line(wrong, line, message):
 def test_a_large_product_is_compared_without_values(capsys):
     assert main(shlex.split("compare gemm --m 100000 --k 100000 --n 100000 --mesh 8")) == 0
     assert "largest error -: values were not computed" in capsys.readouterr().out
+
+
+def test_a_plan_of_many_meshes_says_how_far_it_is(capsys):
+    line = "plan --model smollm2-135m --device wormhole --input 1 --output 1 --step"
+    for step, told in (("1", True), ("8", False)):
+        assert main(shlex.split(f"{line} {step}")) == 2  # it holds no such model
+        assert ("meshes of prefill: 8 of 8" in capsys.readouterr().err) is told
 
 
 def test_the_legend_of_plmr_has_its_thresholds_once(capsys):

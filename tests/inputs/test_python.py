@@ -16,6 +16,7 @@ from wafer_triton import (
     all_reduce,
     as_mesh,
     convert,
+    estimate,
     executor,
     mesh_gemm,
     mesh_gemm_t,
@@ -26,6 +27,7 @@ from wafer_triton import (
     softmax,
 )
 from wafer_triton.compare import compare_gemm
+from wafer_triton.cost.search import plan
 from wafer_triton.models.convert import off_mesh
 
 A = torch.arange(36.0).view(6, 6)
@@ -63,6 +65,15 @@ CALLS = {
     lambda: softmax(A, mesh=2, scale="x"): "softmax: scale = 'x' must be a finite number",
     lambda: mesh_gemm(A, A, mesh=(31, 37)): "mesh 31x37: products of matrices fold it .* 1,147 logical cores on each",
     lambda: compare_gemm(4, 0, 1, 1): "m = 0 must be a whole number of at least 1",
+    lambda: estimate.decode(model="smollm2-135m", mesh=64, context="5"): "context = '5' must be a whole number of at",
+    lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, as_if="no"): "as_if = 'no' must be true or false",
+    lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, head_groups="8"): "head_groups = '8', but 9",
+    lambda: estimate.request(model="smollm2-135m", prefill_mesh=64, decode_mesh=64, input=1, output=0): "output = 0 ",
+    lambda: estimate.energy(seconds="1", against_seconds=1): "seconds = '1' must be a number",
+    lambda: plan(model="smollm2-135m", input=1, output=1, sides=[]): "sides is empty; give a side at least",
+    lambda: rms_norm(A[:0], A[0], mesh=2): r"rms_norm of \[0, 6\], \[6\]: every size must be a whole number",
+    lambda: softmax(A[:0], mesh=2): r"softmax of \[0, 6\]: every size must be a whole number",
+    lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, head_groups="3"): "head_groups = '3', but 9",
     lambda: scatter(A, "2", "(y m) (x n)"): "scatter: mesh is of type str; give a Mesh",
     lambda: scatter(None, as_mesh(2), "(y m) (x n)"): "scatter: tensor is of type NoneType; give a Tensor",
     lambda: scatter(A, as_mesh(2), 5): "scatter: pattern is of type int; give a str",

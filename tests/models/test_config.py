@@ -5,6 +5,7 @@ import torch
 
 from wafer_triton.errors import CheckpointError, ConfigError
 from wafer_triton.models.config import DecoderConfig, RopeScaling, param_shapes
+from wafer_triton.shapes import shape_of
 
 LLAMA = {
     "model_type": "llama",
@@ -99,6 +100,10 @@ REFUSED = {
     "layers-number": (LLAMA | {"layer_types": 5}, "layer_types = 5 must be a list of words"),
     "layers-lists": (LLAMA | {"layer_types": [["a"]]}, "layer_types = .* must be a list of words"),
     "eos": (LLAMA | {"eos_token_id": "</s>"}, "eos_token_id = '</s>' must be a token id"),
+    "bos": (LLAMA | {"bos_token_id": "x"}, "bos_token_id = 'x' must be a token id"),
+    "no-type": (LLAMA | {"model_type": ["llama"]}, r"model_type = \['llama'\] is not computed here"),
+    "rope-text": (LLAMA | {"rope_scaling": "linear"}, "rope settings 'linear' must be one flat table"),
+    "rope-nan": (LLAMA | {"rope_scaling": {"type": "linear", "factor": float("nan")}}, "factor = nan must be a pos"),
 }
 
 
@@ -106,6 +111,25 @@ REFUSED = {
 def test_refuses_by_name(values, message):
     with pytest.raises(ConfigError, match=message):
         DecoderConfig.from_dict(values)
+
+
+PRICED = [name for name in REFUSED if name not in ("eos", "bos")]  # which no price depends on
+
+
+@pytest.mark.parametrize("name", PRICED)
+def test_what_is_not_run_is_not_priced(name, tmp_path):
+    values, message = REFUSED[name]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=message):
+        shape_of(tmp_path)
+
+
+def test_what_runs_is_priced(tmp_path):
+    from transformers import LlamaConfig
+
+    values = LlamaConfig(**without(LLAMA, "model_type")).to_dict() | {"unk_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert shape_of(tmp_path).decode_macs(9) == DecoderConfig.from_dict(values).decode_macs(9)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help d
 
 BASIS = ("constants", "error_band", "outside")  # of a plan, which is told of the best alone
 MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
+FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 MANY_VALUES = 50  # from which on a sweep reports how far it is
 PICTURES = (".png", ".svg")  # what a sweep draws beside its CSV
 
@@ -45,9 +46,11 @@ def plan(args: argparse.Namespace) -> int:
     """search the best meshes for a request"""
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
+    from wafer_triton.draw.progress import Progress
 
     options = _with_model(given(args))
-    plans = [asdict(plan) for plan in search.plan(**options)]
+    with Progress(brief=args.step > FINE_STEP) as progress:
+        plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
     shown = [{name: value for name, value in plan.items() if name not in BASIS} for plan in plans]
     text = tables.records(shown, title=_title("plans, the best first", options))
     basis = {name: plans[0][name] for name in BASIS}
@@ -62,7 +65,7 @@ def sweep(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.draw.units import asked
 
-    if args.out.suffix in PICTURES:
+    if args.out.suffix.lower() in PICTURES:
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
     if args.no_plot and args.show:
         raise ConfigError(f"--show {args.show}: it names what a plot shows; leave out --no-plot, or --show")
@@ -143,7 +146,10 @@ def _settings(settings: list[str], over: str) -> dict[str, Any]:
             raise ConfigError(f"--set {text!r}: write NAME=VALUE")
         if _name(name) == over:
             raise ConfigError(f"--set {text}: {over} takes its values from --values; leave it out of --set")
-        options[_name(name)] = _number(value, value)
+        if _name(name) in (*options, "device"):
+            remedy = "use --device" if _name(name) == "device" else "it is set already; give it once"
+            raise ConfigError(f"--set {text}: {remedy}")
+        options[_name(name)] = {"true": True, "false": False}.get(value, _number(value, value))
     return options
 
 

@@ -24,9 +24,10 @@ from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
-from wafer_triton.errors import DeviceError, MeshError, ShapeError
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import gemm as gemm_schedules
+from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shapes import DecoderShape, shape_of
@@ -37,6 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
+SECONDS = 1e-15, 1e15  # that a task may take, far beyond any
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
 
@@ -45,7 +47,7 @@ def gemm(
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     mesh, c = _mesh(device, mesh)
-    tiles(1, m, k, n)
+    check_counts(m=m, k=k, n=n)
     name = dtype_name(dtype)
     if algorithm in rivals.ASSUMED:
         return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
@@ -68,13 +70,15 @@ def gemv(
     `groups` is the number of groups on the first of two levels (None: the best).
     """
     mesh, c = _mesh(device, mesh)
-    tiles(1, k, n)
+    check_counts(k=k, n=n)
     name = dtype_name(dtype)
+    tree = _groups(groups)
     if algorithm in rivals.ASSUMED:
+        if tree is not None:
+            raise MeshError(f"GEMV algorithm {algorithm!r} takes no groups; use 'ktree'")
         return _kernel(mesh, rivals.gemv(mesh, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
-    tree = _groups(groups)
     if algorithm == "ktree" and tree is None:
         tree = layers.best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
@@ -95,7 +99,7 @@ def decode(
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
-    tiles(1, context)
+    check_counts(context=context)
 
     def place(candidate: Mesh, counted: Constants) -> None:
         decode_residence(layers.decode_block(shape, candidate, context, c, tree, program, head_groups), counted)
@@ -123,7 +127,7 @@ def prefill(
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once."""
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
-    tiles(1, tokens)
+    check_counts(tokens=tokens)
     mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if)
     return replace(prefill_on(mesh, shape, tokens, c, program), as_if=why)
 
@@ -174,7 +178,7 @@ def request(
     """
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model), _groups(groups)
-    tiles(1, input, output)
+    check_counts(input=input, output=output)
 
     def place(candidate: Mesh, counted: Constants) -> None:
         decode_residence(layers.decode_block(shape, candidate, input + output, c, tree, program, head_groups), counted)
@@ -248,7 +252,8 @@ def kv(
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
-    if program == "measured":
+    if layers.is_measured(program):
+        HeadGroups(shape.measured(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
         return capacity.measured(mesh, shape, c)
     return capacity.true(mesh, shape, c, program, head_groups)
 
@@ -260,9 +265,10 @@ def energy(
     watts = find_device(device).power_watts
     if against not in GPU_WATTS:
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")
-    for name, value in (("seconds", seconds), ("against_seconds", against_seconds), ("gpus", gpus)):
-        if not value > 0:
-            raise ShapeError(f"{name} = {value!r} must be positive")
+    check_counts(gpus=gpus)
+    for name, value in (("seconds", seconds), ("against_seconds", against_seconds)):
+        if not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
+            raise ShapeError(f"{name} = {value!r} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")
     wafer, gpu = watts * seconds, GPU_WATTS[against] * gpus * against_seconds
     return Energy(gpu / wafer, wafer, gpu)
 

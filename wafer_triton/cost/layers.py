@@ -22,7 +22,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.heads import distinct
+from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.schedule.reduce import two_level
 from wafer_triton.shapes import DecoderShape
 
@@ -43,15 +43,16 @@ def decode_block(
     """
     tree = tree_for(mesh, c.of("decode")) if groups is None else groups
     entries = -(-context // mesh.shape[0])
-    if _measured(program):
-        return Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=head_groups or 1)
+    if is_measured(program):
+        one = 1 if head_groups is None else head_groups
+        return Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)
     return with_head_groups(Block(shape, mesh, "fp16", "fp16", entries, "shift", tree), c, head_groups)
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
     """The block of a prefill layer, on the square grid of a mesh; ShapeError for an unknown program."""
     square = mesh.square()
-    own = shape.measured() if _measured(program) else shape
+    own = shape.measured() if is_measured(program) else shape
     return Block(own, square, "fp16", "fp16", groups=tree_for(square, c))
 
 
@@ -214,6 +215,7 @@ def head_group_choices(block: Block, c: Constants) -> list[Block]:
 
 
 def _grouped(block: Block, count: int, c: Constants) -> Block:
+    HeadGroups(block.shape, block.mesh.shape[1], count)  # raises for one that cannot be
     tree = None if count == 1 else best_groups(block.mesh.shape[1] // count, c.of("decode"))
     return replace(block, head_groups=count, head_tree=tree)
 
@@ -242,7 +244,8 @@ def _attention_cycles(block: Block, c: Constants) -> float:
     return total(_steps((block, part, args, c) for part, args in parts if part is not decode.ffn)).cycles
 
 
-def _measured(program: str) -> bool:
+def is_measured(program: str) -> bool:
+    """Whether a program is that of the measurements; ShapeError for one that is neither."""
     if program not in PROGRAMS:
         raise ShapeError(f"program {program!r}: choose 'true', the model's own, or 'measured', that of the paper")
     return program == "measured"

@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import decode_needs, sketched
-from wafer_triton.errors import MeshError, SramError
+from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block
@@ -165,6 +165,8 @@ def fitted(
     not hold a layer, of more SRAM; None says that this is not on offer. `place` raises SramError or FullError for a
     mesh that does not hold the model.
     """
+    if as_if not in (None, True, False):
+        raise ShapeError(f"as_if = {as_if!r} must be true or false")
     try:
         place(mesh, c)
         return mesh, c, None

@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.layers import best_groups
+from wafer_triton.cost.layers import best_groups, is_measured
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, WaferError, writing
+from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError, check_counts, writing
 from wafer_triton.mesh import Mesh
+from wafer_triton.report import Progress, silent
+from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shapes import DecoderShape, shape_of
 
 
@@ -44,24 +47,37 @@ class Plan:
 def plan(
     *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "true", head_groups: int | None = None,
+    progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
-    `head_groups`, or the best (None). Raises SramError or MeshError, with the last mesh's reason, when there is no
-    plan, ShapeError for a size that is not a positive whole number.
+    `head_groups`, or the best (None). Reports "meshes of prefill" and "meshes of decode" to `progress`.
+    Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
+    a positive whole number.
     """
     target, shape = find_device(device), shape_of(model)
     c = constants(target)
-    for name, size in (("input", input), ("output", output), ("step", step), ("best", best)):
-        _check_count(name, size)
+    check_counts(input=input, output=output, step=step, best=best)
+    if sides is not None and len(sides) == 0:
+        raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
+    if head_groups is not None and sides:
+        HeadGroups(shape.measured() if is_measured(program) else shape, max(sides), head_groups)  # raises for too many
 
     def square(side: int) -> Mesh:
         return Mesh(side, side, target)
 
-    prefills, reason = _estimates(sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program))
-    decodes, why = _estimates(sides, lambda side: _slowest(square(side), shape, input, output, c, program, head_groups))
+    prefills, reason = _estimates(
+        sides,
+        lambda side: estimate.prefill_on(square(side), shape, input, c, program),
+        partial(progress, "meshes of prefill"),
+    )
+    decodes, why = _estimates(
+        sides,
+        lambda side: _slowest(square(side), shape, input, output, c, program, head_groups),
+        partial(progress, "meshes of decode"),
+    )
     candidates, fastest = [], sorted(decodes, key=lambda side: decodes[side].seconds)[: 2 * best]
     for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
         for side in fastest:
@@ -109,15 +125,16 @@ def _slowest(
 
 
 def _estimates(
-    sides: Sequence[int], estimated: Callable[[int], estimate.Layered]
+    sides: Sequence[int], estimated: Callable[[int], estimate.Layered], progress: Callable[[int, int], None]
 ) -> tuple[dict[int, estimate.Layered], WaferError | None]:
     """Estimates by side, and the last error if no side has one."""
     estimates, reason = {}, None
-    for side in sides:
+    for number, side in enumerate(sides):
         try:
             estimates[side] = estimated(side)
         except WaferError as error:
             reason = error
+        progress(number + 1, len(sides))
     return estimates, None if estimates else reason
 
 
@@ -166,13 +183,13 @@ def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) 
     counts = [name for name, argument in own.items() if argument.annotation == "int"]
     for name in counts:
         if name in fixed:
-            _check_count(name, fixed[name])
+            check_counts(**{name: fixed[name]})
     reason: WaferError | None = None
     rows = 0
     for value in values:
         number = int(value) if float(value).is_integer() else value
         if parameter in counts:
-            _check_count(parameter, number)
+            check_counts(**{parameter: number})
         try:
             changed: dict[str, Any] = {parameter: number}
             estimated = (
@@ -183,16 +200,15 @@ def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) 
         except WaferError as error:
             reason = error
             continue
-        plain = {name: figure for name, figure in asdict(estimated).items() if isinstance(figure, int | float)}
+        plain = {  # a result of the parameter's name, such as routes, is not the value that was asked for
+            f"estimated_{name}" if name == parameter else name: figure
+            for name, figure in asdict(estimated).items()
+            if isinstance(figure, int | float)
+        }
         rows += 1
         yield {parameter: number} | plain
     if not rows and reason is not None:
         raise reason
-
-
-def _check_count(name: str, value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
 
 
 def write_csv(table: Sequence[dict[str, Any]], path: Path) -> None:

@@ -56,6 +56,9 @@ def recipe(
 
     Raises MeshError or ShapeError for wrong options or sizes, SramError, which names the smallest mesh that fits.
     """
+    if not all(type(size) is int and size >= 1 for shape in shapes for size in shape):
+        given = ", ".join(str(list(shape)) for shape in shapes)
+        raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
     return sram.fitting(lambda candidate: _RECIPES[name](candidate, dtype, *shapes, **dict(options)), mesh)
 
 
@@ -172,10 +175,7 @@ def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
 
 
 def tiles(length: int, *sizes: int) -> tuple[int, ...]:
-    """Each size's share of one core when it is cut over a line; ShapeError unless all are positive."""
-    for size in sizes:
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ShapeError(f"size {size!r} must be a whole number of at least 1")
+    """Each size's share of one core when it is cut over a line."""
     return tuple(-(-size // length) for size in sizes)
 
 

@@ -1,0 +1,191 @@
+"""The settings of a `config.json`: how a key is read and checked, and which features of a decoder are computed here.
+
+A feature that no decoder here computes is refused by name, never ignored: what runs or is priced is the model that was
+asked for. Both spellings are read: transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`). No torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.errors import ConfigError
+
+MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
+ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn")
+
+# What the decoder computes today. A new family grows this table; whatever is not in it is refused.
+SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+    "model_type": ("llama", "mistral", "qwen2", "qwen3"),
+    "hidden_act": ("silu",),
+    "rope_type": ("default", *ROPE_KINDS),
+}
+
+# Keys that ask for something outside the decoder, each with the values, beside null, that ask for nothing.
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "quantization_config": (),
+    "num_experts": (0,),
+    "num_local_experts": (0,),
+    "n_routed_experts": (0,),
+    "kv_lora_rank": (),
+    "q_lora_rank": (),
+    "vision_config": (),
+    "text_config": (),
+    "partial_rotary_factor": (1,),
+}
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are stretched; `kind` is transformers' `rope_type`, positions are in tokens.
+
+    Raises `ConfigError` at birth for a kind or a number that cannot be.
+    """
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192  # llama3, yarn and dynamic
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        if self.kind not in ROPE_KINDS:
+            known = ", ".join(repr(kind) for kind in ("default", *ROPE_KINDS))
+            raise ConfigError(f"rope_scaling: rope_type = {self.kind!r} is not computed here; supported: {known}")
+        for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast",
+                    "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):  # fmt: skip
+            value = getattr(self, key)
+            if value is None and key in ("attention_factor", "mscale", "mscale_all_dim"):
+                continue
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ConfigError(f"rope_scaling: {key} = {value!r} must be a positive number")
+        if not self.low_freq_factor < self.high_freq_factor:
+            raise ConfigError(
+                f"rope_scaling: low_freq_factor = {self.low_freq_factor} must be below "
+                f"high_freq_factor = {self.high_freq_factor}"
+            )
+
+
+def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    """The base of rotary frequencies and how they are stretched; ConfigError for a feature that is not computed here.
+
+    An absent key means what transformers takes it to mean, an absent model_type "llama".
+    """
+    for key, absent in (("model_type", "llama"), ("hidden_act", "silu")):
+        check_supported(name, key, values.get(key, absent))
+    for key, harmless in REFUSED.items():
+        if values.get(key) is not None and values[key] not in harmless:
+            raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; only models without it")
+    _refuse_sliding_window(name, values.get("model_type", "llama"), values)
+    return _rope(name, values)
+
+
+def check_supported(where: str, key: str, value: Any) -> None:
+    """Raise ConfigError unless a feature is in `SUPPORTED`."""
+    if value not in SUPPORTED[key]:
+        known = ", ".join(repr(choice) for choice in SUPPORTED[key])
+        raise ConfigError(f"{where}: {key} = {short(value)} is not computed here; supported: {known}")
+
+
+def check_size(where: str, key: str, value: Any, least: int = 1, most: int = MOST) -> None:
+    """Raise ConfigError unless the value of a key is a whole number from `least` to `most`."""
+    if type(value) is not int or value < least:
+        raise ConfigError(f"{where}: {key} = {short(value)} must be a positive integer")
+    if value > most:
+        raise ConfigError(f"{where}: {key} = {short(value)} is more than the {most:,} that are taken here")
+
+
+def check_positive(where: str, key: str, value: Any) -> None:
+    """Raise ConfigError unless the value of a key is a finite number above 0."""
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise ConfigError(f"{where}: {key} = {short(value)} must be a positive number")
+
+
+def required(where: str, values: Mapping[str, Any], key: str) -> Any:
+    """The value of a key; ConfigError if it is missing or null."""
+    if values.get(key) is None:
+        raise ConfigError(f"{where}: {key} is missing{' (null)' if key in values else ''}")
+    return values[key]
+
+
+def check_flag(where: str, values: Mapping[str, Any], key: str) -> bool:
+    """The value of a key that is true, false or absent (false); ConfigError for any other."""
+    value = values.get(key)
+    if value not in (None, True, False):
+        raise ConfigError(f"{where}: {key} = {short(value)} must be true or false")
+    return bool(value)
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it, cut after 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The table in a JSON file; ConfigError for anything else."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: holds a {type(values).__name__}, not a table of settings")
+    return values
+
+
+def _rope(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    rope = values.get("rope_scaling") or values.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping) or any(isinstance(value, Mapping) for value in rope.values()):
+        raise ConfigError(f"{name}: rope settings {short(rope)} must be one flat table for all layers")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ConfigError(
+            f"{name}: partial_rotary_factor = {rope['partial_rotary_factor']} is not computed here; only whole heads"
+        )
+    theta = rope.get("rope_theta", values.get("rope_theta", 10000.0))
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    check_supported(name, "rope_type", kind)
+    check_positive(name, "rope_theta", theta)
+    if kind == "default":
+        return theta, None
+    where = f"{name}: rope {kind!r}"
+    scaling: dict[str, Any] = {key: required(where, rope, key) for key in _ROPE_NEEDS.get(kind, ("factor",))}
+    scaling |= {key: rope[key] for key in _ROPE_MAY.get(kind, ()) if rope.get(key) is not None}
+    if kind != "linear":
+        # dynamic starts to stretch at the end of the context that the config names
+        outside = values.get("original_max_position_embeddings"), values.get("max_position_embeddings")
+        inside = None if kind == "dynamic" else rope.get("original_max_position_embeddings")
+        context = outside[1] if kind == "dynamic" else outside[0] or inside or outside[1]
+        scaling["original_max_position_embeddings"] = context
+    try:
+        return theta, RopeScaling(kind, **scaling)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+_ROPE_NEEDS = {"llama3": ("factor", "low_freq_factor", "high_freq_factor")}
+_ROPE_MAY = {"yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")}
+
+
+def _refuse_sliding_window(name: str, model_type: str, values: Mapping[str, Any]) -> None:
+    # transformers takes an absent key in a Mistral config for 4096.
+    window = values.get("sliding_window", 4096 if model_type == "mistral" else None)
+    used = window is not None and values.get("use_sliding_window", not model_type.startswith("qwen")) is not False
+    layers = values.get("layer_types") or []
+    if not isinstance(layers, list) or not all(isinstance(layer, str) for layer in layers):
+        raise ConfigError(f"{name}: layer_types = {short(layers)} must be a list of words")
+    kinds = set(layers) - {"full_attention"}
+    if used or kinds:
+        what = f"sliding_window = {window}" if used else f"layer_types with {', '.join(sorted(kinds))}"
+        raise ConfigError(f"{name}: {what} is not computed here; only full attention (sliding_window = null)")
