@@ -15,7 +15,7 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import best_groups, is_measured
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import BackendError, DeviceError, MeshError, ShapeError, WaferError, check_counts, writing
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, WaferError, check_counts, writing
 from wafer_triton.mesh import Mesh
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.heads import HeadGroups
