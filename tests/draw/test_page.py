@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import browser as chromium
+from schedules import LAYERS, MOVES, SUMS, build
 from wafer_triton import draw
 from wafer_triton.cli.main import main
 from wafer_triton.cost.price import intervals, price
@@ -148,16 +149,19 @@ def test_slider_steps_keys_and_play(show):
     settled(browser, f"After round {len(schedule.rounds) - 1}")
 
 
-def test_tiles_on_the_page_lie_where_python_has_them(show):
-    browser = show("compare")
-    for at, algorithm in enumerate(("mesh", "cannon", "summa")):
-        followed = browser.value(
-            f"waferTriton.then(({{scenes}}) => {{ const scene = scenes[{at}]; return scene.rounds.map((_, round) => "
-            f"{{ scene.goTo(round + 1); return scene.last.map((tiles) => [...tiles]); }}); }})"
-        )
-        schedule = product(algorithm)
-        for here, where in zip(followed, rounds(schedule), strict=True):
-            assert here == [where[name].ravel().tolist() for name in schedule.buffers]
+def test_tiles_on_the_page_lie_where_python_has_them(browser, tmp_path):
+    """The script follows tiles as `wafer_triton.draw.tiles` does, on schedules of every kind and a folded mesh."""
+    built = [build(make, "2x3", "fp16") for make in (SUMS | MOVES | LAYERS).values()]
+    kinds = [schedule for schedule in built if schedule.rounds]
+    draw.page(tmp_path / "all.html", "all", [draw.scene(schedule) for schedule in kinds], kinds[0].mesh.device)
+    browser.open(tmp_path / "all.html")
+    followed = browser.value(
+        "waferTriton.then(({scenes}) => scenes.map((scene) => scene.rounds.map((_, round) => "
+        "{ scene.goTo(round + 1); return scene.last.map((tiles) => [...tiles]); })))"
+    )
+    for schedule, here in zip(kinds, followed, strict=True):
+        assert here == [[where[name].ravel().tolist() for name in schedule.buffers] for where in rounds(schedule)]
+    assert browser.problems == []
 
 
 def test_a_click_on_a_core_tells_what_it_holds_sends_and_receives(show):
