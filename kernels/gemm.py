@@ -162,7 +162,7 @@ def plan(
         num_warps = min(4, blocks[0] * blocks[2] // 512)
     elif m <= 4:
         block_m, block_n = block(m), block(n, 256)
-        # so many loads of 16 B are on their way at once in each thread: for one row of 16-bit weights there are registers
+        # so many loads of 16 B are on their way at once in a thread: for one row of 16-bit weights it has registers
         loads = 8 if m == 1 and not wide else 2
         most = 8192 if loads == 8 else min(2048, 4096 // block_m)
         mode, blocks = "sum", (block_m, block(k, most // block_n), block_n)
