@@ -40,7 +40,7 @@ def row(case: str, exchange: str, moved: int, flops: int, launches: int, handove
 
 
 def rounds_a_launch(side: int) -> int:
-    """All of MeshGEMM's rounds where the GPU holds the mesh, else a window, with one program in eight not counted on."""
+    """All of MeshGEMM's rounds where the GPU holds the mesh, else a window, less one program in eight."""
     held = MULTIPROCESSORS * PROGRAMS
     return window(tables(side), np.arange(side * side), held if side * side <= held else held - held // 8, side)
 
