@@ -2,9 +2,11 @@
 
 Runs tests/gpu, then the suites, the figures of merit first; writes bench/results/<name of the GPU>.json and plots; and
 prints the table, the figures with their bounds, and one object of JSON as the last line of stdout. What fails or hangs
-takes nothing else with it (see harness/supervise.py). What the time did not suffice for is listed as not measured.
-Exit codes: 0; 1 if a test or a case failed; 2 without a GPU.
-`--rehearse` does the same at small sizes on the CPU, kernels by Triton's interpreter, and without a limit of time.
+takes nothing else with it (see harness/supervise.py), and a line is written as each case ends. What the time did not
+suffice for is listed as not measured. From a checkout it works without installing the package.
+Exit codes: 0; 1 if a test or a case failed; 2 without a GPU; 3 without the Python packages that it needs.
+`--only tests` or `--only suites` does the one part in all the `--minutes`; `--rehearse` does all at small sizes on the
+CPU, kernels by Triton's interpreter, and without a limit of time.
 """
 
 import argparse
@@ -41,12 +43,16 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
     parser = argparse.ArgumentParser(description="tests and benchmarks on a GPU")
     parser.add_argument("--rehearse", action="store_true", help="small sizes on the CPU, without a limit of time")
     parser.add_argument("--minutes", type=float, default=MINUTES)
+    parser.add_argument("--only", choices=("tests", "suites"))
     parser.add_argument("--out", type=Path, help="folder of the results (default: bench/results)")
     args = parser.parse_args(arguments)
     device, until = "cuda", clock.time() + 60 * args.minutes
     tests_at_most, quiet = TESTS_AT_MOST, QUIET_AT_MOST
     if args.rehearse:
         device, until, tests_at_most, quiet = "cpu", math.inf, math.inf, math.inf
+    if lacking := missing():
+        print(f"no {lacking} here; run: pip install {HERE.parent}[bench]", file=sys.stderr)
+        return 3
     facts = machine(device)
     if facts is None:
         print("no GPU here: torch.cuda.is_available() is false; nothing was measured", file=sys.stderr)
@@ -55,16 +61,22 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
     out = args.out or (Path(tempfile.mkdtemp()) if args.rehearse else HERE / "results")
     out.mkdir(parents=True, exist_ok=True)
 
-    tests = run_tests(device, min(tests_at_most, until - clock.time()), start, clock)
+    tests = {"passed": True, "summary": "not run"}
+    if args.only != "suites":
+        at_most = until - clock.time() if args.only == "tests" else min(tests_at_most, until - clock.time())
+        tests = run_tests(device, at_most, start, clock)
     print(f"tests/gpu: {tests['summary']}", flush=True)
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log.jsonl"
-        worker = partial(start, suites_command(device, log, until - CLOSING), environment(device))
-        lines = supervise(worker, log, quiet, until - CLOSING, clock)
+    if args.only == "tests":
+        return int(not tests["passed"])
+    log = out / f"{name}.jsonl"  # what is lost if this process is ended, too, is the table alone
+    log.unlink(missing_ok=True)
+    worker = partial(start, suites_command(device, log, until - CLOSING), environment(device))
+    lines = supervise(worker, log, quiet, until - CLOSING, clock)
     results = gathered(lines, facts, tests)
     results["figures"] = report.figures(results)
     (out / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n")
     print(report.table(results), "", report.figure_table(results["figures"]), "", sep="\n")
+    print(*report.steps(results), sep="\n")
     for case, error in results["failed"].items():
         print(f"failed: {case}: {error}")
     for case in results["not_measured"]:
@@ -75,6 +87,20 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
         print(f"no plots: {type(error).__name__}: {error}")
     print(json.dumps(summary(results, out / f"{name}.json"), separators=(",", ":")))
     return int(bool(results["failed"]) or not tests["passed"])
+
+
+def missing() -> str:
+    """A package that is needed and not installed, or ""; the checkout's own is made importable if it is not."""
+    if importlib.util.find_spec("wafer_triton") is None or importlib.util.find_spec("wafer_triton.kernels") is None:
+        # as it installs: kernels and models are folders of the package
+        folder = Path(tempfile.mkdtemp()) / "wafer_triton"
+        folder.mkdir()
+        for source in (*(HERE.parent / "wafer_triton").iterdir(), HERE.parent / "kernels", HERE.parent / "models"):
+            (folder / source.name).symlink_to(source)
+        sys.path.insert(0, str(folder.parent))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.parent), os.environ.get("PYTHONPATH"))))
+    needed = ("torch", "triton", "einops", "safetensors", "pytest", "pytest_benchmark", "cpuinfo")
+    return next((name for name in needed if importlib.util.find_spec(name) is None), "")
 
 
 def machine(device: str) -> Row | None:

@@ -179,7 +179,7 @@ def chain(stretches: Sequence[Stretch], alarm: Alarm, among: Sequence[Part] = ()
             raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {one.tree.op!r}")
         given.append(_given(one, following, 8 * 32 * chosen["num_warps"]))
     _chain_kernel[(len(given) * cores,)](
-        tuple(given), cores, *alarm,
+        tuple(given), cores, alarm.word, alarm.launch,
         BODIES=tuple(tuple(part.body for part in one.parts) for one in stretches), SOURCE=source(parts),
         **chosen, **registers(128),
     )  # fmt: skip

@@ -90,5 +90,12 @@ def relay(
     """
     size = block(max(sizes))
     _relay_kernel[(len(messages),)](
-        tuple(kinds), messages, counters, *alarm, SIZES=tuple(sizes), BLOCK=size, num_warps=warps(size)
+        tuple(kinds),
+        messages,
+        counters,
+        alarm.word,
+        alarm.launch,
+        SIZES=tuple(sizes),
+        BLOCK=size,
+        num_warps=warps(size),
     )

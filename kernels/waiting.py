@@ -8,8 +8,9 @@ all that is queued ends soon, with void results. The host looks at the word befo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
-from weakref import ref
+from dataclasses import dataclass
+from itertools import count
+from weakref import WeakValueDictionary
 
 import torch
 import triton
@@ -29,11 +30,19 @@ LOOKS = tl.constexpr(1024)  # looks at a counter between two looks at the clock 
 CORE_BITS, ROUND_BITS = tl.constexpr(24), tl.constexpr(16)
 
 
-class Alarm(NamedTuple):
-    """The word of those who give up, int64 [1], and the number of the launch that a kernel belongs to, from 1 on."""
+@dataclass(frozen=True, eq=False)
+class Alarm:
+    """What a launch tells by: the word of those who give up, int64 [1], and its number, from 1 on.
+
+    `round_of(core, number)` is the round of the schedule that the kernel calls `number`.
+    """
 
     word: Tensor
     launch: int
+    what: str = ""
+    cols: int = 1
+    counters: Sequence[Tensor] = ()
+    round_of: Callable[[int, int], int] = lambda core, number: number
 
 
 @triton.jit
@@ -75,42 +84,34 @@ def wait(counter_ptr, awaited, alarm_ptr, launch, core, round_):
         seen = tl.atomic_cas(counter_ptr, awaited, 0, sem="acquire", scope="gpu")
 
 
-class _Launch(NamedTuple):
-    what: str
-    cols: int
-    counters: tuple[ref[Tensor], ...]
-    round_of: Callable[[int, int], int]
-
-
 class Watch:
-    """Looks after the launches of an executor whose programs wait."""
+    """Looks after the launches of an executor whose programs wait, as long as there are any."""
 
     def __init__(self, device: str) -> None:
         self.word = torch.zeros(1, dtype=torch.int64, device=device)
-        self._launches: list[_Launch] = []
+        self._alarms: WeakValueDictionary[int, Alarm] = WeakValueDictionary()
+        self._numbers = count(1)
 
     def alarm(self, what: str, cols: int, counters: Sequence[Tensor], round_of: Callable[[int, int], int]) -> Alarm:
-        """What a launch is given that waits at `counters`, on a mesh of `cols` columns.
-
-        `round_of(core, number)` is the round of the schedule that the kernel calls `number`.
-        """
-        self._launches.append(_Launch(what, cols, tuple(map(ref, counters)), round_of))
-        return Alarm(self.word, len(self._launches))
+        """What a launch is given that waits at `counters`, on a mesh of `cols` columns."""
+        number = next(self._numbers)
+        alarm = Alarm(self.word, number, what, cols, counters, round_of)
+        self._alarms[number] = alarm
+        return alarm
 
     def check(self) -> None:
         """BackendError if a core gave up; all counters are zero again then, so that programs can run anew."""
         value = int(self.word.item())
         if value == 0:
             return
-        number, core = value >> CORE_BITS.value, value % 2**CORE_BITS.value
-        launch = self._launches[(number >> ROUND_BITS.value) - 1]
-        for counters in (one() for each in self._launches for one in each.counters):
-            if counters is not None:
-                counters.zero_()
+        number, core = divmod(value, 2**CORE_BITS.value)
+        launch, number = divmod(number, 2**ROUND_BITS.value)
+        for counters in (each for alarm in self._alarms.values() for each in alarm.counters):
+            counters.zero_()
         self.word.zero_()
-        round_ = launch.round_of(core, number % 2**ROUND_BITS.value)
+        alarm = self._alarms.get(launch, Alarm(self.word, launch, "a program that is gone"))
         raise BackendError(
-            f"{launch.what}: core {divmod(core, launch.cols)} gave up waiting for its neighbours in round {round_}, so "
-            f"the results are void. Programs that it needs were not on the GPU, which others may be using; run again, "
-            f"or take launch='rounds'"
+            f"{alarm.what}: core {divmod(core, alarm.cols)} gave up waiting for its neighbours in round "
+            f"{alarm.round_of(core, number)}, so the results are void. Programs that it needs were not on the GPU, "
+            f"which others may be using; run again, or take launch='rounds'"
         )

@@ -5,7 +5,6 @@ within a bound on random values. What a row must move and compute is counted fro
 """
 
 import gc
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,7 +30,7 @@ PAPER = {"gemm": "MeshGEMM", "gemv": "MeshGEMV"}
 WSE2 = PRESETS["wse2"]
 # Large tiles, and 64 x 64 with their double buffers, overflow a core of the wafer; the emulation does not mind.
 ROOMY = replace(WSE2, name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
-PLANNING = 4.0  # seconds after which no further set of inputs is bound
+LARGE = 256  # side of a mesh on which a program takes long to plan
 EXCHANGES = ("explicit", "elided")
 ROWS = (*EXCHANGES, "emulation", "blas")
 ROUNDS = "explicit, a launch a round"  # a row for GPUs: what it takes to leave one launch for all rounds
@@ -74,6 +73,11 @@ class Shape:
     @property
     def flops(self) -> int:
         return 2 * self.m * self.k * self.n
+
+    def sets(self, device: str) -> int:
+        """Sets of inputs that take turns: as many in every row, so that none finds more of them in the cache."""
+        numel = self.m * self.k + self.k * self.n + self.m * self.n
+        return sets(device, numel * torch_dtype(self.dtype).itemsize, most=32 if self.side <= LARGE else 2)
 
     def recipe(self) -> Recipe:
         return recipe(self.op, self.mesh, self.dtype, ((self.m, self.k), (self.k, self.n)), ())
@@ -164,9 +168,7 @@ def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str)
     benchmark.group = str(shape)
     backend = None if row == "blas" else executor(row, device)
     cases: list[Any] = []
-    begun = time.time()
-    # where planning takes long, rounds are many and stream through the caches anyway
-    while not cases or (len(cases) < sets(device, cases[0].bytes) and time.time() - begun < PLANNING):
+    for _ in range(shape.sets(device)):
         a, b = shape.operands(device, integers=False)
         cases.append(Plain(a, b) if backend is None else OnMesh(shape, backend, a, b))
     checked = check(cases[0], shape, device)

@@ -132,6 +132,16 @@ def _goals() -> Iterator[Figure]:
 GOALS = tuple(_goals())
 
 
+def steps(results: Row) -> list[str]:
+    """What a decode step takes with the host's part of it, beside the replay alone, which is what is timed."""
+    return [
+        f"{record['extra_info']['what']}, {record['extra_info']['exchange']}: {whole * 1e3:.3g} ms a step with the "
+        f"host's part, {record['stats']['median'] * 1e3:.3g} ms the replay alone"
+        for record in results["benchmarks"]
+        if (whole := record["extra_info"].get("whole_step_seconds")) is not None
+    ]
+
+
 def figures(results: Row) -> list[Row]:
     """Each goal with its value and "met", "not met" or "not measured"."""
     return [_judged(results, goal) for goal in GOALS]

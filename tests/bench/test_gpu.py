@@ -1,6 +1,8 @@
 """bench/gpu: no case takes others with it, time is kept, and the whole command; workers and time are the test's own."""
 
+import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +169,70 @@ def test_a_rehearsal_has_no_limit_of_time(tmp_path, capsys):
     assert tests.environment["WAFER_REHEARSE"] == tests.environment["TRITON_INTERPRET"] == "1"
     assert [("--bench-device=cpu" in suite.words, "--bench-until=inf" in suite.words) for suite in suites] == [
         (True,) * 2
+    ]
+
+
+@pytest.mark.parametrize(("only", "ran"), [("tests", ["tests"]), ("suites", ["suites"])])
+def test_one_part_alone_has_all_the_time(only, ran, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu, "machine", lambda device: GPU)
+    seconds, watch = [], gpu.watch
+
+    def watching(worker, late, clock):
+        seconds.extend((late(170), late(190)))
+        return watch(worker, late, clock)
+
+    monkeypatch.setattr(gpu, "watch", watching)
+    code, commands = commanded(tmp_path, [], "--only", only, "--minutes", "3")
+    assert code == 0
+    kinds = ["tests" if str(gpu.HERE.parent / "tests" / "gpu") in one.words else "suites" for one in commands]
+    assert kinds == ran
+    if only == "tests":
+        assert seconds == ["", "not finished after 180 s"] and "tests/gpu: 9 passed in 3 s" in capsys.readouterr().out
+        assert not list(tmp_path.iterdir())
+    else:
+        assert any("--bench-until=160.0" in word for word in commands[0].words)
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["tests"] == "not run"
+
+
+def test_what_is_measured_is_on_disk_as_soon_as_its_case_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu, "machine", lambda device: GPU)
+
+    def ended(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gpu, "gathered", ended)
+    with pytest.raises(KeyboardInterrupt):
+        commanded(tmp_path, ["hangs"])
+    (log,) = tmp_path.iterdir()
+    assert log.name == "nvidia-some-gpu.jsonl"
+    assert [line["ended"] for line in supervise.read(log) if "benchmark" in line] == ["a", "b", "dies", "c"]
+
+
+def test_a_checkout_needs_no_installation(tmp_path):
+    """Without the package, its folders are laid out as they install."""
+    packages = Path(torch.__file__).parents[1]
+    script = (
+        f"import sys; sys.path += [{str(gpu.HERE)!r}, {str(packages)!r}]; import gpu; assert gpu.missing() == '';"
+        "import os, wafer_triton.kernels as kernels; from wafer_triton.models import config;"
+        "print(kernels.__file__, os.environ['PYTHONPATH'])"
+    )
+    command = [sys.executable, "-I", "-S", "-c", script]
+    found, path = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert Path(found).resolve() == gpu.HERE.parent / "kernels" / "__init__.py" and found.startswith(path)
+
+
+def test_a_package_that_is_missing_is_named_with_the_one_command(capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pytest_benchmark" else find(name))
+    assert gpu.main([]) == 3
+    assert capsys.readouterr().err == f"no pytest_benchmark here; run: pip install {gpu.HERE.parent}[bench]\n"
+
+
+def test_a_decode_step_is_told_with_and_without_the_host():
+    facts = {"what": "decode step, 32 layers", "exchange": "explicit", "whole_step_seconds": 0.0125}
+    records = [{"extra_info": facts, "stats": {"median": 0.01}}, {"extra_info": {}, "stats": {"median": 1.0}}]
+    assert gpu.report.steps({"benchmarks": records}) == [
+        "decode step, 32 layers, explicit: 12.5 ms a step with the host's part, 10 ms the replay alone"
     ]
 
 

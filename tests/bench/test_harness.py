@@ -47,8 +47,8 @@ def test_the_clock_moves_by_what_is_measured_and_by_nothing_else(monkeypatch):
     recorded = rounds
     how = timing.measure(Benchmark(), "cpu", [lambda: runs.append(1), lambda: runs.append(2)])
     # half a second a turn: once is enough to be long, and as few rounds as there may be
-    assert how == "run" and recorded == [0.5, 1.0, 2.0, 4.0], "seconds per run: those of a turn over two inputs"
-    assert timing.CLOCK() - begun == sum(recorded) and runs == [1, 2] * (len(runs) // 2)
+    assert how == "run" and recorded == pytest.approx([0.5, 1.0, 2.0, 4.0]), "per run: a turn is over two inputs"
+    assert timing.CLOCK() - begun == pytest.approx(sum(recorded)) and runs == [1, 2] * (len(runs) // 2)
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(1e-9, 1000), (1e-3, 20), (0.5, 1)])
@@ -85,6 +85,23 @@ def test_a_gpu_that_refuses_to_go_on_ends_the_trial(monkeypatch):
 def test_sets_of_inputs_outgrow_the_cache():
     cache = timing.cache_bytes("cpu")
     assert timing.sets("cpu", cache) == 3 and timing.sets("cpu", 4 * cache) == 1 and timing.sets("cpu", 1) == 32
+
+
+@pytest.mark.parametrize("side", [4, 660])
+def test_no_row_has_fewer_sets_of_inputs_than_another(side, monkeypatch):
+    """However many bytes a row's own buffers take: a set of inputs is counted by the operands, which all rows have."""
+    shape, asked = cases.Shape("gemm", side, 8, 12, 16, "bf16"), []
+    monkeypatch.setattr(cases, "sets", lambda device, footprint, most: asked.append((footprint, most)) or 3)
+    if side == 4:
+        made, notes = [], {}
+        monkeypatch.setattr(cases, "check", lambda case, *_: made.append(case) or "checked")
+        monkeypatch.setattr(cases, "measure", lambda benchmark, device, runs: f"{len(runs)} runs")
+        monkeypatch.setattr(cases, "record", lambda *_: None)
+        for row in ("explicit", "blas"):
+            cases.time_product(SimpleNamespace(), lambda **facts: notes.update(facts), shape, row, "cpu")
+            assert notes["sets"] == 3 and notes["timed"] == "3 runs"
+    assert shape.sets("cuda") == 3
+    assert set(asked) == {(2 * (8 * 12 + 12 * 16 + 8 * 16), 32 if side == 4 else 2)}
 
 
 class Graphs:
@@ -205,8 +222,7 @@ def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     monkeypatch.setattr(timing, "LONGEST", 0.0)
     monkeypatch.setattr(limits, "LARGEST", 2**16)
     monkeypatch.setattr(limits, "COPIED", 0)
-    monkeypatch.setattr(cases, "sets", lambda device, footprint: 2)
-    monkeypatch.setattr(cases, "PLANNING", float("inf"))
+    monkeypatch.setattr(cases, "sets", lambda device, footprint, most: 2)
     executor = ops.executor
     monkeypatch.setattr(ops, "executor", lambda backend, *how, **more: executor("triton", *how, **more))
     facts = {}

@@ -13,7 +13,6 @@ import bench_decode
 import bench_exchange
 import bench_gemm
 import bench_gemv
-import cases
 import limits
 import supervise
 import timing
@@ -42,7 +41,6 @@ def steady(monkeypatch):
     """A device on which every run takes a second, and on which little is copied to know its limits."""
     for module in (timing, limits, bench_decode):
         monkeypatch.setattr(module, "elapsed", lambda device, run: (run(), 1.0)[1])
-    monkeypatch.setattr(cases, "PLANNING", float("inf"))
     monkeypatch.setattr(limits, "COPIED", 0)
     monkeypatch.setitem(limits.MATRIX, "cpu", 64)
     limits.bandwidth.cache_clear()

@@ -1,6 +1,7 @@
 """Rounds of moves in one launch: in whatever order a GPU gets to its messages, tiles end where they should."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,6 +78,8 @@ def test_each_wait_is_needed(field):
 
 
 def test_what_cannot_be_one_launch():
+    part = replace(move("b", "a", [1], [2]), numel=2)
+    assert relayed([(move("a", "b", [0], [1]),), (part,)], CORES) is None, "a slot and more than a slot"
     assert relayed([(move("a", "b", [0, 0], [1, 2]),)] * 2, CORES) is None, "one tile to two cores"
     assert relayed([(move("a", "b", [0], [1]),), (move("a", "spare", [0], [1]),)], CORES) is None, "in two rounds"
     assert relayed([(move("a", "b", [0], [1]),), (move("a", "b", [2], [3]),)], CORES) is None, "nobody waits"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 from random import Random
 from types import SimpleNamespace
+from weakref import ref
 
 import pytest
 import torch
@@ -291,3 +292,13 @@ def test_a_launch_of_a_whole_mesh_is_cooperative(whole, monkeypatch):
     given = dict(zip(names, args, strict=True))
     assert given["cores"] == 6 and given["cores_ptr"] is cores and given["counters_ptr"] is counters
     assert (given["alarm_ptr"], given["launch"], given["rounds"], given["here"]) == (alarm.word, alarm.launch, 3, 1)
+
+
+def test_a_watch_keeps_no_memory_of_programs_that_are_gone():
+    watch, counters = Watch("cpu"), torch.ones(3)
+    kept, gone = watch.alarm("kept", 2, [counters], lambda core, round_: round_), ref(counters)
+    del counters, kept
+    assert gone() is None
+    watch.word.fill_((1 << 40) + (2 << 24) + 3)
+    with pytest.raises(BackendError, match=r"a program that is gone: core \(3, 0\) gave up .* in round 2,"):
+        watch.check()

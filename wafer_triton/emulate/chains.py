@@ -164,7 +164,10 @@ def _extended(works: tuple[Work, ...], step: Work | Exchanged, long: bool) -> tu
     *before, last = works
     if isinstance(step, Exchanged):
         sends = (*last.sends, *((move.moves.src, move.numel) for move in step.moves))
-        return (*before, replace(last, sends=sends)) if _broadcasts(last, step) else None
+        writes = last.writes | {move.target for move in step.moves}
+        if not _broadcasts(last, step) or any(not writes.isdisjoint(dict(one.far)) for one in works):
+            return None
+        return (*before, replace(last, sends=sends, writes=writes))
     if not _safe(before, step):
         return None
     alone = last.tree is None and not last.sends

@@ -23,8 +23,15 @@ class Relay:
 def relayed(rounds: Sequence[tuple[Move, ...]], cores: int) -> Relay | None:
     """The messages of rounds as one launch.
 
-    None where one tile goes to several cores, where slots differ by core, and where no message waits for another.
+    None where one tile goes to several cores, where slots differ by core or overlap, and where no message waits for
+    another.
     """
+    sizes: dict[Address, set[int]] = {}
+    for move in (move for moves in rounds for move in moves):
+        for memory in (move.source, move.target):
+            sizes.setdefault(memory, set()).add(move.numel)
+    if any(len(one) > 1 for one in sizes.values()):
+        return None
     kinds: dict[tuple[Address, int, Address, int, int], tuple[int, Move]] = {}
     writers: dict[tuple[Address, int], Index] = {}  # of each slot: the last message that wrote each core's tile
     readers: dict[tuple[Address, int], Index] = {}  # ... and the one that read it since

@@ -87,6 +87,7 @@ class TritonExecutor(Executor):
             raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
         if torch.device(self._device).type != "cpu" and not torch.cuda.is_available():
             raise BackendError("the Triton backend found no GPU; use backend='torch', or set TRITON_INTERPRET=1")
+        self._own: dict[int, Receivers] = {}
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
 
     @property
@@ -160,8 +161,7 @@ class TritonExecutor(Executor):
         ]
         receivers = None
         if op.where is None and memory.tables is None:
-            every = np.arange(memory.mesh.cores)
-            receivers = Receivers(self._table(memory, every), self._table(memory, np.ones_like(every)), 1)
+            receivers = self._themselves(memory.mesh.cores)
         where = None if op.where is None else op.where.flat(memory.mesh)
         return Work(
             (op.op,), (kernel.part(outs, reads, **op.params),), cores,
@@ -169,6 +169,13 @@ class TritonExecutor(Executor):
             where, self._copies(memory, op, ins, outs[0], reads[0], where),
             roots=np.arange(memory.mesh.cores), receivers=receivers,
         )  # fmt: skip
+
+    def _themselves(self, cores: int) -> Receivers:
+        """Every core tells itself; one table for all works on a mesh."""
+        if cores not in self._own:
+            every = torch.arange(cores, dtype=torch.int32, device=self.device)
+            self._own[cores] = Receivers(every, torch.ones_like(every), 1)
+        return self._own[cores]
 
     def _copies(
         self, memory: Memory, op: Local, ins: tuple[Place, ...], out: Operand, read: Operand, where: Index | None
