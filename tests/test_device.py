@@ -1,5 +1,6 @@
 from dataclasses import FrozenInstanceError, replace
 
+import numpy as np
 import pytest
 
 from wafer_triton import price
@@ -80,6 +81,11 @@ def test_no_number_is_absurd(field):
     for value in (2 * int(MOST[field]), float("inf")):
         with pytest.raises(DeviceError, match=rf"device 'bad': {field} = {value!r} must be at most {MOST[field]:,.0f}"):
             replace(device("wse2"), name="bad", **{field: value})
+
+
+def test_numbers_of_numpy_are_taken():
+    mine = replace(device("wse2"), rows=np.int64(500), hop_cycles=np.float32(2), clock_hz=np.float64(1e9))
+    assert repr((mine.rows, mine.hop_cycles, mine.clock_hz)) == "(500, 2.0, 1000000000.0)"
 
 
 def test_what_a_device_is_like():

@@ -225,8 +225,11 @@ def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
 
 def _steps(whole: Schedule) -> Iterator[Schedule]:
     """The runs of rounds that carry one label, as schedules of their own."""
-    for label, rounds in groupby(whole.rounds, key=lambda round_: round_.label):
-        yield replace(whole, name=label, rounds=tuple(rounds))
+    for label, same in groupby(whole.rounds, key=lambda round_: round_.label):
+        rounds = tuple(same)
+        touched = frozenset[str]().union(*(round_.touched for round_ in rounds))
+        held = {name: it for name, it in whole.buffers.items() if name in touched or it.role != "input"}
+        yield replace(whole, name=label, buffers=held, rounds=rounds)
 
 
 HEADS = ("qkv", "bias", "head norm", "rope", "scores", "softmax", "attention", "output projection")

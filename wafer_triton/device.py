@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
+from numbers import Number
+from typing import Any
 
 from wafer_triton.errors import DeviceError
 
@@ -62,13 +64,16 @@ class Device:
 
     def __post_init__(self) -> None:
         for field, most in MOST.items():
-            value = getattr(self, field)
+            value: Any = getattr(self, field)
             if field == "routes" and value is None:
                 continue
+            if isinstance(value, Number) and hasattr(value, "item"):  # of numpy, whose text is no number
+                value = value.item()
+                object.__setattr__(self, field, value)
             least = 0 if field in ("hop_cycles", "stage_cycles") else 1e-9
             if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
                 wanted = "0 or more" if least == 0 else "positive"
-                raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be {wanted}")
+                raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be {wanted}, an int or a float")
             if value > most:
                 raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be at most {most:,.0f}")
             if field in ("rows", "cols", "sram_bytes", "routes") and value != int(value):
@@ -166,7 +171,7 @@ def device(name: str | Device) -> Device:
     """The preset `name` (a Device passes through); DeviceError with the nearest names if there is none."""
     if isinstance(name, Device):
         return name
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         near = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DeviceError(f"unknown device {name!r}{hint} (presets: {', '.join(PRESETS)})")

@@ -6,7 +6,6 @@ Our own impossibilities are `assert`s, not members of this family.
 
 import contextlib
 from collections import abc
-from typing import Any
 
 
 class WaferError(Exception):
@@ -53,10 +52,16 @@ class CacheError(WaferError, ValueError):
     """A prompt or a decode step does not fit the KV cache."""
 
 
-def check_counts(**counts: Any) -> None:
+def check_type(what: str, value: object, kind: type, error: type[WaferError] = ScheduleError) -> None:
+    """Raise an error unless a value is of a kind."""
+    if not isinstance(value, kind):
+        raise error(f"{what} is of type {type(value).__name__}; give a {kind.__name__}")
+
+
+def check_counts(**counts: object) -> None:
     """Raise ShapeError, by its name, for a number that is not a whole one of at least 1."""
     for name, value in counts.items():
-        if type(value) is not int or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ShapeError(f"{name} = {value!r} must be a whole number of at least 1")
 
 

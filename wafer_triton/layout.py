@@ -15,7 +15,7 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, check_type
 from wafer_triton.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -57,8 +57,7 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     from einops import repeat
 
     for what, value, kind in (("tensor", tensor, torch.Tensor), ("mesh", mesh, Mesh), ("pattern", pattern, str)):
-        if not isinstance(value, kind):
-            raise ShapeError(f"scatter: {what} is of type {type(value).__name__}; give a {kind.__name__}")
+        check_type(f"scatter: {what}", value, kind, ShapeError)
     for name, size in sizes.items():
         if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
             raise ShapeError(f"scatter: {name} = {size!r} must be the positive size of an axis of {pattern!r}")

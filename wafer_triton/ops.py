@@ -178,6 +178,9 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
             raise TypeError(f"{name}: unknown keyword {key!r}; choose from {', '.join(_KEYWORDS)}")
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
+    for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
+        if not isinstance(text, str | None):
+            raise BackendError(f"{name}: {key} = {text!r} must be a name in quotes")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     _agree(name, tensors)
@@ -198,7 +201,8 @@ def _agree(name: str, tensors: list[Tensor]) -> None:
     for tensor in tensors:
         dtype_name(tensor.dtype)
         if tensor.dtype != tensors[0].dtype:
-            raise DtypeError(f"{name}: operands mix {dtype_name(tensors[0].dtype)} and {dtype_name(tensor.dtype)}")
+            mixed = f"{dtype_name(tensors[0].dtype)} and {dtype_name(tensor.dtype)}"
+            raise DtypeError(f"{name}: operands mix {mixed}; convert them to one dtype")
         if tensor.device != tensors[0].device:
             raise DtypeError(
                 f"{name}: operands lie on {tensors[0].device} and {tensor.device}; move them to one device"

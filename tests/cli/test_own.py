@@ -82,6 +82,22 @@ def leaves():
     raise SystemExit("bye")
 
 
+def wrong_cut():
+    return bare(), Intent(given={"x": 5}, result={"x": "y"})
+
+
+def wrong_axis():
+    return bare(), Intent(given={"x": {"r": "z"}}, result={"x": {"r": "y"}})
+
+
+def no_tensor():
+    return bare(), Intent(INTENT.given, INTENT.result, reference=lambda tiles: {"x": None})
+
+
+def wrong_reference():
+    return bare(), Intent(INTENT.given, INTENT.result, reference=lambda tiles: tiles["y"])
+
+
 def misspelt():
     b = Builder(as_mesh(2), "misspelt")
     b.buffer("x", (4,), "fp32", "output")
@@ -167,6 +183,11 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("check", "own.py:raises", f"own.py, line {FILE[: FILE.index('1 / 0')].count(chr(10)) + 1}: ZeroDivisionError"),
         ("check", "own.py:leaves", "SystemExit: bye"),
         ("check", "own.py:misspelt", "ScheduleError: misspelt, round 0: local operation 'nonsense'"),
+        ("check", "own.py:wrong_cut", "Intent: the cut of 'x' is 5; give a pattern such as '(y m) (x k)'"),
+        ("check", "own.py:wrong_axis", "cut {'r': 'z'} on mesh 4x8: r is neither 'y', 'x', 'slot', a number nor an"),
+        ("check", "own.py:no_tensor", "butterfly: the reference must give tensors by the names of buffers (Could not "),
+        ("check", "own.py:wrong_reference",
+         f"own.py, line {FILE[: FILE.index('tiles[')].count(chr(10)) + 1}); mend it, or leave it out"),
         ("check", "broken.py:f", "broken.py, line 1: SyntaxError"),
     ],
 )  # fmt: skip

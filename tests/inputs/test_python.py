@@ -10,18 +10,23 @@ from torch import nn
 
 from tiny import checkpoint
 from wafer_triton import (
+    Builder,
+    Intent,
     Mesh,
     WaferError,
     WaferForCausalLM,
     all_reduce,
     as_mesh,
+    check,
     convert,
     estimate,
     executor,
     mesh_gemm,
     mesh_gemm_t,
     mesh_gemv,
+    price,
     rms_norm,
+    routes,
     run,
     scatter,
     softmax,
@@ -29,6 +34,7 @@ from wafer_triton import (
 from wafer_triton.compare import compare_gemm
 from wafer_triton.cost.search import plan
 from wafer_triton.models.convert import off_mesh
+from wafer_triton.schedule.rounds import Cores
 
 A = torch.arange(36.0).view(6, 6)
 LINEAR = nn.Sequential(nn.Linear(2, 2))
@@ -58,6 +64,20 @@ def test_an_operand_that_is_no_dense_tensor(name, operand, message):
         OPERATIONS[name](operand)
 
 
+TILES = torch.ones(2, 2, 4)
+
+
+def built(send=0, outs="y", where=None, unused=0):
+    """A schedule of one round on a 2 x 2 mesh, whose core 0 of each row sends its tile, before all copy it."""
+    b = Builder(as_mesh(2), "t")
+    b.buffer("x", (4,), "fp32", "input")
+    b.like("y", "x")
+    if unused:
+        b.buffer("unused", (unused,), "fp16", "input")
+    b.round(b.exchange("x", "x", "y", send, 1), b.local("copy", outs, "x", where=where, size=4))
+    return b.build()
+
+
 CALLS = {
     lambda: rms_norm(A, A[0], mesh=2, eps=-5): "rms_norm: eps = -5.0 must be 0 or a positive number",
     lambda: rms_norm(A, A[0], mesh=2, eps=float("nan")): "rms_norm: eps = nan must be a finite number",
@@ -65,6 +85,30 @@ CALLS = {
     lambda: softmax(A, mesh=2, scale="x"): "softmax: scale = 'x' must be a finite number",
     lambda: mesh_gemm(A, A, mesh=(31, 37)): "mesh 31x37: products of matrices fold it .* 1,147 logical cores on each",
     lambda: compare_gemm(4, 0, 1, 1): "m = 0 must be a whole number of at least 1",
+    lambda: mesh_gemm(A, A, mesh=2, backend=5): "gemm: backend = 5 must be a name in quotes",
+    lambda: as_mesh(4, []): r"unknown device \[\]",
+    lambda: Builder("4", "t"): "Builder 't': mesh is of type str; give a Mesh",
+    lambda: built(send=[[0], [0, 1]]): r"send = \[\[0\], \[0, 1\]\] must be whole numbers, positions",
+    lambda: built(send=np.zeros((1, 1, 2), int)): r"send = .* must be whole numbers, positions \[n\] on all lines",
+    lambda: built(outs=None): "slot None is of type NoneType; give a str",
+    lambda: built(where=Cores("q", np.array([0]))): "copy: axis 'q' is neither 'x' nor 'y'",
+    lambda: built(where=Cores("x", np.array([True, False]))): "where = .* must be whole numbers",
+    lambda: built(where=Cores("x", np.array([1.5]))): r"where = array\(\[1.5\]\) must be whole numbers",
+    lambda: built(where=Cores("x", None)): "where = None must be whole numbers",
+    lambda: built(where=Cores("x", np.array([1, 1]))): r"copy names core \(0, 1\) twice",
+    lambda: built(unused=2**40): "needs 2,199,023,255,584 B in round 0",
+    lambda: Builder(as_mesh(2), "t").repeat(None, print): "t: times of repeat is of type NoneType; give a int",
+    lambda: check(None): "check: schedule is of type NoneType; give a Schedule",
+    lambda: check(built(), 5): "check: intent is of type int; give a Intent",
+    lambda: Intent(None, {}): "Intent: given is of type NoneType; give a Mapping",
+    lambda: Intent.of(None): "Intent.of: None is no recipe",
+    lambda: price(None): "price: schedule is of type NoneType; give a Schedule",
+    lambda: routes(None): "routes: schedule is of type NoneType; give a Schedule",
+    lambda: executor().bind(None, {}): "bind: schedule is of type NoneType; give a Schedule",
+    lambda: executor().bind(built(), ["x"]): "bind: tensors is of type list; give a Mapping",
+    lambda: executor().bind(built(), {"x": TILES * 1j}): "buffer 'x' is given a tensor of torch.complex64; give its",
+    lambda: executor().bind(built(), {"x": TILES}).write("x", A): r"the tensor given is \[6, 6\]",
+    lambda: executor().bind(built(), {"x": TILES}).write("x", None): "buffer 'x' is given a NoneType; give a dense",
     lambda: estimate.decode(model="smollm2-135m", mesh=64, context="5"): "context = '5' must be a whole number of at",
     lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, as_if="no"): "as_if = 'no' must be true or false",
     lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, head_groups="8"): "head_groups = '8', but 9",

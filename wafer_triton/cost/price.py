@@ -21,6 +21,7 @@ from wafer_triton.cost.phases import Phase, Product, phases
 from wafer_triton.count.account import Account, account
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
+from wafer_triton.errors import check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
 
@@ -69,6 +70,7 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
 
     `using` takes the place of the device's constants; either way those of the schedule's family count.
     """
+    check_type("price: schedule", schedule, Schedule)
     chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
     if schedule not in _READ:
         _READ[schedule] = phases(schedule), colours(schedule), sram.account(schedule).peak_bytes

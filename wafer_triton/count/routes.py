@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.count.traffic import Traffic
-from wafer_triton.errors import ScheduleError
+from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Exchange, Index, Schedule
@@ -124,6 +124,8 @@ class Routes:
 
 def routes(schedule: Schedule | Builder, relayed: bool = False) -> Routes:
     """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
+    if not isinstance(schedule, Builder):
+        check_type("routes: schedule", schedule, Schedule)
     mesh = schedule.mesh
     x, y = _collect(schedule, "x", relayed), _collect(schedule, "y", relayed)
     loads, tops = zip(_colour(x, mesh.rows, mesh.cols), _colour(y, mesh.cols, mesh.rows), strict=True)

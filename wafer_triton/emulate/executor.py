@@ -21,7 +21,7 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.elision import Elision
 from wafer_triton.emulate.launches import one_by_one
 from wafer_triton.emulate.steps import Launch, Memory, Planner, Step, Tables
-from wafer_triton.errors import BackendError, ShapeError
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
@@ -51,6 +51,8 @@ class Executor(Planner):
         schedule take their scratch buffers from and add to, `tables` index tables that a program which is to `follow`
         others needs. Raises ScheduleError for a draft that breaks a rule, ShapeError for a missing or misshapen tensor.
         """
+        check_type("bind: schedule", schedule, Schedule)
+        check_type("bind: tensors", tensors, Mapping, ShapeError)
         rules.validate(schedule)
         if unknown := [name for name in tensors if name not in schedule.buffers]:
             raise ShapeError(
@@ -104,18 +106,7 @@ class Executor(Planner):
 
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """Fresh storage [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
-        shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
-        if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
-            raise ShapeError(
-                f"{schedule.name}: buffer {buffer.name!r} is given a {type(given).__name__}; give a dense torch tensor "
-                f"[rows, cols, *tile], such as torch.from_numpy makes of an array"
-            )
-        if given.shape[:2] != shape[:2] or given[0, 0].numel() != shape[2]:
-            raise ShapeError(
-                f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
-                f"{shape[0]} x {shape[1]} cores, the tensor given is {list(given.shape)}"
-            )
-        rounded = given.to(self.device, torch_dtype(buffer.dtype)).reshape(shape)
+        rounded = _whole(schedule, buffer, given).to(self.device, torch_dtype(buffer.dtype))
         return rounded.to(self.storage(buffer), copy=True, memory_format=torch.contiguous_format)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
@@ -207,7 +198,7 @@ class Program:
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
         buffer, target = self._buffer(name), self.memory[name]
-        target.copy_(tiles.to(torch_dtype(buffer.dtype)).view(target.shape))
+        target.copy_(_whole(self.schedule, buffer, tiles).to(torch_dtype(buffer.dtype)))
 
     def read(self, name: str) -> torch.Tensor:
         """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
@@ -219,3 +210,23 @@ class Program:
         if name not in self.schedule.buffers:
             raise ShapeError(f"{self.schedule.name}: no buffer {name!r}; it has {', '.join(self.schedule.buffers)}")
         return self.schedule.buffers[name]
+
+
+def _whole(schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+    """Values for all slots of a buffer as [rows, cols, slots * numel]; ShapeError or DtypeError for what is no such."""
+    shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
+    if not isinstance(given, torch.Tensor) or given.layout != torch.strided:
+        raise ShapeError(
+            f"{schedule.name}: buffer {buffer.name!r} is given a {type(given).__name__}; give a dense torch tensor "
+            f"[rows, cols, *tile], such as torch.from_numpy makes of an array"
+        )
+    if given.is_complex():
+        raise DtypeError(
+            f"{schedule.name}: buffer {buffer.name!r} is given a tensor of {given.dtype}; give its real part"
+        )
+    if given.shape[:2] != shape[:2] or given.shape[2:].numel() != shape[2]:
+        raise ShapeError(
+            f"{schedule.name}: buffer {buffer.name!r} is {list(buffer.tile)} x {buffer.slots} on "
+            f"{shape[0]} x {shape[1]} cores, the tensor given is {list(given.shape)}"
+        )
+    return given.reshape(shape)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from wafer_triton.dtype import dtype_name
-from wafer_triton.errors import ScheduleError
+from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
 from wafer_triton.schedule.rounds import ROLES, Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot, as_slot
@@ -20,6 +20,7 @@ class Builder:
     """Collects the buffers and rounds of a schedule called `name`; `family` as of `Schedule`."""
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
+        check_type(f"Builder {name!r}: mesh", mesh, Mesh)
         self.mesh = mesh
         self.name = name
         self.family = family
@@ -65,8 +66,7 @@ class Builder:
         Receivers are put in ascending order where all lines share them. Raises ScheduleError for positions that are not
         whole numbers, or not as many senders as receivers.
         """
-        recv = np.atleast_1d(self._whole("recv", recv))
-        send = self._whole("send", send)
+        recv, send = self._positions("recv", recv), self._positions("send", send)
         if send.size not in (1, recv.size):
             raise ScheduleError(
                 f"{self.name}: {send.size} senders for {recv.size} receivers; give one sender for each, or one for all"
@@ -75,7 +75,7 @@ class Builder:
         if recv.ndim == 1:
             order = np.argsort(recv, kind="stable")
             send, recv = send[..., order], recv[order]
-        line_numbers = None if lines is None else np.atleast_1d(self._whole("lines", lines))
+        line_numbers = None if lines is None else self._positions("lines", lines)
         return Exchange(axis, as_slot(src), as_slot(dst), send, recv, line_numbers)
 
     def local(
@@ -88,10 +88,15 @@ class Builder:
     ) -> Local:
         """A local operation for `round`, on the cores `where` (None: all); `wafer_triton.local` names its `params`.
 
-        Raises ScheduleError when `where` is something else.
+        Raises ScheduleError when `where` is something else, or its positions are not whole numbers.
         """
         if not isinstance(where, Cores | None):
             raise ScheduleError(f'{self.name}: {op} where {where!r}: give Cores, such as Cores("x", np.array([0, 1]))')
+        if where is not None:
+            at, lines = self._positions("where", where.at), where.lines
+            lines = None if lines is None else self._positions("lines", lines)
+            if at is not where.at or lines is not where.lines:  # else its own identity stays
+                where = Cores(where.axis, at, lines)
         return Local(op, _slots(outs), _slots(ins), params, where)
 
     def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
@@ -114,6 +119,7 @@ class Builder:
 
     def repeat(self, times: int, turn: Callable[[int], None]) -> None:
         """Add `turn(0)` to `turn(times - 1)`: turns after the first may differ only in which line does what."""
+        check_type(f"{self.name}: times of repeat", times, int)
         for number in range(times):
             turn(number)
 
@@ -128,11 +134,16 @@ class Builder:
         """
         return count
 
-    def _whole(self, what: str, positions: ArrayLike) -> Index:
-        """Positions as whole numbers."""
-        array = np.asarray(positions)
-        if array.size and array.dtype.kind not in "iu":
-            raise ScheduleError(f"{self.name}: {what} = {positions!r} must be whole numbers, positions on a line")
+    def _positions(self, what: str, positions: ArrayLike) -> Index:
+        """Positions [n] or [lines, n] as whole numbers."""
+        try:
+            array = np.atleast_1d(positions)
+        except ValueError:  # ragged
+            array = np.array([None])
+        if array.ndim > 2 or (array.size and array.dtype.kind not in "iu"):
+            raise ScheduleError(
+                f"{self.name}: {what} = {positions!r} must be whole numbers, positions [n] on all lines or [lines, n]"
+            )
         return array.astype(np.int64, copy=False)
 
     def build(self, draft: bool = False) -> Schedule:
@@ -156,4 +167,6 @@ def _positive(size: object) -> bool:
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
-    return (as_slot(slots),) if isinstance(slots, str | Slot) else tuple(as_slot(slot) for slot in slots)
+    if isinstance(slots, Sequence) and not isinstance(slots, str):
+        return tuple(map(as_slot, slots))
+    return (as_slot(slots),)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.dtype import BYTES
+from wafer_triton.errors import check_type
 from wafer_triton.mesh import Mesh
 
 Index = NDArray[np.int64]
@@ -186,5 +187,8 @@ class Schedule:
 
 
 def as_slot(slot: str | Slot) -> Slot:
-    """A buffer's name stands for its slot 0."""
-    return slot if isinstance(slot, Slot) else Slot(slot)
+    """A buffer's name stands for its slot 0; ScheduleError for what is neither a name nor a slot."""
+    if isinstance(slot, Slot):
+        return slot
+    check_type(f"slot {slot!r}", slot, str)
+    return Slot(slot)

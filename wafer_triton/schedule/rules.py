@@ -184,7 +184,12 @@ class _Check:
         if wrong is not None:
             self.fail("malformed", wrong)
         if op.where is not None:
+            if op.where.axis not in ("x", "y"):
+                self.fail("malformed", f"{op.op}: axis {op.where.axis!r} is neither 'x' nor 'y'")
             self.on_mesh(op.where, op.op)
+            twice = self.repeated(op.where)
+            if twice is not None:
+                self.fail("malformed", f"{op.op} names core {twice} twice", twice)
         for out in op.outs:
             for read in op.ins:
                 # element by element, a slot may become itself, but not a part of itself

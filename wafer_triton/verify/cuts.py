@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wafer_triton.errors import ScheduleError
 from wafer_triton.layout import MESH_AXES, letters
 from wafer_triton.mesh import Mesh
 
@@ -25,15 +26,20 @@ EVERY_CORE = {"row": "y", "column": "x"}  # the cut of tiles that no pattern nam
 
 
 def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
-    """Of each letter of a cut its index at every core and slot, [rows, cols, slots]."""
+    """Of each letter of a cut its index at every core and slot, [rows, cols, slots]; ScheduleError for one without."""
     shape = (*mesh.shape, slots)
     places = {}
     for letter, at in (letters(cut) if isinstance(cut, str) else cut).items():
-        if isinstance(at, str):
-            places[letter] = np.indices(shape)[("y", "x", "slot").index(at)]
-        else:
-            array = np.asarray(at, np.int64)
-            places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
+        try:
+            if isinstance(at, str):
+                places[letter] = np.indices(shape)[("y", "x", "slot").index(at)]
+            else:
+                array = np.asarray(at, np.int64)
+                places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
+        except (TypeError, ValueError):
+            raise ScheduleError(
+                f"cut {cut!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an array [rows, cols]"
+            ) from None
     return places
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
-from wafer_triton.errors import ScheduleError
+from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.cuts import EVERY_CORE, Cut, Tiles, indices, whole_reference
@@ -62,9 +62,21 @@ class Intent:
     on: Mapping[str, Cores] = field(default_factory=dict)
     reference: Callable[[Tiles], Tiles] | None = None
 
+    def __post_init__(self) -> None:
+        for field_ in ("given", "result", "on"):
+            check_type(f"Intent: {field_}", getattr(self, field_), Mapping)
+        for name, cut in (*self.given.items(), *self.result.items()):
+            if not isinstance(cut, str | Mapping):
+                raise ScheduleError(
+                    f"Intent: the cut of {name!r} is {cut!r}; give a pattern such as '(y m) (x k)', or a mapping from "
+                    f"letters to 'y', 'x', 'slot', a number or an array"
+                )
+
     @classmethod
     def of(cls, recipe: Recipe) -> Intent:
         """The intent of a recipe, its reference included."""
+        if not hasattr(recipe, "constants"):
+            raise ScheduleError(f"Intent.of: {recipe!r} is no recipe; wafer_triton.schedule.product.recipe makes one")
         constants = {name: cut for name, (_, cut) in recipe.constants.items()}
         patterns = dict(recipe.inputs) | constants
         given: dict[str, Cut] = {name: cut or EVERY_CORE for name, cut in patterns.items()}

@@ -13,7 +13,9 @@ depend on is computed.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +25,7 @@ from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 from wafer_triton.schedule.rules import Finding
-from wafer_triton.verify.cuts import indices
+from wafer_triton.verify.cuts import Tiles, indices
 from wafer_triton.verify.provenance import Intent
 from wafer_triton.verify.slices import sliced
 from wafer_triton.verify.state import fault, given_buffers
@@ -99,11 +101,8 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
     import torch
 
     assert intent.reference is not None
-    computed = [
-        # a reference may write what it is given
-        {name: torch.as_tensor(result) for name, result in intent.reference(_run(tiles, run)).items()}
-        for run in range(runs)
-    ]
+    # a reference may write what it is given
+    computed = [_computed(schedule, intent.reference, _run(tiles, run)) for run in range(runs)]
     unknown = sorted(computed[0].keys() - schedule.buffers.keys())
     if unknown:
         raise ScheduleError(f"{schedule.name}: the reference gives undeclared buffers: {', '.join(unknown)}")
@@ -114,6 +113,26 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
     residents = [name for name, buffer in schedule.buffers.items() if buffer.role == "resident"]
     stay = {name: tiles[name] for name in residents if name not in computed[0]}
     return {name: torch.stack([run[name] for run in computed]) for name in computed[0]} | stay
+
+
+def _computed(schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a reference makes of tiles; ScheduleError, with the line, where it raises or makes anything else."""
+    import torch
+
+    try:
+        made = reference(tiles)
+    except Exception as error:
+        place = extract_tb(error.__traceback__)[-1]
+        raise ScheduleError(
+            f"{schedule.name}: the reference raises {type(error).__name__}: {error} ({place.filename}, line "
+            f"{place.lineno}); mend it, or leave it out"
+        ) from error
+    try:
+        return {name: torch.as_tensor(result) for name, result in made.items()}
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ScheduleError(
+            f"{schedule.name}: the reference must give tensors by the names of buffers ({error}), as {{'x': tensor}}"
+        ) from None
 
 
 def _run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
