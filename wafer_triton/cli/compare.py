@@ -96,7 +96,8 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     mesh = as_mesh(asked.mesh, asked.device)
     block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))
     block = with_head_groups(block, constants(mesh.device), asked.head_groups)
-    operations = decoder_layer(block, -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0)
+    tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
+    operations = decoder_layer(block, tokens, asked.head_groups)
     records = [asdict(operation) for operation in operations]
     answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": records}
     return tell(args, answer, tables.records(records, labels=LABELS), PLMR)

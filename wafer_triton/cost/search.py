@@ -60,7 +60,9 @@ def plan(
     def square(side: int) -> Mesh:
         return Mesh(side, side, target)
 
-    prefills, reason = _estimates(sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program))
+    prefills, reason = _estimates(
+        sides, lambda side: estimate.prefill_on(square(side), shape, input, c, program, head_groups)
+    )
     decodes, why = _estimates(sides, lambda side: _slowest(square(side), shape, input, output, c, program, head_groups))
     candidates, fastest = [], sorted(decodes, key=lambda side: decodes[side].seconds)[: 2 * best]
     for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
