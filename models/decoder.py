@@ -48,8 +48,9 @@ class WaferForCausalLM(PlacedModule):
 
     `mesh` is a Mesh, or what `as_mesh` makes one of on `device` (default: a WSE-2). `prefill_mesh` is the mesh of
     prefill where it is another. `groups` and `prefill_groups` are those of the K-trees (default: about the root of a
-    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. In decode
-    the columns hold the heads in `head_groups` groups (default: the fastest by the cost model that fit).
+    line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
+    columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
+    each phase the fastest by the cost model that fit).
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
@@ -77,6 +78,7 @@ class WaferForCausalLM(PlacedModule):
         groups: Groups = None,
         prefill_groups: Groups = None,
         head_groups: int | None = None,
+        prefill_head_groups: int | None = None,
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,
@@ -91,7 +93,7 @@ class WaferForCausalLM(PlacedModule):
         self.placement = place(
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
-            prefill_groups=prefill_groups, head_groups=head_groups,
+            prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)

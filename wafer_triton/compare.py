@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.layers import prefill_head_group_choices
 from wafer_triton.cost.price import price, tally
 from wafer_triton.count.account import account
 from wafer_triton.count.verdict import busy_share, latency, verdict
@@ -22,7 +24,6 @@ from wafer_triton.operation import Product, sized, unbounded, understood
 from wafer_triton.report import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part, schedule
-from wafer_triton.schedule.heads import head_groups
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.verify.provenance import Intent
@@ -162,11 +163,13 @@ class Operation:
         return all(self.verdict.values())
 
 
-def decoder_layer(block: Block, tokens: int = 0, progress: Progress = silent) -> list[Operation]:
+def decoder_layer(
+    block: Block, tokens: int = 0, head_groups: int | None = None, progress: Progress = silent
+) -> list[Operation]:
     """The operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
 
-    A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. Reports "parts" to `progress`. Raises
-    MeshError when no multiple of the mesh holds the head.
+    A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. It has `head_groups`, or the best
+    (None). Reports "parts" to `progress`. Raises MeshError when no multiple of the mesh holds the head.
     """
     mesh = block.mesh
     roomy = replace(block, mesh=unbounded(mesh))
@@ -178,13 +181,14 @@ def decoder_layer(block: Block, tokens: int = 0, progress: Progress = silent) ->
     }
     if tokens:
         square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
-        phases["prefill"] = [(square, *step) for step in prefill.layer(tokens)]
+        best = prefill_head_group_choices(square, tokens, constants(mesh.device), head_groups)[0]
+        phases["prefill"] = [(best, *step) for step in prefill.layer(tokens)]
     parts = [(phase, *part) for phase, several in phases.items() for part in several]
     operations = []
     with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
         for number, (phase, own, part, args) in enumerate(parts):
             operations += [
-                _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, block))
+                _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, own))
                 for step in _steps(schedule(part, own, *args))
             ]
             progress("parts", number + 1, len(parts))
@@ -249,7 +253,7 @@ def _busy_share(step: Schedule, block: Block) -> float:
     """The share of the columns that hold some of the width which the operation cuts along x; else that of the rows."""
     rows, cols = step.mesh.shape
     if step.name in HEADS:
-        return head_groups(block.shape, cols, block.head_groups).busy / cols
+        return block.layout.busy / cols
     if step.name in FFN:
         return busy_share(block.shape.intermediate_size, cols)
     return busy_share(block.shape.hidden_size, rows)

@@ -1,14 +1,18 @@
-"""Writes docs/head-groups.md: decode of four models on large meshes, with one head group and with the best number."""
+"""Writes docs/head-groups.md: four models on large meshes, with one head group and with the best number."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from wafer_triton import estimate
+from wafer_triton.cost import layers, padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_bytes
+from wafer_triton.cost.residence import prefill_need, prefill_residence
 from wafer_triton.device import device
 from wafer_triton.draw.units import digits
+from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.shapes import shape_of
 
@@ -16,9 +20,10 @@ PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"
 MODELS = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")
 SIDES = (360, 420, 540, 660, 720)
 CONTEXT = 4096
+TOKENS = 4096
 SHOWN = ("llama3-8b", 360)
 
-INTRODUCTION = """# Head groups in decode
+INTRODUCTION = """# Head groups
 
 With one head group every column of a mesh holds the same few rotary pairs of every head. A head of 128 dimensions has
 64 pairs, so on 360 columns 296 hold padding alone. With several groups the columns are cut into groups of equally many.
@@ -27,20 +32,24 @@ key-value heads, a key-value head is repeated over some groups, which share its 
 the columns of a group, and all groups sum at the same time, over links of their own. Padding lies at the end: columns
 without a group, groups without heads.
 
-`head_groups=` and `--head-groups` force a number. Else the cost model chooses: of the numbers whose tiles have the
-least padding the fastest that fits a core. In prefill there is one group; between the phases the heads go along x to
-where the other phase holds them, which is counted and priced (`predicted()["replacement"]`).
+`head_groups=` and `--head-groups` force a number in both phases; a prefill mesh of fewer columns has as many groups as
+columns. Else the cost model chooses for each phase: in decode, of the numbers whose tiles have the least padding, the
+fastest that fits a core; in prefill the number whose products are the fastest, of those that take the most of a prompt
+at once. Where the phases differ, the heads go along x between them, which is counted and priced
+(`predicted()["replacement"]`).
+
+All cycles below are predicted. Silicon has run the program "measured" alone, scaled from a part of its layers: decode
+of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and of
+Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. "Over measured" are the cycles
+with the best number of groups over those of the measured program on the same mesh. Padding is the multiply-adds of the
+mesh over those of the model. SRAM is what a layer needs of a core, working set included.
+
+## Decode
 
 A decode layer of a model has nine all-reduces, where the measured program has ten: the sums of softmax's weights go in
 one all-reduce with the weighted values, as several buffers follow one another over the same links.
 
-## Cycles of a layer
-
-One token of decode on a WSE-2, with {context} tokens in the cache. All cycles below are predicted.
-Silicon has run the program "measured" alone: Llama-3-8B on 420, 540 and 660 square, and Qwen2-72B on 540, scaled from a
-part of its layers ([validation.md](validation.md)). No model's own decoder was measured. "Over measured" are the cycles
-with the best number of groups over those of the measured program on the same mesh. Padding is the multiply-adds of the
-mesh over those of the model. SRAM is what a layer needs of a core, working set included.
+One token on a WSE-2, with {context} tokens in the cache:
 """
 
 BOUND = """
@@ -49,9 +58,31 @@ What is left of it is the width of the model over the rows (4,096 over 660 rows 
 that do not divide a group's columns, and one free slot of the cache on each row. Most cycles are the latencies of the
 nine all-reduces, seven of which cross all rows.
 
-## Cycles by step
+Decode of {model} on {side} x {side} cores by step:
+"""
 
-{model} on {side} x {side} cores.
+PREFILL = """
+## Prefill
+
+Projections are MeshGEMMs over the whole mesh. Attention stays within the columns of a group. On P x P cores a row has P
+blocks of scores, which lie on a ring of P places over the group's columns, some places on each column. GEMM-T sums
+partial scores along x over the columns of a group. For the weighted values the ring turns by a place in every round,
+and the values move along y: a block crosses to the next column, the others change their slots
+(`wafer_triton/schedule/segment_gemm.py`). Both take P rounds, as with one group, and no weights of softmax are aligned.
+
+A prompt of {tokens} tokens through one layer, as many tokens at once as fit a WSE-2's core beside that layer. "On one
+WSE-2" is "over measured" where the wafer holds the whole model, which may leave room for fewer tokens at once; "-"
+where it does not. The measured program takes all tokens at once.
+"""
+
+PREFILL_BOUND = """
+The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding}, and
+there {measured} with the measured program: {tokens} tokens and the model's width are rounded up on every row and column
+(7 a row of 660, where 6.2 would do). More groups than key-value heads repeat these heads, which is padding too, yet
+takes fewer cycles than several heads a core. Where other layers share the cores, their weights, keys and values leave
+less room for scores, which a model has of every head and the measured program of one.
+
+Prefill of {model} on {side} x {side} cores by step:
 """
 
 
@@ -66,6 +97,84 @@ def sram(model: str, side: int, number: int) -> int:
     on = device("wse2")
     block = decode_block(shape_of(model), Mesh(side, side, on), CONTEXT, constants(on), head_groups=number)
     return decode_bytes(block)
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Prefill of one layer: its number of head groups, cycles by step, padding, and bytes of a core."""
+
+    groups: int
+    steps: dict[str, float]
+    padding: float
+    sram: int
+
+    @property
+    def cycles(self) -> float:
+        """Of all steps."""
+        return sum(self.steps.values())
+
+
+def filled(model: str, side: int, program: str = "true", groups: int | None = None, whole: bool = False) -> Filled:
+    """Prefill as it fits cores that hold one layer, or the `whole` model; WaferError where they do not."""
+    mesh, shape = Mesh(side, side, device("wse2")), shape_of(model)
+    c = constants(mesh.device)
+    held, rows = c if whole else replace(c, cores=2.0**60), -(-TOKENS // side)
+    choices = layers.prefill_head_group_choices(layers.prefill_block(shape, mesh, c, program), rows, c, groups)
+    last = decode_block(shape, mesh, 1, c, None, program, 1)
+    block, at_once = prefill_residence(choices, last, TOKENS, held)
+    steps = {name: cost.cycles for name, cost in layers.prefill_steps(block, rows, c, at_once).items()}
+    need = prefill_need(block, at_once, rows - at_once)
+    size = sum(need.stays.values()) + sum(need.passes.values())
+    return Filled(block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
+
+
+def on_one_wafer(model: str, side: int, measured: float) -> str:
+    """The cycles of prefill over `measured` ones where one device holds the whole model."""
+    try:
+        return f"{filled(model, side, whole=True).cycles / measured:.3f}"
+    except WaferError:
+        return "-"
+
+
+def by_step(programs: list[dict[str, float]]) -> str:
+    """The table of the steps of the measured program, and of the model's own with one head group and with the best."""
+    names: list[str] = []
+    for program in programs:
+        place = 0
+        for name in program:
+            if name not in names:
+                names.insert(place, name)
+            place = names.index(name) + 1
+    steps = [[name, *(digits(program[name]) if name in program else "-" for program in programs)] for name in names]
+    return table(("step", "measured program", "one group", "best"), steps, 1)
+
+
+def prefill() -> str:
+    """The section on prefill."""
+    rows, ratios, paddings = [], [], []
+    for model in MODELS:
+        for side in SIDES:
+            measured, one, best = programs = prefills(model, side)
+            ratios.append(best.cycles / measured.cycles)
+            paddings.append((best.padding, measured.padding))
+            rows.append([model, f"{side} x {side}", *(digits(program.cycles) for program in programs)])
+            rows[-1] += [str(best.groups), f"{ratios[-1]:.3f}", on_one_wafer(model, side, measured.cycles)]
+            rows[-1] += [f"{one.padding:.2f}", f"{best.padding:.2f}", f"{one.sram:,} B", f"{best.sram:,} B"]
+    head = (
+        "model", "mesh", "measured program", "one group", "best", "groups", "over measured", "on one WSE-2",
+        "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
+    )  # fmt: skip
+    model, side = SHOWN
+    found = {"least": f"{min(ratios):.2f}", "most": f"{max(ratios):.2f}", "tokens": f"{TOKENS:,}"}
+    most, own = max(paddings)
+    bound = PREFILL_BOUND.format(**found, padding=f"{most:.2f}", measured=f"{own:.2f}", model=model, side=side)
+    steps = by_step([program.steps for program in prefills(model, side)])
+    return PREFILL.format(tokens=f"{TOKENS:,}") + "\n" + table(head, rows, 2) + bound + "\n" + steps
+
+
+def prefills(model: str, side: int) -> tuple[Filled, Filled, Filled]:
+    """Prefill by the measured program, and by the model's own with one head group and with the best number."""
+    return filled(model, side, "measured"), filled(model, side, groups=1), filled(model, side)
 
 
 def page() -> str:
@@ -86,17 +195,14 @@ def page() -> str:
         "padding, best", "SRAM, one group", "SRAM, best",
     )  # fmt: skip
     model, side = SHOWN
-    programs = estimates(model, side)
-    steps = [
-        [name, *(digits(program.steps[name]) if name in program.steps else "-" for program in programs)]
-        for name in programs[1].steps
-    ]
+    steps = by_step([program.steps for program in estimates(model, side)])
     found = {"least": f"{min(ratios):.2f}", "most": f"{max(ratios):.2f}", "padding": f"{max(paddings):.2f}"}
     return "\n".join(
         (
             INTRODUCTION.format(context=f"{CONTEXT:,}"),
             table(head, rows, 2) + BOUND.format(**found, model=model, side=side),
-            table(("step", "measured program", "one group", "best"), steps, 1).rstrip("\n"),
+            steps.rstrip("\n"),
+            prefill().rstrip("\n"),
             "\n`python docs/studies/head_groups.py` writes this page anew.\n",
         )
     )

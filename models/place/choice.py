@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import best_groups, head_group_choices, with_head_groups
+from wafer_triton.cost.layers import best_groups, head_group_choices, prefill_head_group_choices, with_head_groups
 from wafer_triton.cost.search import plan
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -28,6 +29,7 @@ SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 def place(
     config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
     kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None,
+    prefill_head_groups: int | None,
 ) -> Placement:  # fmt: skip
     """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
@@ -51,9 +53,13 @@ def place(
         return _first(lambda decode: laid_out(decode, other, finish), blocks(mesh))
 
     def laid_out(decode: Block, other: Any, finish: Callable[[Block], Block]) -> Placement:
-        apart = decode.mesh if other is None else _beside(other, decode.mesh)
-        prefill = replace(decode, mesh=apart.square(), groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
-        return Placement.make(finish(decode), finish(prefill), prompt)
+        apart = (decode.mesh if other is None else _beside(other, decode.mesh)).square()
+        block = replace(decode, mesh=apart, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
+        rows = -(-prompt // apart.shape[0])
+        count = head_groups if prefill_head_groups is None else prefill_head_groups
+        choices = prefill_head_group_choices(block, rows, constants(apart.device), count)
+        placements = (partial(Placement.make, finish(decode), finish(prefill), prompt) for prefill in choices)
+        return _most(placements, lambda placement: placement.chunk(prompt), rows)
 
     if mesh is not None:
         return placed(mesh, prefill_mesh)
@@ -85,6 +91,24 @@ def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
             f"device to both"
         )
     return replace(as_mesh(prefill_mesh, mesh.device), origin=(0, 0), fold=(1, 1))
+
+
+def _most(makes: Iterable[Callable[[], T]], measure: Callable[[T], int], enough: int) -> T:
+    """What measures the most of what can be made, or the first that measures enough; else the first WaferError."""
+    made, reason = list[tuple[int, T]](), None
+    for make in makes:
+        try:
+            one = make()
+        except WaferError as error:
+            reason = reason or error
+            continue
+        made.append((measure(one), one))
+        if made[-1][0] >= enough:
+            break
+    if not made:
+        assert reason is not None, "there is a choice"
+        raise reason
+    return max(made, key=lambda each: each[0])[1]
 
 
 def _first(place: Callable[[Block], T], choices: list[Block]) -> T:

@@ -132,7 +132,7 @@ TURNED = ("norm", "wo", "wdown")  # decode and prefill cut them along different 
 
 @lru_cache(maxsize=8)
 def sources(mesh: Mesh) -> dict[str, torch.Tensor]:
-    """On a square mesh, the core whose decode tile each core holds in prefill, by buffer, with one head group."""
+    """On a square mesh with the same head groups in both phases, the core whose decode tile a core has in prefill."""
     cores = torch.arange(mesh.cores)
     turned = cores.view(mesh.shape).mT.reshape(-1)
     held = {name: turned if name in TURNED else cores for name in ("norm", "bqkv", "qk_norm", *MATRICES)}

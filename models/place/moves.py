@@ -1,9 +1,10 @@
 """Going from prefill to decode and back: where weights and cache lie, and what re-placing them takes.
 
-A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). Where decode holds heads in
-groups, it goes along x to the columns that prefill holds them on. A matrix that the phases place the other way round is
-then transposed. A matrix that prefill multiplies by is skewed. Both meshes are taken to share a corner. A matrix too
-large to be moved beside itself goes in slices, which changes rounds but no byte. Each step is a schedule that runs.
+A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). Where the phases hold the
+heads in different groups, it goes along x to the columns that prefill holds them on. A matrix that the phases place the
+other way round is then transposed. A matrix that prefill multiplies by is skewed. Both meshes are taken to share a
+corner. A matrix too large to be moved beside itself goes in slices, which changes rounds but no byte. Each step is a
+schedule that runs.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.gemm import align
+from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
 
@@ -98,14 +100,34 @@ def _heads(block: Block, which: str) -> int:
     return sum(block.query_heads if kind == "q" else block.kv_heads for kind in which)
 
 
-def _pairs(decode: Block, prefill: Block) -> tuple[Index, Index]:
-    """[units] each: the columns of decode and of prefill that hold a pair of all heads of a group, in decode's order.
+@lru_cache(maxsize=64)
+def _pairs(here: HeadGroups, there: HeadGroups, which: str) -> tuple[Index, Index]:
+    """[units] each: the columns that hold each pair of each head of some kinds in two layouts, in the order of `here`.
 
-    A key-value head that several groups hold is in the units of each.
+    A key-value head that one of them holds several times comes to, or from, each copy.
     """
-    columns, numbers = np.nonzero(decode.layout.pair_of >= 0)
-    pairs = decode.layout.pair_of[columns, numbers]
-    return columns, blocks_of(decode.shape.head_dim // 2, prefill.mesh.shape[1])[pairs]
+    units = []
+    for kind in which:
+        groups = [_groups_of(layout, kind) for layout in (here, there)]
+        for mine, others in zip(*groups, strict=True):
+            most = max(len(mine), len(others))
+            for copy in range(most):
+                ends = mine[copy * len(mine) // most], others[copy * len(others) // most]
+                units.append([_columns_of(layout, group) for layout, group in zip((here, there), ends, strict=True)])
+    source, target = (np.concatenate(columns) for columns in zip(*units, strict=True))
+    order = np.lexsort((target, source))
+    return source[order], target[order]
+
+
+def _groups_of(layout: HeadGroups, kind: str) -> list[Index]:
+    """Of each head of a kind the groups that hold it."""
+    held = layout.held[kind]
+    return [np.flatnonzero((held == head).any(1)) for head in range(int(held.max()) + 1)]
+
+
+def _columns_of(layout: HeadGroups, group: int) -> Index:
+    """[pairs of a head]: the columns that hold them in a group."""
+    return group * layout.width + np.arange(layout.shape.head_dim // 2) // layout.pairs
 
 
 @lru_cache(maxsize=256)
@@ -116,7 +138,7 @@ def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
     # along x the columns of every unit; for every position along y a unit's elements, and those of a core in prefill
     columns, unit, held = None, 1, 1
     if name in HEADS:
-        columns, unit = _pairs(decode, prefill), 2 * _heads(decode, HEADS[name])
+        columns, unit = _pairs(decode.layout, prefill.layout, HEADS[name]), 2
         held = prefill.pairs * 2 * _heads(prefill, HEADS[name])
     elif name != "norm":
         columns = blocks_of(c.intermediate_size, here.cols), blocks_of(c.intermediate_size, there.shape[1])
@@ -124,7 +146,7 @@ def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
         held = prefill.share(c.intermediate_size, "x") * unit
     (rows, cols), (f_rows, f_cols), steps = _sides(here, there), there.fold, []
     apart = here.shape != there.shape
-    if columns is not None and (apart or (name in HEADS and decode.head_groups > 1)):
+    if columns is not None and (apart or (name in HEADS and decode.layout != prefill.layout)):
         grid = _grid(here, here.rows, cols, (1, f_cols))
         steps.append(_moved(grid, "x", columns[0] * f_cols, columns[1], -(-down // here.rows) * unit, decode.dtype))
     if down > 1 and apart:
@@ -150,15 +172,15 @@ def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index)
     """The tally of moving a prompt's keys and values from rows `source` of prefill to rows `target` of decode."""
     here, there = prefill.mesh, decode.mesh
     (rows, cols), (f_rows, f_cols) = _sides(here, there), here.fold
-    each, steps = 2 * decode.kv_heads, []
-    if here.shape[1] != there.cols or decode.head_groups > 1:
-        columns, placed = _pairs(decode, prefill)
-        held = each * int(np.bincount(source).max())
+    steps = []
+    if decode.layout != prefill.layout:
+        columns, placed = _pairs(decode.layout, prefill.layout, "k")
+        held = 2 * int(np.bincount(source).max())
         grid = _grid(here, here.rows, cols, here.fold)
         steps.append(_moved(grid, "x", placed, columns * f_cols, held, decode.dtype))
     if (source != target * f_rows).any():
-        grid = _grid(here, rows, there.cols, (f_rows, 1))
-        steps.append(_moved(grid, "y", source, target * f_rows, each * decode.pairs, decode.dtype))
+        grid, held = _grid(here, rows, there.cols, (f_rows, 1)), decode.kv_heads * decode.head
+        steps.append(_moved(grid, "y", source, target * f_rows, held, decode.dtype))
     return sum(steps, Tally()) * (2 * decode.shape.num_hidden_layers)
 
 
@@ -241,18 +263,18 @@ class Phases:
     def fill(self, layer: int, kind: str, memory: Tiles) -> torch.Tensor | None:
         """Put a layer's tiles, as prefill places them, into memory of its programs; return its bias, if it has one.
 
-        On a square mesh prefill's tiles are decode's on other cores. On another grid, or where decode holds the heads
-        in groups, they are cut once and kept.
+        On a square mesh prefill's tiles are decode's on other cores. On another grid, or where the phases hold the
+        heads in different groups, they are cut once and kept.
         """
-        mesh, decode = self.placement.prefill.mesh, self.placement.decode
-        if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.head_groups == 1):
+        (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
+        if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.layout == prefill.layout):
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
                 source = sources(mesh)[name].to(target.device)
                 torch.index_select(tiles[name].flatten(2).flatten(0, 1), 0, source, out=target.flatten(0, 1))
             return tiles.get("bqkv")
         if (layer, kind) not in self._kept:
-            self._kept[layer, kind] = layer_tiles(self.weights, layer, self.placement.prefill, kind, "prefill")
+            self._kept[layer, kind] = layer_tiles(self.weights, layer, prefill, kind, "prefill")
         for name, target in memory.items():
             target.copy_(self._kept[layer, kind][name].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")

@@ -158,15 +158,20 @@ class Prefill:
         return MeshTensor(self.block.mesh, tiles, "(y m) (x d)", shape, {}).gather()[part.index]
 
     def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
-        """Of each chunk [rows, cols, tokens, seen]: 0 where a query of the row may see a key of the column, else -inf.
+        """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.
 
-        A padded query sees every real key, so that its row stays finite. No query sees a padded key.
+        [rows, cols, tokens, seen], where the key's row is the core's column; with several head groups [rows, cols,
+        slots, tokens, seen]. A padded query sees every real key, so that its row stays finite. No query sees a padded
+        key.
         """
+        rows = torch.arange(self.side)
+        held = rows[None] if self.block.head_groups == 1 else torch.from_numpy(self.block.blocks.row_of)
         for number, part in enumerate(parts):
-            keys = torch.cat([chunk.position for chunk in (part, *parts[:number])], 1).flatten()
-            query = torch.where(part.position < 0, part.start + part.count, part.position).flatten()
-            seen = (keys[None, :] >= 0) & (keys[None, :] <= query[:, None])
-            yield scatter(torch.where(seen, 0.0, float("-inf")), self.block.mesh, "(y m) (x n)").tiles
+            keys = torch.cat([chunk.position for chunk in (part, *parts[:number])], 1)
+            query = torch.where(part.position < 0, part.start + part.count, part.position)
+            seen = (keys >= 0) & (keys <= query[:, :, None, None])  # [rows, tokens, rows of keys, keys]
+            masks = torch.where(seen, 0.0, float("-inf")).transpose(1, 2)
+            yield masks[rows.view(-1, *[1] * (held.ndim - 1)), held]
 
     def _gather(self, entries: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
         """Keys or values [count, key heads, head_dim] from the tiles of all chunks."""

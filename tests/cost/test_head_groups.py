@@ -7,7 +7,7 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.padding import of_layer, padding
+from wafer_triton.cost.padding import of_layer, of_prefill, padding
 from wafer_triton.device import device
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
@@ -42,6 +42,32 @@ def test_head_groups_beat_the_single_head_of_the_paper(model, side):
     assert best.cycles_per_layer <= 0.9 * measured.cycles_per_layer < measured.cycles_per_layer < one.cycles_per_layer
     assert best.padding <= 1.25 < one.padding
     assert best.head_groups > 1 == measured.head_groups == one.head_groups
+
+
+@pytest.mark.parametrize("model", PAPER)
+def test_prefill_in_groups_beats_the_single_head_of_the_paper(model):
+    best, measured, one = (
+        estimate.prefill(model=model, mesh=540, tokens=4096, as_if=True, **more)
+        for more in ({}, {"program": "measured"}, {"head_groups": 1})
+    )
+    assert best.cycles_per_layer <= measured.cycles_per_layer <= 0.4 * one.cycles_per_layer
+    assert best.padding <= 1.27 < 0.5 * one.padding and not best.relayed
+    assert best.head_groups > 1 == measured.head_groups == one.head_groups
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "side", "tokens"), [("smollm2-135m", 24, 256), ("qwen2.5-7b", 90, 1024)])
+def test_the_choice_for_prefill_is_nearly_the_fastest_of_all(model, side, tokens):
+    """Numbers are ranked by their products alone, which hide what moves beside them."""
+    shape, rows = shape_of(model), -(-tokens // side)
+    block = layers.prefill_block(shape, Mesh(side, side), C)
+    every = {
+        number: layers.total(layers.prefill_steps(groups, rows, C)).cycles
+        for number in range(1, most_groups(shape, side) + 1)
+        for groups in layers.prefill_head_group_choices(block, rows, C, number)
+    }
+    chosen = layers.prefill_head_group_choices(block, rows, C)[0].head_groups
+    assert min(every.values()) <= every[chosen] <= 1.01 * min(every.values())
 
 
 def test_one_token_of_a_request_has_the_groups_of_the_last():
@@ -91,3 +117,11 @@ def test_what_divides_has_no_padding_but_copies(more):
     copies = 3 * 8 + (4 * 3 * 2 - 2 * 4) * shape.qk_norm
     assert of["attention"].bytes - of["attention"].model_bytes == 2 * copies
     assert HeadGroups(shape, 4, 2).busy == 4
+
+
+def test_padding_of_prefill_is_that_of_tokens_too():
+    block = Block(DecoderShape(8, 8, 1, 4, 2, 4, 0), Mesh(4, 4), "fp16", "fp16", head_groups=2, head_tree=())
+    assert of_prefill(block, 8, 2) == 1
+    # of 7 tokens there are 8 in products with weights, and 64 pairs for 49 in those of attention
+    weights, pairs = 8 * (16 + 8 + 8) + 16 * 8 + 3 * 8 * 8, 2 * 16
+    assert of_prefill(block, 7, 2) == (8 * weights + 64 * pairs) / (7 * weights + 49 * pairs)

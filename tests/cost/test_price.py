@@ -146,9 +146,23 @@ def test_the_price_of_a_layer_is_that_of_the_schedules_that_run(side: int, model
     whole = sum((price(schedule(part, block, *args)) for part, args in decode.layer(block, context)), Cost())
     steps = layers.decode_steps(block, context, c)
     same(layers.total(steps), whole)
-    block = layers.prefill_block(shape, on, c, program)
-    whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(3)), Cost())
-    same(layers.total(layers.prefill_steps(block, 3, c)), whole)
+    for block in layers.prefill_head_group_choices(layers.prefill_block(shape, on, c, program), 3, c):
+        whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(3)), Cost())
+        same(layers.total(layers.prefill_steps(block, 3, c)), whole)
+
+
+@pytest.mark.parametrize("number", [2, 3, 5, 6])
+def test_prefill_in_groups_costs_what_its_schedules_cost(number: int) -> None:
+    """Also where partial sums have one buffer, so that no reduction hides beside a product, and of a later chunk."""
+    on, c = Mesh(13, 13, ROOMY), constants(ROOMY)
+    one = layers.prefill_block(DecoderShape(36, 50, 2, 6, 2, 8, 97, qk_norm=True), on, c)
+    (block,) = layers.prefill_head_group_choices(one, 3, c, number)
+    block = replace(block, overlap=False)
+    parts = (*prefill.layer(2), *prefill.layer(1, 2))
+    same(
+        layers.total(layers.prefill_steps(block, 3, c, 2)),
+        sum((price(schedule(part, block, *args)) for part, args in parts), Cost()),
+    )
 
 
 def test_on_a_rectangle_too() -> None:

@@ -99,14 +99,16 @@ def test_the_most_layers_that_fit_are_named():
         ),
         (
             lambda: estimate.prefill(model="qwen2-72b", mesh=600, tokens=16_384), MeshError,
-            "qwen2-72b, prefill of 16,384 tokens, 1 a row at once does not fit wse2: 80 layers",
+            "qwen2-72b, prefill of 16,384 tokens does not fit wse2: 80 layers",
         ),
         (
-            lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=512), MeshError,
-            r"llama3-8b, prefill of 512 tokens at once does not fit wse2: .*; mesh [34]\d\dx\d+ holds it",
+            lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=512, head_groups=1), MeshError,
+            r"llama3-8b, prefill of 512 tokens does not fit wse2: .*; mesh [34]\d\dx\d+ holds it",
         ),
         (
-            lambda: estimate.request(model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=512, output=8),
+            lambda: estimate.request(
+                model="llama3-8b", prefill_mesh=660, decode_mesh=360, input=512, output=8, head_groups=1
+            ),
             MeshError, "prefill of 512 tokens",
         ),
         (
@@ -235,7 +237,7 @@ def test_sizes_without_layers_are_no_model(kind, capsys):
 def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
     shape, on, c = shape_of("llama3-8b"), Mesh(260, 260), constants(device("wse2"))
     last = layers.decode_block(shape, on, 1, c)
-    block, at_once = prefill_residence(layers.prefill_block(shape, on, c), last, 2048, c)
+    block, at_once = prefill_residence([layers.prefill_block(shape, on, c)], last, 2048, c)
     rows = -(-2048 // 260)
     assert 1 <= at_once < rows
     chunks = [(min(at_once, rows - past), past) for past in range(0, rows, at_once)]
@@ -246,5 +248,5 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
     assert layers.total(steps).cycles == pytest.approx(sum(cost.cycles for cost in one_by_one), rel=1e-12)
     assert layers.total(steps).cycles > layers.total(layers.prefill_steps(block, rows, c)).cycles
     assert estimate.prefill(model=shape, mesh=on, tokens=2048).as_if is None
-    small = prefill_residence(layers.prefill_block(shape, on, c), last, 260, c)
+    small = prefill_residence([layers.prefill_block(shape, on, c)], last, 260, c)
     assert small[1] == 1, "one token a row is no chunk"

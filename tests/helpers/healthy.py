@@ -155,6 +155,15 @@ def parts(mesh: Mesh) -> list[Case]:
         ("head", decode.head, decoding["shift"], (2,)),
         ("prefill attention", prefill.attention, filling, (2, 0)),
         ("prefill attention past", prefill.attention, replace(filling, overlap=False), (2, 1)),
+        *(
+            (
+                f"prefill attention of {count} groups",
+                prefill.attention,
+                replace(filling, head_groups=count),
+                (2, count % 2),
+            )
+            for count in range(2, min(SHAPE.num_attention_heads, square.shape[1]) + 1)
+        ),
         ("prefill ffn", prefill.ffn, filling, (2, 0)),
         ("prefill attention apart", prefill.attention, block.Block(APART, square), (2, 0)),
         ("prefill ffn apart", prefill.ffn, block.Block(APART, square), (2, 0)),

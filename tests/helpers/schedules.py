@@ -143,11 +143,13 @@ def decoding(part: block.Part, *args: int, head_groups: int = 1) -> Make:
     return make
 
 
-def prefilling(part: block.Part, *args: int, overlap: bool = True) -> Make:
-    """A part of a layer of prefill."""
+def prefilling(part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1) -> Make:
+    """A part of a layer of prefill; no more head groups than columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
-        sizes = block.Block(SHAPE, mesh.square(), dtype, accumulate=sums, overlap=overlap)
+        square = mesh.square()
+        groups = min(head_groups, square.shape[1])
+        sizes = block.Block(SHAPE, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups)
         return block.schedule(part, sizes, *args)
 
     return make
@@ -185,6 +187,8 @@ LAYERS: dict[str, Make] = {
     "head": decoding(decode.head, 2),
     "prefill-attention": prefilling(prefill.attention, 2, 0),
     "prefill-attention-past": prefilling(prefill.attention, 2, 3, overlap=False),
+    "prefill-attention-head-groups": prefilling(prefill.attention, 2, 0, head_groups=2),
+    "prefill-attention-repeated-keys": prefilling(prefill.attention, 2, 1, overlap=False, head_groups=3),
     "prefill-ffn": prefilling(prefill.ffn, 2, 0),
 }
 

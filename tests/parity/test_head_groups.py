@@ -82,7 +82,7 @@ CASES += [(model, name, "2x23", "elided") for model in ("llama", "qwen3") for na
 def test_every_number_of_groups_says_what_the_model_says(model, name, mesh, exchange, roomy):
     number = counts(model)[name]
     decoder = wafer(model, mesh, roomy, head_groups=number, executor=TorchExecutor(exchange=exchange, poison=True))
-    assert decoder.block.head_groups == number and decoder.placement.prefill.head_groups == 1
+    assert decoder.block.head_groups == decoder.placement.prefill.head_groups == number
     check(decoder, model)
 
 
@@ -153,6 +153,19 @@ def test_parameters_are_put_together_from_the_groups(model, number, roomy):
     assert decoder.prefill([1, 2, 3]).eq(0).all() and decoder.step(4).eq(0).all()
     decoder.load_state_dict(state)
     check(decoder, model)
+
+
+@pytest.mark.parametrize(("number", "other"), [(6, 1), (1, 5), (3, 2)])
+def test_the_phases_may_hold_heads_in_different_groups(number, other, roomy):
+    decoder = wafer("qwen3", "12", roomy, head_groups=number, prefill_head_groups=other)
+    assert (decoder.placement.decode.head_groups, decoder.placement.prefill.head_groups) == (number, other)
+    check(decoder, "qwen3")
+
+
+def test_a_prefill_mesh_of_fewer_columns_has_as_many_groups(roomy):
+    decoder = wafer("llama", "1x12", roomy, head_groups=6, prefill_mesh="4")
+    assert decoder.placement.prefill.head_groups == 4
+    check(decoder, "llama")
 
 
 def test_a_number_that_does_not_fit_says_which_do(roomy):

@@ -76,7 +76,7 @@ def test_chunks_compute_what_one_prefill_does(mesh, tokens, exchange, monkeypatc
 
 
 def test_a_prompt_that_overflows_goes_in_chunks():
-    roomy, model = decoder(2), decoder(2, SMALL, max_prompt=40)
+    roomy, model = decoder(2), decoder(2, SMALL, max_prompt=40, head_groups=1)
     assert (model.placement.chunk(3), model.placement.chunk(40)) == (2, 2), "20 rows in 10 chunks"
     torch.testing.assert_close(logits_of(model, 40, 0), logits_of(roomy, 40, 0), rtol=1e-5, atol=1e-5)
     for region in model.regions:
@@ -251,21 +251,24 @@ def test_tiles_for_prefill_are_those_of_decode_moved(mesh, head_groups):
         assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("head_groups", [2, 3, 4])
 @pytest.mark.parametrize(("mesh", "other"), [("4", "4"), ("5x6", "3"), ("3x13", "2x3")])
-def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups):
-    """Every pair of a head group's heads, numbered, arrives on the column where prefill holds it, in order."""
+def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups, number):
+    """Every pair of every head goes to the column where prefill holds it, and to every copy of a key head."""
     decode, prefill = blocks(mesh, other)
-    decode = replace(decode, head_groups=head_groups)
-    columns, target = moves._pairs(decode, prefill)
-    here, there = decode.layout, prefill.layout
-    held = [(here.group_of[column], pair) for column, own in enumerate(here.pair_of) for pair in own if pair >= 0]
-    groups = set(here.group_of[here.group_of >= 0].tolist())
-    assert sorted(held) == [(group, pair) for group in sorted(groups) for pair in range(CONFIG.head_dim // 2)]
-    assert all(pair in there.pair_of[column] for (_, pair), column in zip(held, target, strict=True))
-    line = Mesh(1, max(decode.mesh.cols, prefill.mesh.shape[1]))
-    _, got, wanted = run_redistribution(line, "x", columns, target)
-    assert torch.equal(got.nan_to_num(), wanted.nan_to_num())
+    layouts = replace(decode, head_groups=head_groups).layout, replace(prefill, head_groups=number).layout
+    pairs = CONFIG.head_dim // 2
+    for kind, heads in (("q", CONFIG.num_attention_heads), ("k", CONFIG.num_key_value_heads)):
+        source, target = moves._pairs(*layouts, kind)
+        wanted = []
+        for row in (head * CONFIG.head_dim + pair for head in range(heads) for pair in range(pairs)):
+            here, there = (np.flatnonzero((layout.rows(kind) == row).any(1)).tolist() for layout in layouts)
+            most = max(len(here), len(there))
+            wanted += [(here[n * len(here) // most], there[n * len(there) // most]) for n in range(most)]
+        assert sorted(zip(source.tolist(), target.tolist(), strict=True)) == sorted(wanted)
+        _, got, moved = run_redistribution(Mesh(1, max(layout.columns for layout in layouts)), "x", source, target)
+        assert torch.equal(got.nan_to_num(), moved.nan_to_num())
 
 
 def test_head_groups_on_one_mesh_are_counted_along_x():
@@ -274,13 +277,17 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     for name in ("wqkv", "wo", "bqkv", "qk_norm"):
         plain, steps = moves.matrix(name, decode, prefill), moves.matrix(name, grouped, prefill)
         assert len(steps) == len(plain) + 1 and steps[1:] == plain
-    # a unit of a bias is 2 query heads, a key and a value head, 8 numbers of 4 B, on each of 4 rows
+        assert len(moves.matrix(name, grouped, replace(prefill, head_groups=2))) == len(plain), "no head goes along x"
+    # of a bias both numbers of a pair go, 4 B each, on each of 4 rows
     (moved,) = moves.matrix("bqkv", grouped, prefill)
-    hops = sum(abs(source - target) for source, target in zip(*moves._pairs(grouped, prefill), strict=True))
-    assert moved.account.link_bytes == 4 * 8 * 4 * hops
+    ways = moves._pairs(grouped.layout, prefill.layout, "qkv")
+    assert moved.account.link_bytes == 4 * 2 * 4 * sum(
+        abs(source - target) for source, target in zip(*ways, strict=True)
+    )
     assert moves.matrix("wgu", grouped, prefill) == moves.matrix("wgu", decode, prefill)
     rows = np.arange(4)
     assert moves.keys_and_values(decode, prefill, rows, rows) == Tally()
+    assert moves.keys_and_values(grouped, replace(prefill, head_groups=2), rows, rows) == Tally()
     assert moves.keys_and_values(grouped, prefill, rows, rows).account.link_bytes > 0
 
 

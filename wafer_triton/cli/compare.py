@@ -100,7 +100,7 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     block = with_head_groups(block, constants(mesh.device), asked.head_groups)
     tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
     with Progress(brief=mesh.cores < MANY_CORES) as progress:
-        operations = decoder_layer(block, tokens, progress)
+        operations = decoder_layer(block, tokens, asked.head_groups, progress)
     records = [asdict(operation) for operation in operations]
     answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": records}
     return tell(args, answer, tables.records(records, labels=LABELS), PLMR)

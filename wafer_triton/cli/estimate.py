@@ -232,7 +232,7 @@ KINDS = (
     Command(
         "prefill",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), PROGRAM, AS_IF),
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, PROGRAM, AS_IF),
         "a prompt",
     ),
     Command(

@@ -61,6 +61,7 @@ def precision(args: argparse.Namespace) -> int:
             "device": mesh.device,
             "prefill_mesh": prefill_mesh,
             "head_groups": model.block.head_groups,
+            "prefill_head_groups": model.placement.prefill.head_groups,
             "dtype": "fp32",
             "accumulate": "fp32",
         }

@@ -90,7 +90,7 @@ DTYPE = option("--dtype", default="fp16", choices=DTYPES, help="of tiles (defaul
 MESH = option("--mesh", required=True, metavar="P|RxC", help="cores of a region, 64 or 48x64")
 HEADS = option(
     "--head-groups", type=count, metavar="N",
-    help="groups of heads on the columns in decode (default: the fastest on the wafer)",
+    help="groups of heads on the columns (default: in each phase the fastest on the wafer)",
 )  # fmt: skip
 CHECKPOINT = option(
     "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"

@@ -122,42 +122,50 @@ def decode_on(
 
 def prefill(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
-    as_if: bool = False,
+    as_if: bool = False, head_groups: int | None = None,
 ) -> Layered:  # fmt: skip
-    """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once."""
+    """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
+
+    `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
+    the measured program has one).
+    """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     check_counts(tokens=tokens)
-    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if)
-    return replace(prefill_on(mesh, shape, tokens, c, program), as_if=why)
+    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups)
+    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups), as_if=why)
 
 
 def _prefill_fitted(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool, head_groups: int | None
 ) -> tuple[Mesh, Constants, str | None]:
     def place(candidate: Mesh, counted: Constants) -> None:
-        _prefill_blocks(candidate, shape, tokens, counted, program)
+        _prefill_blocks(candidate, shape, tokens, counted, program, head_groups)
 
     return fitted(place, mesh, c, as_if)
 
 
 def _prefill_blocks(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None
 ) -> tuple[layers.Block, int, layers.Block]:
     """The block of prefill, the tokens that a row takes at once, and the block of the head, which takes the last alone.
 
     Raises SramError or MeshError if they do not fit.
     """
     last = layers.decode_block(shape, mesh, 1, c, None, program, 1)
-    block, at_once = prefill_residence(layers.prefill_block(shape, mesh, c, program), last, tokens, c)
-    return block, at_once, last
+    block = layers.prefill_block(shape, mesh, c, program)
+    choices = layers.prefill_head_group_choices(block, -(-tokens // block.mesh.shape[0]), c, head_groups)
+    return *prefill_residence(choices, last, tokens, c), last
 
 
-def prefill_on(mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true") -> Layered:
+def prefill_on(
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None
+) -> Layered:
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
-    block, at_once, last = _prefill_blocks(mesh, shape, tokens, c, program)
+    block, at_once, last = _prefill_blocks(mesh, shape, tokens, c, program, head_groups)
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
-    return _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
+    whole = _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
+    return replace(whole, head_groups=block.head_groups, padding=padding.of_prefill(block, tokens, at_once))
 
 
 def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
@@ -171,7 +179,9 @@ def request(
     *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
 ) -> Request:  # fmt: skip
-    """A prompt of `input` tokens and an answer of `output` tokens; `groups` and `head_groups` as of `decode`.
+    """A prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
+
+    `head_groups` are those of both phases (None: the best of each).
 
     Assumed: between regions of layers the activation crosses a mesh's width. Between prefill and decode weights and
     cache cross the middle of the smaller mesh once, over all its rows at a time.
@@ -183,8 +193,8 @@ def request(
     def place(candidate: Mesh, counted: Constants) -> None:
         decode_residence(layers.decode_block(shape, candidate, input + output, c, tree, program, head_groups), counted)
 
-    first, own, why = _prefill_fitted(prefill_mesh, shape, input, c, program, as_if)
-    prefilled = prefill_on(first, shape, input, own, program)
+    first, own, why = _prefill_fitted(prefill_mesh, shape, input, c, program, as_if, head_groups)
+    prefilled = prefill_on(first, shape, input, own, program, head_groups)
     second, own, too = fitted(place, decode_mesh, c, as_if)
     whole = request_on(first, second, shape, prefilled, input, output, own, tree, program, head_groups)
     reasons = "; ".join(filter(None, (why, too))) or None

@@ -8,14 +8,14 @@ Tiles and sums are those of the block; the blocks built here have fp16 for both,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Phase, Sketch, phases
-from wafer_triton.cost.price import Cost, phase_cost, relayed
+from wafer_triton.cost.phases import Phase, Product, Sketch, phases
+from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
@@ -29,6 +29,7 @@ from wafer_triton.shapes import DecoderShape
 PROGRAMS = ("true", "measured")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
 Groups = tuple[int, ...] | None
+WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 _PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are the same on every mesh
 
 
@@ -50,7 +51,10 @@ def decode_block(
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
-    """The block of a prefill layer, on the square grid of a mesh; ShapeError for an unknown program."""
+    """The block of a prefill layer with one head group, on the square grid of a mesh.
+
+    `prefill_head_group_choices` has others. Raises ShapeError for an unknown program.
+    """
     square = mesh.square()
     own = shape.measured() if is_measured(program) else shape
     return Block(own, square, "fp16", "fp16", groups=tree_for(square, c))
@@ -63,9 +67,14 @@ def decode_steps(block: Block, context: int, c: Constants) -> Steps:
 
 def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
     """The costs of a prompt of `tokens` tokens a row through one prefill layer, in chunks of `at_once` (None: all)."""
+    return _steps((block, part, args, c) for part, args in _prefill_parts(tokens, at_once))
+
+
+def _prefill_parts(tokens: int, at_once: int | None) -> Iterator[tuple[Part, tuple[int, ...]]]:
+    """The parts of a prefill layer for every chunk in turn, each with its arguments."""
     size = tokens if at_once is None else at_once
-    chunks = ((min(size, tokens - past), past) for past in range(0, tokens, size))
-    return _steps((block, part, args, c) for chunk in chunks for part, args in prefill.layer(*chunk))
+    for past in range(0, tokens, size):
+        yield from prefill.layer(min(size, tokens - past), past)
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
@@ -125,6 +134,9 @@ def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     if part.family == "decode":
         trees = block.groups, block.head_groups, block.head_tree
         return _routes_of(part, mesh, trees, block.policy, block.batch, args, block.shape.qk_norm)
+    if part is prefill.attention and block.head_groups > 1:  # a sketch has all the ways of a group's columns
+        trees = block.groups, block.head_groups, block.head_tree
+        return _routes_of(part, mesh, trees, None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
     common = gcd(mesh.rows, mesh.cols)
     proportions = mesh.rows // common, mesh.cols // common
     times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
@@ -144,7 +156,8 @@ def _routes_of(
     groups, heads, head_tree = trees
     shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=qk_norm)
     block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree)
-    b = Builder(mesh, part.title, part.family)
+    whole = Builder if part.family == "decode" or heads == 1 else Sketch
+    b = whole(mesh, part.title, part.family)
     part(b, block, *args)
     return colours(b)
 
@@ -167,10 +180,20 @@ def decode_stays(block: Block) -> dict[str, int]:
 
 def decode_macs(block: Block, context: int) -> dict[str, int]:
     """Multiply-adds on the whole mesh of one token through each block of a decode layer."""
+    return _macs(block, decode.layer(block, context))
+
+
+def prefill_macs(block: Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
+    """Multiply-adds on the whole mesh of a prompt through each block of a prefill layer, as of `prefill_steps`."""
+    return _macs(block, _prefill_parts(tokens, at_once))
+
+
+def _macs(block: Block, parts: Iterable[tuple[Part, tuple[int, ...]]]) -> dict[str, int]:
     macs = {"attention": 0, "ffn": 0}
-    for part, args in decode.layer(block, context):
+    for part, args in parts:
         phases_, _, _ = _read(part, block, args)
-        macs["ffn" if part is decode.ffn else "attention"] += sum(phase.macs * phase.times for phase in phases_)
+        kind = "ffn" if part in (decode.ffn, prefill.ffn) else "attention"
+        macs[kind] += sum(phase.macs * phase.times for phase in phases_)
     return {kind: each * block.mesh.cores for kind, each in macs.items()}
 
 
@@ -225,6 +248,34 @@ def decode_bytes(block: Block) -> int:
     attention, ffn = decode_needs(block)
     stays = sum(attention.stays.values()) + sum(ffn.stays.values())
     return stays + max(sum(attention.passes.values()), sum(ffn.passes.values()))
+
+
+def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: int | None = None) -> list[Block]:
+    """A prefill block with `count` head groups, or with as many as there are columns.
+
+    None takes the two numbers whose products are predicted to take the fewest cycles with `tokens` tokens on a row, the
+    fewest first, then one group. Groups of more than `WIDEST` columns are none of them: few models have so few heads,
+    and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
+    """
+    columns = block.mesh.shape[1]
+    if count is not None:
+        return [_in_prefill(block, min(count, columns) if type(count) is int else count)]
+    counts = [kind.count for kind in distinct(block.shape, columns) if kind.count == 1 or kind.width <= WIDEST]
+    cycles = {number: _product_cycles(_in_prefill(block, number), tokens, c) for number in counts}
+    fastest = sorted(counts, key=lambda number: cycles[number])[:2]
+    return [_in_prefill(block, number) for number in dict.fromkeys([*fastest, 1])]
+
+
+def _in_prefill(block: Block, count: int) -> Block:
+    """Statistics of a head group go by chains, whose routes the sums of its scores have already."""
+    return replace(block, head_groups=count, head_tree=None if count == 1 else ())
+
+
+def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
+    """Cycles of one local product of each kind that head groups change, which hide the messages beside them."""
+    heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
+    sizes = ((d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1))
+    return sum(product_cycles(Product(tokens, k, n, own, block.dtype), c, True) for k, n, own in sizes)
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding

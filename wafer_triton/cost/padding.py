@@ -1,4 +1,4 @@
-"""Padding: what a mesh computes and keeps in decode that is not the model's, as tiles are whole."""
+"""Padding: what a mesh computes, and what it keeps in decode, that is not the model's, as tiles are whole."""
 
 from __future__ import annotations
 
@@ -40,3 +40,13 @@ def of_layer(block: Block, context: int) -> float:
     """Multiply-adds of a layer on the mesh over those of the model."""
     kinds = padding(block, context).values()
     return sum(kind.macs for kind in kinds) / sum(kind.model_macs for kind in kinds)
+
+
+def of_prefill(block: Block, tokens: int, at_once: int) -> float:
+    """Multiply-adds of a layer on the mesh over those of the model, for a prompt of which a row takes some at once.
+
+    The model's are all products of queries and keys, masked or not.
+    """
+    rows = -(-tokens // block.mesh.shape[0])
+    own = tokens * sum(block.shape.decode_macs(tokens).values())
+    return sum(layers.prefill_macs(block, rows, at_once).values()) / own

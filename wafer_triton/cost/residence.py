@@ -49,20 +49,22 @@ def decode_residence(block: Block, c: Constants) -> Residence:
     return _residence(f"{what} with {tokens:,} tokens of cache", block, needed, block, c)
 
 
-def prefill_residence(block: Block, last: Block, tokens: int, c: Constants) -> tuple[Block, int]:
+def prefill_residence(choices: list[Block], last: Block, tokens: int, c: Constants) -> tuple[Block, int]:
     """The block for a prompt of `tokens` tokens, and how many tokens a row takes at once.
 
     They are all of its tokens, halved again and again until the device holds the layers with their keys and values. The
-    measured program takes all at once. The block has a second buffer of partial sums if there is room for it. The
-    embedding and the head are those of decode's block `last`. Raises SramError when a core does not hold a layer in any
-    of these ways, and FullError as `decode_residence`.
+    measured program takes all at once. Of the `choices` the first that fits so is taken, with a second buffer of
+    partial sums if there is room for it. The embedding and the head are those of decode's block `last`. Raises
+    SramError when a core does not hold a layer in any of these ways, and FullError as `decode_residence`.
     """
+    block, least = choices[0], min(map(_weights, choices), key=lambda held: sum(held.values()))
     what = f"{block.shape.name}, prefill of {tokens:,} tokens"
-    sram.demand(what, block.mesh, _weights(block))  # soon said, also where an lcm grid makes many tiles of a core's
+    sram.demand(what, block.mesh, least)  # soon said, also where an lcm grid makes many tiles of a core's
+    _residence(what, block, sram.Need(least, {}), last, c)
     rows = -(-tokens // block.mesh.shape[0])
     sizes = [rows] if block.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
     for size in sizes:
-        for choice in (block, replace(block, overlap=False)):
+        for choice in (replace(choice, overlap=overlap) for choice in choices for overlap in (True, False)):
             try:
                 _prefill_fits(what, choice, last, size, rows, c)
             except (SramError, FullError) as error:

@@ -56,8 +56,8 @@ class Layered:
     error_band: float | None
     outside: str | None
     as_if: str | None = None
-    head_groups: int | None = None  # of decode
-    padding: float | None = None  # of decode: multiply-adds of a layer on the mesh over those of the model
+    head_groups: int | None = None
+    padding: float | None = None  # multiply-adds of a layer on the mesh over those of the model
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def plan(
 
     prefills, reason = _estimates(
         sides,
-        lambda side: estimate.prefill_on(square(side), shape, input, c, program),
+        lambda side: estimate.prefill_on(square(side), shape, input, c, program, head_groups),
         partial(progress, "meshes of prefill"),
     )
     decodes, why = _estimates(

@@ -278,16 +278,18 @@ def _colour(lines: Lines, across: int, along: int) -> tuple[Index, Index]:
         alike.setdefault(held.tobytes(), []).append(line)
     for members in alike.values():
         here = order[lines.first[order, members[0]] != NEVER]
-        count, highest = np.zeros(along, np.int64), np.zeros(along, np.int64)
-        free, busy, used = list[int](), list[tuple[int, int]](), 0
-        for number, (low, high) in zip(here.tolist(), spans[here].tolist(), strict=True):
+        chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
+        for low, high in spans[here].tolist():
             while busy and busy[0][0] < low:
                 heapq.heappush(free, heapq.heappop(busy)[1])
-            chosen = heapq.heappop(free) if free else used
-            used = max(used, chosen + 1)
-            heapq.heappush(busy, (high, chosen))
-            lines.colour[number, members] = chosen
-            count[low : high + 1] += 1
-            np.maximum(highest[low : high + 1], chosen + 1, out=highest[low : high + 1])
-        load[members], top[members] = count, highest
+            colour = heapq.heappop(free) if free else used
+            used = max(used, colour + 1)
+            heapq.heappush(busy, (high, colour))
+            chosen.append(colour)
+        lines.colour[np.ix_(here, members)] = np.array(chosen, np.int32)[:, None]
+        ends = np.zeros((used, along + 1), np.int32)  # where circuits of each colour, of which none overlap, begin, end
+        np.add.at(ends, (chosen, spans[here, 0]), 1)
+        np.add.at(ends, (chosen, spans[here, 1] + 1), -1)
+        there = ends[:, :-1].cumsum(1)
+        load[members], top[members] = there.sum(0), (there * np.arange(1, used + 1)[:, None]).max(0, initial=0)
     return load, top

@@ -25,13 +25,14 @@ def row_max_torch(top: Tensor, s: Tensor, bias: Tensor, *, heads: int, m: int, n
     tiles=lambda *, heads, m, n, scale: ((heads, m, n), (heads, m), (heads, m, n), (m, n), (heads, m)),
     work=lambda *, heads, m, n, scale: (0, 4 * heads * m * n),
     outs=2,
+    elementwise=True,
 )
 def exp_sum_torch(
     p: Tensor, z: Tensor, s: Tensor, bias: Tensor, top: Tensor, *, heads: int, m: int, n: int, scale: float
 ) -> None:
     """p [heads, m, n] = exp(scale * s + bias - top) and z [heads, m] = its sum over n; top [heads, m].
 
-    A row that is masked everywhere (top = -inf) gives zeros, not NaN.
+    A row that is masked everywhere (top = -inf) gives zeros, not NaN. p may lie where s does.
     """
     scores = cut(s, heads, m, n) * scale + cut(bias, 1, m, n)
     powers = (scores - cut(top, heads, m, 1).clamp_min(LOWEST)).exp()

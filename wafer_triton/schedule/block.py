@@ -1,7 +1,7 @@
 """One model's blocks on one mesh: the sizes of a core's tiles, and what decode and prefill share.
 
-The columns hold the heads in groups (see `schedule.heads`); with one group, as in prefill, every column holds the same
-few rotary pairs of every head. A score, and the norm of a head (Qwen3), is a sum along x over the columns of a group.
+The columns hold the heads in groups (see `schedule.heads`); with one group every column holds the same few rotary
+pairs of every head. A score, and the norm of a head (Qwen3), is a sum along x over the columns of a group.
 The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, section 4).
 """
 
@@ -20,6 +20,7 @@ from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
+from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shapes import DecoderShape
 
 
@@ -31,7 +32,7 @@ class Block:
     is given and never grows. `groups` are the K-tree's, as of `ktree` (None: `default_groups`). With `overlap` prefill
     has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
 
-    The columns hold the heads in `head_groups` groups, in prefill in one. `head_tree` are the groups of the K-tree over
+    The columns hold the heads in `head_groups` groups. `head_tree` are the groups of the K-tree over
     the columns of one of several head groups (None: `default_groups`). Raises MeshError for head groups that do not fit
     the model or the mesh.
     """
@@ -102,6 +103,16 @@ class Block:
         if self.head_groups == 1:
             return {"groups": self.groups}
         return {"groups": self.head_tree, "segment": self.layout.width}
+
+    @property
+    def blocks(self) -> BlockRing:
+        """Where the blocks of scores of a row lie on the columns of a head group, in prefill."""
+        return block_ring(self.mesh.shape[1], self.layout.width)
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return self.shape.head_dim**-0.5
 
     @property
     def apart(self) -> bool:

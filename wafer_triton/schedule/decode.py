@@ -79,7 +79,7 @@ def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) 
 @part("decode attention", "decode")
 def attend(b: Builder, block: Block, sequence: int) -> None:
     """q of a sequence and its cache -> its part of att; bias [1, slots] is -inf on empty slots."""
-    c, q_heads = block.shape, block.query_heads
+    q_heads = block.query_heads
     _attention(b, block)
     sizes: dict[str, Any] = {"m": 1, "accumulate": block.accumulate, **block.heads}
     _heads(b, block, "input", "q")
@@ -93,7 +93,7 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     b.round(b.local("gemm_t", "s", (query, keys), k=block.head, n=block.slots, **sizes), label="scores")
     all_reduce(b, "s", "x", label="scores", **block.over_heads)
     run: dict[str, Any] = {"sums": block.sums, "groups": block.groups, "summed": block.apart}
-    z = softmax_parts(b, "s", "bias", "p", "y", scale=c.head_dim**-0.5, **run)
+    z = softmax_parts(b, "s", "bias", "p", "y", scale=block.scale, **run)
     b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
     # the sums of weights go with those of weighted values: both are needed here first
     all_reduce(b, "o" if block.apart else ("o", z), "y", groups=block.groups, label="attention")

@@ -27,13 +27,13 @@ from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, rin
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Round, Slot
 
 
-def align(b: Builder, name: str, axis: str, order: Ring = ring) -> None:
+def align(b: Builder, name: str, axis: str, order: Ring = ring, by: Index | None = None) -> None:
     """Skew the buffer `name`: along x, the tiles of row i move position(i) ring steps backwards; along y likewise.
 
-    Each line moves in its shorter direction, by half a ring at most. Lines that moved an odd number of times copy back
-    from the second buffer.
+    `by` [lines] has the ring steps of every line where they are others. Each line moves in its shorter direction, by
+    half a ring at most. Lines that moved an odd number of times copy back from the second buffer.
     """
-    _align(b, ((name, axis),), order, f"align {name}")
+    _align(b, ((name, axis),), order, f"align {name}", by)
 
 
 def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
@@ -41,12 +41,13 @@ def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
     _align(b, ((a, "x"), (w, "y")), order, f"align {a} and {w}")
 
 
-def _align(b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: str) -> None:
-    size = _side(b)
+def _align(b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: str, by: Index | None = None) -> None:
+    size = side(b)
+    steps = (ring_position(size, order) if by is None else by).tobytes()
     spares = [b.like(f"{name}.next", name) for name, _ in skewed]
     slots = tuple(b.buffers[name].slots for name, _ in skewed)
-    b.rounds += _skewing(b.mesh.shape, skewed, slots, order, label)
-    odd = _skewed_lines(size, order)[1]
+    b.rounds += _skewing(b.mesh.shape, skewed, slots, order, steps, label)
+    odd = _skewed_lines(size, steps)[1]
     if odd.size:
         back = (
             b.local("copy", name, spare, Cores(axis, np.arange(size), odd), size=b.buffers[name].numel)
@@ -57,15 +58,16 @@ def _align(b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: 
 
 @lru_cache(maxsize=256)
 def _skewing(
-    mesh: tuple[int, int], skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring, label: str
-) -> tuple[Round, ...]:
+    mesh: tuple[int, int], skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring, steps: bytes,
+    label: str,
+) -> tuple[Round, ...]:  # fmt: skip
     """The rounds that skew buffers along axes; schedules that align alike share them, so that each is read once.
 
     `slots` is part of the key: exchanges are planned for a mesh and the buffers' numbers of slots.
     """
     del slots
     rounds = []
-    for number, ways in enumerate(_skewed_lines(mesh[0], order)[0]):
+    for number, ways in enumerate(_skewed_lines(mesh[0], steps)[0]):
         moves = []
         for name, axis in skewed:
             src, dst = Slot(name), Slot(f"{name}.next")
@@ -76,9 +78,9 @@ def _skewing(
 
 
 @lru_cache(maxsize=128)
-def _skewed_lines(size: int, order: Ring) -> tuple[list[list[tuple[int, Index]]], Index]:
+def _skewed_lines(size: int, by: bytes) -> tuple[list[list[tuple[int, Index]]], Index]:
     """Of an alignment, the ring steps of each round with their lines, and the lines that take an odd number of them."""
-    position = ring_position(size, order)
+    position = np.frombuffer(by, np.int64)
     backwards = position <= size // 2
     steps = np.where(backwards, position, size - position)
     rounds = [
@@ -111,7 +113,7 @@ def meshgemm(
     The last shift brings both back where they started. With an odd P a copy of B from the second buffer follows, so
     that weights stay in place between uses, and of A as well if it is to be used `again`.
     """
-    size = _side(b)
+    size = side(b)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
     hands = (a, w)
     spare = (b.like(f"{a}.next", a), b.like(f"{w}.next", w))
@@ -128,9 +130,9 @@ def meshgemm(
         b.rounds.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
 
     b.repeat(size, turn)
-    _come_home(b, w, spare[1], label)
+    come_home(b, w, spare[1], label)
     if again:
-        _come_home(b, a, spare[0], label)
+        come_home(b, a, spare[0], label)
 
 
 def meshgemm_t(
@@ -155,7 +157,7 @@ def meshgemm_t(
     c [heads, m, n]. With `overlap` turns alternate between two buffers of partial sums, so that the reduction of a turn
     flows beside the product of the next.
     """
-    size = _side(b)
+    size = side(b)
     spare = b.like(f"{w}.next", w)
     first = b.like(f"{c}.part", c)
     parts = (first, b.like(f"{c}.part.next", c) if overlap and size > 1 else first)
@@ -171,7 +173,7 @@ def meshgemm_t(
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
 
     b.repeat(size, turn)
-    _come_home(b, w, spare, label)
+    come_home(b, w, spare, label)
 
 
 def summa(
@@ -182,7 +184,7 @@ def summa(
 
     The arriving panels take as much memory as A and B.
     """
-    size = _side(b)
+    size = side(b)
     for number in range(size):
         panels = []
         moves, keeps = [], []
@@ -200,7 +202,7 @@ def allgather_gemm(
     label: str = "all-gather gemm",
 ) -> None:  # fmt: skip
     """C = A B: every core collects its row of A and its column of B, then multiplies."""
-    size = _side(b)
+    size = side(b)
     hands = []
     for name, axis in ((a, "x"), (w, "y")):
         buffer = b.buffers[name]
@@ -250,13 +252,14 @@ ALGORITHMS: dict[str, Callable[..., None]] = {
 }
 
 
-def _come_home(b: Builder, name: str, spare: str, label: str) -> None:
+def come_home(b: Builder, name: str, spare: str, label: str) -> None:
     """After an odd number of shifts the tiles that came full circle lie in the second buffer."""
-    if _side(b) % 2 and _side(b) > 1:
+    if side(b) % 2 and side(b) > 1:
         b.round(b.local("copy", name, spare, size=b.buffers[name].numel), label=label)
 
 
-def _side(b: Builder) -> int:
+def side(b: Builder) -> int:
+    """The side of the builder's square grid; MeshError for any other."""
     rows, cols = b.mesh.shape
     if rows != cols:
         raise MeshError(f"{b.name}: compute-shift needs a square grid, not {rows} x {cols}; use mesh.square()")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.rounds import Cores, Local, Slot
 
 
 def rms_norm(
@@ -39,21 +41,41 @@ def softmax_parts(
     scale: float,
     sums: str = "fp32",
     groups: tuple[int, ...] | None = None,
+    segment: int | None = None,
+    slots: Sequence[Cores | None] = (None,),
     summed: bool = True,
     label: str = "softmax",
 ) -> str:
     """p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
 
-    Returns the buffer of p's row sums [heads, m]: the caller divides where it is cheapest. Unless `summed`, they are
-    those of a core alone, for the caller to sum together with something else.
+    A core has as many tiles of a row as `slots` says: of each slot of s, bias and p the cores that have a tile there
+    (None: all). `groups` and `segment` are as of `reduce`. Returns the buffer of p's row sums [heads, m]: the caller
+    divides where it is cheapest. Unless `summed`, they are those of a core alone, for the caller to sum together with
+    something else.
     """
     heads, m, n = b.buffers[s].tile
     top = b.buffer(f"{p}.max", (heads, m), sums)
     z = b.buffer(f"{p}.sum", (heads, m), sums)
     sizes: dict[str, Any] = {"heads": heads, "m": m, "n": n, "scale": scale}
-    b.round(b.local("row_max", top, (s, bias), **sizes), label=label)
-    all_reduce(b, top, axis, op="maximum", groups=groups, label=label)
-    b.round(b.local("exp_sum", (p, z), (s, bias, top), **sizes), label=label)
+    over: dict[str, Any] = {"groups": groups, "segment": segment, "label": label}
+
+    def each(total: str, join: str, step: Callable[[str, int, Cores | None], Local]) -> None:
+        """A round that makes a statistic of every slot in turn and joins those of a core."""
+        steps = [step(total, 0, slots[0])]
+        for slot, cores in enumerate(slots[1:], 1):
+            more = b.like(f"{total}.slot", total)
+            steps += [step(more, slot, cores), b.local(join, total, (total, more), cores, size=heads * m)]
+        b.round(*steps, label=label)
+
+    def highest(out: str, slot: int, cores: Cores | None) -> Local:
+        return b.local("row_max", out, (Slot(s, slot), Slot(bias, slot)), cores, **sizes)
+
+    def powers(out: str, slot: int, cores: Cores | None) -> Local:
+        return b.local("exp_sum", (Slot(p, slot), out), (Slot(s, slot), Slot(bias, slot), top), cores, **sizes)
+
+    each(top, "maximum", highest)
+    all_reduce(b, top, axis, op="maximum", **over)
+    each(z, "add", powers)
     if summed:
-        all_reduce(b, z, axis, groups=groups, label=label)
+        all_reduce(b, z, axis, **over)
     return z

@@ -1,7 +1,8 @@
 """Prefill as schedules: a chunk of a prompt at once (WaferLLM, OSDI'25, section 4).
 
-Tokens are cut along y, widths along x; products are MeshGEMMs on the square grid, scores GEMM-T. A chunk attends to
-itself and to the chunks before it, whose keys and values lie along y too.
+Tokens are cut along y, widths along x; products are MeshGEMMs on the square grid, scores GEMM-T. With several head
+groups attention is both within the columns of each. A chunk attends to itself and to the chunks before it, whose keys
+and values lie along y too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot
+from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
 
 
 @part("prefill attention")
@@ -20,10 +22,10 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the attention block's output, and the keys and values; a row has `tokens` new and `past` old tokens.
 
     The buffers `keys` and `values` hold the new entries first, then the old ones. bias [tokens, tokens + past] masks
-    the future and the padding.
+    the future and the padding. With several head groups a core has one for each of its blocks, see `block.blocks`.
     """
     c = block.shape
-    width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), c.num_attention_heads, tokens + past
+    width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
     b.buffer("x", (tokens, d), block.dtype, "resident")
     block.attention_weights(b, "x", tokens, block.apart)
@@ -31,16 +33,13 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
         b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
         b.buffer("sin", (tokens, block.pairs), block.dtype, "input")
         b.buffer("qkv", (tokens, block.qkv), block.sums)
-    b.buffer("bias", (tokens, seen), "fp32", "input")
     b.buffer("h", (tokens, d), block.dtype)
     b.buffer("q", (tokens, q_heads, width), block.dtype, "output")
     for name in ("k", "v"):
-        b.buffer(name, (tokens, c.num_key_value_heads, width), block.dtype, "output")
+        b.buffer(name, (tokens, block.kv_heads, width), block.dtype, "output")
     for name in ("keys", "values"):
         role = "resident" if past else "scratch"
-        b.buffer(name, (seen, c.num_key_value_heads, width), block.dtype, role)
-    b.buffer("s", (q_heads, tokens, seen), block.sums)
-    b.buffer("p", (q_heads, tokens, seen), block.dtype)
+        b.buffer(name, (seen, block.kv_heads, width), block.dtype, role)
     b.buffer("o", (tokens, q_heads, width), block.sums)
     b.buffer("att", (tokens, q_heads * width), block.dtype)
     b.buffer("y", (tokens, d), block.sums)
@@ -51,20 +50,52 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     new = b.buffers["k"].numel
     copies = [b.local("copy", to, name, size=new) for to, name in (("keys", "k"), ("values", "v"))]
     if block.apart:
-        for name, heads in (("q", q_heads), ("k", c.num_key_value_heads), ("v", c.num_key_value_heads)):
+        for name, heads in (("q", q_heads), ("k", block.kv_heads), ("v", block.kv_heads)):
             meshgemm(b, "h", f"w{name}", name, k=d, n=heads * width, label="qkv", again=name != "v", **run)
         b.round(*copies, label="qkv")
     else:
         meshgemm(b, "h", "wqkv", "qkv", k=d, n=block.qkv, label="qkv", **run)
         block.rotate(b, tokens, ("q", "k", "v"), *copies)
-    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, overlap=block.overlap, label="scores", **run, **block.heads)
-    z = softmax_parts(b, "s", "bias", "p", "x", scale=c.head_dim**-0.5, sums=block.sums, groups=block.groups)
-    align_both(b, "p", "values")
-    meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run, **block.heads)
-    b.round(b.local("normalize", "att", ("o", z), m=tokens, heads=q_heads, n=width), label="attention")
+    (_attend if block.head_groups == 1 else _attend_in_groups)(b, block, tokens, seen)
     align(b, "att", "x")
     meshgemm(b, "att", "wo", "y", k=q_heads * width, n=d, label="output projection", **run)
     b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
+
+
+def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
+    """q, keys, values, bias -> att, over all columns (WaferLLM, OSDI'25, section 4.1)."""
+    heads, width = block.query_heads, block.head
+    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.heads}
+    b.buffer("bias", (m, seen), "fp32", "input")
+    b.buffer("s", (heads, m, seen), block.sums)
+    b.buffer("p", (heads, m, seen), block.dtype)
+    meshgemm_t(b, "q", "keys", "s", k=width, n=seen, overlap=block.overlap, label="scores", **run)
+    z = softmax_parts(b, "s", "bias", "p", "x", scale=block.scale, sums=block.sums, groups=block.groups)
+    align_both(b, "p", "values")
+    meshgemm(b, "p", "values", "o", k=seen, n=width, label="attention", **run)
+    b.round(b.local("normalize", "att", ("o", z), m=m, heads=heads, n=width), label="attention")
+
+
+def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
+    """q, keys, values, bias -> att, over the columns of every head group by itself.
+
+    The weights take the place of the scores, if they are of one dtype. The bias has the dtype of tiles, which tells 0
+    from -inf. Columns left over pass on q, of which they hold padding.
+    """
+    heads, width, blocks = block.query_heads, block.head, block.blocks
+    run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.heads}
+    p = "s" if block.sums == block.dtype else "p"
+    b.buffer("bias", (m, seen), block.dtype, "input", blocks.slots)
+    b.buffer("s", (heads, m, seen), block.sums, slots=blocks.turning)
+    b.buffer(p, (heads, m, seen), block.dtype, slots=blocks.turning)
+    segment_gemm_t(b, "q", "keys", "s", blocks, k=width, n=seen, overlap=block.overlap, label="scores", **run)
+    slots = [blocks.holding(slot) for slot in range(blocks.slots)]
+    z = softmax_parts(b, "s", "bias", p, "x", scale=block.scale, sums=block.sums, slots=slots, **block.over_heads)
+    segment_gemm(b, p, "values", "o", blocks, k=seen, n=width, label="attention", **run)
+    ends = [b.local("normalize", "att", ("o", z), blocks.every, m=m, heads=heads, n=width)]
+    if blocks.rest is not None:
+        ends.append(b.local("copy", "att", "q", blocks.rest, size=m * heads * width))
+    b.round(*ends, label="attention")
 
 
 @part("prefill feed-forward")

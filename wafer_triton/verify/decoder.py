@@ -6,7 +6,7 @@ what a core holds of a head: a core's projections are [all heads, head].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,10 +31,14 @@ def part_intent(part: Part, block: Block, *args: int) -> Intent:
 def _intent(
     block: Block, given: Patterns, results: Patterns, compute: Callable[..., Any], skewed: tuple[str, ...] = ()
 ) -> Intent:
-    """An intent by its reference alone; tiles of the weights `skewed` are given as MeshGEMM's alignment leaves them."""
+    """An intent by its reference alone; tiles of the weights `skewed` are given as MeshGEMM's alignment leaves them.
+
+    Of tiles that stay tiles (the pattern "") none are alike.
+    """
     plain = whole_reference(block.mesh, given, results, compute)
+    cuts = {name: pattern for name, pattern in given.items() if pattern}
     return Intent(
-        given, {}, reference=lambda tiles: plain({**tiles, **{n: _straight(tiles[n], block.mesh) for n in skewed}})
+        cuts, {}, reference=lambda tiles: plain({**tiles, **{n: _straight(tiles[n], block.mesh) for n in skewed}})
     )
 
 
@@ -104,15 +108,18 @@ def _joined(parts: list[Tensor], dim: int) -> Tensor:
     return torch.cat(parts, dim)
 
 
-def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
     """Attention of q [tokens, heads, width] over keys and values [entries, key heads, width], bias added to scores.
 
-    The columns of a segment attend by themselves.
+    The columns of a segment attend by themselves, each with a bias of its own; those without one pass on q.
     """
     keys, values = (t.repeat_interleave(block.query_heads // block.kv_heads, 1) for t in (keys, values))
     widths = [columns * block.head for columns in _segments(block)]
     attended = []
-    for query, key, value in zip(*(t.split(widths, -1) for t in (q, keys, values)), strict=True):
+    for query, key, value, bias in zip(*(t.split(widths, -1) for t in (q, keys, values)), biases, strict=True):
+        if bias is None:
+            attended.append(query)
+            continue
         scores = query.transpose(0, 1) @ key.permute(1, 2, 0) * block.shape.head_dim**-0.5 + bias
         attended.append((scores.softmax(-1) @ value.transpose(0, 1)).transpose(0, 1))
     return _joined(attended, -1)
@@ -175,10 +182,11 @@ def _append(block: Block, sequence: int, count: int, prefilled: int) -> Intent:
 
 def _attend(block: Block, sequence: int) -> Intent:
     def compute(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+        biases = [bias] * len(_segments(block))
         if block.batch == 1:
-            return _attended(block, q[None], keys, values, bias)[0]
+            return _attended(block, q[None], keys, values, biases)[0]
         att = q.new_full(q.shape, float("nan"))  # another sequence's part
-        att[sequence] = _attended(block, q[sequence][None], keys, values, bias)[0]
+        att[sequence] = _attended(block, q[sequence][None], keys, values, biases)[0]
         return att
 
     heads = _slots(block, "h (x e)")
@@ -238,17 +246,39 @@ def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
             split = len(more) - (2 if past else 0)
             q, k, v = _heads(block, h @ weights[0], *more[:split])
         keys, values = (seen(k, more[-2]), seen(v, more[-1])) if past else (k, v)
-        att = _attended(block, q, keys, values, bias)
+        att = _attended(block, q, keys, values, _biases(block, bias))
         # values end where their product leaves them, which no one reads
         held = (keys, values.new_full(values.shape, float("nan"))) if past else ()
         return (x + _merged(block, att) @ wo, q, k, v, *held)
 
     x, heads = "(y m) (x d)", "(y m) h (x e)"
-    given = {"x": x, "norm": "(x d)", "wo": "(y w) (x d)", "bias": "(y m) (x n)"}
+    given = {"x": x, "norm": "(x d)", "wo": "(y w) (x d)", "bias": "(y m) (x n)" if block.head_groups == 1 else ""}
     given |= dict.fromkeys(projections, "(y d) (x w)") | _rotary(block, "(y m)")
     held = dict.fromkeys(("keys", "values"), "(y n) g (x e)") if past else {}
     results = {"x": x, **dict.fromkeys("qkv", heads), **held}
     return _intent(block, given | held, results, compute, ("wo", *projections))
+
+
+def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
+    """Of every segment of columns in prefill the bias of its scores [all tokens, all entries]; None of one column left.
+
+    `bias` is that, or with several head groups the tiles [rows, cols, slots, tokens, entries] of a ring's places.
+    """
+    if block.head_groups == 1:
+        return [bias]
+    blocks, start = block.blocks, 0
+    bias = bias.reshape(*block.mesh.shape, blocks.slots, *bias.shape[-2:])
+    biases: list[Tensor | None] = []
+    for columns in _segments(block):
+        tiles, row_of = bias[:, start : start + columns].flatten(1, 2), blocks.row_of[:, start : start + columns]
+        start += columns
+        if (row_of < 0).all():
+            biases.append(None)
+            continue
+        # the places of a row in the order of the rows that they are of, behind those that are none
+        order = tiles.new_tensor(row_of.reshape(len(row_of), -1).argsort(1)[:, -len(row_of) :]).long()
+        biases.append(tiles.take_along_dim(order[..., None, None], 1).transpose(1, 2).flatten(2).flatten(0, 1))
+    return biases
 
 
 def _prefill_ffn(block: Block, tokens: int, past: int) -> Intent:
