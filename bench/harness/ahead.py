@@ -17,10 +17,11 @@ from triton.runtime.jit import JITFunction
 from sass import disassembled, loads_in_flight
 
 
-def recorder(backend: str, arch: str, warp_size: str) -> Callable[..., dict[str, Any]]:
+def recorder(backend: str, arch: str, warp_size: str, machine_code: bool = False) -> Callable[..., dict[str, Any]]:
     """A function that calls a launcher, compiles what it would have launched, and describes that kernel.
 
     For the rest of the process: no kernel launches any more. A target is three names, such as "cuda", "90", "32".
+    With `machine_code` that is read as well, which takes as long as compiling.
     """
     driver.set_active(NoDevice(backend, arch, warp_size))
     run, seen = JITFunction.run, []
@@ -34,9 +35,14 @@ def recorder(backend: str, arch: str, warp_size: str) -> Callable[..., dict[str,
         seen.clear()
         call(*args, **params)
         (kernel,) = seen
-        return describe(kernel)
+        return describe(kernel) | ({"loads_in_flight": in_flight(kernel)} if machine_code else {})
 
     return compiled
+
+
+def in_flight(kernel: Any) -> int:
+    """16-byte loads that a compiled kernel has in flight."""
+    return loads_in_flight(disassembled(kernel.asm["cubin"]))
 
 
 def describe(kernel: Any) -> dict[str, Any]:
@@ -51,7 +57,6 @@ def describe(kernel: Any) -> dict[str, Any]:
         code = kernel.asm["ptx"]
         usage = resource_usage(kernel.asm["cubin"])
         registers, spills, matrix = usage["REG"], usage["STACK"] + usage["LOCAL"], r"(?:wgmma|mma)\.[\w.]+"
-    in_flight = loads_in_flight(disassembled(kernel.asm["cubin"])) if "cubin" in kernel.asm else 0
     products = re.search(matrix, code)
     widths = [int(v or 1) * int(b) for v, b in re.findall(r"(?:ld|st)\.global\S*?(?:\.v(\d))?\.b(\d+)", code)]
     return {
@@ -62,7 +67,6 @@ def describe(kernel: Any) -> dict[str, Any]:
         "cooperative": kernel.metadata.launch_cooperative_grid,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
         "widest_access_bytes": max(widths, default=0) // 8,
-        "loads_in_flight": in_flight,
         "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),
     }
 

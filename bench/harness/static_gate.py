@@ -48,7 +48,7 @@ def tile(numel: int, dtype: torch.dtype = BF16) -> Operand:
 
 def rows() -> list[dict[str, object]]:
     """One row a case, of `COLUMNS`."""
-    compiled = recorder("cuda", "90", "32")
+    compiled = recorder("cuda", "90", "32", machine_code=True)
     alarm = Alarm(torch.zeros(1, dtype=torch.int64), 1)
     cores, side = torch.arange(4, dtype=torch.int32), torch.arange(64, dtype=torch.int32)
     table: list[dict[str, object]] = []
