@@ -17,9 +17,10 @@ from wafer_triton.cost.price import Prediction, Tally, tally
 from wafer_triton.count.account import Account
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name, torch_dtype
-from wafer_triton.errors import DtypeError, ShapeError
+from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.settings import short
@@ -48,7 +49,13 @@ def convert(
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
               if (layer := _converted(child, grid, dtype, how)) is not None]  # fmt: skip
     if not layers:
-        raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert")
+        remedy = "give a model that holds some, such as torch.nn.Sequential(layer) of one layer"
+        if any(isinstance(layer, _OnMesh) for layer in model.modules()):
+            remedy = "it is converted already, so build it anew for another mesh"
+        raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; {remedy}")
+    for _, name, layer in layers:
+        if not layer.weight.is_meta and not is_finite(layer.weight):
+            raise CheckpointError(f"convert: the weight of {name} holds NaN or infinity; give the model other weights")
     for parent, name, layer in layers:
         setattr(parent, name, layer)
     if off := {kind: size for kind, size in off_mesh(model).items() if kind != "Embedding"}:
@@ -161,7 +168,7 @@ class MeshRMSNorm(_OnMesh):
         return self.run(norm, rows, weight).reshape(x.shape)
 
 
-def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> nn.Module | None:
+def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> _OnMesh | None:
     kind = type(layer).__name__
     weight: Any = getattr(layer, "weight", None)
     if isinstance(weight, Tensor) and not weight.numel():

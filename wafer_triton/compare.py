@@ -81,7 +81,8 @@ def _beside(
     best = min(latency(counted.account, mesh) for counted in tallies.values())
     if wanted:
         rounds = sum(counted.account.rounds for counted in tallies.values())
-        announce(emulation_seconds(rounds, recipes[names[0]].schedule.mesh.cores, len(names) * product.macs))
+        cores = recipes[names[0]].schedule.mesh.cores
+        announce(emulation_seconds(rounds, cores, len(names) * product.macs, product=True))
     errors = {}
     for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
         errors[name] = error
@@ -161,11 +162,11 @@ class Operation:
         return all(self.verdict.values())
 
 
-def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
+def decoder_layer(block: Block, tokens: int = 0, progress: Progress = silent) -> list[Operation]:
     """The operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
 
-    A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. Raises MeshError when no multiple of
-    the mesh holds the head.
+    A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. Reports "parts" to `progress`. Raises
+    MeshError when no multiple of the mesh holds the head.
     """
     mesh = block.mesh
     roomy = replace(block, mesh=unbounded(mesh))
@@ -178,13 +179,16 @@ def decoder_layer(block: Block, tokens: int = 0) -> list[Operation]:
     if tokens:
         square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
         phases["prefill"] = [(square, *step) for step in prefill.layer(tokens)]
+    parts = [(phase, *part) for phase, several in phases.items() for part in several]
+    operations = []
     with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
-        return [
-            _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, block))
-            for phase, parts in phases.items()
-            for own, part, args in parts
-            for step in _steps(schedule(part, own, *args))
-        ]
+        for number, (phase, own, part, args) in enumerate(parts):
+            operations += [
+                _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, block))
+                for step in _steps(schedule(part, own, *args))
+            ]
+            progress("parts", number + 1, len(parts))
+    return operations
 
 
 STEPS = 32  # of a schedule that are told one by one; one whose labels alternate has as many as rounds

@@ -136,6 +136,8 @@ def short(value: Any) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The table in a JSON file; ConfigError for anything else."""
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder, not a file; put the file of that name in its place")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -258,8 +258,8 @@ def located(model: Any) -> Path | None:
         return None
     path = Path(model).expanduser()
     if path.is_dir():
-        path = path / "config.json"
-        if not path.is_file():
+        path = path if path.name == "config.json" else path / "config.json"
+        if not path.exists():
             raise ConfigError(f"{path.parent}: no config.json; give a folder in Hugging Face layout")
     elif not path.exists():
         raise unknown_model(str(model))

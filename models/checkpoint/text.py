@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import CheckpointError, ShapeError
+from wafer_triton.settings import read_json
 
 
 @lru_cache(maxsize=4)
@@ -15,15 +17,33 @@ def tokenizer_of(folder: Path | None) -> Any:
     """The tokenizer in a folder; CheckpointError without one."""
     if folder is None:
         raise CheckpointError("a model made from a configuration has no tokenizer; give token ids")
-    from transformers import AutoTokenizer
-
     if not any(folder.glob("tokenizer*")):
         raise CheckpointError(f"{folder}: no tokenizer there (tokenizer.json); give the folder of a whole checkpoint")
-    try:
+    if (settings := folder / "tokenizer_config.json").exists():
+        read_json(settings)  # which raises, before what takes seconds to import
+    if (file := folder / "tokenizer.json").exists():
+        with _reading(folder):
+            from tokenizers import Tokenizer
+
+            Tokenizer.from_str(file.read_text(encoding="utf-8"))
+    from transformers import AutoTokenizer
+
+    with _reading(folder):
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # whatever transformers raises for what it cannot read
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    """Whatever a reader raises for what it cannot read, in one line."""
+    try:
+        yield
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise CheckpointError(f"{folder}: no tokenizer that can be read (tokenizer.json): {reason}") from None
+        raise CheckpointError(
+            f"{folder}: no tokenizer that can be read (tokenizer.json): {reason}; put a whole copy there"
+        ) from None
 
 
 def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
@@ -37,16 +57,21 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]
 def file_text(path: Path) -> str:
     """The text of a UTF-8 file; ShapeError if there is none."""
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ShapeError(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ShapeError(f"{path}: cannot be read as UTF-8 text ({error})") from None
+    if not text:
+        raise ShapeError(f"{path}: is empty; give a text of two tokens at least")
+    return text
 
 
 def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> list[int]:
     """The first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
     if len(ids) < 2:
-        raise ShapeError(f"{path}: {len(ids)} tokens; at least two are needed, as each is judged by those before it")
+        raise ShapeError(
+            f"{path}: {len(ids)} tokens; at least two are needed, as each is judged by those before it: give more text"
+        )
     return ids

@@ -142,7 +142,10 @@ def _locate(folder: Path, files: dict[Path, Any]) -> dict[str, Path]:
 def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> None:
     stored, expected = set(names), set(param_shapes(config))
     if missing := expected - stored:
-        raise CheckpointError(f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}")
+        raise CheckpointError(
+            f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}; does config.json "
+            f"belong to it?"
+        )
     # Old checkpoints store what is computed from the config, and tied ones may store the embedding twice.
     harmless = {name for name in stored if name.endswith("rotary_emb.inv_freq")}
     harmless |= {_HEAD} if config.tie_word_embeddings else set()

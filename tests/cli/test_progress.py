@@ -2,7 +2,7 @@
 
 import pytest
 
-from wafer_triton.draw.progress import Progress
+from wafer_triton.draw.progress import LONG, Progress
 from wafer_triton.report import INTERPRETED_SECONDS, emulation_seconds
 
 
@@ -50,4 +50,5 @@ def test_the_estimate_grows_with_rounds_cores_and_work():
     assert emulation_seconds(200, 256) == pytest.approx(2 * known)
     assert known < emulation_seconds(100, 1024) < emulation_seconds(100, 1024, prompt=True)
     assert emulation_seconds(100, 256, 1e9) > known
+    assert emulation_seconds(4 * 500, 500 * 500, product=True) > LONG
     assert emulation_seconds(1, 10**6, interpreted=True) == pytest.approx(INTERPRETED_SECONDS * 10**6)

@@ -58,6 +58,8 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{SWEEP} k --values 8 --out /dev/full", "/dev/full: No space left on device; free some space"),
         ("fit --out /dev/null/x", "/dev/null/x: Not a directory; give another path"),
         ("validate --write /", "/: Is a directory; give another path"),
+        ("validate --write ''", "argument --write: the path is empty"),
+        ("fit --out ''", "argument --out: the path is empty"),
         ("check --model ''", "model '': give a name such as smollm2-135m, a folder or its config.json"),
         ("estimate kv --model '' --mesh 4", "model '': give a name such as smollm2-135m"),
         ("generate --model '' --prompt a", "checkpoint '': give a folder in Hugging Face layout"),
@@ -105,6 +107,13 @@ def test_a_plan_of_many_meshes_says_how_far_it_is(capsys):
     for step, told in (("1", True), ("8", False)):
         assert main(shlex.split(f"{line} {step}")) == 2  # it holds no such model
         assert ("meshes of prefill: 8 of 8" in capsys.readouterr().err) is told
+
+
+def test_a_check_of_many_cores_says_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr("wafer_triton.cli.compare.MANY_CORES", 16)
+    for mesh, told in ((2, False), (4, True)):
+        assert main(shlex.split(f"check --model smollm2-135m --mesh {mesh} --context 8")) == 0
+        assert ("parts: 1 of " in capsys.readouterr().err) is told
 
 
 def test_the_legend_of_plmr_has_its_thresholds_once(capsys):

@@ -8,6 +8,7 @@ import torch
 
 from tiny import checkpoint
 from wafer_triton.cli.main import main
+from wafer_triton.models.checkpoint.text import tokenizer_of
 from wafer_triton.models.decoder import WaferForCausalLM
 
 GENERATE = "generate --prompt hello --mesh 2 --model {}"
@@ -64,6 +65,14 @@ def test_settings_of_rope_and_generation_name_their_file(wrong, tmp_path):
     folder = checkpoint(tmp_path / "ends")
     (folder / "generation_config.json").write_text('{"eos_token_id": "x"}')
     assert f"{folder}/generation_config.json: eos_token_id = 'x' must be" in wrong(GENERATE.format(folder))
+    folder = checkpoint(tmp_path / "begins", {"bos_token_id": "x"})
+    assert f"{folder}/config.json: bos_token_id = 'x' must be a token id" in wrong(GENERATE.format(folder))
+
+
+def test_a_config_that_is_a_folder(wrong, tmp_path):
+    (tmp_path / "config.json").mkdir()
+    for path in (tmp_path, tmp_path / "config.json"):
+        assert f"{tmp_path}/config.json: is a folder, not a file" in wrong(f"check --mesh 4 --model {path}")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -71,6 +80,51 @@ def test_weights_that_are_no_numbers(wrong, tmp_path, value):
     folder = checkpoint(tmp_path / "nan", weights={"model.norm.weight": torch.full((16,), value)})
     message = "model.norm.weight holds NaN or infinity as torch.float16; take another checkpoint"
     assert message in wrong(GENERATE.format(folder))
+
+
+@pytest.fixture
+def early(monkeypatch):
+    """Neither a tokenizer is made nor weights are placed."""
+
+    def late(*args, **options):
+        raise AssertionError("too late")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", late)
+    monkeypatch.setattr("wafer_triton.models.decoder.Head", late)
+    tokenizer_of.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--mesh 2 --head-groups 3", "head_groups = 3, but 2 query heads on 2 columns take a whole number from 1 to 2"),
+        ("--mesh 31x37", "mesh 31x37: products of matrices fold it"),
+        ("--mesh 2 --max-new-tokens 1000000000", "1000000000 tokens are more than the 64 positions"),
+    ],
+)
+def test_what_options_and_config_tell_is_told_before_the_tokenizer_is_loaded(wrong, early, tiny, line, message):
+    assert message in wrong(f"generate --prompt hello --model {tiny} {line}")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("tokenizer.json", None, "(tokenizer.json): IsADirectoryError"),
+        ("tokenizer.json", "{", "no tokenizer that can be read (tokenizer.json): Exception: EOF"),
+        ("tokenizer_config.json", "", "tokenizer_config.json: not valid JSON"),
+        ("model.safetensors", "NaN", "model.norm.weight holds NaN or infinity as torch.float16"),
+        ("text.txt", "", "text.txt: is empty; give a text of two tokens at least"),
+    ],
+)
+def test_a_wrong_file_is_named_before_the_tokenizer_is_loaded(wrong, early, tmp_path, name, text, message):
+    nan = {"model.norm.weight": torch.full((16,), float("nan"))}
+    folder = checkpoint(tmp_path / "files", weights=nan if text == "NaN" else None)
+    (tmp_path / "text.txt").write_text("hello")
+    file = tmp_path / name if name == "text.txt" else folder / name
+    if text != "NaN":
+        file.unlink()
+        file.mkdir() if text is None else file.write_text(text)
+    assert message in wrong(f"perplexity --mesh 2 --window 4 --model {folder} --text {tmp_path}/text.txt")
 
 
 @pytest.mark.parametrize(

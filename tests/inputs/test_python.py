@@ -78,6 +78,11 @@ def built(send=0, outs="y", where=None, unused=0):
     return b.build()
 
 
+def poisoned(layer):
+    nn.init.constant_(layer.weight, float("nan"))
+    return layer
+
+
 CALLS = {
     lambda: rms_norm(A, A[0], mesh=2, eps=-5): "rms_norm: eps = -5.0 must be 0 or a positive number",
     lambda: rms_norm(A, A[0], mesh=2, eps=float("nan")): "rms_norm: eps = nan must be a finite number",
@@ -130,6 +135,9 @@ CALLS = {
     lambda: executor("torch", device="nope"): "device 'nope': torch has no such device here",
     lambda: run(None, (A,), executor()): "of type NoneType is no recipe",
     lambda: convert("x", mesh=4): "convert: 'x' of type str is no model; give a torch.nn.Module",
+    lambda: convert(nn.Linear(2, 2), mesh=4): r"to convert within it; give .*, such as torch.nn.Sequential\(layer\)",
+    lambda: convert(convert(nn.Sequential(nn.Linear(2, 2)), mesh=2), mesh=2): "within it; it is converted already",
+    lambda: convert(nn.Sequential(poisoned(nn.Linear(2, 2))), mesh=2): "the weight of 0 holds NaN or infinity",
     lambda: convert(LINEAR, mesh=2, backend="x"): "backend 'x': choose 'torch' or 'triton'",
     lambda: convert(LINEAR, mesh=2, exchange="x"): "exchange 'x': choose one of explicit, elided",
     lambda: convert(LINEAR, mesh=2, accumulate="x"): "convert: accumulate = 'x': partial sums are kept",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-from wafer_triton.cli.options import Command, option, tell
+from wafer_triton.cli.options import Command, option, path, tell
 from wafer_triton.errors import writing
 
 
@@ -75,11 +74,11 @@ COMMANDS = (
     Command(
         "validate",
         validate,
-        (option("--write", type=Path, metavar="FILE", help="also write the page, docs/validation.md"),),
+        (option("--write", type=path, metavar="FILE", help="also write the page, docs/validation.md"),),
     ),
     Command(
         "fit",
         fit,
-        (option("--out", type=Path, metavar="FOLDER", help="write the constants files there (default: print alone)"),),
+        (option("--out", type=path, metavar="FOLDER", help="write the constants files there (default: print alone)"),),
     ),
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
 REFERENCE = "FILE.py:FUNCTION"
 RETURNS = "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"
+MANY_CORES = 200 * 200  # of a mesh, from which on `check` of a model reports how far it is
 UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
 LABELS = {"name": "operation", "verdict": "PLMR", "cycles": "predicted cycles"}
 
@@ -89,6 +90,7 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import with_head_groups
     from wafer_triton.draw import tables
+    from wafer_triton.draw.progress import Progress
     from wafer_triton.mesh import as_mesh
     from wafer_triton.schedule.block import Block
     from wafer_triton.shapes import shape_of
@@ -96,7 +98,9 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     mesh = as_mesh(asked.mesh, asked.device)
     block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))
     block = with_head_groups(block, constants(mesh.device), asked.head_groups)
-    operations = decoder_layer(block, -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0)
+    tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
+    with Progress(brief=mesh.cores < MANY_CORES) as progress:
+        operations = decoder_layer(block, tokens, progress)
     records = [asdict(operation) for operation in operations]
     answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": records}
     return tell(args, answer, tables.records(records, labels=LABELS), PLMR)

@@ -18,6 +18,7 @@ from wafer_triton.cli.options import (
     cut_short,
     given,
     option,
+    path,
     size,
     tell,
 )
@@ -287,7 +288,7 @@ COMMANDS = (
             option("--values", required=True, metavar="A,B,...", help="a list, or FROM:TO:STEP"),
             option("--set", action="append", default=[], metavar="NAME=VALUE", help="the other options of KIND"),
             option("--show", metavar="COLUMN", help="what the plot shows (default: the first after the parameter)"),
-            option("--out", type=Path, default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"),
+            option("--out", type=path, default=Path("sweep.csv"), metavar="FILE", help="default: %(default)s"),
             option("--no-plot", action="store_true", help="CSV alone"),
             DEVICE,
         ),

@@ -16,6 +16,7 @@ from wafer_triton.cli.options import (
     count,
     cut_short,
     executor_of,
+    folder_of,
     mesh_of,
     option,
     people,
@@ -26,30 +27,26 @@ from wafer_triton.errors import CacheError, ShapeError
 
 def generate(args: argparse.Namespace) -> int:
     """continue a text greedily, every matrix product on a mesh of virtual cores"""
-    mesh = mesh_of(args)
     if not args.prompt:
         raise ShapeError("the prompt is empty; give at least one character")
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import effort
-    from wafer_triton.models.checkpoint.fetch import resolve
-    from wafer_triton.models.checkpoint.weights import Checkpoint
+    from wafer_triton.models.config import DecoderConfig
     from wafer_triton.models.decoder import WaferForCausalLM
 
     stream = people(args)
-    executor = executor_of(args)
-    folder = resolve(args.model)
-    config = Checkpoint.of(folder).config  # before the tokenizer, which takes long to load
+    executor, folder = executor_of(args), folder_of(args, args.max_new_tokens)
     text = TextStream(folder, args.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:
         raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
-    config.room(longest)
+    DecoderConfig.from_folder(folder).room(longest)
     begun = perf_counter()
     with Progress() as progress:
         model = WaferForCausalLM.from_pretrained(
             folder,
-            mesh=mesh,
+            mesh=mesh_of(args),
             device=args.device,
             head_groups=args.head_groups,
             dtype=args.dtype,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,8 +16,10 @@ from wafer_triton.cli.options import (
     count,
     cut_short,
     executor_of,
+    folder_of,
     mesh_of,
     option,
+    path,
     tell,
 )
 
@@ -80,17 +81,15 @@ def _so_far(judged: Iterator[T]) -> tuple[T, bool]:
 
 
 def _ids(args: argparse.Namespace) -> list[int]:
-    from wafer_triton.models.checkpoint.fetch import resolve
     from wafer_triton.models.checkpoint.text import file_ids, file_text
-    from wafer_triton.models.checkpoint.weights import Checkpoint
+    from wafer_triton.models.config import DecoderConfig
     from wafer_triton.models.precision import windows
 
     mesh_of(args)
     windows([0, 0], args.window)  # raises before anything is read
-    text, folder = file_text(args.text), resolve(args.model)
-    config = Checkpoint.of(folder).config  # before the tokenizer, which takes long to load
+    text, folder = file_text(args.text), folder_of(args)
     ids = file_ids(folder, args.text, text, args.tokens)
-    config.room(min(args.window, len(ids)) - 1)
+    DecoderConfig.from_folder(folder).room(min(args.window, len(ids)) - 1)
     return ids
 
 
@@ -132,7 +131,7 @@ def _tell(
 
 OPTIONS = (
     CHECKPOINT,
-    option("--text", required=True, type=Path, metavar="FILE", help="a UTF-8 text"),
+    option("--text", required=True, type=path, metavar="FILE", help="a UTF-8 text"),
     option("--tokens", type=count, metavar="N", help="the first N tokens of it (default: all)"),
     option("--window", type=count, default=256, metavar="N", help="tokens at once (default: %(default)s)"),
     *PLACE,

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.mesh import Mesh, as_mesh
@@ -62,6 +63,13 @@ def is_reference(text: str) -> bool:
     return ".py:" in text or text.endswith(".py")
 
 
+def path(text: str) -> Path:
+    """The type of an option that takes a path."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
 def count(text: str) -> int:
     """The type of an option that takes a whole number of at least 1."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 30 or int(text) < 1:
@@ -111,6 +119,28 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 def mesh_of(args: argparse.Namespace) -> Mesh | None:
     """The mesh of `PLACE`; None leaves it to the cost model."""
     return None if args.mesh == "plan" else as_mesh(args.mesh, args.device)
+
+
+def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
+    """The folder of `CHECKPOINT`; raises for what is wrong with it, `PLACE` and so many tokens.
+
+    That is all that can be told before the tokenizer is loaded, which takes seconds, and weights are placed.
+    """
+    from wafer_triton.dtype import torch_dtype
+    from wafer_triton.models.checkpoint.fetch import resolve
+    from wafer_triton.models.checkpoint.weights import Checkpoint
+    from wafer_triton.schedule.heads import HeadGroups
+
+    mesh, folder = mesh_of(args), resolve(args.model)
+    checkpoint = Checkpoint.of(folder, torch_dtype(args.dtype))
+    checkpoint.config.room(tokens)
+    if mesh is not None:
+        mesh.square()  # of prefill
+        if args.head_groups is not None:
+            HeadGroups(checkpoint.config, mesh.cols, args.head_groups)
+    for name in checkpoint:
+        checkpoint[name]  # which has no NaN
+    return folder
 
 
 def executor_of(args: argparse.Namespace) -> Executor:
