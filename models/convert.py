@@ -52,7 +52,7 @@ def convert(
         remedy = "give a model that holds some, such as torch.nn.Sequential(layer) of one layer"
         if any(isinstance(layer, _OnMesh) for layer in model.modules()):
             remedy = "it is converted already, so build it anew for another mesh"
-        raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm in it to convert; {remedy}")
+        raise ShapeError(f"{type(model).__name__} has no Linear, Conv1D or RMSNorm to convert within it; {remedy}")
     for _, name, layer in layers:
         if not layer.weight.is_meta and not is_finite(layer.weight):
             raise CheckpointError(f"convert: the weight of {name} holds NaN or infinity; give the model other weights")
