@@ -110,7 +110,9 @@ def relays(steps: Sequence[Step], relay: Callable[[list[tuple[Move, ...]]], Step
             continue
         rounds = list[tuple[Move, ...]]()
         for one, before in zip(run, (None, *run), strict=False):
-            if isinstance(one, Exchanged) and isinstance(before, Exchanged) and before.joins(one):
+            # all that the round has so far, not its last alone
+            so_far = Exchanged(rounds[-1]) if isinstance(before, Exchanged) else None
+            if so_far is not None and isinstance(one, Exchanged) and so_far.joins(one):
                 rounds[-1] += one.moves
             else:
                 rounds.append(_moves(one))
