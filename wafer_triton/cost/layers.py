@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import gcd
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Phase, Product, Sketch, phases
+from wafer_triton.cost.phases import Outline, Phase, Product, Sketch, Ways, phases
 from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
@@ -128,13 +128,21 @@ def sketched(part: Part, block: Block, *args: int) -> Sketch:
     return sketch
 
 
+@lru_cache(maxsize=64)
+def outlined(part: Part, block: Block, *args: int) -> Outline:
+    """A part's rounds as an `Outline`, for SRAM alone."""
+    outline = Outline(block.mesh, part.title, part.family)
+    part(outline, block, *args)
+    return outline
+
+
 def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     """The routes that a part needs, which follow from where messages go, not from their sizes."""
     mesh = block.mesh
     if part.family == "decode":
         trees = block.groups, block.head_groups, block.head_tree
         return _routes_of(part, mesh, trees, block.policy, block.batch, args, block.shape.qk_norm)
-    if part is prefill.attention and block.head_groups > 1:  # a sketch has all the ways of a group's columns
+    if part is prefill.attention and block.head_groups > 1:  # no part of a mesh has all the ways of a group's columns
         trees = block.groups, block.head_groups, block.head_tree
         return _routes_of(part, mesh, trees, None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
     common = gcd(mesh.rows, mesh.cols)
@@ -156,7 +164,7 @@ def _routes_of(
     groups, heads, head_tree = trees
     shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=qk_norm)
     block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree)
-    whole = Builder if part.family == "decode" or heads == 1 else Sketch
+    whole = Builder if part.family == "decode" or heads == 1 else Ways
     b = whole(mesh, part.title, part.family)
     part(b, block, *args)
     return colours(b)

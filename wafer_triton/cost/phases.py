@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -95,6 +95,27 @@ class Sketch(Builder):
             return count
         self.left_out[len(self.rounds)] = count - _STAGES
         return _STAGES
+
+    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
+        alike: dict[int, tuple[int, int]] = {}
+        for station, (like, count) in enumerate(zip(kinds, turns, strict=True)):
+            first, before = alike.get(like, (station, 0))
+            alike[like] = first, before + count
+        return alike.values()
+
+
+class Ways(Sketch):
+    """A sketch with all the ways that messages take, for routes alone: it has every station."""
+
+    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
+        return enumerate(turns)
+
+
+class Outline(Sketch):
+    """A sketch of buffers and of what follows what, for SRAM alone: of stations it has those of two kinds."""
+
+    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
+        return [(station, turns[station]) for station in sorted({0, int(np.argmin(kinds)), int(np.argmax(kinds))})]
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:

@@ -12,7 +12,7 @@ from math import gcd
 from typing import Any
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.layers import decode_needs, sketched
+from wafer_triton.cost.layers import decode_needs, outlined, sketched
 from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
@@ -79,7 +79,7 @@ def _prefill_fits(what: str, block: Block, last: Block, size: int, rows: int, c:
     needed, past = prefill_need(block, size, rows - size), rows - size
     what += " at once" if not past else f", {size:,} a row at once"
     sram.demand(what, block.mesh, needed.stays | needed.passes)
-    attention = sketched(prefill.attention, block, size, past)
+    attention = outlined(prefill.attention, block, size, past)
     fold = block.mesh.fold[0] * block.mesh.fold[1]
     kept = {name: attention.buffers[name].bytes * fold for name in ("keys", "values")}  # of every layer, until decode
     passes = {name: held for name, held in needed.passes.items() if name not in kept}
@@ -237,7 +237,7 @@ def decode_need(block: Block) -> sram.Need:
 @lru_cache(maxsize=1024)
 def prefill_need(block: Block, tokens: int, past: int = 0) -> sram.Need:
     """What a core needs for one prefill layer of `tokens` new and `past` old tokens a row."""
-    attention, ffn = (sram.need([sketched(part, block, *args)]) for part, args in prefill.layer(tokens, past))
+    attention, ffn = (sram.need([outlined(part, block, *args)]) for part, args in prefill.layer(tokens, past))
     return _layer_need(attention, ffn)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from numbers import Integral
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,6 +133,13 @@ class Builder:
         """
         return count
 
+    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
+        """Each of some stations, all of which follow one another, with its number of turns.
+
+        A builder for pricing may add the turns of those of one kind up, or leave some out.
+        """
+        return enumerate(turns)
+
     def _positions(self, what: str, positions: ArrayLike) -> Index:
         """Positions [n] or [lines, n] as whole numbers."""
         try:
@@ -163,10 +169,10 @@ def checked(schedule: Schedule) -> Schedule:
 
 
 def _positive(size: object) -> bool:
-    return isinstance(size, Integral) and not isinstance(size, bool) and int(size) >= 1
+    return isinstance(size, int | np.integer) and not isinstance(size, bool) and int(size) >= 1
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
-    if isinstance(slots, Sequence) and not isinstance(slots, str):
-        return tuple(map(as_slot, slots))
-    return (as_slot(slots),)
+    if isinstance(slots, str | Slot) or not isinstance(slots, Sequence):
+        return (as_slot(slots),)
+    return tuple(map(as_slot, slots))

@@ -135,8 +135,8 @@ def segment_gemm_t(
     parts = (first, b.like(f"{c}.part.next", first) if overlap and size > 1 else first)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
 
-    def fill(station: int) -> None:
-        """The turns whose sums go to the columns at a station."""
+    def fill(station: int, times: int) -> None:
+        """Turns whose sums go to the columns at a station."""
         owners, root = Cores("x", np.flatnonzero(blocks.station == station)), int(blocks.columns[station])
 
         def turn(slot: int) -> None:
@@ -147,10 +147,12 @@ def segment_gemm_t(
             reduce(b, part, "x", root=root, groups=(), inbox=first, segment=width, label=label)
             b.round(b.local("copy", Slot(c, slot), part, owners, size=buffer.numel), label=label)
 
-        b.repeat(int(blocks.starts[station + 1] - blocks.starts[station]), turn)
+        b.repeat(times, turn)
 
-    for station in range(width):
-        fill(station)
+    # chains to a column and to its mirror image cost the same
+    mirrored = np.minimum(blocks.columns, width - 1 - blocks.columns)
+    for station, times in b.stations(mirrored.tolist(), np.diff(blocks.starts).tolist()):
+        fill(station, times)
     come_home(b, w, hands[1], label)
 
 
