@@ -17,7 +17,7 @@ from wafer_triton.draw.figure import Numbers, coloured, legend, maps, picture, w
 from wafer_triton.draw.tiles import after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
 from wafer_triton.draw.units import quantity
-from wafer_triton.errors import DrawError
+from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.rounds import Schedule
 
 _NAMED = 16  # cores a side, up to which a mesh has the name of a tile in each core
@@ -26,8 +26,8 @@ _PANELS = 4  # buffers in one picture of a mesh
 
 def schedule(schedule: Schedule, path: str | Path) -> None:
     """Draw a schedule at a glance: counts of its rounds by step, bytes over its links, SRAM of a core."""
-    traced = trace(schedule)
     with picture(path, 7.5, _title(schedule)) as (figure, numbers):
+        traced = trace(schedule)
         parts = figure.subfigures(3, 1, height_ratios=(4, 3.4, 2.4))
         _rounds(parts[0], traced, numbers)
         _links(parts[1], traced.links, numbers)
@@ -89,6 +89,7 @@ def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
 
 
 def _title(schedule: Schedule) -> str:
+    check_type("what is to be drawn", schedule, Schedule, DrawError)
     return f"{schedule.name} on mesh {schedule.mesh} of {schedule.mesh.device.name}"
 
 
