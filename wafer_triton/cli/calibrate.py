@@ -16,6 +16,8 @@ def validate(args: argparse.Namespace) -> int:
     if args.write:  # before the work
         args.write.parent.mkdir(parents=True, exist_ok=True)
         args.write.open("a").close()
+    if not args.json:  # before the work too: what cannot be written is told at once
+        print(validation.TITLE, flush=True)
     families, facts = validation.families(), validation.facts()
     page = validation.markdown(families, facts)
     if args.write:
@@ -29,7 +31,8 @@ def validate(args: argparse.Namespace) -> int:
         }
         for family in families
     }
-    return tell(args, {"families": answer}, page.rstrip())
+    shown = page if args.json else page.removeprefix(f"{validation.TITLE}\n")
+    return tell(args, {"families": answer}, shown.rstrip())
 
 
 def fit(args: argparse.Namespace) -> int:

@@ -80,10 +80,13 @@ def facts() -> list[Fact]:
     ]
 
 
+TITLE = "# Predicted against measured"
+
+
 def markdown(of: Sequence[Family], single: Iterable[Fact]) -> str:
     """The whole table as a page."""
     lines = [
-        "# Predicted against measured",
+        TITLE,
         "",
         "Written by `wafer-triton validate`; a test checks that it is current. Errors are predicted over measured,",
         "less 1. Left out: the constants are fitted on all other groups, then predict the one left out. Sources of the",
