@@ -32,6 +32,7 @@ def test_a_device_passes_through():
 
 
 @pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.slow
 def test_an_unbounded_device_differs_in_its_memory_alone_and_says_so(name):
     own, unbounded = device(name), device(name).unbounded()
     assert unbounded.name == f"{name} (unbounded SRAM)" and unbounded.sram_bytes >= 2**40

@@ -209,6 +209,7 @@ def test_what_is_measured_is_on_disk_as_soon_as_its_case_ends(tmp_path, monkeypa
     assert [line["ended"] for line in supervise.read(log) if "benchmark" in line] == ["a", "b", "dies", "c"]
 
 
+@pytest.mark.slow
 def test_a_checkout_needs_no_installation(tmp_path):
     """Without the package, its folders are laid out as they install."""
     packages = Path(torch.__file__).parents[1]

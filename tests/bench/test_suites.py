@@ -53,6 +53,7 @@ def steady(monkeypatch):
 @pytest.mark.parametrize(("suite", "shape", "row"), [
     pytest.param(suite, shape, row, id=f"{shape.slug}-{row}") for suite, shape in SMALLEST for row in shape.rows
 ])  # fmt: skip
+@pytest.mark.slow
 def test_a_case_of_each_suite(suite, shape, row, steady):
     facts, benchmark = {}, Benchmark()
     suite.test_row(benchmark, lambda **more: facts.update(more), "cpu", shape, row)

@@ -50,6 +50,7 @@ def folder(tmp_path, monkeypatch):
         ("model --model smollm2-135m --mesh 64", "regions"),
     ],
 )
+@pytest.mark.slow
 def test_a_picture_is_drawn_and_named(line, shown, folder, capsys):
     assert main(shlex.split(f"draw {line} --out x.png")) == 0
     assert capsys.readouterr().out == "written: x.png\n"

@@ -91,6 +91,7 @@ def test_head_groups_may_be_asked_for(run):
     assert code == 0 and json.loads(out.splitlines()[-1])["head_groups"] == 3
 
 
+@pytest.mark.slow
 def test_plans_have_units(run):
     code, out, _ = run("plan --model smollm2-135m --input 64 --output 8 --step 150 --best 2")
     title, head, _, *rows, best, constants, band, outside = out.splitlines()

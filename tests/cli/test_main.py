@@ -51,6 +51,7 @@ def test_help_and_version_end_well(capsys, flag):
     ],
     ids=" ".join,
 )
+@pytest.mark.slow
 def test_light_commands_import_nothing_heavy(args):
     code = f"""
 import sys

@@ -240,6 +240,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         (lambda: estimate.energy(seconds=1, against="a10", against_seconds=1), DeviceError, "known: a100"),
     ],
 )
+@pytest.mark.slow
 def test_bad_input(call, error: type[WaferError], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
@@ -304,6 +305,7 @@ def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) 
         "kv --model qwen2-72b --mesh 360",
     ],
 )
+@pytest.mark.slow
 def test_command_line_mistakes(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["estimate", *line.split()]) == 2
     out, err = capsys.readouterr()

@@ -45,6 +45,7 @@ def test_head_groups_beat_the_single_head_of_the_paper(model, side):
 
 
 @pytest.mark.parametrize("model", PAPER)
+@pytest.mark.slow
 def test_prefill_in_groups_beats_the_single_head_of_the_paper(model):
     best, measured, one = (
         estimate.prefill(model=model, mesh=540, tokens=4096, as_if=True, **more)
@@ -70,6 +71,7 @@ def test_the_choice_for_prefill_is_nearly_the_fastest_of_all(model, side, tokens
     assert min(every.values()) <= every[chosen] <= 1.01 * min(every.values())
 
 
+@pytest.mark.slow
 def test_one_token_of_a_request_has_the_groups_of_the_last():
     made = estimate.request(model="llama3-8b", prefill_mesh=300, decode_mesh=360, input=355, output=12)
     last = estimate.decode(model="llama3-8b", mesh=360, context=367)

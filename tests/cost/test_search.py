@@ -12,6 +12,7 @@ from wafer_triton.cost import search
 from wafer_triton.errors import DeviceError, MeshError, ShapeError
 
 
+@pytest.mark.slow
 def test_a_plan_is_the_best_of_its_sides() -> None:
     plans = search.plan(model="llama3-8b", input=512, output=64, step=150)
     speeds = [one.tokens_per_second for one in plans]
@@ -121,6 +122,7 @@ def test_the_sweep_command_refuses(line: str, tmp_path: Path, capsys: pytest.Cap
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_plan_command(capsys: pytest.CaptureFixture[str]) -> None:
     line = "plan --model smollm2-135m --device wse2 --input 64 --output 8 --step 150"
     assert cli.main([*line.split(), "--json"]) == 0

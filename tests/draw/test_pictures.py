@@ -40,6 +40,7 @@ ROWS = [{"mesh": 8, "cycles": 20.0, "hops": 3}, {"mesh": 16, "cycles": 15.0, "ho
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+@pytest.mark.slow
 def test_a_picture_shows_the_numbers_of_account_price_and_sram(schedule, tmp_path):
     path, counted = tmp_path / "picture.png", account(schedule)
     draw.schedule(schedule, path)
@@ -65,6 +66,7 @@ def test_links_and_sram_alone_show_the_same(tmp_path):
     assert len(numbers_of(path)["SRAM of a core"]) == len(schedule.rounds)
 
 
+@pytest.mark.slow
 def test_a_mesh_shows_where_tiles_began(tmp_path):
     draw.mesh(SCHEDULES["square"], tmp_path / "mesh.png", round=3)
     shown = numbers_of(tmp_path / "mesh.png")

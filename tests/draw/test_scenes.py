@@ -73,6 +73,7 @@ def test_a_large_mesh_is_shown_in_blocks():
     assert sum(sum(map(sum, frame["links"].values())) for frame in scene["frames"]) == account(schedule).link_bytes
 
 
+@pytest.mark.slow
 def test_a_page_of_a_whole_wafer_is_small(tmp_path):
     schedule = gemm(720)
     draw.page(tmp_path / "wafer.html", "720 x 720", [draw.scene(schedule)], schedule.mesh.device)

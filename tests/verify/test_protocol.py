@@ -320,6 +320,7 @@ def test_no_flag_is_up_between_launches():
 
 
 @pytest.mark.parametrize("name", [name for name, (_, verdict) in FAULTS.items() if verdict == "deadlock"])
+@pytest.mark.slow
 def test_where_programs_would_wait_for_ever_one_gives_up_and_says_where(name):
     protocol, _ = FAULTS[name]
     stuck, found = explore(protocol).finding, explore(protocol, bounded=True)

@@ -181,6 +181,7 @@ def doubled(last: Round, row: int, col: int) -> Round:
 
 
 @pytest.mark.parametrize("place", [0, -1], ids=["first", "last"])
+@pytest.mark.slow
 def test_a_slice_computes_the_same_with_less(place):
     for case in on_mesh("2x3"):
         schedule, kept = case.schedule, [n for n, b in case.schedule.buffers.items() if b.role != "scratch"]
