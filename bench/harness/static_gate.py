@@ -90,6 +90,10 @@ def rows() -> list[dict[str, object]]:
         first = Stretch(cores, flags_of(4, 2, "cpu"), (product,), tree, everyone, ((y, m * n),))
         second = Stretch(cores, flags_of(4, 0, "cpu"), (rounding,))
         add(f"mesh_gemv {shape}", chain, (first, second), alarm)
+    # attention of Llama-3-8B on 64 x 64 cores, 4,096 entries
+    for op, k, n in (("gemm_t", 2, 64), ("gemm", 64, 2)):
+        ends = (tile(32 * n, torch.float32),), (tile(32 * k), tile(8 * k * n))
+        add(f"{op}, 32 heads, [1, {k}] x [{k}, {n}]", find(op), *ends, cores, m=1, k=k, n=n, heads=32, kv_heads=8)
     # a Llama-3-8B layer on 660 x 660: heads of the wafer's decode step
     scores = {"heads": 32, "m": 1, "n": 7}
     add("row_max, 32 heads", find("row_max"), (tile(32),), (tile(32 * 7), tile(7)), cores, **scores, scale=0.1)
