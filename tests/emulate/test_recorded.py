@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import expected
 from wafer_triton.device import PRESETS
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.triton import TritonExecutor
@@ -184,6 +185,7 @@ def test_a_decode_layer_is_a_few_launches(exchange):
     }  # fmt: skip
     assert words["kv append"] == ("exchange", "copy, copy")
     assert all(what.count("broadcast") in (0, what.count("; ")) for what in words["decode feed-forward"])
+    assert str(words).count("reduce tree") == expected.TREES
 
 
 def test_meshgemm_on_16_x_16_is_two_launches(gpu_that_holds):

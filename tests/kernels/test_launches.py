@@ -91,7 +91,7 @@ def test_elided(launched):
 
 
 def test_chain(launched):
-    (launch,) = launched["chain"]
+    launch, gathering = launched["chain"]
     assert shape(launch) == ("_chain_kernel", [2 * 6, 1, 1], 32, False), "a program is a core in one stretch"
     given = launch["args"]
     first, second = given.pop("stretches")
@@ -102,6 +102,9 @@ def test_chain(launched):
     assert receivers == ["sends", "others", 2] and sends == [C]
     order, flags, args, _, *nothing, _ = second
     assert (order, flags, args, nothing) == ("others", "more flags", [[OUT, C]], [[], [], []])
+    assert shape(gathering) == ("_chain_kernel", [6, 1, 1], 32, False)
+    _, flags, _, _, tree, *_ = gathering["args"]["stretches"][0]
+    assert (flags, tree) == ("gathered flags", [C, "messages", "children", "parents"])
 
 
 def test_a_local_operation(launched):
@@ -145,7 +148,12 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     names = ("cores", "sends", "others", "table", "messages", "counters", "neighbours", "children", "parents", "slots")
     tables = {name: torch.zeros(6 if name == "cores" else 8, dtype=torch.int32) for name in names}
     tables |= {"messages": torch.zeros(9, 8, dtype=torch.int32), "mailbox": torch.zeros(16 * 1024)}
-    tables |= {"flags": flags_of(6, 2, "cpu"), "more flags": flags_of(6, 0, "cpu"), "word": torch.zeros(1).long()}
+    tables |= {
+        "flags": flags_of(6, 2, "cpu"),
+        "more flags": flags_of(6, 0, "cpu"),
+        "gathered flags": flags_of(6, 1, "cpu"),
+        "word": torch.zeros(1).long(),
+    }
     named = {tensor.data_ptr(): name for name, tensor in (lie | tables).items()}
     a, b, c, out, next_a, next_b = (
         Operand(tensor, number, 1000 + number) for number, tensor in enumerate(lie.values(), start=5)
@@ -192,6 +200,8 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     first = (find("gemm").part((c,), (a, b), **vector),), tree, Receivers(sends, others, 2), ((c, 64),)
     last = Stretch(others[:6], tables["more flags"], (find("copy").part((out,), (c,), size=64),))
     chain([Stretch(cores, tables["flags"], *first), last], alarm)
+    tree = tree._replace(mailbox=None, slots=8, senders=messages)
+    chain([Stretch(cores, tables["gathered flags"], (), tree)], alarm)
     done["chain"] = since(named)
     find("add")((c,), (a, b._replace(index=others)), cores, size=48)
     done["parts"] = since(named)
