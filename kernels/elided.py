@@ -36,34 +36,107 @@ class Labels(NamedTuple):
 
 @triton.jit
 def _step(
-    total, a_ptrs, b_ptrs, row_a, row_b, start_k, ahead,
-    row_group, col_group, offs_k, mask_m, mask_n, a, b, P,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    EDGE: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
+    total, a_ptrs, b_ptrs, row_a, row_b, start_k, offs_k, mask_m, mask_n, a, b,
+    K: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
 ):  # fmt: skip
-    """One block of products for all cores of a program; at an EDGE only for those whose round has come."""
+    """total + a @ b for one block of rows and columns."""
     a_ptrs += row_a.to(tl.int64) * a.stride + start_k
     b_ptrs += row_b.to(tl.int64) * b.stride + start_k * N
-    if EVEN_M and K % BLOCK_K == 0:
-        x = tl.load(a_ptrs)
-    else:
+    if MASK_M or K % BLOCK_K:
         x = tl.load(a_ptrs, mask=mask_m[:, None] & (start_k + offs_k < K)[None, :], other=0.0)
-    if EVEN_N and K % BLOCK_K == 0:
-        y = tl.load(b_ptrs)
     else:
+        x = tl.load(a_ptrs)
+    if MASK_N or K % BLOCK_K:
         y = tl.load(b_ptrs, mask=(start_k + offs_k < K)[:, None] & mask_n[None, :], other=0.0)
+    else:
+        y = tl.load(b_ptrs)
     # the interpreter's dot multiplies the raw bits of bf16
     if x.dtype != y.dtype or INTERPRET:
         x, y = x.to(tl.float32), y.to(tl.float32)
-    if EDGE:
-        for group in tl.static_range(GROUP_M):
-            number = ahead + group + col_group  # the round of the cores of this row
-            own_x = tl.where((row_group == group)[:, None], x, 0.0)
-            own_y = tl.where(((number >= 0) & (number < P))[None, :], y, 0.0)
-            total = tl.dot(own_x, own_y, total, input_precision="ieee")
-    else:
-        total = tl.dot(x, y, total, input_precision="ieee")
-    return total
+    return tl.dot(x, y, total, input_precision="ieee")
+
+
+@triton.jit
+def _stacked(blocks):
+    """Blocks of rows one below the other, a power of 2 of them."""
+    for _ in tl.static_range(8):
+        if len(blocks) > 1:
+            pairs = ()
+            for i in tl.static_range(0, len(blocks), 2):
+                both = tl.permute(tl.join(blocks[i], blocks[i + 1]), (2, 0, 1))
+                pairs += (both.reshape(2 * blocks[i].shape[0], blocks[i].shape[1]),)
+            blocks = pairs
+    return blocks[0]
+
+
+@triton.jit
+def _cut(block, NUMBER: tl.constexpr):
+    """The blocks of rows that make up a block when `_stacked`."""
+    blocks = (block,)
+    for _ in tl.static_range(8):
+        if len(blocks) < NUMBER:
+            halves = ()
+            for i in tl.static_range(len(blocks)):
+                both = blocks[i].reshape(2, blocks[i].shape[0] // 2, blocks[i].shape[1])
+                low, high = tl.split(tl.permute(both, (1, 2, 0)))
+                halves += (low, high)
+            blocks = halves
+    return blocks
+
+
+@triton.jit
+def _phase(
+    total, first, end, p, q, begin_m, begin_n, a, b, a_labels, b_labels, P,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """total + the products of labels `first` to `end`; at an EDGE of those cores alone whose round it is.
+
+    There each row of cores has a product of its own, as each masks other columns: with sums of its own where it is wide
+    enough for the matrix units, else into all sums, other rows masked.
+    """
+    SPREAD: tl.constexpr = GROUP_M + GROUP_N - 2
+    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    EVEN_M: tl.constexpr = M % BLOCK_M == 0 or GROUP_M > 1
+    EVEN_N: tl.constexpr = N % BLOCK_N == 0 or GROUP_N > 1
+    PARTS: tl.constexpr = GROUP_M if EDGE else 1
+    APART: tl.constexpr = PARTS if M >= 64 else 1
+    offs_k, offs_n = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
+    # [BLOCK_N]: of each column its core's place in the group, and its place in that core's tile
+    col_group = offs_n // N if GROUP_N > 1 else offs_n * 0
+    in_n = offs_n % N if GROUP_N > 1 else begin_n + offs_n
+    first_b = tl.load(b_labels.first + q + col_group).to(tl.int64) * b.stride
+    b_ptrs = b.tensor + b.offset + first_b[None, :] + offs_k[:, None] * N + in_n[None, :]
+    sums, a_ptrs, masks = _cut(total, APART), (), ()
+    for part in tl.static_range(PARTS):
+        # [BLOCK_M / APART]
+        offs_m = (part * (BLOCK_M // APART) if APART > 1 else 0) + tl.arange(0, BLOCK_M // APART)
+        row_group = offs_m // M if GROUP_M > 1 else offs_m * 0
+        in_m = offs_m % M if GROUP_M > 1 else begin_m + offs_m
+        first_a = tl.load(a_labels.first + p + row_group).to(tl.int64) * a.stride
+        a_ptrs += (a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :],)
+        masks += ((row_group == part) if PARTS > APART else in_m < M,)
+
+    a_labels_ptr = a_labels.table + p * a_labels.step
+    b_labels_ptr = b_labels.table + q * b_labels.step
+    # a step loads the rows of the next: tiles whose address waited for a load would come too late
+    label = (p + q + SPREAD - first + P) % P
+    row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
+    # masked blocks, some for each row of cores, take room for fewer steps ahead
+    for step in tl.range(first * STEPS, end * STEPS, num_stages=None if PARTS == 1 else 2 if PARTS == 2 else 1):
+        for part in tl.static_range(PARTS):
+            number = step // STEPS - SPREAD + part + col_group  # the round of the cores of this row
+            mask_n = (in_n < N) & (number >= 0) & (number < P) if EDGE else in_n < N
+            added = _step(
+                sums[0], a_ptrs[part], b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, offs_k, masks[part],
+                mask_n, a, b, K, N, BLOCK_K, PARTS > APART or not EVEN_M, EDGE or not EVEN_N,
+            )  # fmt: skip
+            sums = sums[1:]  # the next in turn is the first
+            sums += (added,)
+        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
+        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
+    return _stacked(sums)
 
 
 @triton.jit
@@ -83,50 +156,31 @@ def _dot_kernel(
     pid_m = first_m + pid % (SWIZZLE * all_n) % size_m
     pid_n = pid % (SWIZZLE * all_n) // size_m
     p, q = pid_m // blocks_m * GROUP_M, pid_n // blocks_n * GROUP_N
+    begin_m, begin_n = pid_m % blocks_m * BLOCK_M, pid_n % blocks_n * BLOCK_N
 
     # [BLOCK_M]: of each row of the block its core's place in the group, and its row in that core's tile
     offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     row_group = offs_m // M if GROUP_M > 1 else offs_m * 0
     col_group = offs_n // N if GROUP_N > 1 else offs_n * 0
-    in_m = offs_m % M if GROUP_M > 1 else pid_m % blocks_m * BLOCK_M + offs_m
-    in_n = offs_n % N if GROUP_N > 1 else pid_n % blocks_n * BLOCK_N + offs_n
-    mask_m, mask_n = in_m < M, in_n < N
-    EVEN_M: tl.constexpr = M % BLOCK_M == 0 or GROUP_M > 1
-    EVEN_N: tl.constexpr = N % BLOCK_N == 0 or GROUP_N > 1
-    offs_k = tl.arange(0, BLOCK_K)
-    first_a = tl.load(a_labels.first + p + row_group).to(tl.int64) * a.stride
-    first_b = tl.load(b_labels.first + q + col_group).to(tl.int64) * b.stride
-    # [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
-    a_ptrs = a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :]
-    b_ptrs = b.tensor + b.offset + first_b[None, :] + offs_k[:, None] * N + in_n[None, :]
-    a_labels_ptr = a_labels.table + p * a_labels.step
-    b_labels_ptr = b_labels.table + q * b_labels.step
-
+    in_m = offs_m % M if GROUP_M > 1 else begin_m + offs_m
+    in_n = offs_n % N if GROUP_N > 1 else begin_n + offs_n
     # [BLOCK_M, BLOCK_N]
     core = tl.load(rows_ptr + p + row_group)[:, None] * P + tl.load(cols_ptr + q + col_group)[None, :]
     in_c = in_m[:, None] * N + in_n[None, :]
-    mask_c = mask_m[:, None] & mask_n[None, :]
+    mask_c = (in_m < M)[:, None] & (in_n < N)[None, :]
     if ADD:
         total = load(c.tensor + c.offset + core.to(tl.int64) * c.stride + in_c, mask_c)
     else:
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 
     SPREAD: tl.constexpr = GROUP_M + GROUP_N - 2  # labels between the first core of the group and the last
-    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    # a step loads the rows of the next: tiles whose address waited for a load would come too late
-    label = (p + q + SPREAD) % P
-    row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     # not all cores have begun; all are on their way; not all are on their way any more
     for phase in tl.static_range(3):
-        first = (0, SPREAD, P)[phase]
-        end = (SPREAD, P, P + SPREAD)[phase]
-        for step in range(first * STEPS, end * STEPS):
-            total = _step(
-                total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD, row_group,
-                col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, phase != 1, EVEN_M, EVEN_N,
+        if phase == 1 or SPREAD > 0:
+            total = _phase(
+                total, (0, SPREAD, P)[phase], (SPREAD, P, P + SPREAD)[phase], p, q, begin_m, begin_n, a, b, a_labels,
+                b_labels, P, M, K, N, BLOCK_M, BLOCK_K, BLOCK_N, GROUP_M, GROUP_N, phase != 1,
             )  # fmt: skip
-            label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
-            row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     store(out.tensor + out.offset + core.to(tl.int64) * out.stride + in_c, total, mask_c)
 
 

@@ -35,7 +35,14 @@ def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "k", "n", "group"),
-    [(64, 32, 64, (2, 2)), (64, 80, 128, (2, 2)), (64, 16, 128, (2, 1)), (128, 16, 128, (1, 2)), (16, 48, 16, (1, 1))],
+    [
+        (64, 32, 64, (2, 2)),
+        (64, 80, 128, (2, 2)),
+        (64, 16, 128, (2, 1)),
+        (128, 16, 128, (1, 2)),
+        (16, 48, 16, (1, 1)),
+        (32, 16, 32, (2, 2)),
+    ],
 )
 def test_cores_that_share_a_program_add_what_each_would_alone(m, k, n, group):
     got, want = on_rings(m, k, n, torch.bfloat16, group)
