@@ -32,7 +32,7 @@ class Operand(NamedTuple):
     tensor: Tensor
     offset: int
     stride: int
-    index: Tensor | None = None  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: Tensor | None = None  # hides tuple.index, which nobody wants here
 
 
 # launch(outs, ins, cores, **params): runs a local operation on every core that the int32 tensor `cores` lists, with
