@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wafer_triton.kernels import tuning
 from wafer_triton.kernels._common import INTERPRET, Operand, load, store
@@ -50,6 +51,11 @@ def _step(
         y = tl.load(b_ptrs, mask=(start_k + offs_k < K)[:, None] & mask_n[None, :], other=0.0)
     else:
         y = tl.load(b_ptrs)
+    return _added(total, x, y)
+
+
+@triton.jit
+def _added(total, x, y):
     # the interpreter's dot multiplies the raw bits of bf16
     if x.dtype != y.dtype or INTERPRET:
         x, y = x.to(tl.float32), y.to(tl.float32)
@@ -86,7 +92,7 @@ def _cut(block, NUMBER: tl.constexpr):
 
 @triton.jit
 def _phase(
-    total, first, end, p, q, begin_m, begin_n, a, b, a_labels, b_labels, P,
+    total, first, end, p, q, begin_m, begin_n, a, b, a_blocks, b_blocks, a_labels, b_labels, P,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, EDGE: tl.constexpr,
@@ -118,6 +124,7 @@ def _phase(
         a_ptrs += (a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :],)
         masks += ((row_group == part) if PARTS > APART else in_m < M,)
 
+    block_a, block_b = tl.load(a_labels.first + p), tl.load(b_labels.first + q)
     a_labels_ptr = a_labels.table + p * a_labels.step
     b_labels_ptr = b_labels.table + q * b_labels.step
     # a step loads the rows of the next: tiles whose address waited for a load would come too late
@@ -125,11 +132,16 @@ def _phase(
     row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     # masked blocks, some for each row of cores, take room for fewer steps ahead
     for step in tl.range(first * STEPS, end * STEPS, num_stages=None if PARTS == 1 else 2 if PARTS == 2 else 1):
-        for part in tl.static_range(PARTS):
+        start_k = step % STEPS * BLOCK_K
+        if a_blocks is not None:  # by the unit that copies blocks
+            x = a_blocks.load([(block_a + row_a) * M + begin_m, start_k])
+            y = b_blocks.load([(block_b + row_b) * K + start_k, begin_n])
+            sums = (_added(sums[0], x, y),)
+        for part in tl.static_range(PARTS if a_blocks is None else 0):
             number = step // STEPS - SPREAD + part + col_group  # the round of the cores of this row
             mask_n = (in_n < N) & (number >= 0) & (number < P) if EDGE else in_n < N
             added = _step(
-                sums[0], a_ptrs[part], b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, offs_k, masks[part],
+                sums[0], a_ptrs[part], b_ptrs, row_a, row_b, start_k, offs_k, masks[part],
                 mask_n, a, b, K, N, BLOCK_K, PARTS > APART or not EVEN_M, EDGE or not EVEN_N,
             )  # fmt: skip
             sums = sums[1:]  # the next in turn is the first
@@ -141,7 +153,7 @@ def _phase(
 
 @triton.jit
 def _dot_kernel(
-    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P,
+    c, out, a, b, a_blocks, b_blocks, rows_ptr, cols_ptr, a_labels, b_labels, P,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, SWIZZLE: tl.constexpr,
@@ -178,8 +190,8 @@ def _dot_kernel(
     for phase in tl.static_range(3):
         if phase == 1 or SPREAD > 0:
             total = _phase(
-                total, (0, SPREAD, P)[phase], (SPREAD, P, P + SPREAD)[phase], p, q, begin_m, begin_n, a, b, a_labels,
-                b_labels, P, M, K, N, BLOCK_M, BLOCK_K, BLOCK_N, GROUP_M, GROUP_N, phase != 1,
+                total, (0, SPREAD, P)[phase], (SPREAD, P, P + SPREAD)[phase], p, q, begin_m, begin_n, a, b, a_blocks,
+                b_blocks, a_labels, b_labels, P, M, K, N, BLOCK_M, BLOCK_K, BLOCK_N, GROUP_M, GROUP_N, phase != 1,
             )  # fmt: skip
     store(out.tensor + out.offset + core.to(tl.int64) * out.stride + in_c, total, mask_c)
 
@@ -218,33 +230,40 @@ def _core_kernel(
 
 def elided(
     c: Operand, out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Labels, b_labels: Labels,
-    *, group: tuple[int, int] | None = None, **params: Any,
+    *, group: tuple[int, int] | None = None, tma: bool | None = None, **params: Any,
 ) -> None:  # fmt: skip
     """out = (c +) the sum over all rounds of a @ b, on every core of a square mesh; parameters of `local.gemm_torch`.
 
-    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `group`: how many cores share a program; by
-    default what suits the GPU, found by trial unless tuning is off (see `tuning`).
+    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `group`: how many cores share a program, `tma`:
+    whether Hopper's unit for tensors copies blocks; by default what suits the GPU, found by trial unless tuning is off
+    (see `tuning`).
     """
     chosen = plan(a, b, **params)
     for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
         del chosen[name]
     side, mode = rows.numel(), chosen.pop("MODE")
-    operands = (c, out, a, b, rows, cols, a_labels, b_labels, side)
+    where = (rows, cols, a_labels, b_labels, side)
     if mode != "dot":
         blocks = -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
-        _core_kernel[(side * side * blocks,)](*operands, MODE=mode, **chosen)
+        _core_kernel[(side * side * blocks,)](c, out, a, b, *where, MODE=mode, **chosen)
         return
 
-    def launch(blocks: dict[str, Any]) -> None:
+    def launch(way: dict[str, Any]) -> None:
+        blocks = {name: value for name, value in way.items() if name != "TMA"}
         whole = {"M": blocks["GROUP_M"], "N": blocks["GROUP_N"]}
         programs = [side // group * -(-chosen[size] // blocks[f"BLOCK_{size}"]) if group == 1 else side // group
                     for size, group in whole.items()]  # fmt: skip
-        _dot_kernel[(programs[0] * programs[1],)](*operands, **(chosen | blocks))
+        copied = (None, None)
+        if way["TMA"]:
+            copied = _blocks(a, chosen["K"], blocks, "MK"), _blocks(b, chosen["N"], blocks, "KN")
+        _dot_kernel[(programs[0] * programs[1],)](c, out, a, b, *copied, *where, **(chosen | blocks))
 
     ways = candidates(a, b, chosen, side, a_labels.step == b_labels.step == 0)
     if group is not None:
         ways = [one for one in ways if (one["GROUP_M"], one["GROUP_N"]) == group]
-        assert ways, f"cores cannot share programs by {group}"
+    if tma is not None:
+        ways = [one for one in ways if one["TMA"] == tma]
+    assert ways, f"cores cannot share programs by {group}, or blocks not be copied by tensor"
     key = ("elided", side, *(chosen[size] for size in "MKN"), str(a.tensor.dtype), str(b.tensor.dtype))
     if chosen["ADD"]:  # a trial would add, too
         ways = ways[-1:]
@@ -254,7 +273,7 @@ def elided(
 def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared: bool) -> list[dict[str, Any]]:
     """Ways to cut the work into programs, the likeliest first; the last is a program for a block of one core."""
     own = {name: chosen[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_warps", "num_stages")}
-    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8}]
+    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8, "TMA": False}]
     m, k, n = (chosen[size] for size in "MKN")
     alike = a.tensor.dtype == b.tensor.dtype != torch.float32
     if not alike or k % 16 or min(m, n) < 16:
@@ -268,5 +287,18 @@ def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared
         if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
             blocks = {"BLOCK_M": block_m, "BLOCK_K": min(64, k & -k), "BLOCK_N": block_n}
             way = {"num_warps": warps, "num_stages": stages, "GROUP_M": group[0], "GROUP_N": group[1], "SWIZZLE": 8}
-            ways.insert(0, blocks | way)
+            if group == (1, 1) and all(map(_copied, (a, b), (m * k, k * n))) and n % 8 == 0:
+                ways.insert(0, blocks | way | {"TMA": True})
+            ways.insert(0, blocks | way | {"TMA": False})
     return ways
+
+
+def _copied(x: Operand, numel: int) -> bool:
+    """Whether tiles of an operand lie one behind the other, on 16 bytes: the unit that copies blocks wants that."""
+    return x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0
+
+
+def _blocks(x: Operand, cols: int, blocks: dict[str, Any], sizes: str) -> TensorDescriptor:
+    """All tiles of an operand, one below the other, as blocks."""
+    rows = (x.tensor.numel() - x.offset) // cols
+    return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [blocks[f"BLOCK_{size}"] for size in sizes])

@@ -51,6 +51,17 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute which, CUdevicept
   return CUDA_SUCCESS;
 }
 
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *block,
+                                const cuuint32_t *steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  /* in readable form: address, sizes and blocks, the innermost first */
+  cuuint64_t readable[] = {(cuuint64_t)address, sizes[0], sizes[1], block[0], block[1]};
+  for (int i = 0; i < 5; ++i)
+    map->opaque[i] = readable[i];
+  return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetCurrent(CUcontext *context) {
   *context = (CUcontext)1;
   return CUDA_SUCCESS;

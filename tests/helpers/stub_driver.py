@@ -78,7 +78,8 @@ class Stub:
 
     def _record(self, function: int, shape: Any, cooperative: int, params: Any) -> None:
         kernel = self._kernels[function]
-        given = [kind.from_address(params[at]).value for at, kind in enumerate(_params(kernel))]
+        given = [kind.from_address(params[at]) for at, kind in enumerate(_params(kernel))]
+        given = [list(one) if isinstance(one, ctypes.Array) else one.value for one in given]
         # the last two are memory for profilers and for the compiler's own use
         left, args, known = iter(given[:-2]), {}, {}
         for number, (param, kind) in enumerate(zip(kernel.src.fn.params, kernel.src.signature.values(), strict=True)):
@@ -92,11 +93,15 @@ def _params(kernel: CompiledKernel) -> list[Any]:
     """The types of what the compiled kernel reads."""
     entry = re.search(r"\.entry \w+\((.*?)\)", kernel.asm["ptx"], re.DOTALL)
     assert entry is not None
-    return [SIZES[bits] for bits in re.findall(r"\.param \.[a-z](\d+)", entry[1])]
+    found = re.findall(r"\.param (?:\.align \d+ )?\.[a-z](\d+)[^\[,]*(?:\[(\d+)\])?", entry[1])
+    return [ctypes.c_uint64 * (int(length) // 8) if length else SIZES[bits] for bits, length in found]
 
 
 def _under(kernel: CompiledKernel, kind: Any, path: tuple[int, ...], left: Iterator[int]) -> Any:
     """What the kernel finds at a path in its arguments: what it was compiled with, or else the next that is handed."""
+    if isinstance(kind, str) and kind.startswith("tensordesc"):  # what the stub encoded, then shape and strides again
+        encoded, *again = (next(left) for _ in range(1 + 2 * (1 + kind.count(","))))
+        return [*encoded[: len(again) + 1], again]
     if isinstance(kind, tuple):
         return [_under(kernel, one, (*path, number), left) for number, one in enumerate(kind)]
     return kernel.src.constants[path] if kind == "constexpr" else next(left)

@@ -80,14 +80,21 @@ def test_several_rounds_are_cooperative_where_the_whole_mesh_waits(launched):
 
 
 def test_elided(launched):
-    shared, alone = launched["elided"]
+    shared, alone, copied = launched["elided"]
     assert shape(shared) == ("_dot_kernel", [4, 1, 1], 128, False), "2 x 2 of 4 x 4 cores a program"
     assert shape(alone) == ("_core_kernel", [16, 1, 1], 32, False)
     for launch, step in ((shared, 0), (alone, 4)):
         assert launch["args"] == {
             "c": C, "out": OUT, "a": A, "b": B, "rows_ptr": "cores", "cols_ptr": "sends",
             "a_labels": ["others", "table", step], "b_labels": ["table", "others", step], "P": 4,
-        }  # fmt: skip
+        } | ({"a_blocks": None, "b_blocks": None} if launch is shared else {})  # fmt: skip
+    assert shape(copied) == ("_dot_kernel", [16, 1, 1], 128, False)
+    blocks = [copied["args"][name] for name in ("a_blocks", "b_blocks")]
+    rows = 4 * 64, 4 * 32
+    assert blocks == [
+        ["tiles of a", 32, rows[0], 32, 64, [rows[0], 32, 32, 1]],
+        ["tiles of b", 64, rows[1], 64, 32, [rows[1], 64, 64, 1]],
+    ], "where, columns and rows of all, of a block"
 
 
 def test_chain(launched):
@@ -194,6 +201,9 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     for step, group, sizes in ((0, (2, 2), {"m": 32, "k": 32, "n": 32}), (4, None, {"m": 1, "k": 8, "n": 8})):
         labels = Labels(others, table, step), Labels(table, others, step)
         elided(c, out, a, b, *side, *labels, group=group, **sizes)
+    tiles = [Operand(torch.zeros(4 * 64 * 32, dtype=bf16), 0, 64 * 32) for _ in "ab"]
+    named |= {one.tensor.data_ptr(): f"tiles of {name}" for one, name in zip(tiles, "ab", strict=True)}
+    elided(c, out, *tiles, *side, *labels, group=(1, 1), tma=True, m=64, k=32, n=64)
     done["elided"] = since(named)
     vector = {"m": 1, "k": 16, "n": 64}
     tree = Tree(c, Operand(tables["mailbox"], 11, 1011), children, parents, slots, 2, 64)
