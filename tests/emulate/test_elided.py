@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tiles import DEVICE
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, tuning
 from wafer_triton.kernels.elided import Labels, candidates, elided
@@ -17,6 +18,11 @@ SIDE = 4
 
 def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] | None, shared: bool = True, tma=None):
     """C of small integers on a 4 x 4 mesh, and what it should be: both [4, 4, m, n]."""
+    with torch.device(DEVICE):
+        return _on_rings(m, k, n, dtype, group, shared, tma)
+
+
+def _on_rings(m, k, n, dtype, group, shared, tma):
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a, b = torch.randint(-3, 4, (SIDE, SIDE, m, k)).to(dtype), torch.randint(-3, 4, (SIDE, SIDE, k, n)).to(dtype)
     none, rows = torch.zeros(SIDE, dtype=torch.int32), order * SIDE

@@ -81,7 +81,7 @@ def trees(monkeypatch) -> list:
 
 def bits(program, names) -> list[torch.Tensor]:
     program.run()
-    return [program.read(name).contiguous().view(torch.uint8) for name in names]
+    return [program.read(name).cpu().contiguous().view(torch.uint8) for name in names]
 
 
 CASES = {

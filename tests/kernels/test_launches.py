@@ -4,8 +4,10 @@ Run as a script, `python test_launches.py gcc`, it launches all of them on a stu
 there, tensors by name. Every operand has an offset and a stride of its own, so none passes for another.
 """
 
+import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,6 +30,12 @@ def launched() -> dict[str, list[dict]]:
     child = subprocess.run([sys.executable, "-P", __file__, COMPILER], env=env, capture_output=True, text=True)
     assert child.returncode == 0, child.stderr
     return json.loads(child.stdout)
+
+
+def test_every_kernel_is_launched_here(launched):
+    sources = Path(importlib.import_module("wafer_triton.kernels").__file__).parent.glob("*.py")
+    kernels = {name for source in sources for name in re.findall(r"^def (_\w+_kernel)\(", source.read_text(), re.M)}
+    assert kernels == {launch["kernel"] for launches in launched.values() for launch in launches}
 
 
 def shape(launch: dict) -> tuple:
