@@ -98,6 +98,14 @@ def registers(a_thread: int) -> dict[str, int]:
     return {"maxnreg": a_thread}
 
 
+def copies_by_tensor() -> bool:
+    """Whether the GPU has a unit that copies blocks (TMA), as NVIDIA's have from Hopper on; the interpreter acts it."""
+    if INTERPRET:
+        return True
+    target = triton.runtime.driver.active.get_current_target()
+    return target.backend == "cuda" and target.arch >= 90
+
+
 def resident(kernel: Any, device: torch.device) -> int:
     """How many programs of a compiled kernel the driver says a GPU holds at once; 0 without a CUDA driver.
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import INTERPRET, Operand, load, store
+from wafer_triton.kernels._common import INTERPRET, Operand, copies_by_tensor, load, store
 from wafer_triton.kernels.gemm import accumulate, plan
 
 
@@ -294,8 +294,8 @@ def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared
 
 
 def _copied(x: Operand, numel: int) -> bool:
-    """Whether tiles of an operand lie one behind the other, on 16 bytes: the unit that copies blocks wants that."""
-    return x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0
+    """Whether there is a unit that copies blocks, and the tiles of an operand lie one after another, on 16 bytes."""
+    return copies_by_tensor() and x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0
 
 
 def _blocks(x: Operand, cols: int, blocks: dict[str, Any], sizes: str) -> TensorDescriptor:

@@ -1,11 +1,14 @@
 """All rounds of MeshGEMM in one launch, tiles read from where they lie: the bits of the rounds one by one."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+import triton
 
 from tiles import DEVICE
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.kernels import Operand, tuning
+from wafer_triton.kernels import Operand, _common, tuning
 from wafer_triton.kernels.elided import Labels, candidates, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.layout import scatter
@@ -65,12 +68,13 @@ def test_tiles_of_any_size_wherever_they_lie(m, k, n, shared):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("m", "k", "n", "shared"), [(64, 32, 64, False), (128, 16, 128, True)])
+@pytest.mark.skipif(torch.cuda.is_available() and not _common.copies_by_tensor(), reason="a GPU without such a unit")
 def test_blocks_that_are_copied_by_tensor(m, k, n, shared):
     got, want = on_rings(m, k, n, torch.bfloat16, (1, 1), shared, tma=True)
     assert torch.equal(got, want)
 
 
-def test_only_whole_tiles_on_16_bytes_are_copied_by_tensor():
+def test_only_whole_tiles_on_16_bytes_are_copied_by_tensor(monkeypatch):
     whole, off = (Operand(torch.zeros(64 * 64 + 8, dtype=torch.bfloat16), offset, 64 * 64) for offset in (8, 4))
     apart = whole._replace(stride=2 * 64 * 64)
 
@@ -79,6 +83,12 @@ def test_only_whole_tiles_on_16_bytes_are_copied_by_tensor():
 
     assert copied(whole, whole) and not copied(whole, off) and not copied(apart, whole)
     assert not copied(whole, whole, m=60), "a block would reach into the next tile"
+    for backend, arch, has in (("cuda", 90, True), ("cuda", 80, False), ("hip", "gfx942", False)):
+        monkeypatch.setattr(_common, "INTERPRET", False)
+        target = SimpleNamespace(backend=backend, arch=arch)
+        active = SimpleNamespace(get_current_target=lambda target=target: target)
+        monkeypatch.setattr(triton.runtime.driver, "_active", active)
+        assert copied(whole, whole) == has
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")

@@ -118,7 +118,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                 f"elided {m}x{k}x{n}-{name}",
                 3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1), **shape,
             )  # fmt: skip
-            if m == 64 and dtype == torch.bfloat16:  # where there is no unit for it, as loads; with it three barriers
+            if m == 64 and whole:  # with three barriers
                 record(
                     f"elided tensors {m}x{k}x{n}-{name}",
                     3 * blocks // 2 + 3 * 8, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1),
