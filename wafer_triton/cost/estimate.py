@@ -12,19 +12,21 @@ functions raise a WaferError of one line for a user's mistake.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from wafer_triton.cost import capacity, layers, padding, rivals
+from wafer_triton.cost import trim as trims
 from wafer_triton.cost.bands import ASSUMED, Basis, basis, basis_of_all, layer_basis, product_sizes, unmeasured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.price import Cost, price
-from wafer_triton.cost.residence import decode_residence, fitted, prefill_residence, regions_of
+from wafer_triton.cost.residence import FullError, decode_residence, fitted, prefill_residence, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
@@ -34,7 +36,8 @@ from wafer_triton.shapes import DecoderShape, shape_of
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request",
-    "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_on", "request", "request_on",
+    "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_blocks", "prefill_on", "request",
+    "request_on",
 ]  # fmt: skip
 
 MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
@@ -90,22 +93,28 @@ def gemv(
 
 def decode(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
-    program: str = "true", as_if: bool = False, head_groups: int | None = None,
+    program: str = "true", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
 ) -> Layered:  # fmt: skip
     """One token of decode, after which the cache holds `context` tokens.
 
-    `groups` is the number of groups on the first of two levels of the K-trees (None: the best on a square mesh),
-    `head_groups` that of the head groups on the columns (None: the best; the measured program has one).
+    `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
+    `head_groups` that of the head groups on the columns (None: the best; the measured program has one). With `trim`
+    decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.trim`.
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
     check_counts(context=context)
+    trims.check(trim, program)
+
+    def part(candidate: Mesh) -> Mesh:
+        return trims.decode_mesh(shape, candidate, context) if trim else candidate
 
     def place(candidate: Mesh, counted: Constants) -> None:
-        decode_residence(layers.decode_block(shape, candidate, context, c, tree, program, head_groups), counted)
+        block = layers.decode_block(shape, part(candidate), context, c, tree, program, head_groups)
+        decode_residence(block, counted)
 
     mesh, c, why = fitted(place, mesh, c, as_if)
-    return replace(decode_on(mesh, shape, context, c, tree, program, head_groups), as_if=why)
+    return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups), as_if=why)
 
 
 def decode_on(
@@ -122,47 +131,63 @@ def decode_on(
 
 def prefill(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
-    as_if: bool = False, head_groups: int | None = None,
+    as_if: bool = False, head_groups: int | None = None, trim: bool = False,
 ) -> Layered:  # fmt: skip
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
-    the measured program has one).
+    the measured program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
+    multiply-adds, see `wafer_triton.cost.trim`.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     check_counts(tokens=tokens)
-    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups)
-    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups), as_if=why)
+    trims.check(trim, program)
+    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups, trim)
+    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim), as_if=why)
 
 
 def _prefill_fitted(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool, head_groups: int | None
-) -> tuple[Mesh, Constants, str | None]:
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool, head_groups: int | None,
+    trim: bool = False,
+) -> tuple[Mesh, Constants, str | None]:  # fmt: skip
     def place(candidate: Mesh, counted: Constants) -> None:
-        _prefill_blocks(candidate, shape, tokens, counted, program, head_groups)
+        prefill_blocks(candidate, shape, tokens, counted, program, head_groups, trim)
 
     return fitted(place, mesh, c, as_if)
 
 
-def _prefill_blocks(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None
-) -> tuple[layers.Block, int, layers.Block]:
+def prefill_blocks(
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
+    trim: bool,
+) -> tuple[layers.Block, int, layers.Block]:  # fmt: skip
     """The block of prefill, the tokens that a row takes at once, and the block of the head, which takes the last alone.
 
-    Raises SramError or MeshError if they do not fit.
+    With `trim` they are those of the whole mesh where its part does not hold the model. Raises SramError or MeshError
+    if they do not fit.
     """
-    last = layers.decode_block(shape, mesh, 1, c, None, program, 1)
-    block = layers.prefill_block(shape, mesh, c, program)
-    choices = layers.prefill_head_group_choices(block, -(-tokens // block.mesh.shape[0]), c, head_groups)
-    return *prefill_residence(choices, last, tokens, c), last
+
+    def on(part: Mesh) -> layers.Block:
+        return layers.prefill_block(shape, part, c, program)
+
+    def resident(part: Mesh, *first: layers.Block) -> tuple[layers.Block, int, layers.Block]:
+        last, block = layers.decode_block(shape, part, 1, c, None, program, 1), on(part)
+        choices = layers.prefill_head_group_choices(block, -(-tokens // block.mesh.shape[0]), c, head_groups)
+        return *prefill_residence([*first, *choices], last, tokens, c), last
+
+    if trim:
+        best = trims.prefill_block(on, mesh.square(), tokens, c, head_groups)
+        with suppress(SramError, FullError):
+            return resident(replace(best.mesh, fold=(1, 1)), best)
+    return resident(mesh)
 
 
 def prefill_on(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None
-) -> Layered:
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None,
+    trim: bool = False,
+) -> Layered:  # fmt: skip
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
-    block, at_once, last = _prefill_blocks(mesh, shape, tokens, c, program, head_groups)
+    block, at_once, last = prefill_blocks(mesh, shape, tokens, c, program, head_groups, trim)
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
     return replace(whole, head_groups=block.head_groups, padding=padding.of_prefill(block, tokens, at_once))
@@ -334,6 +359,7 @@ def _layered(
     seconds, count = whole.cycles / mesh.device.clock_hz, tokens if phase == "prefill" else 1
     return Layered(
         program=program,
+        cores=str(mesh),
         tokens_per_second=count / seconds,
         cycles_per_layer=layer.cycles,
         compute_cycles_per_layer=layer.compute_cycles,
