@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from wafer_triton.cost import capacity, layers, padding, rivals
@@ -231,24 +232,8 @@ def request_on(
     c: Constants, groups: layers.Groups = None, program: str = "true", head_groups: int | None = None,
 ) -> Request:  # fmt: skip
     """See `request`, after a prefill that is priced already, on `prefill_mesh`."""
-
-    def block(context: int) -> layers.Block:
-        return layers.decode_block(shape, decode_mesh, context, c, groups, program, held)
-
-    last, held = input + output, head_groups
-    held = block(last).head_groups  # a request keeps its layout
-    regions = decode_residence(block(last), c).regions
-    ends = sum(_ends(block(last), 1, c), Cost())
-    handing_on = (regions - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
-    rows = decode_mesh.shape[0]
-    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
-    cycles, context, over = 0.0, input, prefilled.relayed or ends.relayed
-    while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
-        after = min(last, -(-context // stride) * stride + 1)
-        priced = after - 1 if stride == rows else (context + after) // 2
-        layer = layers.total(layers.decode_steps(block(priced), priced, c))
-        cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
-        context, over = after, over or layer.relayed
+    last = input + output
+    regions, cycles, over, held = _decoding(decode_mesh, shape, input, output, c, groups, program, head_groups)
     placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)
     replacement, decoding = placing / decode_mesh.device.clock_hz, cycles / decode_mesh.device.clock_hz
     seconds = prefilled.seconds + replacement + decoding
@@ -270,9 +255,36 @@ def request_on(
         device_regions=regions_of(decode_mesh, c),
         fits=True,
         head_groups=held,
-        relayed=over,
+        relayed=prefilled.relayed or over,
         **basis_of_all(phases).fields(),
     )
+
+
+@lru_cache(maxsize=256)
+def _decoding(
+    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, groups: layers.Groups, program: str,
+    head_groups: int | None,
+) -> tuple[int, float, bool, int]:  # fmt: skip
+    """The regions, cycles and head groups of an answer, and whether it is relayed; the same after any prefill."""
+
+    def block(context: int) -> layers.Block:
+        return layers.decode_block(shape, mesh, context, c, groups, program, held)
+
+    last, held = input + output, head_groups
+    held = block(last).head_groups  # a request keeps its layout
+    regions = decode_residence(block(last), c).regions
+    ends = sum(_ends(block(last), 1, c), Cost())
+    handing_on = (regions - 1) * (c.hop_cycles * mesh.shape[1] + c.stage_cycles)
+    rows = mesh.shape[0]
+    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
+    cycles, context, over = 0.0, input, ends.relayed
+    while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
+        after = min(last, -(-context // stride) * stride + 1)
+        priced = after - 1 if stride == rows else (context + after) // 2
+        layer = layers.total(layers.decode_steps(block(priced), priced, c))
+        cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
+        context, over = after, over or layer.relayed
+    return regions, cycles, over, held
 
 
 def kv(
