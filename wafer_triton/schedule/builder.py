@@ -173,5 +173,6 @@ def _positive(size: object) -> bool:
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
-    several = not isinstance(slots, str | Slot) and isinstance(slots, tuple | Sequence)
-    return tuple(map(as_slot, slots)) if several else (as_slot(slots),)
+    if isinstance(slots, str | Slot) or not isinstance(slots, tuple | Sequence):  # a tuple is told quickest
+        return (as_slot(slots),)
+    return tuple(map(as_slot, slots))
