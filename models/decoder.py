@@ -50,7 +50,8 @@ class WaferForCausalLM(PlacedModule):
     prefill where it is another. `groups` and `prefill_groups` are those of the K-trees (default: about the root of a
     line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
-    each phase the fastest by the cost model that fit).
+    each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
+    more than padding, see `wafer_triton.cost.trim`.
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
@@ -79,6 +80,7 @@ class WaferForCausalLM(PlacedModule):
         prefill_groups: Groups = None,
         head_groups: int | None = None,
         prefill_head_groups: int | None = None,
+        trim: bool = False,
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,
@@ -94,6 +96,7 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
+            trim=trim,
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)
