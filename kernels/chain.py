@@ -7,6 +7,9 @@ waits at all.
 
 A root tells the cores of its tree when it is done, and before that may write its sums into their memory, which is the
 broadcast of an all-reduce. A core begins its next stretch when it has been told; without a tree it tells itself.
+
+With elided exchange the core at the end of a chain of a tree takes the parts of all its cores, from where they lie, and
+waits for them at once.
 """
 
 from __future__ import annotations
