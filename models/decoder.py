@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
@@ -27,7 +27,7 @@ from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, stream, token_ids, token_rows
+from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_forward, stream, token_ids, token_rows
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
@@ -36,6 +36,7 @@ from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
@@ -98,17 +99,22 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        self.executor = TorchExecutor() if executor is None else executor
+        self.pipeline = here = Pipeline.of(config, TorchExecutor() if executor is None else executor, dtype)
+        self.executor = here.executor
         self.block = block = self.placement.decode
-        self.head = Head(self.placement.head, self.executor, weights)
-        self.embedding = Embedding(self.head, weights)
-        self.layers = Decode(block, self.executor, weights, progress, self.head, self.embedding)
-        self.weights = PlacedWeights(
-            block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
-            self.placement.head, self.head.tiles, self.embedding.tiles,
+        self.head = Head(self.placement.head, self.executor, weights if here.has_head else None)
+        self.embedding = Embedding(self.head, weights if here.has_embedding else None)
+        self.layers = Decode(
+            block, self.executor, weights, progress, self.head if here.has_head else None,
+            self.embedding if here.has_embedding and here.number == 0 else None, here.layers,
         )  # fmt: skip
-        self.phases = Phases(self.placement, self.weights)
-        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill)
+        layers = zip(here.layers, self.layers.layers, strict=True)
+        self.weights = PlacedWeights(
+            block, {number: {kind: layer.tiles(kind) for kind in KINDS} for number, layer in layers},
+            self.placement.head, self.head.tiles, self.embedding.tiles, self.executor.together,
+        )  # fmt: skip
+        self.phases = Phases(self.placement, self.weights, self.executor)
+        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill, here.layers)
         self.reset()
 
     @classmethod
@@ -178,7 +184,8 @@ class WaferForCausalLM(PlacedModule):
 
         Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
         """
-        return self._logits(self._prompt(tokens, progress, sequence)[-1:])[0]
+        self.begin(tokens)
+        return self.logits(self.prompt(tokens, progress, sequence)[-1:])()[0]
 
     def step(self, token: int) -> torch.Tensor:
         """Run one token after the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
@@ -203,7 +210,13 @@ class WaferForCausalLM(PlacedModule):
         self.turn += 1
         self._count("replacement", self.phases.enter("decode"))
         with self._attempt():
-            logits = self.layers.run(ids, rotary, self.counts, self.caches, active)
+            inside = self.layers.embedding is not None
+            look_up = partial(self.embedding.run, ids)
+            self.pipeline.begin(look_up)
+            x = ids if inside else self.pipeline.enter(look_up, self.batch)
+            logits = self.layers.run(x, rotary, self.counts, self.caches, active)
+            self.pipeline.leave(logits)
+            logits = self.pipeline.everywhere(logits if self.pipeline.has_head else None, self.batch, self.head.dtype)
         for number in active:
             self.counts[number] += 1
         layers = self.layers.tally * self.config.num_hidden_layers
@@ -213,15 +226,7 @@ class WaferForCausalLM(PlacedModule):
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
         """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
-        logits = []
-        rows = token_rows(input_ids)
-        self.reset()
-        for row in rows:
-            self.counts[0], self.caches[0] = 0, self.block.cache()
-            x = self._prompt(row, progress, 0)
-            logits.append(torch.cat([self._logits(part) for part in x.split(self.head.most_tokens)]))
-        self.counts[0], self.caches[0] = 0, self.block.cache()
-        return torch.stack(logits)
+        return torch.stack(list(each_forward(self, token_rows(input_ids), progress)))
 
     @overload
     def generate(
@@ -282,7 +287,11 @@ class WaferForCausalLM(PlacedModule):
             )
         self.block.cache(prefilled).room(count)
 
-    def _prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
+    def begin(self, tokens: Prompt) -> None:
+        """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self.pipeline.begin(lambda: self.embed(tokens))
+
+    def prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
         """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
         tokens = token_ids(tokens)
         count = len(tokens)
@@ -295,7 +304,8 @@ class WaferForCausalLM(PlacedModule):
             held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
             raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
-        x, cache = self.embed(tokens), self.block.cache(count)
+        x = self.pipeline.enter(lambda: self.embed(tokens), len(self._known(tokens)))
+        cache = self.block.cache(count)
         self.turn += 1
         self._count("replacement", self.phases.enter("prefill"))
         with self._attempt():
@@ -306,14 +316,17 @@ class WaferForCausalLM(PlacedModule):
                 lambda layer, k, v: self.layers.fill(layer, sequence, cache, k, v),
                 progress,
             )
+            self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
         self._count("prefill", self.embedding.prompt_tally(count), self._prefill.tally(parts), tokens=count)
         self._count("replacement", self.phases.move_cache(parts, cache))
         return x
 
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """What gives the logits of x on every rank, which the last stage has computed by then."""
         self._count("prefill", self.head.tally(len(x)))
-        return self.head.run(x)
+        own = self.head.run(x) if self.pipeline.has_head else None
+        return partial(self.pipeline.everywhere, own, len(x), self.head.dtype)
 
     @contextmanager
     def _attempt(self) -> Iterator[None]:
@@ -326,7 +339,9 @@ class WaferForCausalLM(PlacedModule):
 
     def _place(self, weights: Weights) -> None:
         self.layers.place(weights)
-        self.head.place(weights)
-        self.embedding.place(weights)
+        if self.pipeline.has_head:
+            self.head.place(weights)
+        if self.pipeline.has_embedding:
+            self.embedding.place(weights)
         self.phases.forget()
         self.reset()

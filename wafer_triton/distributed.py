@@ -25,6 +25,8 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 
+__all__ = ["executor"]
+
 TIMEOUT = 600.0  # seconds for which a rank waits for another that is there but does not answer
 
 
@@ -46,7 +48,10 @@ def executor(
     Raises BackendError where ranks do not agree on all this, for a node with fewer GPUs than ranks, and for a `cut`
     that has not one rectangle for each rank; MeshError for a `cut` that is none.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 and not dist.is_initialized():
+    sides = None if cut is None else as_mesh(cut)
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
+        if sides is not None and sides.rows * sides.cols > 1:
+            raise BackendError(f"cut {sides} is for {sides.rows * sides.cols} ranks, and there is one; use torchrun")
         return ops.executor(backend, exchange, device or own_device(), **options)
     chosen = device or own_device()
     if not dist.is_initialized():
@@ -59,7 +64,6 @@ def executor(
             )
         torch.cuda.set_device(local)
         chosen = f"cuda:{local}"
-    sides = None if cut is None else as_mesh(cut)
     inside = ops.executor(backend, exchange, chosen, **options)
     return DistributedExecutor(inside, cut=None if sides is None else (sides.rows, sides.cols))
 

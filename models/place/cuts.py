@@ -7,7 +7,7 @@ heads a column holds is the block's layout (see `schedule.heads`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -143,14 +143,22 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
     """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
 
     `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has those of the head on its own mesh, and
-    `embedding` the embedding's there. All of them are views: what changes there, changes here.
+    `embedding` the embedding's there. All of them are views: what changes there, changes here. Where the model lies on
+    several ranks, the parameters are those of this one's layers, and `together` gets tiles from those that share them.
     """
 
     def __init__(
-        self, block: Block, layers: list[dict[str, Tiles]], head_block: Block, head: Tiles, embedding: Tiles
-    ) -> None:
+        self, block: Block, layers: dict[int, dict[str, Tiles]], head_block: Block, head: Tiles, embedding: Tiles,
+        together: Callable[[Mesh, torch.Tensor], torch.Tensor] = lambda mesh, held: held,
+    ) -> None:  # fmt: skip
         self.block, self.layers, self.head_block, self.head, self.embedding = block, layers, head_block, head, embedding
-        self.shapes = param_shapes(block.shape)
+        self.together = together
+        ends = {cut.name for name, cut in head_cuts(head_block).items() if name in head}
+        ends |= {EMBEDDING} if embedding else set()
+        self.shapes = {
+            name: shape for name, shape in param_shapes(block.shape).items()
+            if name in ends or (name.startswith("model.layers.") and int(name.split(".")[2]) in layers)
+        }  # fmt: skip
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -160,7 +168,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tiles, cut, mesh = self.find(name)
-        return cut.gather(tiles, mesh, self.shapes[name])
+        return cut.gather(self.together(mesh, tiles), mesh, self.shapes[name])
 
     def find(self, name: str) -> tuple[torch.Tensor, Cut, Mesh]:
         """The tiles of a parameter (a view of its buffer's), its cut and mesh."""

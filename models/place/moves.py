@@ -21,6 +21,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import Cost, Tally, tally
 from wafer_triton.count.account import Account
 from wafer_triton.count.traffic import WORD_BYTES
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, layer_tiles, sources
@@ -251,8 +252,8 @@ def hand_over(source: Mesh, target: Mesh, size: int) -> Tally:
 class Phases:
     """The way that a placed model's weights lie: for prefill at first, then for the phase that runs."""
 
-    def __init__(self, placement: Placement, weights: PlacedWeights) -> None:
-        self.placement, self.weights = placement, weights
+    def __init__(self, placement: Placement, weights: PlacedWeights, executor: Executor) -> None:
+        self.placement, self.weights, self.executor = placement, weights, executor
         self.phase = "prefill"
         self._kept: dict[tuple[int, str], Tiles] = {}
 
@@ -267,16 +268,19 @@ class Phases:
         heads in different groups, they are cut once and kept.
         """
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
+        here = self.executor.rectangle(mesh)
         if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.layout == prefill.layout):
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
-                source = sources(mesh)[name].to(target.device)
-                torch.index_select(tiles[name].flatten(2).flatten(0, 1), 0, source, out=target.flatten(0, 1))
-            return tiles.get("bqkv")
+                source = sources(mesh)[name].view(mesh.shape)[here].flatten().to(target.device)
+                every = self.executor.together(decode.mesh, tiles[name].flatten(2))
+                torch.index_select(every.flatten(0, 1), 0, source, out=target.flatten(0, 1))
+            bias = tiles.get("bqkv")
+            return None if bias is None else self.executor.together(decode.mesh, bias)
         if (layer, kind) not in self._kept:
             self._kept[layer, kind] = layer_tiles(self.weights, layer, prefill, kind, "prefill")
         for name, target in memory.items():
-            target.copy_(self._kept[layer, kind][name].reshape(target.shape))
+            target.copy_(self._kept[layer, kind][name][here].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")
 
     def enter(self, phase: str) -> Tally:

@@ -1,8 +1,10 @@
 """Functions on several gloo ranks, each a process, and what each returned."""
 
+import io
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -11,12 +13,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from transformers import AutoTokenizer  # noqa: F401 (imported once for all ranks)
 
 import schedules
 from wafer_triton import distributed, mesh_gemm
+from wafer_triton.cli.main import main
 from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
+from wafer_triton.models.decoder import WaferForCausalLM
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
 EXCHANGES = ("explicit", "elided")
@@ -25,7 +30,7 @@ EXCHANGES = ("explicit", "elided")
 def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """What `work(rank, *args)` returned on each of `count` ranks."""
     context = mp.get_context("forkserver")  # which imports torch once for all
-    context.set_forkserver_preload(["ranked", "wafer_triton.models.decoder", "wafer_triton.distributed"])
+    context.set_forkserver_preload(["ranked"])
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
             context.Process(target=_rank, args=(rank, count, folder, work, args), daemon=True) for rank in range(count)
@@ -44,11 +49,12 @@ def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
 
 def _rank(rank: int, count: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), STORE=f"{folder}/store")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count, timeout=TIMEOUT)
     torch.save(work(rank, *args), Path(folder) / f"{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():  # a command leaves it by itself
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def given(schedule: Any) -> dict[str, torch.Tensor]:
@@ -129,6 +135,57 @@ def disagreements(rank: int) -> list[str]:
         raised(lambda: DistributedExecutor(one).bind(small, given(small))),
         raised(lambda: DistributedExecutor(one, cut=(2, 1)).bind(thin, given(thin))),
     ]
+
+
+Case = tuple[dict[str, Any], str, tuple[int, int] | None, str]  # a configuration, a mesh, a cut, an exchange
+
+
+def model_of(config: dict[str, Any], mesh: str, executor: Any, **options: Any) -> WaferForCausalLM:
+    """A random tiny model for two sequences."""
+    return WaferForCausalLM.from_config(
+        config, dtype="fp32", mesh=mesh, max_length=24, max_prompt=12, batch=2, executor=executor, **options
+    )
+
+
+def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
+    """What a model says to prompts of two lengths, its logits in both phases, and what it counted."""
+    tokens = list(model.generate([[1, 2, 3, 4, 5], [7, 8, 9]], 2))
+    logits = model.advance([5, 6])
+    counted = model.account(), {phase: one.cycles for phase, one in model.predicted().items()}
+    return tokens, counted, logits.tolist(), model(torch.tensor([[1, 2, 3, 4], [4, 5, 6, 7], [2, 2, 2, 2]])).tolist()
+
+
+def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
+    """The cases in which a model on ranks says something else than in one process."""
+    failed = []
+    for config, mesh, cut, exchange in cases:
+        got = spoken(model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), cut=cut)))
+        want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange))) if rank == 0 else got
+        failed += [(config, mesh, cut, exchange)] * (got != want)
+    return failed
+
+
+def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:
+    """The parameters that a rank has, the bytes that its programs hold, and a seed that all agree on."""
+    model = model_of(config, "3", DistributedExecutor(TorchExecutor()))
+    tensors = [t for layer in model.layers.layers for part in (layer.project, layer.ffn) for t in part.memory.values()]
+    tensors += [*model.head.memory.values(), *model.embedding.memory.values()]
+    stream = model.generate([1, 2], 2, temperature=1.0)
+    return list(model.weights), sum({t.data_ptr(): t.nbytes for t in tensors}.values()), stream.sampling.seed
+
+
+def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
+    """The exit code of each command, and what this rank prints: to stdout, to stderr."""
+    answers = []
+    for number, command in enumerate(commands):
+        if not dist.is_initialized():  # each command leaves the process group
+            size = int(os.environ["WORLD_SIZE"])
+            store = dist.FileStore(f"{os.environ['STORE']}{number}", size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            code = main(command)
+        answers.append((code, out.getvalue(), err.getvalue()))
+    return answers
 
 
 def raised(work: Callable[[], Any]) -> str:

@@ -7,7 +7,7 @@ rank receive crosses once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,30 +87,38 @@ class Crossing:
         if self._ops:
             for pack in self._packs:
                 pack()
-            with blaming(self.group, self._ops):
+            with blaming(self.group, [op.group_peer for op in self._ops]):
                 self._works = dist.batch_isend_irecv(self._ops)
 
     def finish(self) -> None:
         """Wait for all messages, and unpack what came."""
         for number, work in enumerate(self._works):
-            with blaming(self.group, self._ops[number:] if len(self._works) > 1 else self._ops):
+            with blaming(self.group, [op.group_peer for op in self._ops[number:]]):
                 work.wait()
         for unpack in self._unpacks:
             unpack()
 
 
 @contextmanager
-def blaming(group: dist.ProcessGroup, ops: Sequence[dist.P2POp] = ()) -> Iterator[None]:
-    """What torch.distributed raises, in one line that names the rank of the first of some messages."""
+def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[None]:
+    """What torch.distributed raises, in one line that names the first of the ranks that were waited for."""
     try:
         yield
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        who = f"rank {ops[0].peer}" if ops else "another rank"
+        who = f"rank {dist.get_global_rank(group, peers[0])}" if peers else "a rank"
+        how = "has not answered for too long" if "imed out" in str(error) else "is gone"
+        with suppress(RuntimeError):  # the store may be gone with its rank
+            who, how = first("lost", "rank", f"{who}\n{how}").split("\n")
         raise BackendError(
-            f"{who} of {dist.get_world_size()} is gone or does not answer, so rank {dist.get_rank()} cannot go on "
-            f"({reason}); start all ranks again"
+            f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see what it said, and start all again"
         ) from None
+
+
+def first(kind: str, name: str, value: str) -> str:
+    """The value that the first rank gave to a name, which is kept where the ranks met."""
+    store = dist.distributed_c10d._get_default_store()
+    kept: bytes = store.compare_set(f"wafer_triton/{kind}/{name}", "", value)
+    return kept.decode()
 
 
 def _message(parts: Sequence[tuple[int, torch.Tensor]]) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -37,7 +37,7 @@ class DistributedExecutor(Executor):
 
     `cut` = (rows, columns) says into how many rectangles a mesh is cut; by default as few cores as can be lie at the
     cuts. All ranks make the same calls with the same values; tensors are given, and read, for all cores. Raises
-    BackendError without a process group, where the ranks do not agree, or where `cut` has not one rectangle for each.
+    BackendError without a process group, and where the ranks do not agree.
     """
 
     def __init__(
@@ -52,8 +52,6 @@ class DistributedExecutor(Executor):
         self.rank, self.ranks = self.group.rank(), self.group.size()
         options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison, "cut": cut}
         agree(options | {"device": torch.device(self.device).type}, self.group)
-        if cut is not None and cut[0] * cut[1] != self.ranks:
-            raise BackendError(f"cut {cut[0]}x{cut[1]} is into {cut[0] * cut[1]} rectangles for {self.ranks} ranks")
         self._shares: dict[Mesh, Share] = {}
         # by the first of some exchanges, and by the others
         self._known: WeakKeyDictionary[Exchange, dict[tuple[Mesh, Many], Route]] = WeakKeyDictionary()
@@ -73,8 +71,11 @@ class DistributedExecutor(Executor):
         return self.inside.storage(buffer)
 
     def share(self, mesh: Mesh) -> Share:
-        """The rectangle of a mesh that is here; MeshError for a mesh that cannot be cut."""
+        """The rectangle of a mesh that is here; MeshError for a mesh that cannot be cut, BackendError for a `cut`."""
         if mesh not in self._shares:
+            if self.cut is not None and self.cut[0] * self.cut[1] != self.ranks:
+                sides = "x".join(map(str, self.cut))
+                raise BackendError(f"cut {sides} has not one rectangle for each of {self.ranks} ranks; give another")
             self._shares[mesh] = Share(partition(mesh, self.ranks, self.cut), self.rank)
         return self._shares[mesh]
 

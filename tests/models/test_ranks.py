@@ -1,0 +1,88 @@
+"""Models over ranks: layers in stages, meshes cut, the command line; what is said is that of one process."""
+
+import pytest
+
+import ranked
+from tiny import CONFIG, checkpoint
+from wafer_triton.cli.main import main
+from wafer_triton.errors import BackendError
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.run.pipeline import stage_count, stage_layers
+
+LLAMA = CONFIG | {"tie_word_embeddings": True}
+QWEN = CONFIG | {"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2}
+THREE = {"num_hidden_layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [
+        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2x3", (1, 2), "elided")]),
+        (
+            3,
+            [(QWEN | THREE, "3", None, "elided"), (LLAMA | THREE, "3", None, "explicit"), (LLAMA, "4", None, "elided")],
+        ),
+        (4, [(QWEN, "3", None, "explicit")]),  # two stages of two ranks each
+        (6, [(LLAMA, "3", (2, 3), "elided"), (QWEN, "3", None, "elided")]),
+    ],
+)
+def test_models_say_on_ranks_what_they_say_in_one_process(ranks, cases):
+    assert ranked.on_ranks(ranks, ranked.models_wrong, cases) == [[]] * ranks
+
+
+def test_each_rank_holds_its_part_and_all_draw_alike():
+    config = LLAMA | {"num_hidden_layers": 6, "vocab_size": 64}
+    (first, bytes_first, seed), (last, bytes_last, other) = ranked.on_ranks(2, ranked.held, config)
+    ((_, alone, _),) = ranked.on_ranks(1, ranked.held, config)
+    assert set(first) | set(last) == set(param_shapes(DecoderConfig.from_dict(config))) and not set(first) & set(last)
+    assert max(bytes_first, bytes_last) <= 0.6 * alone
+    assert seed == other and seed is not None
+
+
+def test_stages_are_as_even_as_layers_let_them_be():
+    untied = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 9, "vocab_size": 16})
+    assert stage_layers(untied, 3) == [0, 3, 6, 9]
+    tied = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 9, "tie_word_embeddings": True, "vocab_size": 512})
+    ends = stage_layers(tied, 3)
+    assert ends[0] == 0 and ends[-1] == 9 and ends[3] - ends[2] == 1  # the table lies beside the last
+
+
+def test_ranks_go_to_layers_first():
+    assert [stage_count(3, ranks, None) for ranks in (1, 2, 3, 4, 6, 7)] == [1, 2, 3, 2, 3, 1]
+    assert stage_count(30, 8, (1, 2)) == 4
+    for layers, ranks in ((30, 3), (2, 8)):
+        with pytest.raises(
+            BackendError, match=f"cut 1x2: {ranks} ranks are no stages of 2 ranks each for {layers} lay"
+        ):
+            stage_count(layers, ranks, (1, 2))
+
+
+def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
+    folder, text = checkpoint(tmp_path / "tiny"), tmp_path / "text"
+    text.write_text("to be or not to be")
+    model = ["--model", str(folder), "--mesh", "2"]
+    commands = [
+        ["generate", *model, "--prompt", "hello", "--max-new-tokens", "4"],
+        ["perplexity", *model, "--text", str(text), "--window", "5"],
+        ["generate", *model, "--prompt", "hello", "--max-new-tokens", "400"],
+        ["generate", *model, "--prompt", "hello", "--cut", "3x1"],
+    ]
+    ours, others = ranked.on_ranks(2, ranked.commanded, *commands)
+    for command, (code, out, err), (other, nothing, told) in zip(commands, ours, others, strict=True):
+        assert main(command) == code == other or "--cut" in command
+        alone = capsys.readouterr()
+        assert nothing == ""
+        if code:
+            assert sorted([err, told]) == ["", alone.err] or "--cut" in command
+        else:
+            assert told == "" and _counted(out) == _counted(alone.out)
+    messages = {ours[3][2], others[3][2]}
+    assert messages == {"", "wafer-triton: error: cut 3x1: 2 ranks are no stages of 3 ranks each for 2 layers; give "
+                            "another cut, or none\n"}  # fmt: skip
+    assert capsys.readouterr().err == "" and main(commands[3]) == 2
+    assert "cut 3x1 is for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
+
+
+def _counted(out: str) -> list[str]:
+    """What a command prints, without times."""
+    return [line for line in out.splitlines() if "emulat" not in line and "seconds" not in line]
