@@ -29,6 +29,16 @@ EXCHANGES = ("explicit", "elided")
 
 def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """What `work(rank, *args)` returned on each of `count` ranks."""
+    results, codes = ended(count, work, *args)
+    assert codes == [0] * count
+    return results
+
+
+def ended(count: int, work: Callable[..., Any], *args: Any, lost: int | None = None) -> tuple[list[Any], list[int]]:
+    """What `work(rank, *args)` returned on each of `count` ranks, None of one that did not, and their exit codes.
+
+    A rank that is to be `lost` ends no other.
+    """
     context = mp.get_context("forkserver")  # which imports torch once for all
     context.set_forkserver_preload(["ranked"])
     with tempfile.TemporaryDirectory() as folder:
@@ -40,19 +50,21 @@ def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
         left = {rank.sentinel: rank for rank in ranks}
         while left:
             for sentinel in wait(list(left)):
-                if left.pop(sentinel).exitcode:  # the others would wait for it until the time is over
+                if left.pop(sentinel).exitcode and lost is None:  # the others would wait until the time is over
                     for other in left.values():
                         other.terminate()
-        assert [rank.exitcode for rank in ranks] == [0] * count
-        return [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(count)]
+        files = [Path(folder) / f"{rank}.pt" for rank in range(count)]
+        results = [torch.load(file, weights_only=False) if file.exists() else None for file in files]
+        return results, [rank.exitcode for rank in ranks]
 
 
 def _rank(rank: int, count: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), STORE=f"{folder}/store")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count, timeout=TIMEOUT)
-    torch.save(work(rank, *args), Path(folder) / f"{rank}.pt")
-    if dist.is_initialized():  # a command leaves it by itself
+    result = work(rank, *args)
+    torch.save(result, Path(folder) / f"{rank}.pt")
+    if dist.is_initialized() and not isinstance(result, Cut):  # a command leaves it by itself
         dist.barrier()
         dist.destroy_process_group()
 
@@ -186,6 +198,26 @@ def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
             code = main(command)
         answers.append((code, out.getvalue(), err.getvalue()))
     return answers
+
+
+class Cut(tuple[int, str, str]):
+    """The exit code of a command that did not end well, and what it printed: to stdout, to stderr."""
+
+
+def cut_off(rank: int, command: list[str], lost: int, kill: int) -> Cut:
+    """A command in whose second decode step `lost`, or every rank if that is -1, gets the signal `kill`."""
+    steps, advance = [0], WaferForCausalLM.advance
+
+    def advancing(model: WaferForCausalLM, tokens: Any) -> torch.Tensor:
+        steps[0] += 1
+        if steps[0] == 2 and lost in (rank, -1):
+            os.kill(os.getpid(), kill)
+        return advance(model, tokens)
+
+    WaferForCausalLM.advance = advancing
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(command)
+    return Cut((code, out.getvalue(), err.getvalue()))
 
 
 def raised(work: Callable[[], Any]) -> str:

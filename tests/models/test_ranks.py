@@ -1,5 +1,7 @@
 """Models over ranks: layers in stages, meshes cut, the command line; what is said is that of one process."""
 
+import signal
+
 import pytest
 
 import ranked
@@ -81,6 +83,25 @@ def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
                             "another cut, or none\n"}  # fmt: skip
     assert capsys.readouterr().err == "" and main(commands[3]) == 2
     assert "cut 3x1 is for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ranks", "lost"), [(2, 0), (3, 1)])  # two stages; a mesh in three pieces
+def test_a_rank_that_is_killed_ends_all_and_is_named(ranks, lost, tmp_path):
+    command = ["generate", "--model", str(checkpoint(tmp_path / "tiny")), "--mesh", "3", "--prompt", "hello"]
+    results, codes = ranked.ended(ranks, ranked.cut_off, command, lost, signal.SIGKILL, lost=lost)
+    survivors = [result for result in results if result is not None]
+    assert codes[lost] == -signal.SIGKILL and len(survivors) == ranks - 1 and sum(codes) == codes[lost]
+    assert {code for code, _, _ in survivors} == {2}
+    said = [err.splitlines()[-1] for _, _, err in survivors if "error:" in err]
+    assert said == [f"wafer-triton: error: rank {lost} of {ranks} is gone, so the others cannot go on; see what it said, and "
+                    f"start all again"]  # fmt: skip
+
+
+def test_ctrl_c_leaves_no_rank_behind(tmp_path):
+    command = ["generate", "--model", str(checkpoint(tmp_path / "tiny")), "--mesh", "2", "--prompt", "hello"]
+    results, codes = ranked.ended(2, ranked.cut_off, command, -1, signal.SIGINT)
+    assert codes == [0, 0] and [code for code, _, _ in results] == [130, 130]
+    assert "interrupted after" in results[0][2] and results[1][1:] == ("", "")
 
 
 def _counted(out: str) -> list[str]:
