@@ -7,8 +7,9 @@ heads a column holds is the block's layout (see `schedule.heads`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,12 +18,14 @@ import torch
 from wafer_triton.emulate.aligned import aligned
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
+from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import param_shapes
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.rounds import Index
 
 Tiles = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
+Part = tuple[slice, slice]  # rows and columns of cores
 KINDS = ("attention", "ffn")
 EMBEDDING = "model.embed_tokens.weight"
 PHASES = ("decode", "prefill")
@@ -44,6 +47,34 @@ class Cut:
         """[rows, cols, ..., last] of a weight."""
         whole = weight if self.rows is None else picked(weight, self.rows, self.dim)
         return scatter(whole, mesh, self.pattern).tiles
+
+    def read(self, weights: Weights, name: str, mesh: Mesh, part: Part | None) -> torch.Tensor:
+        """The tiles of some rows and columns of cores, of which no other number is read from a checkpoint's file."""
+        if part is None or tuple(here.stop - here.start for here in part) == mesh.shape:
+            return self.tiles(weights[name], mesh)
+        sides, index, held = dict(zip("yx", part, strict=True)), list[slice](), list[int]()
+        shape = weights.shapes[name] if isinstance(weights, Checkpoint) else weights[name].shape
+        axes = re.findall(r"\(([yx])", self.pattern.partition("->")[0])
+        for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+            here, rows = sides[axis], self.rows if dim == self.dim else None
+            tile = -(-size // mesh.length(axis)) if rows is None else rows.size // mesh.length(axis)
+            held.append(tile * (here.stop - here.start))
+            if rows is None:
+                index.append(slice(min(here.start * tile, size), min(here.stop * tile, size)))
+            else:
+                own = rows.reshape(-1)[here.start * tile : here.stop * tile]
+                known = own[own >= 0] if (own >= 0).any() else np.zeros(1, np.int64)
+                first = int(known.min())
+                index.append(slice(first, int(known.max()) + 1))
+        numbers = tuple(index)
+        weight = weights.part(name, numbers) if isinstance(weights, Checkpoint) else weights[name][numbers]
+        if self.rows is not None:
+            weight = picked(weight, np.where(own < 0, -1, own - first), self.dim)
+        whole = weight.new_zeros(held)
+        whole[tuple(map(slice, weight.shape))] = weight
+        rows, cols = (here.stop - here.start for here in part)
+        own_mesh = replace(mesh, rows=rows, cols=cols, origin=(0, 0), fold=(1, 1))
+        return scatter(whole, own_mesh, self.pattern).tiles
 
     def gather(self, tiles: torch.Tensor, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
         """The weight of the given shape from its tiles."""
@@ -96,23 +127,28 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
     return attention
 
 
-def layer_tiles(weights: Weights, layer: int, block: Block, kind: str, phase: str) -> Tiles:
-    """All tiles [rows, cols, *tile] of a block for "decode" or "prefill"; a bias is given once, for one row."""
+def layer_tiles(
+    weights: Weights, layer: int, block: Block, kind: str, phase: str, here: Part | None = None
+) -> Tiles:  # fmt: skip
+    """All tiles [rows, cols, *tile] of a block for "decode" or "prefill"; a bias is given once, for one row.
+
+    For decode they may be those of the rows and columns `here` alone.
+    """
     tiles = {}
     for name, parts in cuts(block, kind, phase).items():
-        pieces = [part.tiles(weights[f"model.layers.{layer}.{part.name}"], block.mesh) for part in parts]
+        pieces = [part.read(weights, f"model.layers.{layer}.{part.name}", block.mesh, here) for part in parts]
         tiles[name] = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
     return tiles if phase == "decode" else {name: skewed(name, tile, block.mesh) for name, tile in tiles.items()}
 
 
-def head_tiles(weights: Weights, block: Block) -> Tiles:
+def head_tiles(weights: Weights, block: Block, here: Part | None = None) -> Tiles:
     """The tiles of the final norm and the LM head (the embedding where they are tied)."""
-    return {name: cut.tiles(weights[cut.name], block.mesh) for name, cut in head_cuts(block).items()}
+    return {name: cut.read(weights, cut.name, block.mesh, here) for name, cut in head_cuts(block).items()}
 
 
-def embedding_tiles(weights: Weights, block: Block) -> Tiles:
+def embedding_tiles(weights: Weights, block: Block, here: Part | None = None) -> Tiles:
     """The tiles of an embedding of its own, on the block of the head."""
-    return {"table": EMBEDDING_CUT.tiles(weights[EMBEDDING], block.mesh)}
+    return {"table": EMBEDDING_CUT.read(weights, EMBEDDING, block.mesh, here)}
 
 
 def head_cuts(block: Block) -> dict[str, Cut]:

@@ -268,19 +268,16 @@ class Phases:
         heads in different groups, they are cut once and kept.
         """
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
-        here = self.executor.rectangle(mesh)
         if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.layout == prefill.layout):
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
-                source = sources(mesh)[name].view(mesh.shape)[here].flatten().to(target.device)
-                every = self.executor.together(decode.mesh, tiles[name].flatten(2))
-                torch.index_select(every.flatten(0, 1), 0, source, out=target.flatten(0, 1))
+                self.executor.take(mesh, tiles[name].flatten(2), sources(mesh)[name], target)
             bias = tiles.get("bqkv")
             return None if bias is None else self.executor.together(decode.mesh, bias)
         if (layer, kind) not in self._kept:
             self._kept[layer, kind] = layer_tiles(self.weights, layer, prefill, kind, "prefill")
         for name, target in memory.items():
-            target.copy_(self._kept[layer, kind][name][here].reshape(target.shape))
+            target.copy_(self._kept[layer, kind][name][self.executor.rectangle(mesh)].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")
 
     def enter(self, phase: str) -> Tally:

@@ -169,7 +169,8 @@ class Decode:
             memory.unflatten(-1, (block.slots, -1))[row[here] - down.start, :, slot[here]] = own
 
     def _tiles(self, weights: Weights, layer: int, kind: str) -> Tiles:
-        tiles = layer_tiles(weights, layer, self.block, kind, "decode")
+        here = self.executor.rectangle(self.block.mesh)
+        tiles = layer_tiles(weights, layer, self.block, kind, "decode", here)
         if "bqkv" in tiles:
             tiles["bqkv"] = tiles["bqkv"].unsqueeze(2).expand(-1, -1, self.block.batch, -1).contiguous()
         return tiles

@@ -58,12 +58,12 @@ class Head(End):
     part = blocks.head
 
     def __init__(self, block: Block, executor: Executor, weights: Weights | None) -> None:
-        tiles = {} if weights is None else head_tiles(weights, block)
+        tiles = {} if weights is None else head_tiles(weights, block, executor.rectangle(block.mesh))
         super().__init__(block, executor, _stored(self.part, block, executor, tiles))
 
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
-        self._replace(head_tiles(weights, self.block))
+        self._replace(head_tiles(weights, self.block, self.executor.rectangle(self.block.mesh)))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -93,13 +93,15 @@ class Embedding(End):
         if weights is not None and self.tied:
             memory = {"table": head.memory["table"]}
         elif weights is not None:
-            memory = _stored(self.part, block, executor, embedding_tiles(weights, block))
+            memory = _stored(
+                self.part, block, executor, embedding_tiles(weights, block, executor.rectangle(block.mesh))
+            )
         super().__init__(block, executor, memory)
 
     def place(self, weights: Weights) -> None:
         """Replace a table of its own by another."""
         if not self.tied:
-            self._replace(embedding_tiles(weights, self.block))
+            self._replace(embedding_tiles(weights, self.block, self.executor.rectangle(self.block.mesh)))
 
     def run(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [tokens, width] of the table."""

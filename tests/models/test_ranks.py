@@ -1,15 +1,22 @@
 """Models over ranks: layers in stages, meshes cut, the command line; what is said is that of one process."""
 
 import signal
+from math import prod
 
 import pytest
+import torch
 
 import ranked
+from schedules import ROOMY
 from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
 from wafer_triton.errors import BackendError
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.place.cuts import KINDS, embedding_tiles, head_tiles, layer_tiles
 from wafer_triton.models.run.pipeline import stage_count, stage_layers
+from wafer_triton.schedule.block import Block
 
 LLAMA = CONFIG | {"tie_word_embeddings": True}
 QWEN = CONFIG | {"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -39,6 +46,30 @@ def test_each_rank_holds_its_part_and_all_draw_alike():
     assert set(first) | set(last) == set(param_shapes(DecoderConfig.from_dict(config))) and not set(first) & set(last)
     assert max(bytes_first, bytes_last) <= 0.6 * alone
     assert seed == other and seed is not None
+
+
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 5)])
+@pytest.mark.parametrize("cols", [slice(0, 1), slice(1, 4)])
+@pytest.mark.parametrize("head_groups", [1, 2])
+def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path, monkeypatch):
+    folder = checkpoint(tmp_path / "tiny")
+    weights = Checkpoint.of(folder)
+    block = Block(weights.config, as_mesh("5x4", ROOMY), "fp32", "fp32", 3, head_groups=head_groups)
+    whole = {kind: layer_tiles(weights, 0, block, kind, "decode") for kind in KINDS}
+    whole["head"], whole["embedding"] = head_tiles(weights, block), embedding_tiles(weights, block)
+    read: list[int] = []
+    part = Checkpoint.part
+    monkeypatch.setattr(
+        Checkpoint, "part", lambda self, *which: (read.append(part(self, *which).numel()), part(self, *which))[1]
+    )
+    monkeypatch.setattr(Checkpoint, "__getitem__", lambda self, name: pytest.fail(f"all of {name} was read"))
+    own = {kind: layer_tiles(weights, 0, block, kind, "decode", (rows, cols)) for kind in KINDS}
+    own["head"] = head_tiles(weights, block, (rows, cols))
+    own["embedding"] = embedding_tiles(weights, block, (rows, cols))
+    for kind, buffers in whole.items():
+        for name, tiles in buffers.items():
+            assert torch.equal(own[kind][name], tiles[rows, cols]), (kind, name)
+    assert sum(read) < 0.75 * sum(prod(shape) for name, shape in weights.shapes.items() if "layers.1" not in name)
 
 
 def test_stages_are_as_even_as_layers_let_them_be():
@@ -93,8 +124,10 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(ranks, lost, tmp_path):
     assert codes[lost] == -signal.SIGKILL and len(survivors) == ranks - 1 and sum(codes) == codes[lost]
     assert {code for code, _, _ in survivors} == {2}
     said = [err.splitlines()[-1] for _, _, err in survivors if "error:" in err]
-    assert said == [f"wafer-triton: error: rank {lost} of {ranks} is gone, so the others cannot go on; see what it said, and "
-                    f"start all again"]  # fmt: skip
+    assert said == [
+        f"wafer-triton: error: rank {lost} of {ranks} is gone, so the others cannot go on; see what it said, and start "
+        f"all again"
+    ]
 
 
 def test_ctrl_c_leaves_no_rank_behind(tmp_path):

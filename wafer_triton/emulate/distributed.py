@@ -112,6 +112,13 @@ class DistributedExecutor(Executor):
             tiles[share.partition.rectangle(rank)] = part
         return tiles
 
+    def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
+        share, homes, every = self.share(mesh), source.numpy(), np.arange(mesh.cores)
+        number = share.partition.number
+        found = route(share, homes, every, number[homes], number)
+        start, inside, finish = self._crossing([(found, held.flatten(0, 1), out.flatten(0, 1))])
+        _Several([*start, *inside, *finish])()
+
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         ways = [self._way(memory, exchanges, Place(exchanges[0].src)) for exchanges in together(round_)]
         start, inside, finish = self._crossing(ways)

@@ -133,6 +133,10 @@ class Executor(Planner):
         """The values [rows, cols, ...] of all cores, of which this executor stores those that are `held`."""
         return held
 
+    def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
+        """Give every core the tile of core source[core], from [rows, cols, numel] of what is held to `out` likewise."""
+        torch.index_select(held.flatten(0, 1), 0, source.to(held.device), out=out.flatten(0, 1))
+
     @property
     def device(self) -> str:
         """The torch device of fresh storage."""
