@@ -227,3 +227,12 @@ def raised(work: Callable[[], Any]) -> str:
     except WaferError as error:
         return str(error)
     return "nothing"
+
+
+def benched(rank: int) -> tuple[list[Any], str]:
+    """The rows of `bench/ranks.py` at small sizes, and their table."""
+    import ranks
+
+    sizes = ranks.Sizes(gemm=4, gemv=4, tile=2, mesh=4, layers=2, prompt=5, requests=2, turns=1)
+    rows = [ranks.measured(case, sizes.turns) for case in ranks.cases(sizes)]
+    return rows, ranks.table(rows)
