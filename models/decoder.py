@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
 
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.cost.price import Prediction, Tally
+from wafer_triton.cost.price import Ledger, Prediction, Tally
 from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
@@ -31,7 +30,7 @@ from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_f
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
-from wafer_triton.models.place.moves import Phases, hand_over
+from wafer_triton.models.place.moves import Phases, hand_overs
 from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
@@ -51,7 +50,8 @@ class WaferForCausalLM(PlacedModule):
     prefill where it is another. `groups` and `prefill_groups` are those of the K-trees (default: about the root of a
     line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
-    each phase the fastest by the cost model that fit).
+    each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
+    more than padding, see `wafer_triton.cost.trim`.
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
@@ -80,6 +80,7 @@ class WaferForCausalLM(PlacedModule):
         prefill_groups: Groups = None,
         head_groups: int | None = None,
         prefill_head_groups: int | None = None,
+        trim: bool = False,
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,
@@ -95,6 +96,7 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
+            trim=trim,
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)
@@ -153,14 +155,14 @@ class WaferForCausalLM(PlacedModule):
         """Forget the cached tokens and the account of the run."""
         self.counts = [0] * self.batch  # tokens in each cache
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
-        self.tallies = dict.fromkeys(PHASES, Tally())
+        self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
         self.turn += 1
         self._broken = False
 
     def account(self) -> Account:
         """Rounds, hops and bytes of everything since `reset`."""
-        return sum((tally.account for tally in self.tallies.values()), Account())
+        return sum((ledger.tally.account for ledger in self.ledgers.values()), Account())
 
     def predicted(self) -> dict[str, Prediction]:
         """What everything since `reset` is predicted to take on the wafer, for each phase that ran.
@@ -170,14 +172,23 @@ class WaferForCausalLM(PlacedModule):
         """
         device = self.block.mesh.device
         return {
-            phase: Prediction.of(tally.cost, device, self.ran[phase])
-            for phase, tally in self.tallies.items()
-            if tally.cost.rounds
+            phase: Prediction.of(cost, device, self.ran[phase])
+            for phase, cost in ((phase, ledger.tally.cost) for phase, ledger in self.ledgers.items())
+            if cost.rounds
         }
 
-    def _count(self, phase: str, *tallies: Tally, tokens: int = 0) -> None:
-        self.tallies[phase] = sum(tallies, self.tallies[phase])
+    def _step_tally(self, held: Mapping[int, tuple[int, int]]) -> Tally:
+        ends = self.embedding.tally(self.batch) + self.head.tally(self.batch)
+        return self.layers.tally(held) + self.hand_off + ends
+
+    def _count(self, phase: str, *due: Callable[[], Tally], tokens: int = 0) -> None:
+        for entry in due:
+            self.ledgers[phase].enter(entry)
         self.ran[phase] += tokens
+
+    def _enter(self, phase: str) -> None:
+        if self.phases.enter(phase):
+            self._count("replacement", self.phases.move_weights)
 
     def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
         """Run a prompt through the empty cache of a sequence; logits [vocab] of its last token.
@@ -208,20 +219,15 @@ class WaferForCausalLM(PlacedModule):
         angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
-        self._count("replacement", self.phases.enter("decode"))
+        self._enter("decode")
+        layers = partial(self.layers.run, rotary=rotary, counts=self.counts, caches=self.caches, active=active)
+        look_up = None if self.layers.embedding else self.embedding.run
         with self._attempt():
-            inside = self.layers.embedding is not None
-            look_up = partial(self.embedding.run, ids)
-            self.pipeline.begin(look_up)
-            x = ids if inside else self.pipeline.enter(look_up, self.batch)
-            logits = self.layers.run(x, rotary, self.counts, self.caches, active)
-            self.pipeline.leave(logits)
-            logits = self.pipeline.everywhere(logits if self.pipeline.has_head else None, self.batch, self.head.dtype)
+            logits = self.pipeline.step(ids, look_up, layers, self.head.dtype)
+        held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
+        self._count("decode", partial(self._step_tally, held), tokens=len(active))
         for number in active:
             self.counts[number] += 1
-        layers = self.layers.tally * self.config.num_hidden_layers
-        ends = self.embedding.tally(self.batch), self.head.tally(self.batch)
-        self._count("decode", layers, self.hand_off, *ends, tokens=len(active))
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -269,14 +275,9 @@ class WaferForCausalLM(PlacedModule):
 
     @cached_property
     def hand_off(self) -> Tally:
-        """The activation's way from the embedding through all regions in one decode step, core by core.
-
-        Every core sends to its counterpart. In a tied model the embedding lies in the last region, with the head.
-        """
-        size, meshes = self.layers.fixed[0].buffers["x"].bytes, [region.mesh for region in self.regions]
-        if self.embedding.tied:
-            meshes = [meshes[-1], *meshes]
-        return sum((hand_over(source, target, size) for source, target in pairwise(meshes)), Tally())
+        """The activation's way from the embedding through all regions in one decode step, core by core."""
+        size = self.layers.fixed[0].buffers["x"].bytes
+        return hand_overs([region.mesh for region in self.regions], size, self.embedding.tied)
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
@@ -307,7 +308,7 @@ class WaferForCausalLM(PlacedModule):
         x = self.pipeline.enter(lambda: self.embed(tokens), len(self._known(tokens)))
         cache = self.block.cache(count)
         self.turn += 1
-        self._count("replacement", self.phases.enter("prefill"))
+        self._enter("prefill")
         with self._attempt():
             x = self._prefill.run(
                 x,
@@ -318,13 +319,14 @@ class WaferForCausalLM(PlacedModule):
             )
             self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
-        self._count("prefill", self.embedding.prompt_tally(count), self._prefill.tally(parts), tokens=count)
-        self._count("replacement", self.phases.move_cache(parts, cache))
+        ran = partial(self.embedding.prompt_tally, count), partial(self._prefill.tally, parts)
+        self._count("prefill", *ran, tokens=count)
+        self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x
 
     def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         """What gives the logits of x on every rank, which the last stage has computed by then."""
-        self._count("prefill", self.head.tally(len(x)))
+        self._count("prefill", partial(self.head.tally, len(x)))
         own = self.head.run(x) if self.pipeline.has_head else None
         return partial(self.pipeline.everywhere, own, len(x), self.head.dtype)
 

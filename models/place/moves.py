@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 import torch
@@ -249,6 +249,15 @@ def hand_over(source: Mesh, target: Mesh, size: int) -> Tally:
     return total
 
 
+def hand_overs(regions: Sequence[Mesh], size: int, tied: bool) -> Tally:
+    """The tally of an activation's way through all regions, `size` bytes a core; every core sends to its counterpart.
+
+    In a `tied` model it comes from the embedding in the last region, which lies there with the head.
+    """
+    meshes = [regions[-1], *regions] if tied else regions
+    return sum((hand_over(source, target, size) for source, target in pairwise(meshes)), Tally())
+
+
 class Phases:
     """The way that a placed model's weights lie: for prefill at first, then for the phase that runs."""
 
@@ -280,11 +289,13 @@ class Phases:
             target.copy_(self._kept[layer, kind][name][self.executor.rectangle(mesh)].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")
 
-    def enter(self, phase: str) -> Tally:
-        """The tally of bringing all weights into place for "prefill" or "decode"; nothing where they already lie so."""
-        if phase == self.phase:
-            return Tally()
-        self.phase = phase
+    def enter(self, phase: str) -> bool:
+        """Let all weights lie in place for "prefill" or "decode"; whether they had to move."""
+        moved, self.phase = phase != self.phase, phase
+        return moved
+
+    def move_weights(self) -> Tally:
+        """The tally of bringing all weights from one phase's place to the other's."""
         return all_weights(self.placement.decode, self.placement.prefill) + self._between_regions
 
     def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Tally:

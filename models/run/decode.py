@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -132,9 +132,16 @@ class Decode:
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()
         self.executor.check()
-        attends = [self.attend[sequence] for sequence in active]
-        self.tally = sum(map(tally, (*self.fixed, *attends, *appends.values())), Tally())
         return self.results[tuple(active)].clone()  # the next step overwrites it
+
+    def tally(self, held: Mapping[int, tuple[int, int]]) -> Tally:
+        """Counts and predicted cost of a step through all layers.
+
+        `held` has, for each sequence that takes part, the tokens in its cache and how many of them were the prompt.
+        """
+        attends = [self.attend[sequence] for sequence in held]
+        appends = [schedule(blocks.append, self.block, sequence, *tokens) for sequence, tokens in held.items()]
+        return sum(map(tally, (*self.fixed, *attends, *appends)), Tally()) * self.block.shape.num_hidden_layers
 
     def step(self, active: tuple[int, ...]) -> None:
         """Everything from the embedding to the result, on inputs and index tables as they are."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from math import prod
 from typing import TypeVar
@@ -106,6 +107,26 @@ class Pipeline:
         with blaming(self.group, [self.count - 1]):
             dist.broadcast(logits := logits.contiguous(), group=self.group, group_src=self.count - 1)
         return logits
+
+    def step(
+        self,
+        ids: torch.Tensor,
+        look_up: Callable[[torch.Tensor], torch.Tensor] | None,
+        layers: Callable[[torch.Tensor], torch.Tensor],
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """The logits, on all ranks, of a token of each sequence.
+
+        The `layers` take the ids themselves, or what `look_up` gives for them where the embedding lies.
+        """
+        if look_up is None:
+            out = layers(ids)
+        else:
+            rows = partial(look_up, ids)
+            self.begin(rows)
+            out = layers(self.enter(rows, len(ids)))
+        self.leave(out)
+        return self.everywhere(out if self.has_head else None, len(ids), dtype)
 
     def flow(
         self, items: Iterable[T], begin: Callable[[T], None], run: Callable[[T], Callable[[], torch.Tensor]]

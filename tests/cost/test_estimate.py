@@ -10,7 +10,7 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.cost import layers
+from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import price
@@ -118,7 +118,8 @@ def test_a_request_is_the_sum_of_its_tokens() -> None:
 def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"model": "smollm2-135m", "prefill_mesh": 40, "decode_mesh": 40, "input": 100, "output": 4000}
     every = estimate.request(**sizes, as_if=True).decode_seconds
-    monkeypatch.setattr("wafer_triton.cost.estimate.MOST_STEPS", 10)
+    inference._decoding.cache_clear()
+    monkeypatch.setattr(inference, "MOST_STEPS", 10)
     assert estimate.request(**sizes, as_if=True).decode_seconds == pytest.approx(every, rel=0.01)
 
 

@@ -13,6 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Outline, Phase, Product, Sketch, Ways, phases
 from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
@@ -23,7 +26,7 @@ from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.heads import HeadGroups, distinct
-from wafer_triton.schedule.reduce import two_level
+from wafer_triton.schedule.reduce import default_groups, two_level
 from wafer_triton.shapes import DecoderShape
 
 PROGRAMS = ("true", "measured")
@@ -102,8 +105,9 @@ def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> S
     return steps
 
 
+@lru_cache(maxsize=4096)
 def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
-    """The cost of a part by step."""
+    """The cost of a part by step, to be read alone."""
     demands, needed, peak = _read(part, block, args)
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
@@ -206,22 +210,25 @@ def _macs(block: Block, parts: Iterable[tuple[Part, tuple[int, ...]]]) -> dict[s
 
 
 def tree_for(mesh: Mesh, c: Constants) -> Groups:
-    """The groups of the fastest K-tree on a square mesh; None, the default tree, on any other mesh."""
-    rows, cols = mesh.shape
-    return best_groups(rows, c) if rows == cols else None
+    """The groups of the K-tree that is fastest on both axes of a mesh; None, a default tree on each, if that is."""
+    if mesh.shape[0] == mesh.shape[1]:
+        return best_groups(mesh.shape[0], c)
+    lines = [_tree_cycles(length, c.stage_cycles, c.hop_cycles) for length in mesh.shape]
+    shared = sum(line[: min(mesh.shape)] for line in lines)
+    own = sum(line[(*default_groups(len(line)), 1)[0] - 1] for line in lines)
+    return (int(np.argmin(shared)) + 1,) if np.min(shared) <= own else None
 
 
 def best_groups(length: int, c: Constants) -> tuple[int, ...]:
     """The number of groups on the first of two levels that makes an all-reduce of one word fastest."""
-    return _best_groups(length, c.stage_cycles, c.hop_cycles)
+    return (int(_tree_cycles(length, c.stage_cycles, c.hop_cycles).argmin()) + 1,) if length > 4 else ()
 
 
 @lru_cache(maxsize=1024)
-def _best_groups(length: int, stage: float, hop: float) -> tuple[int, ...]:
-    if length <= 4:
-        return ()
-    count, stages, hops = two_level(length)
-    return (int(count[(stages * stage + hops * hop).argmin()]),)
+def _tree_cycles(length: int, stage: float, hop: float) -> NDArray[np.float64]:
+    """[length]: the cycles of an all-reduce of one word by two levels with each number of groups on the first."""
+    _, stages, hops = two_level(length)
+    return stages * stage + hops * hop
 
 
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
@@ -265,13 +272,21 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     fewest first, then one group. Groups of more than `WIDEST` columns are none of them: few models have so few heads,
     and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
+    choices = prefill_head_groups(block, count)
+    if count is not None:
+        return choices
+    cycles = {choice: _product_cycles(choice, tokens, c) for choice in choices}
+    fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
+    return list(dict.fromkeys([*fastest, _in_prefill(block, 1)]))
+
+
+def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
+    """A prefill block with each number of head groups that is tried, or with `count`."""
     columns = block.mesh.shape[1]
     if count is not None:
         return [_in_prefill(block, min(count, columns) if type(count) is int else count)]
-    counts = [kind.count for kind in distinct(block.shape, columns) if kind.count == 1 or kind.width <= WIDEST]
-    cycles = {number: _product_cycles(_in_prefill(block, number), tokens, c) for number in counts}
-    fastest = sorted(counts, key=lambda number: cycles[number])[:2]
-    return [_in_prefill(block, number) for number in dict.fromkeys([*fastest, 1])]
+    kinds = distinct(block.shape, columns)
+    return [_in_prefill(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
 
 
 def _in_prefill(block: Block, count: int) -> Block:
@@ -279,11 +294,17 @@ def _in_prefill(block: Block, count: int) -> Block:
     return replace(block, head_groups=count, head_tree=None if count == 1 else ())
 
 
-def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
-    """Cycles of one local product of each kind that head groups change, which hide the messages beside them."""
+def prefill_products(block: Block, tokens: int) -> list[Product]:
+    """One local product of each kind of a prefill layer of `tokens` tokens a row: a mesh of P x P does P of each."""
     heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
-    sizes = ((d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1))
-    return sum(product_cycles(Product(tokens, k, n, own, block.dtype), c, True) for k, n, own in sizes)
+    f = block.share(block.shape.intermediate_size, "x")
+    attention = (d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1)
+    return [Product(tokens, k, n, own, block.dtype) for k, n, own in (*attention, (d, 2 * f, 1), (f, d, 1))]
+
+
+def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
+    """Cycles of the products, which hide the messages beside them."""
+    return sum(product_cycles(product, c, True) for product in prefill_products(block, tokens))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding
