@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
 
@@ -27,15 +26,16 @@ from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, stream, token_ids, token_rows
+from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_forward, stream, token_ids, token_rows
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
 from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
-from wafer_triton.models.place.moves import Phases, hand_over
+from wafer_triton.models.place.moves import Phases, hand_overs
 from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
@@ -101,17 +101,22 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        self.executor = TorchExecutor() if executor is None else executor
+        self.pipeline = here = Pipeline.of(config, TorchExecutor() if executor is None else executor, dtype)
+        self.executor = here.executor
         self.block = block = self.placement.decode
-        self.head = Head(self.placement.head, self.executor, weights)
-        self.embedding = Embedding(self.head, weights)
-        self.layers = Decode(block, self.executor, weights, progress, self.head, self.embedding)
-        self.weights = PlacedWeights(
-            block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
-            self.placement.head, self.head.tiles, self.embedding.tiles,
+        self.head = Head(self.placement.head, self.executor, weights if here.has_head else None)
+        self.embedding = Embedding(self.head, weights if here.has_embedding else None)
+        self.layers = Decode(
+            block, self.executor, weights, progress, self.head if here.has_head else None,
+            self.embedding if here.has_embedding and here.number == 0 else None, here.layers,
         )  # fmt: skip
-        self.phases = Phases(self.placement, self.weights)
-        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill)
+        layers = zip(here.layers, self.layers.layers, strict=True)
+        self.weights = PlacedWeights(
+            block, {number: {kind: layer.tiles(kind) for kind in KINDS} for number, layer in layers},
+            self.placement.head, self.head.tiles, self.embedding.tiles, self.executor.together,
+        )  # fmt: skip
+        self.phases = Phases(self.placement, self.weights, self.executor)
+        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill, here.layers)
         self.reset()
 
     @classmethod
@@ -190,7 +195,8 @@ class WaferForCausalLM(PlacedModule):
 
         Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
         """
-        return self._logits(self._prompt(tokens, progress, sequence)[-1:])[0]
+        self.begin(tokens)
+        return self.logits(self.prompt(tokens, progress, sequence)[-1:])()[0]
 
     def step(self, token: int) -> torch.Tensor:
         """Run one token after the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
@@ -214,8 +220,10 @@ class WaferForCausalLM(PlacedModule):
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
         self._enter("decode")
+        layers = partial(self.layers.run, rotary=rotary, counts=self.counts, caches=self.caches, active=active)
+        look_up = None if self.layers.embedding else self.embedding.run
         with self._attempt():
-            logits = self.layers.run(ids, rotary, self.counts, self.caches, active)
+            logits = self.pipeline.step(ids, look_up, layers, self.head.dtype)
         held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
         self._count("decode", partial(self._step_tally, held), tokens=len(active))
         for number in active:
@@ -224,15 +232,7 @@ class WaferForCausalLM(PlacedModule):
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
         """Logits [batch, length, vocab] of every position of input_ids [batch, length], by prefill; keeps no cache."""
-        logits = []
-        rows = token_rows(input_ids)
-        self.reset()
-        for row in rows:
-            self.counts[0], self.caches[0] = 0, self.block.cache()
-            x = self._prompt(row, progress, 0)
-            logits.append(torch.cat([self._logits(part) for part in x.split(self.head.most_tokens)]))
-        self.counts[0], self.caches[0] = 0, self.block.cache()
-        return torch.stack(logits)
+        return torch.stack(list(each_forward(self, token_rows(input_ids), progress)))
 
     @overload
     def generate(
@@ -275,14 +275,9 @@ class WaferForCausalLM(PlacedModule):
 
     @cached_property
     def hand_off(self) -> Tally:
-        """The activation's way from the embedding through all regions in one decode step, core by core.
-
-        Every core sends to its counterpart. In a tied model the embedding lies in the last region, with the head.
-        """
-        size, meshes = self.layers.fixed[0].buffers["x"].bytes, [region.mesh for region in self.regions]
-        if self.embedding.tied:
-            meshes = [meshes[-1], *meshes]
-        return sum((hand_over(source, target, size) for source, target in pairwise(meshes)), Tally())
+        """The activation's way from the embedding through all regions in one decode step, core by core."""
+        size = self.layers.fixed[0].buffers["x"].bytes
+        return hand_overs([region.mesh for region in self.regions], size, self.embedding.tied)
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
@@ -293,7 +288,11 @@ class WaferForCausalLM(PlacedModule):
             )
         self.block.cache(prefilled).room(count)
 
-    def _prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
+    def begin(self, tokens: Prompt) -> None:
+        """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self.pipeline.begin(lambda: self.embed(tokens))
+
+    def prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
         """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
         tokens = token_ids(tokens)
         count = len(tokens)
@@ -306,7 +305,8 @@ class WaferForCausalLM(PlacedModule):
             held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
             raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
-        x, cache = self.embed(tokens), self.block.cache(count)
+        x = self.pipeline.enter(lambda: self.embed(tokens), len(self._known(tokens)))
+        cache = self.block.cache(count)
         self.turn += 1
         self._enter("prefill")
         with self._attempt():
@@ -317,15 +317,18 @@ class WaferForCausalLM(PlacedModule):
                 lambda layer, k, v: self.layers.fill(layer, sequence, cache, k, v),
                 progress,
             )
+            self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
         ran = partial(self.embedding.prompt_tally, count), partial(self._prefill.tally, parts)
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x
 
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """What gives the logits of x on every rank, which the last stage has computed by then."""
         self._count("prefill", partial(self.head.tally, len(x)))
-        return self.head.run(x)
+        own = self.head.run(x) if self.pipeline.has_head else None
+        return partial(self.pipeline.everywhere, own, len(x), self.head.dtype)
 
     @contextmanager
     def _attempt(self) -> Iterator[None]:
@@ -338,7 +341,9 @@ class WaferForCausalLM(PlacedModule):
 
     def _place(self, weights: Weights) -> None:
         self.layers.place(weights)
-        self.head.place(weights)
-        self.embedding.place(weights)
+        if self.pipeline.has_head:
+            self.head.place(weights)
+        if self.pipeline.has_embedding:
+            self.embedding.place(weights)
         self.phases.forget()
         self.reset()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import param_shapes
@@ -19,7 +20,8 @@ STEP_ROUNDS, TREE_ROUNDS = 30, 10  # and times the root of P
 
 def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: int, steps: int) -> float:
     """Seconds for `prompts` prompts of `tokens` tokens each, and `steps` decode steps; 0 for an executor on a GPU."""
-    interpreted = not isinstance(executor, TorchExecutor)
+    inside = executor.inside if isinstance(executor, DistributedExecutor) else executor
+    interpreted = not isinstance(inside, TorchExecutor)
     if interpreted and os.environ.get("TRITON_INTERPRET") != "1":
         return 0.0
     shape, side = placement.decode.shape, placement.prefill.mesh.shape[0]

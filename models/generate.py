@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from operator import index
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
@@ -104,6 +104,8 @@ class Stream(Iterator[T], Generic[T]):
         self.stop = {*model.config.eos_token_ids, *stop}
         self.progress, self.single = progress, single
         self._rows: list[list[int]] = [[] for _ in prompts]
+        if sampling.seed is None and sampling.temperature:  # which all ranks must draw alike
+            self.sampling = sampling = replace(sampling, seed=model.pipeline.agreed(torch.Generator().seed() % 2**62))
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
         self._turn: int | None = None  # the model's, after this stream's last token
@@ -135,7 +137,7 @@ class Stream(Iterator[T], Generic[T]):
 
     def _prefill(self) -> list[torch.Tensor]:
         self.model.reset()
-        return [self.model.prefill(prompt, self.progress, sequence=n) for n, prompt in enumerate(self.prompts)]
+        return list(prefills(self.model, self.prompts, self.progress))
 
     def _advance(self) -> torch.Tensor:
         if self.model.turn != self._turn:
@@ -147,6 +149,39 @@ class Stream(Iterator[T], Generic[T]):
             return self.model.step(self._rows[0][-1])[None]
         newest = self._newest()
         return self.model.advance(newest + [None] * (self.model.batch - len(newest)))
+
+
+def prefills(model: WaferForCausalLM, prompts: Iterable[Prompt], progress: Progress = silent) -> Iterator[torch.Tensor]:
+    """Logits [vocab] of the last token of each prompt, in the sequences from the first on.
+
+    On several ranks prompts follow one another through the stages.
+    """
+    if model.pipeline.count == 1:
+        return (model.prefill(prompt, progress, sequence=number) for number, prompt in enumerate(prompts))
+
+    def run(each: tuple[int, Prompt]) -> Callable[[], torch.Tensor]:
+        return model.logits(model.prompt(each[1], progress, each[0])[-1:])
+
+    every = model.pipeline.flow(enumerate(prompts), lambda each: model.begin(each[1]), run)
+    return (logits[0] for logits in every)
+
+
+def each_forward(
+    model: WaferForCausalLM, rows: Iterable[Prompt], progress: Progress = silent
+) -> Iterator[torch.Tensor]:
+    """Logits [length, vocab] of each row, of which no cache is kept.
+
+    On several ranks rows follow one another through the stages.
+    """
+    model.reset()
+
+    def run(row: Prompt) -> Callable[[], torch.Tensor]:
+        x = model.prompt(row, progress, 0)
+        model.counts[0], model.caches[0] = 0, model.block.cache()
+        parts = [model.logits(part) for part in x.split(model.head.most_tokens)]
+        return lambda: torch.cat([part() for part in parts])
+
+    return model.pipeline.flow(rows, model.begin, run)
 
 
 def token_ids(tokens: Any) -> list[int]:

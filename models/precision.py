@@ -11,6 +11,7 @@ import torch
 
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.generate import each_forward
 from wafer_triton.report import Progress, silent
 
 T = TypeVar("T")
@@ -30,10 +31,10 @@ def logits_of(
     """For each window logits [positions, vocab] in fp32 and the tokens [positions] that followed."""
     cut = windows(ids, length)
     progress("windows", 0, len(cut))
-    for number, window in enumerate(cut):
-        logits = model(torch.tensor([window[:-1]]))[0].float().cpu()
+    every = each_forward(model, (window[:-1] for window in cut))
+    for number, (window, logits) in enumerate(zip(cut, every, strict=True)):
         progress("windows", number + 1, len(cut))
-        yield logits, torch.tensor(window[1:])
+        yield logits.float().cpu(), torch.tensor(window[1:])
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def python(code: str) -> str:
 # --- names ---
 
 
-MODULES = {"draw", "estimate"}  # modules of functions: estimate.gemm, draw.schedule
+MODULES = {"distributed", "draw", "estimate"}  # modules of functions: estimate.gemm, draw.schedule
 
 
 def test_all_is_sorted_complete_and_listed():
@@ -53,7 +53,7 @@ def test_every_name_is_of_its_home_and_says_what_it_is(name):
 def test_no_name_is_that_of_a_module():
     """A module, once imported, is an attribute of its package and would take the name's place."""
     modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} | {"kernels", "models"}
-    assert set(wafer_triton.__all__) & modules == {"draw"}
+    assert set(wafer_triton.__all__) & modules == {"distributed", "draw"}
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ LAYERS = [
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.chains", "emulate.relays", "emulate.triton"},
-    {"ops", "operation", "compare", "train"},
+    {"ops", "operation", "compare", "distributed", "train"},
     {"models"},
     {"draw", "cli", "__main__"},
 ]

@@ -26,7 +26,7 @@ _PUBLIC = {
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 # Modules of functions: wafer_triton.estimate.gemm(...), wafer_triton.draw.schedule(...).
-_MODULES = {"draw": "draw", "estimate": "cost.estimate"}
+_MODULES = {"distributed": "distributed", "draw": "draw", "estimate": "cost.estimate"}
 
 __all__ = sorted((*_HOME, *_MODULES))
 

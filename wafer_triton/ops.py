@@ -26,7 +26,7 @@ from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
 from wafer_triton.dtype import dtype_name
-from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
@@ -42,7 +42,8 @@ class How(TypedDict, total=False):
 
     `mesh`: a Mesh, a side or "RxC" (a MeshTensor brings its own). `exchange`: "explicit" or "elided". `backend`:
     "torch" or "triton"; by default triton for CUDA tensors. `launch`: how triton launches compute-shift rounds, "auto",
-    "persistent" or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run.
+    "persistent" or "rounds" (see `TritonExecutor`). `record`: return (result, Record) of the run. `executor`: runs the
+    operation in place of one made of `backend`, `exchange` and `launch`, see `distributed.executor`.
     """
 
     mesh: Any
@@ -50,23 +51,30 @@ class How(TypedDict, total=False):
     backend: str | None
     launch: str
     record: bool
+    executor: Executor
 
 
 @dataclass(frozen=True)
 class Record(Account):
-    """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` are those of both."""
+    """The account of a run and the predicted cost of its rounds on the wafer; `+` and `*` are those of both.
+
+    `rank_bytes` are the bytes that each round sent between ranks, where several emulate the mesh.
+    """
 
     cost: Cost = field(default_factory=Cost)
     device: Device = field(default_factory=lambda: device("wse2"))
+    rank_bytes: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, schedule: Schedule, launches: tuple[str, ...] = ()) -> Record:
-        """The record of one run of a schedule by these kernel launches."""
-        return cls._with(replace(account(schedule), launches=launches), price(schedule), schedule.mesh.device)
+    def of(cls, schedule: Schedule, launches: tuple[str, ...] = (), rank_bytes: tuple[int, ...] = ()) -> Record:
+        """The record of one run of a schedule by these kernel launches and messages between ranks."""
+        counted = replace(account(schedule), launches=launches)
+        return cls._with(counted, price(schedule), schedule.mesh.device, rank_bytes)
 
     @classmethod
-    def _with(cls, counted: Account, cost: Cost, device: Device) -> Record:
-        return cls(**{each.name: getattr(counted, each.name) for each in fields(Account)}, cost=cost, device=device)
+    def _with(cls, counted: Account, cost: Cost, device: Device, rank_bytes: tuple[int, ...]) -> Record:
+        every = {each.name: getattr(counted, each.name) for each in fields(Account)}
+        return cls(**every, cost=cost, device=device, rank_bytes=rank_bytes)
 
     @property
     def predicted(self) -> Prediction:
@@ -74,17 +82,18 @@ class Record(Account):
         return Prediction.of(self.cost, self.device)
 
     def __add__(self, other: Account) -> Record:
-        cost = other.cost if isinstance(other, Record) else Cost()
-        return self._with(super().__add__(other), self.cost + cost, self.device)
+        cost, sent = (other.cost, other.rank_bytes) if isinstance(other, Record) else (Cost(), ())
+        return self._with(super().__add__(other), self.cost + cost, self.device, self.rank_bytes + sent)
 
     def __mul__(self, times: int) -> Record:
-        return self._with(super().__mul__(times), self.cost * times, self.device)
+        return self._with(super().__mul__(times), self.cost * times, self.device, self.rank_bytes * times)
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + notebook.numbers("Predicted on the wafer", self.predicted.as_json())
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.predicted}"
+        sent = f"{'between ranks':<15}{sum(self.rank_bytes):,} B in {len(self.rank_bytes)} rounds\n"
+        return f"{super().__str__()}\n{sent if self.rank_bytes else ''}{self.predicted}"
 
 
 _KEYWORDS = tuple(How.__annotations__)
@@ -125,7 +134,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
     return _run(made, operands, on)[0]
 
 
-def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor) -> tuple[MeshTensor, tuple[str, ...]]:
+def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor) -> tuple[MeshTensor, Program]:
     mesh = operation.schedule.mesh
     given = {
         name: scatter(torch.from_numpy(values), mesh, cut).tiles for name, (values, cut) in operation.constants.items()
@@ -138,7 +147,7 @@ def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor) -> 
     program = runner.bind(operation.schedule, given)
     program.run()
     name, pattern, shape = operation.output
-    return MeshTensor(mesh, program.read(name), pattern, shape, {}), program.launches
+    return MeshTensor(mesh, program.read(name), pattern, shape, {}), program
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
@@ -191,16 +200,21 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     _agree(name, tensors)
     chosen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
-    if not any(isinstance(operand, MeshTensor) for operand in operands) and not how.get("record"):
+    own = how.get("executor")
+    if not isinstance(own, Executor | None):
+        raise BackendError(f"{name}: executor = {own!r} is none; give what wafer_triton.executor makes")
+    plain = own is None and not how.get("record")
+    if plain and not any(isinstance(operand, MeshTensor) for operand in operands):
         return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange, launch)
     operation = recipe(
         name, mesh, dtype_name(tensors[0].dtype), tuple(tuple(operand.shape) for operand in operands), chosen
     )
     _cut_alike(operation, operands)
-    runner = executor(backend, exchange, str(tensors[0].device), launch=launch)
-    result, launches = _run(operation, operands, runner)
+    runner = executor(backend, exchange, str(tensors[0].device), launch=launch) if own is None else own
+    result, program = _run(operation, operands, runner)
     value = result if isinstance(first, MeshTensor) else _whole(result)
-    return (value, Record.of(operation.schedule, launches)) if how.get("record") else value
+    record = (operation.schedule, program.launches, program.rank_bytes)
+    return (value, Record.of(*record)) if how.get("record") else value
 
 
 def _agree(name: str, tensors: list[Tensor]) -> None:

@@ -66,8 +66,16 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.shapes:
             raise KeyError(name)
-        stored: torch.Tensor = _open(self.where[name]).get_tensor(name)
+        return self._checked(name, _open(self.where[name]).get_tensor(name))
+
+    def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
+        """A part of a parameter, which is all that is read of it."""
+        return self._checked(name, _open(self.where[name]).get_slice(name)[index])
+
+    def _checked(self, name: str, stored: torch.Tensor) -> torch.Tensor:
         weight = stored.to(self.dtype)
+        if not weight.numel():
+            return weight
         if not is_finite(weight):
             remedy = "take dtype='bf16' or 'fp32'" if is_finite(stored) else "take another checkpoint"
             raise CheckpointError(f"{self.where[name]}: {name} holds NaN or infinity as {self.dtype}; {remedy}")

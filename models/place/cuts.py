@@ -7,8 +7,9 @@ heads a column holds is the block's layout (see `schedule.heads`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,12 +18,14 @@ import torch
 from wafer_triton.emulate.aligned import aligned
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
+from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import param_shapes
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.rounds import Index
 
 Tiles = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
+Part = tuple[slice, slice]  # rows and columns of cores
 KINDS = ("attention", "ffn")
 EMBEDDING = "model.embed_tokens.weight"
 PHASES = ("decode", "prefill")
@@ -44,6 +47,34 @@ class Cut:
         """[rows, cols, ..., last] of a weight."""
         whole = weight if self.rows is None else picked(weight, self.rows, self.dim)
         return scatter(whole, mesh, self.pattern).tiles
+
+    def read(self, weights: Weights, name: str, mesh: Mesh, part: Part | None) -> torch.Tensor:
+        """The tiles of some rows and columns of cores, of which no other number is read from a checkpoint's file."""
+        if part is None or tuple(here.stop - here.start for here in part) == mesh.shape:
+            return self.tiles(weights[name], mesh)
+        sides, index, held = dict(zip("yx", part, strict=True)), list[slice](), list[int]()
+        shape = weights.shapes[name] if isinstance(weights, Checkpoint) else weights[name].shape
+        axes = re.findall(r"\(([yx])", self.pattern.partition("->")[0])
+        for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+            here, rows = sides[axis], self.rows if dim == self.dim else None
+            tile = -(-size // mesh.length(axis)) if rows is None else rows.size // mesh.length(axis)
+            held.append(tile * (here.stop - here.start))
+            if rows is None:
+                index.append(slice(min(here.start * tile, size), min(here.stop * tile, size)))
+            else:
+                own = rows.reshape(-1)[here.start * tile : here.stop * tile]
+                known = own[own >= 0] if (own >= 0).any() else np.zeros(1, np.int64)
+                first = int(known.min())
+                index.append(slice(first, int(known.max()) + 1))
+        numbers = tuple(index)
+        weight = weights.part(name, numbers) if isinstance(weights, Checkpoint) else weights[name][numbers]
+        if self.rows is not None:
+            weight = picked(weight, np.where(own < 0, -1, own - first), self.dim)
+        whole = weight.new_zeros(held)
+        whole[tuple(map(slice, weight.shape))] = weight
+        rows, cols = (here.stop - here.start for here in part)
+        own_mesh = replace(mesh, rows=rows, cols=cols, origin=(0, 0), fold=(1, 1))
+        return scatter(whole, own_mesh, self.pattern).tiles
 
     def gather(self, tiles: torch.Tensor, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
         """The weight of the given shape from its tiles."""
@@ -96,23 +127,28 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
     return attention
 
 
-def layer_tiles(weights: Weights, layer: int, block: Block, kind: str, phase: str) -> Tiles:
-    """All tiles [rows, cols, *tile] of a block for "decode" or "prefill"; a bias is given once, for one row."""
+def layer_tiles(
+    weights: Weights, layer: int, block: Block, kind: str, phase: str, here: Part | None = None
+) -> Tiles:  # fmt: skip
+    """All tiles [rows, cols, *tile] of a block for "decode" or "prefill"; a bias is given once, for one row.
+
+    For decode they may be those of the rows and columns `here` alone.
+    """
     tiles = {}
     for name, parts in cuts(block, kind, phase).items():
-        pieces = [part.tiles(weights[f"model.layers.{layer}.{part.name}"], block.mesh) for part in parts]
+        pieces = [part.read(weights, f"model.layers.{layer}.{part.name}", block.mesh, here) for part in parts]
         tiles[name] = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
     return tiles if phase == "decode" else {name: skewed(name, tile, block.mesh) for name, tile in tiles.items()}
 
 
-def head_tiles(weights: Weights, block: Block) -> Tiles:
+def head_tiles(weights: Weights, block: Block, here: Part | None = None) -> Tiles:
     """The tiles of the final norm and the LM head (the embedding where they are tied)."""
-    return {name: cut.tiles(weights[cut.name], block.mesh) for name, cut in head_cuts(block).items()}
+    return {name: cut.read(weights, cut.name, block.mesh, here) for name, cut in head_cuts(block).items()}
 
 
-def embedding_tiles(weights: Weights, block: Block) -> Tiles:
+def embedding_tiles(weights: Weights, block: Block, here: Part | None = None) -> Tiles:
     """The tiles of an embedding of its own, on the block of the head."""
-    return {"table": EMBEDDING_CUT.tiles(weights[EMBEDDING], block.mesh)}
+    return {"table": EMBEDDING_CUT.read(weights, EMBEDDING, block.mesh, here)}
 
 
 def head_cuts(block: Block) -> dict[str, Cut]:
@@ -143,14 +179,22 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
     """A model's parameters under Hugging Face names, put together from the tiles that hold them when asked for.
 
     `layers[i][kind]` has the tiles of a block's buffers for decode. `head` has those of the head on its own mesh, and
-    `embedding` the embedding's there. All of them are views: what changes there, changes here.
+    `embedding` the embedding's there. All of them are views: what changes there, changes here. Where the model lies on
+    several ranks, the parameters are those of this one's layers, and `together` gets tiles from those that share them.
     """
 
     def __init__(
-        self, block: Block, layers: list[dict[str, Tiles]], head_block: Block, head: Tiles, embedding: Tiles
-    ) -> None:
+        self, block: Block, layers: dict[int, dict[str, Tiles]], head_block: Block, head: Tiles, embedding: Tiles,
+        together: Callable[[Mesh, torch.Tensor], torch.Tensor] = lambda mesh, held: held,
+    ) -> None:  # fmt: skip
         self.block, self.layers, self.head_block, self.head, self.embedding = block, layers, head_block, head, embedding
-        self.shapes = param_shapes(block.shape)
+        self.together = together
+        ends = {cut.name for name, cut in head_cuts(head_block).items() if name in head}
+        ends |= {EMBEDDING} if embedding else set()
+        self.shapes = {
+            name: shape for name, shape in param_shapes(block.shape).items()
+            if name in ends or (name.startswith("model.layers.") and int(name.split(".")[2]) in layers)
+        }  # fmt: skip
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.shapes)
@@ -160,7 +204,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tiles, cut, mesh = self.find(name)
-        return cut.gather(tiles, mesh, self.shapes[name])
+        return cut.gather(self.together(mesh, tiles), mesh, self.shapes[name])
 
     def find(self, name: str) -> tuple[torch.Tensor, Cut, Mesh]:
         """The tiles of a parameter (a view of its buffer's), its cut and mesh."""

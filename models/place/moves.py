@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from itertools import count
+from itertools import count, pairwise
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import Cost, Tally, tally
 from wafer_triton.count.account import Account
 from wafer_triton.count.traffic import WORD_BYTES
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, layer_tiles, sources
@@ -248,11 +249,20 @@ def hand_over(source: Mesh, target: Mesh, size: int) -> Tally:
     return total
 
 
+def hand_overs(regions: Sequence[Mesh], size: int, tied: bool) -> Tally:
+    """The tally of an activation's way through all regions, `size` bytes a core; every core sends to its counterpart.
+
+    In a `tied` model it comes from the embedding in the last region, which lies there with the head.
+    """
+    meshes = [regions[-1], *regions] if tied else regions
+    return sum((hand_over(source, target, size) for source, target in pairwise(meshes)), Tally())
+
+
 class Phases:
     """The way that a placed model's weights lie: for prefill at first, then for the phase that runs."""
 
-    def __init__(self, placement: Placement, weights: PlacedWeights) -> None:
-        self.placement, self.weights = placement, weights
+    def __init__(self, placement: Placement, weights: PlacedWeights, executor: Executor) -> None:
+        self.placement, self.weights, self.executor = placement, weights, executor
         self.phase = "prefill"
         self._kept: dict[tuple[int, str], Tiles] = {}
 
@@ -270,13 +280,13 @@ class Phases:
         if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.layout == prefill.layout):
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
-                source = sources(mesh)[name].to(target.device)
-                torch.index_select(tiles[name].flatten(2).flatten(0, 1), 0, source, out=target.flatten(0, 1))
-            return tiles.get("bqkv")
+                self.executor.take(mesh, tiles[name].flatten(2), sources(mesh)[name], target)
+            bias = tiles.get("bqkv")
+            return None if bias is None else self.executor.together(decode.mesh, bias)
         if (layer, kind) not in self._kept:
             self._kept[layer, kind] = layer_tiles(self.weights, layer, prefill, kind, "prefill")
         for name, target in memory.items():
-            target.copy_(self._kept[layer, kind][name].reshape(target.shape))
+            target.copy_(self._kept[layer, kind][name][self.executor.rectangle(mesh)].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")
 
     def enter(self, phase: str) -> bool:

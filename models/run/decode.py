@@ -47,14 +47,18 @@ class Layer:
 
 
 class Decode:
-    """All layers of a model placed for decode, with their KV caches, between its embedding and head, if it has them."""
+    """Layers of a model placed for decode, with their KV caches, between its embedding and head, if it has them.
+
+    They are those of `numbers` (None: all).
+    """
 
     def __init__(
         self, block: Block, executor: Executor, weights: Weights, progress: Progress = silent, head: Head | None = None,
-        embedding: Embedding | None = None,
+        embedding: Embedding | None = None, numbers: range | None = None,
     ) -> None:  # fmt: skip
         self.block, self.executor, self.head, self.embedding = block, executor, head, embedding
-        sequences, total = range(block.batch), block.shape.num_hidden_layers
+        self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
+        sequences = range(block.batch)
         self.fixed = [schedule(make, block) for make in (blocks.project, blocks.output, blocks.ffn)]
         self.attend = [schedule(blocks.attend, block, sequence) for sequence in sequences]
         project, output, ffn = self.fixed
@@ -68,7 +72,7 @@ class Decode:
         self.steps: dict[tuple[int, ...], Step] = {}
         self.results: dict[tuple[int, ...], torch.Tensor] = {}  # of each step, overwritten by the next
         self.layers: list[Layer] = []
-        for number in range(total):
+        for number in self.numbers:
             caches = {
                 blocks.cache_name(which, sequence): executor.allocate(project, buffers[f"{which}_cache"]).zero_()
                 for which in "kv"
@@ -85,11 +89,11 @@ class Decode:
             )
             last = executor.bind(ffn, self._tiles(weights, number, "ffn"), shared, scratch)
             self.layers.append(Layer(first, appends, attends, executor.bind(output, {}, first.memory, scratch), last))
-            progress("placing weights", number + 1, total)
+            progress("placing weights", len(self.layers), len(self.numbers))
 
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
-        for number, layer in enumerate(self.layers):
+        for number, layer in zip(self.numbers, self.layers, strict=True):
             for kind, program in (("attention", layer.project), ("ffn", layer.ffn)):
                 for name, tiles in self._tiles(weights, number, kind).items():
                     program.write(name, tiles)
@@ -162,15 +166,18 @@ class Decode:
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""
         block, count = self.block, len(k)
-        rows = block.layout.rows("k")
+        rows, (down, along) = block.layout.rows("k"), self.executor.rectangle(block.mesh)
         row, slot = torch.from_numpy(cache.row_of(count)), torch.arange(count) % cache.slots
+        here = (row >= down.start) & (row < down.stop)
         for which, values in (("k", k), ("v", v)):
             cut = picked(values.flatten(1), rows, 1).unflatten(1, rows.shape)
-            memory = self.layers[layer].project.memory[blocks.cache_name(which, sequence)]
-            memory.unflatten(-1, (block.slots, -1))[row, :, slot] = cut.to(memory.dtype)
+            memory = self.layers[layer - self.numbers.start].project.memory[blocks.cache_name(which, sequence)]
+            own = cut[here, along].to(memory.dtype)
+            memory.unflatten(-1, (block.slots, -1))[row[here] - down.start, :, slot[here]] = own
 
     def _tiles(self, weights: Weights, layer: int, kind: str) -> Tiles:
-        tiles = layer_tiles(weights, layer, self.block, kind, "decode")
+        here = self.executor.rectangle(self.block.mesh)
+        tiles = layer_tiles(weights, layer, self.block, kind, "decode", here)
         if "bqkv" in tiles:
             tiles["bqkv"] = tiles["bqkv"].unsqueeze(2).expand(-1, -1, self.block.batch, -1).contiguous()
         return tiles

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from wafer_triton.cost.price import Tally, tally
+from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, embedding_tiles, head_tiles
@@ -32,6 +33,11 @@ class End:
         buffers = schedule(self.part, self.block, 1).buffers
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
 
+    def _replace(self, tiles: Tiles) -> None:
+        built = schedule(self.part, self.block, 1)
+        for name, memory in self.memory.items():
+            memory.copy_(self.executor.part(built, built.buffers[name], tiles[name]))
+
     def tally(self, tokens: int) -> Tally:
         """Counts and predicted cost of so many tokens at once."""
         return tally(schedule(self.part, self.block, tokens))
@@ -47,16 +53,22 @@ class End:
 
 
 class Head(End):
-    """The final norm and the LM head."""
+    """The final norm and the LM head; without weights it only counts, as where it lies on another rank."""
 
     part = blocks.head
 
-    def __init__(self, block: Block, executor: Executor, weights: Weights) -> None:
-        super().__init__(block, executor, _stored(self.part, block, executor, head_tiles(weights, block)))
+    def __init__(self, block: Block, executor: Executor, weights: Weights | None) -> None:
+        tiles = {} if weights is None else head_tiles(weights, block, executor.rectangle(block.mesh))
+        super().__init__(block, executor, _stored(self.part, block, executor, tiles))
 
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
-        _copied(self.memory, head_tiles(weights, self.block))
+        self._replace(head_tiles(weights, self.block, self.executor.rectangle(self.block.mesh)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of logits."""
+        return torch_dtype(schedule(self.part, self.block, 1).buffers["logits"].dtype)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
@@ -68,23 +80,28 @@ class Head(End):
 
 
 class Embedding(End):
-    """The embedding, whose table is the head's in a tied model, else its own in a region like the head's."""
+    """The embedding, whose table is the head's in a tied model, else its own in a region like the head's.
+
+    Without weights it only counts.
+    """
 
     part = blocks.embed
 
-    def __init__(self, head: Head, weights: Weights) -> None:
+    def __init__(self, head: Head, weights: Weights | None) -> None:
         block, executor, self.tied = head.block, head.executor, head.block.shape.tie_word_embeddings
-        memory = (
-            {"table": head.memory["table"]}
-            if self.tied
-            else _stored(self.part, block, executor, embedding_tiles(weights, block))
-        )
+        memory: Tiles = {}
+        if weights is not None and self.tied:
+            memory = {"table": head.memory["table"]}
+        elif weights is not None:
+            memory = _stored(
+                self.part, block, executor, embedding_tiles(weights, block, executor.rectangle(block.mesh))
+            )
         super().__init__(block, executor, memory)
 
     def place(self, weights: Weights) -> None:
         """Replace a table of its own by another."""
         if not self.tied:
-            _copied(self.memory, embedding_tiles(weights, self.block))
+            self._replace(embedding_tiles(weights, self.block, self.executor.rectangle(self.block.mesh)))
 
     def run(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [tokens, width] of the table."""
@@ -116,8 +133,3 @@ class Embedding(End):
 def _stored(part: Part, block: Block, executor: Executor, tiles: Tiles) -> Tiles:
     built = schedule(part, block, 1)
     return {name: executor.store(built, built.buffers[name], tile) for name, tile in tiles.items()}
-
-
-def _copied(memory: Tiles, tiles: Tiles) -> None:
-    for name, tile in tiles.items():
-        memory[name].copy_(tile.reshape(memory[name].shape))

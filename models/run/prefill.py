@@ -58,15 +58,17 @@ def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
 
 
 class Prefill:
-    """Runs prompts on the square mesh of `block`.
+    """Runs prompts through the layers `numbers` (None: all) on the square mesh of `block`.
 
     `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory and returns its bias, if any.
     """
 
     def __init__(
-        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], torch.Tensor | None]
-    ) -> None:
+        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], torch.Tensor | None],
+        numbers: range | None = None,
+    ) -> None:  # fmt: skip
         self.block, self.executor, self.load = block, executor, load
+        self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
         self.side = block.mesh.shape[0]
         self.weights: dict[str, Tiles] = {kind: {} for kind in KINDS}  # the memory that all layers pass through
         self.programs: dict[tuple[str, int, int], Program] = {}
@@ -88,8 +90,7 @@ class Prefill:
         fill: Callable[[int, torch.Tensor, torch.Tensor], None],
         progress: Progress = silent,
     ) -> torch.Tensor:
-        """x [count, width] through all layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim]."""
-        layers = self.block.shape.num_hidden_layers
+        """x [count, width] through the layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim]."""
         if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
             self.programs, self.scratch = {}, {}
         attention = [self._program("attention", part.tokens, part.past) for part in parts]
@@ -98,13 +99,13 @@ class Prefill:
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         angles = [[self._spread(values, part, "(y m) (x p)") for values in held] for part in parts]
         masks = list(self._masks(parts))
-        for layer in range(layers):
+        for layer in self.numbers:
             bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in KINDS)
             keys: list[torch.Tensor] = []
             values: list[torch.Tensor] = []
             for number, part in enumerate(parts):
                 first, second = attention[number], ffn[number]
-                if len(parts) > 1 or layer == 0:
+                if len(parts) > 1 or layer == self.numbers.start:
                     first.write("x", xs[number])
                     for name, tiles in zip(("cos", "sin"), angles[number], strict=True):
                         first.write(name, tiles)
@@ -120,7 +121,7 @@ class Prefill:
                 if len(parts) > 1:
                     xs[number] = second.read("x")
             fill(layer, self._gather(keys, parts), self._gather(values, parts))
-            progress("prefill", layer + 1, layers)
+            progress("prefill", layer + 1 - self.numbers.start, len(self.numbers))
         if len(parts) == 1:
             xs = [ffn[0].read("x")]
         return torch.cat([self._whole(tiles, part) for tiles, part in zip(xs, parts, strict=True)])
@@ -146,7 +147,8 @@ class Prefill:
     def _past(self, program: Program, name: str, part: Chunk, past: list[torch.Tensor]) -> None:
         if part.past:
             memory = program.memory[name].unflatten(-1, (part.tokens + part.past, -1))
-            memory[..., part.tokens :, :].copy_(torch.cat(past, 2).flatten(3))
+            whole = torch.cat(past, 2).flatten(3)
+            memory[..., part.tokens :, :].copy_(whole[self.executor.rectangle(self.block.mesh)])
 
     def _spread(self, values: torch.Tensor, part: Chunk, pattern: str) -> torch.Tensor:
         padded = values.new_zeros(self.side * part.tokens, values.shape[1])

@@ -1,8 +1,8 @@
 """The command line `wafer-triton`, also `python -m wafer_triton`.
 
 Exit codes: 0, 2 for a user's mistake (one line on stderr), 1 with a traceback for ours, 130 after Ctrl-C, 141 when the
-reader of the output has gone. A command imports what it needs when it runs, so that `--help` is quick and needs neither
-torch nor transformers.
+reader of the output has gone. Of several ranks the first prints. A command imports what it needs when it runs, so that
+`--help` is quick and needs neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from wafer_triton import __doc__ as about
 from wafer_triton import __version__
-from wafer_triton.cli import border, calibrate, compare, draw, estimate, generate, judge
+from wafer_triton.cli import border, calibrate, compare, draw, estimate, generate, judge, ranks
 from wafer_triton.cli.options import is_reference
 from wafer_triton.errors import WaferError
 
@@ -56,7 +56,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     try:
-        return _run(argv)
+        with ranks.quiet():
+            code = _run(argv)
+        ranks.leave()
+        return code
     except KeyboardInterrupt:
         return _say("interrupted", 130)
     except Exception as error:
@@ -76,7 +79,7 @@ def _run(argv: list[str] | None) -> int:
 
 def _say(message: str, code: int) -> int:
     """Tell people in one line; the exit code."""
-    if message:
+    if message and ranks.first_to_say(message):
         with suppress(OSError):  # nobody can be told
             print(message, file=sys.stderr, flush=True)
     return code

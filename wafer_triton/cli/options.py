@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from wafer_triton.cli import ranks
 from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
@@ -108,7 +108,11 @@ EXECUTION = (
     option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
     option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
     option("--backend", choices=("torch", "triton"), help="default: triton where there is a GPU, else torch"),
-)
+    option(
+        "--cut", metavar="RxC",
+        help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
+    ),
+)  # fmt: skip
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
@@ -138,7 +142,7 @@ def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
         mesh.square()  # of prefill
         if args.head_groups is not None:
             HeadGroups(checkpoint.config, mesh.cols, args.head_groups)
-    for name in checkpoint:
+    for name in checkpoint if ranks.count() == 1 else ():  # of several each reads its own
         checkpoint[name]  # which has no NaN
     return folder
 
@@ -147,13 +151,11 @@ def executor_of(args: argparse.Namespace) -> Executor:
     """The executor of `EXECUTION`."""
     import torch
 
-    from wafer_triton import ops
+    from wafer_triton import distributed
 
     # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
     torch.set_num_threads(1)
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    device = "cuda" if torch.cuda.is_available() and not interpreted else "cpu"
-    return ops.executor(args.backend, args.exchange, device)
+    return distributed.executor(args.backend, args.exchange, cut=args.cut)
 
 
 def people(args: argparse.Namespace) -> TextIO:

@@ -22,8 +22,9 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.elision import Elision
 from wafer_triton.emulate.launches import one_by_one
 from wafer_triton.emulate.stepping import State, number_of
-from wafer_triton.emulate.steps import Launch, Memory, Planner, Step, Tables
+from wafer_triton.emulate.steps import Apart, Launch, Memory, Planner, Step, Tables
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
+from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
@@ -108,7 +109,7 @@ class Executor(Planner):
 
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """Fresh storage [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
-        rounded = _whole(schedule, buffer, given).to(self.device, torch_dtype(buffer.dtype))
+        rounded = self.part(schedule, buffer, given).to(self.device, torch_dtype(buffer.dtype))
         return rounded.to(self.storage(buffer), copy=True, memory_format=torch.contiguous_format)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
@@ -116,6 +117,25 @@ class Executor(Planner):
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
         fill = float("nan") if self.poison else 0.0
         return torch.full(shape, fill, dtype=self.storage(buffer), device=self.device)
+
+    def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """What this executor stores, [rows, cols, slots * numel], of values for all cores of a buffer.
+
+        Raises ShapeError or DtypeError for what is no such.
+        """
+        return whole(schedule, buffer, given)
+
+    def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
+        """The rows and the columns of a mesh whose cores this executor holds."""
+        return slice(0, mesh.shape[0]), slice(0, mesh.shape[1])
+
+    def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
+        """The values [rows, cols, ...] of all cores, of which this executor stores those that are `held`."""
+        return held
+
+    def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
+        """Give every core the tile of core source[core], from [rows, cols, numel] of what is held to `out` likewise."""
+        torch.index_select(held.flatten(0, 1), 0, source.to(held.device), out=out.flatten(0, 1))
 
     @property
     def device(self) -> str:
@@ -219,6 +239,14 @@ class Program:
         return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
 
     @property
+    def rank_bytes(self) -> tuple[int, ...]:
+        """The bytes that one `run` sends between ranks, an entry for each round that does; see `DistributedExecutor`.
+
+        With elided exchange a round that reads tiles of other ranks has the entry.
+        """
+        return tuple(step.crossed for step in self.steps if isinstance(step, Apart) and step.crossed)
+
+    @property
     def predicted(self) -> Prediction:
         """What one `run` is predicted to take on the wafer, by the price of the schedule."""
         return Prediction.of(price(self.schedule), self.schedule.mesh.device)
@@ -226,7 +254,7 @@ class Program:
     def write(self, name: str, tiles: torch.Tensor) -> None:
         """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
         buffer, target = self._buffer(name), self.memory[name]
-        target.copy_(_whole(self.schedule, buffer, tiles).to(torch_dtype(buffer.dtype)))
+        target.copy_(self.executor.part(self.schedule, buffer, tiles).to(torch_dtype(buffer.dtype)))
 
     def read(self, name: str) -> torch.Tensor:
         """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots.
@@ -236,7 +264,8 @@ class Program:
         self.executor.check()
         buffer = self._buffer(name)
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
-        return self.memory[name].to(torch_dtype(buffer.dtype), copy=True).unflatten(-1, dims)
+        held = self.executor.together(self.schedule.mesh, self.memory[name])
+        return held.to(torch_dtype(buffer.dtype), copy=True).unflatten(-1, dims)
 
     def _buffer(self, name: str) -> Buffer:
         if name not in self.schedule.buffers:
@@ -244,7 +273,7 @@ class Program:
         return self.schedule.buffers[name]
 
 
-def _whole(schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+def whole(schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
     """Values for all slots of a buffer as [rows, cols, slots * numel]; ShapeError or DtypeError for what is no such."""
     shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
     if not isinstance(given, torch.Tensor) or given.layout != torch.strided:

@@ -103,10 +103,9 @@ def rms_scale(
 
 @_fast(local.silu_mul_torch, repeated=True)
 def silu_mul(out: Tensor, gate_up: Tensor, *, m: int, n: int) -> None:
-    """The sigmoid of contiguous memory, whose bits are the same wherever the gates lie."""
+    """By exp, whose bits are the same wherever the gates lie; those of torch's sigmoid are others at a tensor's end."""
     gate, up = cut(gate_up, m, 2, n).unbind(-2)
-    gate = gate.contiguous()
-    cut(out, m, n).copy_(gate.sigmoid().mul_(gate).mul_(up))
+    cut(out, m, n).copy_((gate / gate.neg().exp_().add_(1)).mul_(up))
 
 
 # One token and so few key-value columns: the product with all heads, of which each keeps its own, is the quickest.

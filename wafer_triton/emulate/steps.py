@@ -35,6 +35,18 @@ class Launch:
 
 
 @dataclass(frozen=True, eq=False)
+class Apart:
+    """A step that no other executor joins with its own, such as one between ranks; `crossed` bytes go between them."""
+
+    run: Step
+    crossed: int = 0
+
+    def __call__(self) -> None:
+        """Do it."""
+        self.run()
+
+
+@dataclass(frozen=True, eq=False)
 class Memory:
     """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are what planning writes, if they are kept."""
 

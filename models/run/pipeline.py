@@ -1,0 +1,196 @@
+"""A model over ranks: stages of consecutive layers, each on ranks of its own, that hand the activation on.
+
+Layers go to ranks first, as nothing but the activation then crosses. The ranks of a stage cut its meshes where there
+are more ranks than layers, or where the executor has a `cut`. Each stage holds about as many bytes as any other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from math import prod
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.emulate.crossing import blaming
+from wafer_triton.emulate.distributed import DistributedExecutor
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.errors import BackendError
+from wafer_triton.models.config import param_shapes
+from wafer_triton.shapes import DecoderShape
+
+T = TypeVar("T")
+
+
+@dataclass
+class Pipeline:
+    """Stage `number` of `count`, which has the `layers`; `group` are the ranks at its place in all stages.
+
+    `everyone` are all ranks. The embedding lies in the first stage, or beside the head in the last where they are one
+    table.
+    """
+
+    shape: DecoderShape
+    executor: Executor
+    layers: range
+    dtype: str
+    number: int = 0
+    count: int = 1
+    group: dist.ProcessGroup | None = None
+    everyone: dist.ProcessGroup | None = None
+    _under_way: deque[tuple[dist.Work, torch.Tensor]] = field(default_factory=deque)
+
+    @classmethod
+    def of(cls, shape: DecoderShape, executor: Executor, dtype: str) -> Pipeline:
+        """This rank's place; BackendError where the ranks of `executor` are no stages of so many layers."""
+        if not isinstance(executor, DistributedExecutor):
+            return cls(shape, executor, range(shape.num_hidden_layers), dtype)
+        stages = stage_count(shape.num_hidden_layers, executor.ranks, executor.cut)
+        ranks = torch.tensor(dist.get_process_group_ranks(executor.group)).view(stages, -1)
+        devices = DeviceMesh(torch.device(executor.device).type, ranks, mesh_dim_names=("stage", "core"))
+        inside = executor.inside
+        if ranks.shape[1] > 1:
+            inside = DistributedExecutor(inside, devices.get_group("core"), executor.cut)
+        group, ends = devices.get_group("stage"), stage_layers(shape, stages)
+        number = group.rank()
+        return cls(shape, inside, range(ends[number], ends[number + 1]), dtype, number, stages, group, executor.group)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the head lies in this stage."""
+        return self.number == self.count - 1
+
+    @property
+    def has_embedding(self) -> bool:
+        """Whether the embedding lies in this stage."""
+        return self.has_head if self.shape.tie_word_embeddings else self.number == 0
+
+    def agreed(self, value: T) -> T:
+        """The value that the first rank has, on all of them."""
+        if self.everyone is None:
+            return value
+        values = [value]
+        with blaming(self.everyone, [0]):
+            dist.broadcast_object_list(values, group=self.everyone, group_src=0)
+        return values[0]
+
+    def begin(self, look_up: Callable[[], torch.Tensor]) -> None:
+        """Send the rows of the embedding that `look_up` gives to the first stage, where they lie in the last."""
+        if self.has_embedding and self.number:
+            self._send(look_up(), 0)
+
+    def enter(self, look_up: Callable[[], torch.Tensor], tokens: int) -> torch.Tensor:
+        """The activation [tokens, width] that comes to this stage, once it was begun."""
+        if self.has_embedding and not self.number:
+            return look_up()
+        return self._receive(tokens, (self.number or self.count) - 1)
+
+    def leave(self, x: torch.Tensor) -> None:
+        """Hand the activation on, unless this stage is the last."""
+        if not self.has_head:
+            self._send(x, self.number + 1)
+
+    def everywhere(self, logits: torch.Tensor | None, tokens: int, dtype: torch.dtype) -> torch.Tensor:
+        """The logits [tokens, vocab] of the last stage on all ranks."""
+        if self.group is None:
+            assert logits is not None
+            return logits
+        if logits is None:
+            logits = torch.empty(tokens, self.shape.vocab_size, dtype=dtype, device=self.executor.device)
+        with blaming(self.group, [self.count - 1]):
+            dist.broadcast(logits := logits.contiguous(), group=self.group, group_src=self.count - 1)
+        return logits
+
+    def step(
+        self,
+        ids: torch.Tensor,
+        look_up: Callable[[torch.Tensor], torch.Tensor] | None,
+        layers: Callable[[torch.Tensor], torch.Tensor],
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """The logits, on all ranks, of a token of each sequence.
+
+        The `layers` take the ids themselves, or what `look_up` gives for them where the embedding lies.
+        """
+        if look_up is None:
+            out = layers(ids)
+        else:
+            rows = partial(look_up, ids)
+            self.begin(rows)
+            out = layers(self.enter(rows, len(ids)))
+        self.leave(out)
+        return self.everywhere(out if self.has_head else None, len(ids), dtype)
+
+    def flow(
+        self, items: Iterable[T], begin: Callable[[T], None], run: Callable[[T], Callable[[], torch.Tensor]]
+    ) -> Iterator[torch.Tensor]:
+        """What `run` of each item gives; as many items are begun ahead, and on their way, as there are stages."""
+        begun, results = deque[T](), deque[Callable[[], torch.Tensor]]()
+        for item in chain(items, [None] * (self.count - 1)):
+            if item is not None:
+                begin(item)
+                begun.append(item)
+            if begun and (item is None or len(begun) == self.count):
+                results.append(run(begun.popleft()))
+            if len(results) == self.count:
+                yield results.popleft()()
+        for result in results:
+            yield result()
+
+    def _send(self, x: torch.Tensor, stage: int) -> None:
+        """Send without waiting for this; of what was sent before, as much is under way as there are stages."""
+        assert self.group is not None
+        while len(self._under_way) > self.count:
+            with blaming(self.group, [stage]):
+                self._under_way.popleft()[0].wait()
+        with blaming(self.group, [stage]):
+            work = dist.isend(x := x.contiguous(), group=self.group, group_dst=stage)
+        assert work is not None
+        self._under_way.append((work, x))
+
+    def _receive(self, tokens: int, stage: int) -> torch.Tensor:
+        assert self.group is not None
+        x = torch.empty(tokens, self.shape.hidden_size, dtype=torch_dtype(self.dtype), device=self.executor.device)
+        with blaming(self.group, [stage]):
+            dist.recv(x, group=self.group, group_src=stage)
+        return x
+
+
+def stage_count(layers: int, ranks: int, cut: tuple[int, int] | None) -> int:
+    """The stages of so many ranks, of which `cut` go together: by default as many as there are layers for.
+
+    Raises BackendError where `cut` has not as many rectangles as any stages have ranks.
+    """
+    if cut is None:
+        return max(stages for stages in range(1, min(ranks, layers) + 1) if ranks % stages == 0)
+    size = cut[0] * cut[1]
+    if ranks % size or ranks // size > layers:
+        raise BackendError(
+            f"cut {cut[0]}x{cut[1]}: {ranks} ranks are no stages of {size} ranks each for {layers} layers; "
+            f"give another cut, or none"
+        )
+    return ranks // size
+
+
+def stage_layers(shape: DecoderShape, stages: int) -> list[int]:
+    """The first layer of each stage, and the end of the last: the largest stage has as few parameters as can be."""
+    sizes = {name: prod(size) for name, size in param_shapes(shape).items()}
+    layer = sum(size for name, size in sizes.items() if name.startswith("model.layers.0."))
+    embedding = sizes["model.embed_tokens.weight"]
+    held = [layer] * stages
+    held[-1] += embedding
+    if not shape.tie_word_embeddings:
+        held[0] += embedding
+    counts = [1] * stages
+    for _ in range(shape.num_hidden_layers - stages):
+        least = held.index(min(held))
+        held[least] += layer
+        counts[least] += 1
+    return [sum(counts[:number]) for number in range(stages + 1)]

@@ -1,0 +1,109 @@
+"""The mesh over ranks of torch.distributed: the bits of one process, the bytes that cross, and what goes wrong."""
+
+import numpy as np
+import pytest
+import torch
+
+import ranked
+import schedules
+from wafer_triton import distributed, mesh_gemm
+from wafer_triton.emulate.distributed import DistributedExecutor
+from wafer_triton.emulate.partition import Share, partition
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import BackendError, MeshError
+from wafer_triton.mesh import Mesh, as_mesh
+
+PRODUCTS = [*schedules.SUMS, *schedules.MOVES]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mesh", "cut", "names", "dtype"),
+    [
+        (2, "4x2", None, PRODUCTS, "fp32"),  # folded to 4 x 4 for products of matrices
+        (3, "4x4", (3, 1), PRODUCTS, "fp32"),
+        (4, "3x3", None, PRODUCTS, "fp32"),
+        (6, "4x4", (2, 3), PRODUCTS, "fp32"),
+        (4, "3x3", (2, 2), list(schedules.LAYERS), "bf16"),
+        (2, "4x2", (2, 1), list(schedules.LAYERS), "fp32"),
+    ],
+)
+def test_ranks_compute_the_bits_of_one_process(ranks, mesh, cut, names, dtype):
+    assert ranked.on_ranks(ranks, ranked.wrong, mesh, cut, names, dtype) == [[]] * ranks
+
+
+def test_each_rank_may_run_triton():
+    assert ranked.on_ranks(2, ranked.triton_wrong) == [[]] * 2
+
+
+@pytest.mark.parametrize(("name", "less"), [("gemm-mesh", True), ("gemv-ktree-x", None)])
+def test_the_record_has_the_bytes_that_crossed(name, less):
+    """With explicit exchange, tiles whose sender and receiver are not of one rank, once for each rank."""
+    answers = ranked.on_ranks(4, ranked.sent, "4x4", name)
+    assert all(answer["explicit"] == answers[0]["explicit"] for answer in answers)
+    schedule, owner, crossed = schedules.build(schedules.SUMS[name], "4x4", "fp32"), answers[0]["owner"], []
+    for round_ in schedule.rounds:
+        tiles = 0
+        for exchange in round_.exchanges:
+            ends = exchange.senders.flat(schedule.mesh), exchange.receivers.flat(schedule.mesh)
+            pairs = {(send, owner[recv]) for send, recv in zip(*ends, strict=True) if owner[send] != owner[recv]}
+            tiles += len(pairs) * schedule.buffers[exchange.src.buffer].tile_bytes
+        crossed.append(tiles)
+    assert answers[0]["explicit"] == tuple(size for size in crossed if size)
+    if less:  # a rank fetches what it reads once, where a shift passes it on in every round
+        assert 0 < sum(answers[0]["elided"]) < sum(crossed)
+
+
+def test_the_public_functions_run_on_ranks():
+    torch.manual_seed(0)
+    want, alone = mesh_gemm(torch.randn(7, 5), torch.randn(5, 6), mesh="2x3", record=True)
+    for got, record in ranked.on_ranks(2, ranked.product):
+        assert torch.equal(got, want)
+        assert record.rank_bytes and str(record) != str(alone) and record.cost == alone.cost
+        assert f"between ranks  {sum(record.rank_bytes):,} B in {len(record.rank_bytes)} rounds" in str(record)
+        assert (record + alone).rank_bytes == record.rank_bytes and (record * 2).rank_bytes == record.rank_bytes * 2
+
+
+def test_without_torchrun_there_is_one_process(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert isinstance(distributed.executor(), TorchExecutor)
+    with pytest.raises(BackendError, match="there is no process group; start the ranks by torchrun"):
+        DistributedExecutor(TorchExecutor())
+
+
+def test_ranks_that_do_not_agree_are_told_how():
+    want = [
+        "the ranks do not agree: rank 1 has exchange = 'elided', rank 0 'explicit'; give all ranks the same options",
+        "the ranks do not agree: rank 1 has cut = (2, 1), rank 0 (1, 2); give all ranks the same options",
+        "cut 2x3 is into 6 rectangles for 2 ranks",
+        "the ranks do not agree: rank 1 has mesh = '3x2', rank 0 '2x2'; give all ranks the same options",
+        "mesh 1x1 has 1 cores for 2 ranks; start no more, or take a larger mesh",
+        "mesh 1x3 cannot be cut into 2 rectangles as 2x1, one for each rank: a side has too few cores; start another "
+        "number of ranks, or take a larger mesh",
+    ]
+    assert ranked.on_ranks(2, ranked.disagreements) == [want] * 2
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ranks", "grid"), [("4x6", 2, (1, 2)), ("6x4", 2, (2, 1)), ("1x5", 4, (1, 4)), ("6x6", 6, (2, 3))]
+)
+def test_a_mesh_is_cut_where_the_fewest_cores_are(mesh, ranks, grid):
+    cut = partition(as_mesh(mesh), ranks)
+    assert sorted(cut.grid) == sorted(grid) and (cut.grid == grid or ranks == 6)
+    sizes = np.bincount(cut.owner)
+    assert len(sizes) == ranks and sizes.sum() == cut.mesh.cores
+    for rank in range(ranks):
+        share = Share(cut, rank)
+        assert (cut.owner[share.cores] == rank).all() and share.mesh.cores == sizes[rank]
+        assert (cut.number[share.cores] == np.arange(sizes[rank])).all()
+
+
+def test_logical_cores_of_a_core_stay_together():
+    folded = Mesh(2, 3).square()
+    owner = partition(folded, 3).owner.reshape(folded.shape)
+    blocks = owner.reshape(2, 3, 3, 2).swapaxes(1, 2).reshape(6, 6)
+    assert (blocks == blocks[:, :1]).all()
+
+
+def test_seven_ranks_do_not_fit_four_by_six():
+    with pytest.raises(MeshError, match="mesh 4x6 cannot be cut into 7 rectangles as 1x7, 7x1, one for each rank"):
+        partition(as_mesh("4x6"), 7)

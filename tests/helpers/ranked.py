@@ -1,0 +1,238 @@
+"""Functions on several gloo ranks, each a process, and what each returned."""
+
+import io
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from datetime import timedelta
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from transformers import AutoTokenizer  # noqa: F401 (imported once for all ranks)
+
+import schedules
+from wafer_triton import distributed, mesh_gemm
+from wafer_triton.cli.main import main
+from wafer_triton.emulate.distributed import DistributedExecutor
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import WaferError
+from wafer_triton.models.decoder import WaferForCausalLM
+
+TIMEOUT = timedelta(seconds=60)  # of the process group
+EXCHANGES = ("explicit", "elided")
+
+
+def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """What `work(rank, *args)` returned on each of `count` ranks."""
+    results, codes = ended(count, work, *args)
+    assert codes == [0] * count
+    return results
+
+
+def ended(count: int, work: Callable[..., Any], *args: Any, lost: int | None = None) -> tuple[list[Any], list[int]]:
+    """What `work(rank, *args)` returned on each of `count` ranks, None of one that did not, and their exit codes.
+
+    A rank that is to be `lost` ends no other.
+    """
+    context = mp.get_context("forkserver")  # which imports torch once for all
+    context.set_forkserver_preload(["ranked"])
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = [
+            context.Process(target=_rank, args=(rank, count, folder, work, args), daemon=True) for rank in range(count)
+        ]
+        for rank in ranks:
+            rank.start()
+        left = {rank.sentinel: rank for rank in ranks}
+        while left:
+            for sentinel in wait(list(left)):
+                if left.pop(sentinel).exitcode and lost is None:  # the others would wait until the time is over
+                    for other in left.values():
+                        other.terminate()
+        files = [Path(folder) / f"{rank}.pt" for rank in range(count)]
+        results = [torch.load(file, weights_only=False) if file.exists() else None for file in files]
+        return results, [rank.exitcode for rank in ranks]
+
+
+def _rank(rank: int, count: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count), STORE=f"{folder}/store")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count, timeout=TIMEOUT)
+    result = work(rank, *args)
+    torch.save(result, Path(folder) / f"{rank}.pt")
+    if dist.is_initialized() and not isinstance(result, Cut):  # a command leaves it by itself
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def given(schedule: Any) -> dict[str, torch.Tensor]:
+    """The same random tiles on every rank."""
+    torch.manual_seed(0)
+    return schedules.given(schedule)
+
+
+def results(program: Any) -> dict[str, torch.Tensor]:
+    """What a program leaves in the buffers that live to the end, as bits."""
+    program.run()
+    kept = [buffer.name for buffer in program.schedule.buffers.values() if buffer.role in ("output", "resident")]
+    return {name: program.read(name).view(torch.uint8) for name in kept}
+
+
+def wrong(rank: int, mesh: str, cut: tuple[int, int] | None, names: list[str], dtype: str) -> list[str]:
+    """The schedules by name whose bits on ranks are not those of one process."""
+    known, failed = schedules.SUMS | schedules.MOVES | schedules.LAYERS, []
+    for exchange in EXCHANGES:
+        one = TorchExecutor(exchange=exchange, poison=True)
+        ranks = DistributedExecutor(TorchExecutor(exchange=exchange, poison=True), cut=cut)
+        for name in names:
+            schedule = schedules.build(known[name], mesh, dtype)
+            tiles = given(schedule)
+            got = results(ranks.bind(schedule, tiles))
+            want = results(one.bind(schedule, tiles)) if rank == 0 else got  # which once is enough
+            if not all(torch.equal(got[buffer], want[buffer]) for buffer in want):
+                failed.append(f"{exchange} {name}")
+    return failed
+
+
+def sent(rank: int, mesh: str, name: str) -> dict[str, Any]:
+    """Of a schedule the bytes between ranks by exchange, and the rank of every core."""
+    schedule = schedules.build(schedules.SUMS[name], mesh, "fp32")
+    answer: dict[str, Any] = {}
+    for exchange in EXCHANGES:
+        ranks = DistributedExecutor(TorchExecutor(exchange=exchange))
+        answer[exchange] = ranks.bind(schedule, given(schedule)).rank_bytes
+        answer["owner"] = ranks.share(schedule.mesh).partition.owner
+    return answer
+
+
+def product(rank: int) -> tuple[torch.Tensor, Any]:
+    """A product by the public functions, and its record."""
+    torch.manual_seed(0)
+    a, b = torch.randn(7, 5), torch.randn(5, 6)
+    return mesh_gemm(a, b, mesh="2x3", executor=distributed.executor(cut="1x2"), record=True)
+
+
+def triton_wrong(rank: int) -> list[str]:
+    """As `wrong`, of the Triton executor on each rank's rectangle."""
+    from wafer_triton.emulate.triton import TritonExecutor
+
+    failed = []
+    for exchange in EXCHANGES:
+        ranks = DistributedExecutor(TritonExecutor(device="cpu", exchange=exchange, poison=True))
+        for name in ("gemm-mesh", "gemv-ktree-y", "rms-norm"):
+            schedule = schedules.build((schedules.SUMS | schedules.LAYERS)[name], "2x2", "fp32")
+            tiles = given(schedule)
+            got = results(ranks.bind(schedule, tiles))
+            one = TritonExecutor(device="cpu", exchange=exchange, poison=True)
+            want = results(one.bind(schedule, tiles)) if rank == 0 else got
+            failed += [f"{exchange} {name}" for buffer in want if not torch.equal(got[buffer], want[buffer])]
+    return failed
+
+
+def disagreements(rank: int) -> list[str]:
+    """What ranks that do not agree are told, each in its turn."""
+    one = TorchExecutor()
+    vector = schedules.build(schedules.SUMS["gemv-ktree-y"], f"{2 + rank}x2", "fp32")
+    small = schedules.build(schedules.SUMS["gemv-ktree-y"], "1x1", "fp32")
+    thin = schedules.build(schedules.SUMS["gemv-ktree-y"], "1x3", "fp32")
+    return [
+        raised(lambda: DistributedExecutor(TorchExecutor(exchange=EXCHANGES[rank]))),
+        raised(lambda: distributed.executor(cut=("1x2", "2x1")[rank])),
+        raised(lambda: DistributedExecutor(one, cut=(2, 3))),
+        raised(lambda: DistributedExecutor(one).bind(vector, given(vector))),
+        raised(lambda: DistributedExecutor(one).bind(small, given(small))),
+        raised(lambda: DistributedExecutor(one, cut=(2, 1)).bind(thin, given(thin))),
+    ]
+
+
+Case = tuple[dict[str, Any], str, tuple[int, int] | None, str]  # a configuration, a mesh, a cut, an exchange
+
+
+def model_of(config: dict[str, Any], mesh: str, executor: Any, **options: Any) -> WaferForCausalLM:
+    """A random tiny model for two sequences."""
+    return WaferForCausalLM.from_config(
+        config, dtype="fp32", mesh=mesh, max_length=24, max_prompt=12, batch=2, executor=executor, **options
+    )
+
+
+def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
+    """What a model says to prompts of two lengths, its logits in both phases, and what it counted."""
+    tokens = list(model.generate([[1, 2, 3, 4, 5], [7, 8, 9]], 2))
+    logits = model.advance([5, 6])
+    counted = model.account(), {phase: one.cycles for phase, one in model.predicted().items()}
+    return tokens, counted, logits.tolist(), model(torch.tensor([[1, 2, 3, 4], [4, 5, 6, 7], [2, 2, 2, 2]])).tolist()
+
+
+def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
+    """The cases in which a model on ranks says something else than in one process."""
+    failed = []
+    for config, mesh, cut, exchange in cases:
+        got = spoken(model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), cut=cut)))
+        want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange))) if rank == 0 else got
+        failed += [(config, mesh, cut, exchange)] * (got != want)
+    return failed
+
+
+def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:
+    """The parameters that a rank has, the bytes that its programs hold, and a seed that all agree on."""
+    model = model_of(config, "3", DistributedExecutor(TorchExecutor()))
+    tensors = [t for layer in model.layers.layers for part in (layer.project, layer.ffn) for t in part.memory.values()]
+    tensors += [*model.head.memory.values(), *model.embedding.memory.values()]
+    stream = model.generate([1, 2], 2, temperature=1.0)
+    return list(model.weights), sum({t.data_ptr(): t.nbytes for t in tensors}.values()), stream.sampling.seed
+
+
+def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
+    """The exit code of each command, and what this rank prints: to stdout, to stderr."""
+    answers = []
+    for number, command in enumerate(commands):
+        if not dist.is_initialized():  # each command leaves the process group
+            size = int(os.environ["WORLD_SIZE"])
+            store = dist.FileStore(f"{os.environ['STORE']}{number}", size)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            code = main(command)
+        answers.append((code, out.getvalue(), err.getvalue()))
+    return answers
+
+
+class Cut(tuple[int, str, str]):
+    """The exit code of a command that did not end well, and what it printed: to stdout, to stderr."""
+
+
+def cut_off(rank: int, command: list[str], lost: int, kill: int) -> Cut:
+    """A command in whose second decode step `lost`, or every rank if that is -1, gets the signal `kill`."""
+    steps, advance = [0], WaferForCausalLM.advance
+
+    def advancing(model: WaferForCausalLM, tokens: Any) -> torch.Tensor:
+        steps[0] += 1
+        if steps[0] == 2 and lost in (rank, -1):
+            os.kill(os.getpid(), kill)
+        return advance(model, tokens)
+
+    WaferForCausalLM.advance = advancing
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(command)
+    return Cut((code, out.getvalue(), err.getvalue()))
+
+
+def raised(work: Callable[[], Any]) -> str:
+    """The message of the WaferError that a function raises."""
+    try:
+        work()
+    except WaferError as error:
+        return str(error)
+    return "nothing"
+
+
+def benched(rank: int) -> tuple[list[Any], str]:
+    """The rows of `bench/ranks.py` at small sizes, and their table."""
+    import ranks
+
+    sizes = ranks.Sizes(gemm=4, gemv=4, tile=2, mesh=4, layers=2, prompt=5, requests=2, turns=1)
+    rows = [ranks.measured(case, sizes.turns) for case in ranks.cases(sizes)]
+    return rows, ranks.table(rows)

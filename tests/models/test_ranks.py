@@ -1,0 +1,142 @@
+"""Models over ranks: layers in stages, meshes cut, the command line; what is said is that of one process."""
+
+import signal
+from math import prod
+
+import pytest
+import torch
+
+import ranked
+from schedules import ROOMY
+from tiny import CONFIG, checkpoint
+from wafer_triton.cli.main import main
+from wafer_triton.errors import BackendError
+from wafer_triton.mesh import as_mesh
+from wafer_triton.models.checkpoint.weights import Checkpoint
+from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.place.cuts import KINDS, embedding_tiles, head_tiles, layer_tiles
+from wafer_triton.models.run.pipeline import stage_count, stage_layers
+from wafer_triton.schedule.block import Block
+
+LLAMA = CONFIG | {"tie_word_embeddings": True}
+QWEN = CONFIG | {"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2}
+THREE = {"num_hidden_layers": 3}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [
+        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2x3", (1, 2), "elided")]),
+        (
+            3,
+            [(QWEN | THREE, "3", None, "elided"), (LLAMA | THREE, "3", None, "explicit"), (LLAMA, "4", None, "elided")],
+        ),
+        (4, [(QWEN, "3", None, "explicit")]),  # two stages of two ranks each
+        (6, [(LLAMA, "3", (2, 3), "elided"), (QWEN, "3", None, "elided")]),
+    ],
+)
+def test_models_say_on_ranks_what_they_say_in_one_process(ranks, cases):
+    assert ranked.on_ranks(ranks, ranked.models_wrong, cases) == [[]] * ranks
+
+
+def test_each_rank_holds_its_part_and_all_draw_alike():
+    config = LLAMA | {"num_hidden_layers": 6, "vocab_size": 64}
+    (first, bytes_first, seed), (last, bytes_last, other) = ranked.on_ranks(2, ranked.held, config)
+    ((_, alone, _),) = ranked.on_ranks(1, ranked.held, config)
+    assert set(first) | set(last) == set(param_shapes(DecoderConfig.from_dict(config))) and not set(first) & set(last)
+    assert max(bytes_first, bytes_last) <= 0.6 * alone
+    assert seed == other and seed is not None
+
+
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 5)])
+@pytest.mark.parametrize("cols", [slice(0, 1), slice(1, 4)])
+@pytest.mark.parametrize("head_groups", [1, 2])
+def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path, monkeypatch):
+    folder = checkpoint(tmp_path / "tiny")
+    weights = Checkpoint.of(folder)
+    block = Block(weights.config, as_mesh("5x4", ROOMY), "fp32", "fp32", 3, head_groups=head_groups)
+    whole = {kind: layer_tiles(weights, 0, block, kind, "decode") for kind in KINDS}
+    whole["head"], whole["embedding"] = head_tiles(weights, block), embedding_tiles(weights, block)
+    read: list[int] = []
+    part = Checkpoint.part
+    monkeypatch.setattr(
+        Checkpoint, "part", lambda self, *which: (read.append(part(self, *which).numel()), part(self, *which))[1]
+    )
+    monkeypatch.setattr(Checkpoint, "__getitem__", lambda self, name: pytest.fail(f"all of {name} was read"))
+    own = {kind: layer_tiles(weights, 0, block, kind, "decode", (rows, cols)) for kind in KINDS}
+    own["head"] = head_tiles(weights, block, (rows, cols))
+    own["embedding"] = embedding_tiles(weights, block, (rows, cols))
+    for kind, buffers in whole.items():
+        for name, tiles in buffers.items():
+            assert torch.equal(own[kind][name], tiles[rows, cols]), (kind, name)
+    assert sum(read) < 0.75 * sum(prod(shape) for name, shape in weights.shapes.items() if "layers.1" not in name)
+
+
+def test_stages_are_as_even_as_layers_let_them_be():
+    untied = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 9, "vocab_size": 16})
+    assert stage_layers(untied, 3) == [0, 3, 6, 9]
+    tied = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 9, "tie_word_embeddings": True, "vocab_size": 512})
+    ends = stage_layers(tied, 3)
+    assert ends[0] == 0 and ends[-1] == 9 and ends[3] - ends[2] == 1  # the table lies beside the last
+
+
+def test_ranks_go_to_layers_first():
+    assert [stage_count(3, ranks, None) for ranks in (1, 2, 3, 4, 6, 7)] == [1, 2, 3, 2, 3, 1]
+    assert stage_count(30, 8, (1, 2)) == 4
+    for layers, ranks in ((30, 3), (2, 8)):
+        with pytest.raises(
+            BackendError, match=f"cut 1x2: {ranks} ranks are no stages of 2 ranks each for {layers} lay"
+        ):
+            stage_count(layers, ranks, (1, 2))
+
+
+def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
+    folder, text = checkpoint(tmp_path / "tiny"), tmp_path / "text"
+    text.write_text("to be or not to be")
+    model = ["--model", str(folder), "--mesh", "2"]
+    commands = [
+        ["generate", *model, "--prompt", "hello", "--max-new-tokens", "4"],
+        ["perplexity", *model, "--text", str(text), "--window", "5"],
+        ["generate", *model, "--prompt", "hello", "--max-new-tokens", "400"],
+        ["generate", *model, "--prompt", "hello", "--cut", "3x1"],
+    ]
+    ours, others = ranked.on_ranks(2, ranked.commanded, *commands)
+    for command, (code, out, err), (other, nothing, told) in zip(commands, ours, others, strict=True):
+        assert main(command) == code == other or "--cut" in command
+        alone = capsys.readouterr()
+        assert nothing == ""
+        if code:
+            assert sorted([err, told]) == ["", alone.err] or "--cut" in command
+        else:
+            assert told == "" and _counted(out) == _counted(alone.out)
+    messages = {ours[3][2], others[3][2]}
+    assert messages == {"", "wafer-triton: error: cut 3x1: 2 ranks are no stages of 3 ranks each for 2 layers; give "
+                            "another cut, or none\n"}  # fmt: skip
+    assert capsys.readouterr().err == "" and main(commands[3]) == 2
+    assert "cut 3x1 is for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("ranks", "lost"), [(2, 0), (3, 1)])  # two stages; a mesh in three pieces
+def test_a_rank_that_is_killed_ends_all_and_is_named(ranks, lost, tmp_path):
+    command = ["generate", "--model", str(checkpoint(tmp_path / "tiny")), "--mesh", "3", "--prompt", "hello"]
+    results, codes = ranked.ended(ranks, ranked.cut_off, command, lost, signal.SIGKILL, lost=lost)
+    survivors = [result for result in results if result is not None]
+    assert codes[lost] == -signal.SIGKILL and len(survivors) == ranks - 1 and sum(codes) == codes[lost]
+    assert {code for code, _, _ in survivors} == {2}
+    said = [err.splitlines()[-1] for _, _, err in survivors if "error:" in err]
+    assert said == [
+        f"wafer-triton: error: rank {lost} of {ranks} is gone, so the others cannot go on; see what it said, and start "
+        f"all again"
+    ]
+
+
+def test_ctrl_c_leaves_no_rank_behind(tmp_path):
+    command = ["generate", "--model", str(checkpoint(tmp_path / "tiny")), "--mesh", "2", "--prompt", "hello"]
+    results, codes = ranked.ended(2, ranked.cut_off, command, -1, signal.SIGINT)
+    assert codes == [0, 0] and [code for code, _, _ in results] == [130, 130]
+    assert "interrupted after" in results[0][2] and results[1][1:] == ("", "")
+
+
+def _counted(out: str) -> list[str]:
+    """What a command prints, without times."""
+    return [line for line in out.splitlines() if "emulat" not in line and "seconds" not in line]

@@ -1,0 +1,49 @@
+"""The command line on the ranks that torchrun started: rank 0 prints, and what went wrong is told once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+
+
+def count() -> int:
+    """How many ranks there are; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def number() -> int:
+    """Which of them this is."""
+    return int(os.environ.get("RANK") or 0) if count() > 1 else 0
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is printed but by rank 0."""
+    if number() == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def first_to_say(message: str) -> bool:
+    """Whether no other rank has told this already; before the ranks have joined, rank 0 tells what all of them know."""
+    distributed = sys.modules.get("torch.distributed")
+    if count() == 1:
+        return True
+    if distributed is None or not distributed.is_initialized():
+        return number() == 0
+    with suppress(RuntimeError):  # the store may be gone with its rank
+        from wafer_triton.emulate.crossing import first
+
+        return first("said", message, str(number())) == str(number())
+    return True
+
+
+def leave() -> None:
+    """Leave the process group, if this rank is in one, once all have done their work."""
+    distributed = sys.modules.get("torch.distributed")
+    if count() > 1 and distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -1,0 +1,83 @@
+"""A mesh over several GPUs or machines: its cores are cut into rectangles, one for each rank of torch.distributed.
+
+    $ torchrun --nproc-per-node 4 script.py
+
+    >>> ranks = wafer_triton.distributed.executor()
+    >>> c, record = mesh_gemm(a, b, mesh=64, executor=ranks, record=True)
+    >>> record.rank_bytes                             # that crossed ranks, of each round
+
+Every rank runs the same script with the same values, and gets the same results. Without torchrun the script runs in one
+process.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from wafer_triton import ops
+from wafer_triton.emulate.distributed import DistributedExecutor
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.errors import BackendError
+from wafer_triton.mesh import as_mesh
+
+__all__ = ["executor"]
+
+TIMEOUT = 600.0  # seconds for which a rank waits for another that is there but does not answer
+
+
+def executor(
+    backend: str | None = None,
+    exchange: str = "explicit",
+    *,
+    cut: Any = None,
+    timeout: float = TIMEOUT,
+    device: str | None = None,
+    **options: Any,
+) -> Executor:
+    """The executor of a mesh over all ranks that torchrun started, or of one process where there are no others.
+
+    `cut` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts. `device`
+    is "cuda" for one GPU to a rank, with NCCL, or "cpu", with gloo; by default the GPUs if there are any. The other
+    arguments are those of `ops.executor`, for each rank. A rank that waits `timeout` seconds for another gives up.
+
+    Raises BackendError where ranks do not agree on all this, for a node with fewer GPUs than ranks, and for a `cut`
+    that has not one rectangle for each rank; MeshError for a `cut` that is none.
+    """
+    sides = None if cut is None else as_mesh(cut)
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
+        if sides is not None and sides.rows * sides.cols > 1:
+            raise BackendError(f"cut {sides} is for {sides.rows * sides.cols} ranks, and there is one; use torchrun")
+        return ops.executor(backend, exchange, device or own_device(), **options)
+    chosen = device or own_device()
+    if not dist.is_initialized():
+        join(chosen, timeout)
+    if torch.device(chosen).type == "cuda":
+        local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= present:
+            raise BackendError(
+                f"rank {dist.get_rank()}: this node has {present} GPUs; start at most so many ranks on it"
+            )
+        torch.cuda.set_device(local)
+        chosen = f"cuda:{local}"
+    inside = ops.executor(backend, exchange, chosen, **options)
+    return DistributedExecutor(inside, cut=None if sides is None else (sides.rows, sides.cols))
+
+
+def own_device() -> str:
+    """The kind of device that ranks run on: GPUs, unless there are none or Triton is interpreted."""
+    return "cuda" if torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1" else "cpu"
+
+
+def join(device: str = "cpu", timeout: float = TIMEOUT) -> None:
+    """Join the process group that torchrun describes, over NCCL between GPUs, else over gloo."""
+    kind = "nccl" if torch.device(device).type == "cuda" else "gloo"
+    try:
+        dist.init_process_group(kind, timeout=timedelta(seconds=timeout))
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise BackendError(f"the ranks cannot join over {kind} ({reason}); start them by torchrun") from None

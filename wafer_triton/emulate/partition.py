@@ -1,0 +1,135 @@
+"""A mesh cut into rectangles of cores, one for each rank, and what of a schedule a rank has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from wafer_triton.errors import MeshError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Cores, Index, Local, Slot
+
+
+@dataclass(frozen=True)
+class Partition:
+    """`mesh` cut into `grid` = (rows, columns) of rectangles, which belong to ranks row by row.
+
+    The sides of rectangles differ by one core at most; the logical cores of one core of a folded mesh stay together.
+    """
+
+    mesh: Mesh
+    grid: tuple[int, int]
+
+    def rectangle(self, rank: int) -> tuple[slice, slice]:
+        """The rows and the columns of a rank's logical cores."""
+        down, along = divmod(rank, self.grid[1])
+        (rows, cols), fold = self._edges, self.mesh.fold
+        return (
+            slice(rows[down] * fold[0], rows[down + 1] * fold[0]),
+            slice(cols[along] * fold[1], cols[along + 1] * fold[1]),
+        )
+
+    @cached_property
+    def _edges(self) -> tuple[list[int], list[int]]:
+        rows, cols = (
+            [0, *np.cumsum([len(part) for part in np.array_split(np.arange(side), count)]).tolist()]
+            for side, count in zip((self.mesh.rows, self.mesh.cols), self.grid, strict=True)
+        )
+        return rows, cols
+
+    @cached_property
+    def owner(self) -> Index:
+        """[cores]: the rank that holds each core."""
+        return self._numbered[0]
+
+    @cached_property
+    def number(self) -> Index:
+        """[cores]: the number of each core within its rectangle."""
+        return self._numbered[1]
+
+    @cached_property
+    def _numbered(self) -> tuple[Index, Index]:
+        owner, number = np.empty(self.mesh.shape, np.int64), np.empty(self.mesh.shape, np.int64)
+        for rank in range(self.grid[0] * self.grid[1]):
+            inside = self.rectangle(rank)
+            owner[inside] = rank
+            number[inside] = np.arange(number[inside].size).reshape(number[inside].shape)
+        return owner.ravel(), number.ravel()
+
+
+@dataclass(frozen=True)
+class Share:
+    """The rectangle of cores that `rank` holds; what of a schedule concerns them, in their own coordinates."""
+
+    partition: Partition
+    rank: int
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        """The rectangle as a mesh of its own."""
+        (rows, cols), whole = self.rectangle, self.partition.mesh
+        sides = (rows.stop - rows.start) // whole.fold[0], (cols.stop - cols.start) // whole.fold[1]
+        return replace(whole, rows=sides[0], cols=sides[1], origin=(0, 0))
+
+    @cached_property
+    def rectangle(self) -> tuple[slice, slice]:
+        """Its rows and columns on the whole mesh."""
+        return self.partition.rectangle(self.rank)
+
+    @cached_property
+    def cores(self) -> Index:
+        """Its cores by their numbers on the whole mesh, in the order of the rectangle."""
+        return np.arange(self.partition.mesh.cores).reshape(self.partition.mesh.shape)[self.rectangle].ravel()
+
+    def _range(self, axis: str) -> slice:
+        """Its positions along an axis."""
+        return self.rectangle[1 if axis == "x" else 0]
+
+    def slot(self, slot: Slot) -> Slot:
+        """A slot as these cores use it."""
+        if isinstance(slot.index, np.ndarray):
+            return replace(slot, index=slot.index[self._range(slot.axis)])
+        return slot
+
+    def where(self, cores: Cores) -> Cores | None:
+        """Those of some cores that are here; None if none are."""
+        here, across = self._range(cores.axis), self._range("y" if cores.axis == "x" else "x")
+        lines = np.arange(across.start, across.stop) if cores.lines is None else cores.lines
+        mine = (lines >= across.start) & (lines < across.stop)
+        numbers = None if cores.lines is None else lines[mine] - across.start
+        inside = (cores.at >= here.start) & (cores.at < here.stop)
+        if cores.at.ndim == 1:
+            at = cores.at[inside] - here.start
+        else:
+            rows = slice(across.start, across.stop) if cores.lines is None else mine
+            at = np.where(inside, cores.at - here.start, -1)[rows]
+        return Cores(cores.axis, at, numbers) if mine.any() and (at >= 0).any() else None
+
+    def local(self, op: Local) -> Local | None:
+        """A local operation on these cores; None if it runs on none of them."""
+        where = None if op.where is None else self.where(op.where)
+        if op.where is not None and where is None:
+            return None
+        return Local(op.op, tuple(map(self.slot, op.outs)), tuple(map(self.slot, op.ins)), op.params, where)
+
+
+@lru_cache(maxsize=64)
+def partition(mesh: Mesh, ranks: int, cut: tuple[int, int] | None = None) -> Partition:
+    """A mesh over so many ranks, in `cut` = (rows, columns) of rectangles, or with the fewest cores at the cuts.
+
+    Raises MeshError for more ranks than cores, and for a mesh whose sides have too few cores for every such cut.
+    """
+    cores = mesh.rows * mesh.cols
+    if ranks > cores:
+        raise MeshError(f"mesh {mesh} has {cores} cores for {ranks} ranks; start no more, or take a larger mesh")
+    grids = [(down, ranks // down) for down in range(1, ranks + 1) if ranks % down == 0] if cut is None else [cut]
+    fitting = [grid for grid in grids if grid[0] <= mesh.rows and grid[1] <= mesh.cols]
+    if not fitting:
+        tried = ", ".join(f"{down}x{along}" for down, along in grids)
+        raise MeshError(
+            f"mesh {mesh} cannot be cut into {ranks} rectangles as {tried}, one for each rank: a side has too few "
+            f"cores; start another number of ranks, or take a larger mesh"
+        )
+    return Partition(mesh, min(fitting, key=lambda grid: (grid[0] - 1) * mesh.cols + (grid[1] - 1) * mesh.rows))
