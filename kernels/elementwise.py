@@ -1,10 +1,10 @@
 """Elementwise operations: `elementwise` makes a launcher of any Triton device function of one to three values.
 
 @triton.jit
-def clip(x, limit):
-    return tl.minimum(x, limit)
+def halved(x, half):
+    return tl.where(x > half, x * 0.5, x)
 
-KERNELS["clip"] = elementwise(clip)
+KERNELS["halved"] = elementwise(halved)
 """
 
 from __future__ import annotations
@@ -85,3 +85,22 @@ def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: 
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
     cap = block(m * n, 1024)
     return part(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap))
+
+
+@triton.jit
+def _clip(args, core, P):
+    out, a = args
+    for start in range(0, P.SIZE, P.BLOCK):
+        # [BLOCK]
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.SIZE
+        value = load(tile_ptr(a, core) + offs, mask)
+        low = tl.minimum(value, P.LIMIT, propagate_nan=tl.PropagateNan.ALL)
+        store(tile_ptr(out, core) + offs, tl.maximum(low, -P.LIMIT, propagate_nan=tl.PropagateNan.ALL), mask)
+
+
+@LocalKernel
+def clip(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, limit: float) -> Part:
+    """out [size] = a, no further from 0 than `limit`."""
+    cap = block(size)
+    return part(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap))

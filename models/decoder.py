@@ -27,10 +27,11 @@ from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.experts import by_expert
 from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, stream, token_ids, token_rows
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
-from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
+from wafer_triton.models.place.cuts import PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_over
 from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
@@ -84,6 +85,7 @@ class WaferForCausalLM(PlacedModule):
         placed: Callable[[Placement], None] | None = None,
     ) -> None:
         super().__init__()
+        weights = by_expert(weights, config)
         names = set(weights)  # names alone, as a checkpoint reads a tensor that it is asked for
         if missing := [name for name in param_shapes(config) if name not in names]:
             raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
@@ -104,7 +106,7 @@ class WaferForCausalLM(PlacedModule):
         self.embedding = Embedding(self.head, weights)
         self.layers = Decode(block, self.executor, weights, progress, self.head, self.embedding)
         self.weights = PlacedWeights(
-            block, [{kind: layer.tiles(kind) for kind in KINDS} for layer in self.layers.layers],
+            block, [layer.tiles for layer in self.layers.layers],
             self.placement.head, self.head.tiles, self.embedding.tiles,
         )  # fmt: skip
         self.phases = Phases(self.placement, self.weights)
@@ -149,6 +151,7 @@ class WaferForCausalLM(PlacedModule):
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.tallies = dict.fromkeys(PHASES, Tally())
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
+        self.routed: list[list[torch.Tensor]] = []  # of each pass the experts [tokens, k] by sparse layer
         self.turn += 1
         self._broken = False
 
@@ -206,9 +209,9 @@ class WaferForCausalLM(PlacedModule):
             logits = self.layers.run(ids, rotary, self.counts, self.caches, active)
         for number in active:
             self.counts[number] += 1
-        layers = self.layers.tally * self.config.num_hidden_layers
+        self.routed.append(self.layers.chosen(active))
         ends = self.embedding.tally(self.batch), self.head.tally(self.batch)
-        self._count("decode", layers, self.hand_off, *ends, tokens=len(active))
+        self._count("decode", self.layers.tally, self.hand_off, *ends, tokens=len(active))
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -307,6 +310,7 @@ class WaferForCausalLM(PlacedModule):
                 progress,
             )
         self.counts[sequence], self.caches[sequence] = count, cache
+        self.routed.append(self._prefill.chosen)
         self._count("prefill", self.embedding.prompt_tally(count), self._prefill.tally(parts), tokens=count)
         self._count("replacement", self.phases.move_cache(parts, cache))
         return x

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.experts import sources, stored_shape
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -46,9 +47,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self.shapes = param_shapes(config)
         files = _open_all(self.folder)
         where = _locate(self.folder, files)
-        _check_names(self.folder, where, config)
+        self.sources = sources(where, config)
+        _check_names(self.folder, self.sources, config)
         for name, shape in self.shapes.items():
-            _check_tensor(where[name], files[where[name]], name, shape)
+            source = self.sources[name]
+            stored = shape if source.expert is None else stored_shape(source, config)
+            _check_tensor(where[source.name], files[where[source.name]], source.name, stored)
         self.where = where
         if config.tie_word_embeddings and _HEAD in where:
             table, head = (_open(where[name]).get_tensor(name) for name in (_TABLE, _HEAD))
@@ -66,11 +70,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.shapes:
             raise KeyError(name)
-        stored: torch.Tensor = _open(self.where[name]).get_tensor(name)
+        source = self.sources[name]
+        stored = source.of(_open(self.where[source.name]).get_tensor(source.name))
         weight = stored.to(self.dtype)
         if not is_finite(weight):
             remedy = "take dtype='bf16' or 'fp32'" if is_finite(stored) else "take another checkpoint"
-            raise CheckpointError(f"{self.where[name]}: {name} holds NaN or infinity as {self.dtype}; {remedy}")
+            raise CheckpointError(f"{self.where[source.name]}: {name} holds NaN or infinity as {self.dtype}; {remedy}")
         return weight
 
     def __iter__(self) -> Iterator[str]:

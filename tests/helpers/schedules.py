@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from wafer_triton.device import PRESETS
+from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import block, collectives, decode, gemm, gemv, norm, prefill, reduce
+from wafer_triton.schedule import block, collectives, decode, experts, gemm, gemv, norm, prefill, reduce
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Schedule
@@ -19,6 +20,10 @@ SHAPE = DecoderShape(
     hidden_size=11, intermediate_size=14, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
     vocab_size=13, qkv_bias=True, qk_norm=True,
 )  # fmt: skip
+
+MIXTURE = replace(  # with a shared expert of no whole number of widths
+    SHAPE, qk_norm_whole=True, clip_qkv=0.7, experts=Experts(5, 2, 4, shared_width=9, normalized=False)
+)
 
 Make = Callable[[Mesh, str, str], Schedule]  # of a mesh, a dtype of tiles and one of sums
 
@@ -132,24 +137,26 @@ def kv_append(policy: str) -> Make:
     return make
 
 
-def decoding(part: block.Part, *args: int, head_groups: int = 1) -> Make:
+def decoding(part: block.Part, *args: int, head_groups: int = 1, shape: DecoderShape = SHAPE) -> Make:
     """A part of a decode step of two sequences, with biases and norms of heads; no more head groups than columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         groups = min(head_groups, mesh.cols)
-        sizes = block.Block(SHAPE, mesh, dtype, accumulate=sums, entries=3, batch=2, head_groups=groups)
+        sizes = block.Block(shape, mesh, dtype, accumulate=sums, entries=3, batch=2, head_groups=groups)
         return block.schedule(part, sizes, *args)
 
     return make
 
 
-def prefilling(part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1) -> Make:
+def prefilling(
+    part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE
+) -> Make:
     """A part of a layer of prefill; no more head groups than columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         square = mesh.square()
         groups = min(head_groups, square.shape[1])
-        sizes = block.Block(SHAPE, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups)
+        sizes = block.Block(shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups)
         return block.schedule(part, sizes, *args)
 
     return make
@@ -183,6 +190,8 @@ LAYERS: dict[str, Make] = {
     "decode-attend-repeated-keys": decoding(decode.attend, 1, head_groups=4),
     "decode-output-head-groups": decoding(decode.output, head_groups=4),
     "decode-ffn": decoding(decode.ffn),
+    "decode-project-whole-norm": decoding(decode.project, head_groups=3, shape=MIXTURE),
+    "decode-experts": decoding(experts.decode_experts, shape=MIXTURE),
     "embedding": decoding(decode.embed, 2),
     "head": decoding(decode.head, 2),
     "prefill-attention": prefilling(prefill.attention, 2, 0),
@@ -190,6 +199,7 @@ LAYERS: dict[str, Make] = {
     "prefill-attention-head-groups": prefilling(prefill.attention, 2, 0, head_groups=2),
     "prefill-attention-repeated-keys": prefilling(prefill.attention, 2, 1, overlap=False, head_groups=3),
     "prefill-ffn": prefilling(prefill.ffn, 2, 0),
+    "prefill-experts": prefilling(experts.prefill_experts, 2, 0, shape=MIXTURE),
 }
 
 
