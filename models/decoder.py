@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
@@ -17,7 +17,7 @@ from typing import Any, overload
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.cost.price import Prediction, Tally
+from wafer_triton.cost.price import Ledger, Prediction, Tally
 from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
@@ -149,7 +149,7 @@ class WaferForCausalLM(PlacedModule):
         """Forget the cached tokens and the account of the run."""
         self.counts = [0] * self.batch  # tokens in each cache
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
-        self.tallies = dict.fromkeys(PHASES, Tally())
+        self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
         self.routed: list[list[torch.Tensor]] = []  # of each pass the experts [tokens, k] by sparse layer
         self.turn += 1
@@ -157,7 +157,7 @@ class WaferForCausalLM(PlacedModule):
 
     def account(self) -> Account:
         """Rounds, hops and bytes of everything since `reset`."""
-        return sum((tally.account for tally in self.tallies.values()), Account())
+        return sum((ledger.tally.account for ledger in self.ledgers.values()), Account())
 
     def predicted(self) -> dict[str, Prediction]:
         """What everything since `reset` is predicted to take on the wafer, for each phase that ran.
@@ -167,14 +167,23 @@ class WaferForCausalLM(PlacedModule):
         """
         device = self.block.mesh.device
         return {
-            phase: Prediction.of(tally.cost, device, self.ran[phase])
-            for phase, tally in self.tallies.items()
-            if tally.cost.rounds
+            phase: Prediction.of(cost, device, self.ran[phase])
+            for phase, cost in ((phase, ledger.tally.cost) for phase, ledger in self.ledgers.items())
+            if cost.rounds
         }
 
-    def _count(self, phase: str, *tallies: Tally, tokens: int = 0) -> None:
-        self.tallies[phase] = sum(tallies, self.tallies[phase])
+    def _step_tally(self, held: Mapping[int, tuple[int, int]]) -> Tally:
+        ends = self.embedding.tally(self.batch) + self.head.tally(self.batch)
+        return self.layers.tally(held) + self.hand_off + ends
+
+    def _count(self, phase: str, *due: Callable[[], Tally], tokens: int = 0) -> None:
+        for entry in due:
+            self.ledgers[phase].enter(entry)
         self.ran[phase] += tokens
+
+    def _enter(self, phase: str) -> None:
+        if self.phases.enter(phase):
+            self._count("replacement", self.phases.move_weights)
 
     def prefill(self, tokens: Prompt, progress: Progress = silent, *, sequence: int = 0) -> torch.Tensor:
         """Run a prompt through the empty cache of a sequence; logits [vocab] of its last token.
@@ -204,14 +213,14 @@ class WaferForCausalLM(PlacedModule):
         angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
-        self._count("replacement", self.phases.enter("decode"))
+        self._enter("decode")
         with self._attempt():
             logits = self.layers.run(ids, rotary, self.counts, self.caches, active)
+        held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
+        self._count("decode", partial(self._step_tally, held), tokens=len(active))
         for number in active:
             self.counts[number] += 1
         self.routed.append(self.layers.chosen(active))
-        ends = self.embedding.tally(self.batch), self.head.tally(self.batch)
-        self._count("decode", self.layers.tally, self.hand_off, *ends, tokens=len(active))
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -300,7 +309,7 @@ class WaferForCausalLM(PlacedModule):
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
         x, cache = self.embed(tokens), self.block.cache(count)
         self.turn += 1
-        self._count("replacement", self.phases.enter("prefill"))
+        self._enter("prefill")
         with self._attempt():
             x = self._prefill.run(
                 x,
@@ -311,12 +320,13 @@ class WaferForCausalLM(PlacedModule):
             )
         self.counts[sequence], self.caches[sequence] = count, cache
         self.routed.append(self._prefill.chosen)
-        self._count("prefill", self.embedding.prompt_tally(count), self._prefill.tally(parts), tokens=count)
-        self._count("replacement", self.phases.move_cache(parts, cache))
+        ran = partial(self.embedding.prompt_tally, count), partial(self._prefill.tally, parts)
+        self._count("prefill", *ran, tokens=count)
+        self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        self._count("prefill", self.head.tally(len(x)))
+        self._count("prefill", partial(self.head.tally, len(x)))
         return self.head.run(x)
 
     @contextmanager

@@ -125,6 +125,14 @@ class DecoderShape:
         return {kind: numbers[kind] for kind in self.layers_of}
 
     @property
+    def matrices(self) -> int:
+        """Numbers of the matrices of all layers."""
+        numbers, e = self.decode_macs(0), self.experts
+        if e is not None:
+            numbers["experts"] += 3 * self.hidden_size * (e.count - e.chosen) * e.width
+        return sum(number * self.layers_of[kind] for kind, number in numbers.items())
+
+    @property
     def parameters(self) -> int:
         """Weights of the whole model, embedding and head included."""
         layers = sum(self.decode_elements(0)[kind] * count for kind, count in self.layers_of.items())

@@ -141,13 +141,14 @@ def _fetch(scratch: Path) -> Path:
 
 def _convert(path: Path, folder: Path) -> None:
     """Writes config, tokenizer and float32 weights of a Llama GGUF file into `folder`."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig, PreTrainedTokenizerFast
 
     print("converting to safetensors (once) ...", file=sys.stderr, flush=True)
     settings = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     settings.architectures, settings.dtype = ["LlamaForCausalLM"], "float32"
     settings.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+    # The class that AutoTokenizer would take, which reads the file once more to find it.
+    PreTrainedTokenizerFast.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
     weights = _dequantized(path, DecoderConfig.from_folder(folder))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 

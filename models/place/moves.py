@@ -293,11 +293,13 @@ class Phases:
             target.copy_(self._kept[layer, kind][name].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")
 
-    def enter(self, phase: str) -> Tally:
-        """The tally of bringing all weights into place for "prefill" or "decode"; nothing where they already lie so."""
-        if phase == self.phase:
-            return Tally()
-        self.phase = phase
+    def enter(self, phase: str) -> bool:
+        """Let all weights lie in place for "prefill" or "decode"; whether they had to move."""
+        moved, self.phase = phase != self.phase, phase
+        return moved
+
+    def move_weights(self) -> Tally:
+        """The tally of bringing all weights from one phase's place to the other's."""
         return all_weights(self.placement.decode, self.placement.prefill) + self._between_regions
 
     def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Tally:

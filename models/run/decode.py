@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -128,7 +128,7 @@ class Decode:
         `x` holds the tokens' ids [batch], or their values [batch, width] without an embedding. `caches` hold `counts`
         tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
         """
-        mesh, shape, first = self.block.mesh, self.block.shape, self.layers[0]
+        mesh, first = self.block.mesh, self.layers[0]
         for name, angles in zip(("cos", "sin"), rotary, strict=True):
             first.project.write(name, scatter(picked(angles, self.block.layout.pair_of, 1), mesh, "m (x p)").tiles)
         if self.embedding is None:
@@ -149,11 +149,18 @@ class Decode:
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()
         self.executor.check()
-        attends = [self.attend[sequence] for sequence in active]
-        layers = shape.layers_of
-        self.tally = sum(map(tally, (*self.fixed, *attends, *appends.values())), Tally()) * layers["attention"]
-        self.tally += sum((tally(other) * layers[kind] for kind, other in self.others.items()), Tally())
         return self.results[tuple(active)].clone()  # the next step overwrites it
+
+    def tally(self, held: Mapping[int, tuple[int, int]]) -> Tally:
+        """Counts and predicted cost of a step through all layers.
+
+        `held` has, for each sequence that takes part, the tokens in its cache and how many of them were the prompt.
+        """
+        attends = [self.attend[sequence] for sequence in held]
+        appends = [schedule(blocks.append, self.block, sequence, *tokens) for sequence, tokens in held.items()]
+        layers = self.block.shape.layers_of
+        attention = sum(map(tally, (*self.fixed, *attends, *appends)), Tally()) * layers["attention"]
+        return sum((tally(other) * layers[kind] for kind, other in self.others.items()), attention)
 
     def step(self, active: tuple[int, ...]) -> None:
         """Everything from the embedding to the result, on inputs and index tables as they are."""

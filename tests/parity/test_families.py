@@ -175,8 +175,11 @@ def test_errors_are_at_most_twice_those_of_transformers(family, dtype, folders, 
     assert_close(logits_of(decoder, tokens), reference, dtype, plain=plain)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", *DTYPES])
-@pytest.mark.parametrize("family", LAYERS, ids=str)
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [(family, "fp32") for family in LAYERS] + [(family, dtype) for family in (BIASED, NORMED) for dtype in DTYPES],
+    ids=str,
+)
 @pytest.mark.parametrize("mesh", ["3", "2x3"])
 def test_explicit_and_elided_are_the_same_bits(family, mesh, dtype, folders, roomy):
     tokens, _ = judged(family)

@@ -1,6 +1,6 @@
 """The decoder against transformers on small random Llamas: logits of prefill and of every decode step, and tokens."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -16,7 +16,6 @@ from wafer_triton.testing import assert_close
 pytestmark = pytest.mark.slow
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +31,6 @@ class Llama:
     vocab: int = 97
     layers: int = 2
     tied: bool = False
-    rope: dict = field(default_factory=lambda: {"rope_type": "default"})
 
     def __str__(self) -> str:
         return self.name
@@ -44,8 +42,6 @@ MODELS = [
     Llama("mha-tied", 32, 50, 4, 4, 8, 61, tied=True),
     Llama("mqa-five-pairs", 27, 33, 3, 1, 10, 53, layers=3),
     Llama("one-head-one-pair", 5, 7, 1, 1, 2, 11, layers=1),
-    Llama("llama3-rope", rope=LLAMA3 | {"original_max_position_embeddings": 16}),
-    Llama("linear-rope", rope={"rope_type": "linear", "factor": 2.0}),
 ]
 models = pytest.mark.parametrize("llama", MODELS, ids=str)
 meshes = pytest.mark.parametrize("mesh", ["1", "3", "2x3", "5x2", "7"])
@@ -62,7 +58,7 @@ def judge(llama: Llama, dtype: str = "fp32") -> LlamaForCausalLM:
         hidden_size=llama.hidden, intermediate_size=llama.ffn, num_attention_heads=llama.heads,
         num_key_value_heads=llama.kv_heads, head_dim=llama.head_dim, vocab_size=llama.vocab,
         num_hidden_layers=llama.layers, tie_word_embeddings=llama.tied, max_position_embeddings=256,
-        rope_parameters={"rope_theta": 1000.0, **llama.rope}, rms_norm_eps=1e-5, initializer_range=0.3,
+        rope_parameters={"rope_theta": 1000.0, "rope_type": "default"}, rms_norm_eps=1e-5, initializer_range=0.3,
         eos_token_id=None, bos_token_id=None, pad_token_id=None, attn_implementation="eager",
     )  # fmt: skip
     decoder = LlamaForCausalLM(config).eval()
@@ -126,7 +122,7 @@ def test_greedy_tokens(llama, mesh, roomy):
     assert list(wafer(llama, mesh, roomy).generate(prompt, 20)) == want[0, 6:].tolist()
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 @pytest.mark.parametrize("mesh", ["3", "2x3"])
 @pytest.mark.parametrize("llama", MODELS[:3], ids=str)
 def test_errors_are_at_most_twice_those_of_transformers(llama, mesh, dtype, roomy):
@@ -177,7 +173,7 @@ def test_poison_reaches_no_logit(mesh, exchange, roomy):
 
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
-@pytest.mark.parametrize("mesh", ["1", "3", "2x3", "3x2"])
+@pytest.mark.parametrize("mesh", ["1", "3", "2x3"])
 def test_a_second_prompt_sees_nothing_of_the_first(mesh, exchange, roomy):
     decoder = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange))
     first, second = some_tokens(GQA, 40), some_tokens(GQA, 12)

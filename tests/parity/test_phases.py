@@ -144,7 +144,7 @@ def test_each_change_of_phase_is_counted_once(monkeypatch):
         return moved
 
     counted = totals()
-    monkeypatch.setattr(type(model.phases), "enter", lambda self, phase: Tally())
+    monkeypatch.setattr(type(model.phases), "enter", lambda self, phase: False)
     free = totals()
     extra = [(one - two) // moving.link_bytes for one, two in zip(counted, free, strict=True)]
     assert extra == [0, 1, 1, 1, 2, 2], "into place for decode, and back before the next prompt"

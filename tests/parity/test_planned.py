@@ -19,7 +19,7 @@ CONFIG = DecoderConfig(
     hidden_size=24, intermediate_size=40, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
     head_dim=10, vocab_size=31, max_position_embeddings=64, qk_norm=True, name="tiny",
 )  # fmt: skip
-SMALL = replace(PRESETS["wse2"], name="small", rows=11, cols=12, sram_bytes=7 * 1024)
+SMALL = replace(PRESETS["wse2"], name="small", rows=9, cols=10, sram_bytes=7 * 1024)
 TOKENS = torch.randint(31, (20,), generator=torch.Generator().manual_seed(1)).tolist()
 LENGTHS = {"max_prompt": 14, "max_length": 40}
 
@@ -49,7 +49,7 @@ def seconds(decode: int, prefill: int, head_groups: int | None = None) -> float:
 @pytest.mark.parametrize("head_groups", [1, None])
 def test_the_fastest_meshes_that_hold_the_model(head_groups):
     plans = {}
-    for decode, prefill in product(range(1, 12), repeat=2):
+    for decode, prefill in product(range(1, 10), repeat=2):
         try:
             placed(mesh=decode, prefill_mesh=prefill, head_groups=head_groups)
         except WaferError:
@@ -57,7 +57,7 @@ def test_the_fastest_meshes_that_hold_the_model(head_groups):
         plans[decode, prefill] = seconds(decode, prefill, head_groups)
     fastest = min(plans, key=lambda pair: plans[pair])
     if head_groups == 1:
-        every = {pair: seconds(*pair, head_groups) for pair in product(range(4, 12), repeat=2)}
+        every = {pair: seconds(*pair, head_groups) for pair in product(range(4, 10), repeat=2)}
         assert min(every, key=lambda pair: every[pair]) not in plans, "SRAM decides here, not the estimate alone"
     planned = placed(head_groups=head_groups)
     assert sides(planned) == fastest
@@ -94,7 +94,7 @@ def test_what_the_user_gives_stands():
 
 def test_planned_trees_are_the_fastest_on_their_lines():
     """Groups of an all-reduce of one word, by trying all."""
-    roomy = replace(SMALL, rows=24, cols=24)
+    roomy = replace(SMALL, rows=16, cols=16)
     placement = placed(prefill_mesh=5, device=roomy, head_groups=1).placement
     for block in (placement.decode, placement.prefill):
         length = block.mesh.rows
@@ -179,7 +179,7 @@ def test_a_head_that_no_multiple_of_the_mesh_holds():
     ):
         WaferForCausalLM.from_config(tall, mesh=4, device=device, **LENGTHS)
     less = replace(CONFIG, vocab_size=4000, tie_word_embeddings=True)
-    model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, device, origin=(6, 7)), **LENGTHS)
+    model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, device, origin=(5, 6)), **LENGTHS)
     assert str(model.placement.head.mesh) == "8x8", "wherever the mesh was"
 
 

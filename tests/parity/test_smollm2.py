@@ -9,9 +9,7 @@ from wafer_triton.models.decoder import WaferForCausalLM
 
 PROMPTS = {
     "one": demo.PROMPTS[0],
-    "two": demo.PROMPTS[1],
     "single-token": "Once",
-    "code": "def fibonacci(n):\n    if n < 2:\n        return n\n",
     "multi-byte": "Zürich, 東京 and 🦊: three",
     "longer-than-the-mesh": "A wafer-scale chip is one large mesh of small cores. " * 3 + "Each core has its own",
 }

@@ -295,13 +295,7 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
 
 
 def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
-    width, kv_width = shape.hidden_size, shape.kv_width
-    held, e = shape.layers_of, shape.experts
-    weights = shape.num_hidden_layers * (2 * width * shape.q_width + 2 * width * kv_width)
-    weights += held.get("ffn", 0) * 3 * width * shape.intermediate_size
-    if e is not None:
-        weights += held["experts"] * width * (e.logits + 3 * (e.count * e.width + e.shared_width))
-    words = (weights + shape.num_hidden_layers * 2 * tokens * kv_width) / 2
+    words = (shape.matrices + shape.num_hidden_layers * 2 * tokens * shape.kv_width) / 2
     return words / rows * c.word_cycles + hops * c.hop_cycles
 
 

@@ -9,6 +9,7 @@ costs a routing stage as well (WaferLLM, OSDI'25, section 3).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from math import ceil
@@ -197,6 +198,25 @@ class Tally:
 def tally(schedule: Schedule) -> Tally:
     """The tally of a schedule, computed once."""
     return Tally(account(schedule), price(schedule))
+
+
+class Ledger:
+    """What ran, each entry worked out when the sum is asked for: no step waits for its price."""
+
+    def __init__(self) -> None:
+        self._sum, self._due = Tally(), list[Callable[[], Tally]]()
+
+    def enter(self, due: Callable[[], Tally]) -> None:
+        """Add what `due` will return."""
+        self._due.append(due)
+
+    @property
+    def tally(self) -> Tally:
+        """The sum of all entries."""
+        while self._due:
+            self._sum += self._due[0]()
+            self._due.pop(0)
+        return self._sum
 
 
 @dataclass(frozen=True)
