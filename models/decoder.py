@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, overload
@@ -37,6 +37,7 @@ from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
@@ -151,7 +152,7 @@ class WaferForCausalLM(PlacedModule):
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
-        self.routed: list[list[torch.Tensor]] = []  # of each pass the experts [tokens, k] by sparse layer
+        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device)
         self.turn += 1
         self._broken = False
 
@@ -217,10 +218,11 @@ class WaferForCausalLM(PlacedModule):
         with self._attempt():
             logits = self.layers.run(ids, rotary, self.counts, self.caches, active)
         held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
-        self._count("decode", partial(self._step_tally, held), tokens=len(active))
+        due = lru_cache(partial(self._step_tally, held))
+        self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
-        self.routed.append(self.layers.chosen(active))
+        self.passes.add("decode", [self.counts[number] for number in active], self.layers.chosen(active), due)
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -319,14 +321,16 @@ class WaferForCausalLM(PlacedModule):
                 progress,
             )
         self.counts[sequence], self.caches[sequence] = count, cache
-        self.routed.append(self._prefill.chosen)
-        ran = partial(self.embedding.prompt_tally, count), partial(self._prefill.tally, parts)
+        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(partial(self._prefill.tally, parts))
+        self.passes.add("prefill", [count], self._prefill.chosen, *ran)
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        self._count("prefill", partial(self.head.tally, len(x)))
+        due = partial(self.head.tally, len(x))
+        self.passes.also(due)
+        self._count("prefill", due)
         return self.head.run(x)
 
     @contextmanager

@@ -97,10 +97,10 @@ def run(decoder: WaferForCausalLM, tokens: list[int], prompt: int = PROMPT) -> t
     """Logits behind the prompt and each further token, and the experts [layers, tokens, k] that all took."""
     decoder.reset()
     logits = [decoder.prefill(tokens[:prompt])]
-    chosen = [torch.stack(decoder.routed[-1])]
+    chosen = [torch.stack(decoder.passes.ran[-1].chosen)]
     for token in tokens[prompt:]:
         logits.append(decoder.step(token))
-        chosen.append(torch.stack(decoder.routed[-1]))
+        chosen.append(torch.stack(decoder.passes.ran[-1].chosen))
     return torch.stack(logits), torch.cat(chosen, 1)
 
 
@@ -142,7 +142,7 @@ def test_chunks_meshes_head_groups_batches_and_exchanges_agree(mixture, folders,
         batch.prefill(tokens[: PROMPT - sequence], sequence=sequence)
     both = batch.advance([tokens[PROMPT], None, tokens[PROMPT - 2]])
     torch.testing.assert_close(both[0], wanted[1], rtol=1e-4, atol=1e-4)
-    assert torch.stack(batch.routed[-1]).shape == (chosen.shape[0], 2, chosen.shape[2])
+    assert torch.stack(batch.passes.ran[-1].chosen).shape == (chosen.shape[0], 2, chosen.shape[2])
 
 
 @mixtures

@@ -62,7 +62,7 @@ def test_counts_and_price_do_not_depend_on_routing():
         model = WaferForCausalLM(config, weights, mesh=as_mesh("3x2", ROOMY), max_length=9)
         model.prefill([1, 2, 3, 4, 5])
         model.step(6)
-        seen.append(([torch.stack(choices) for choices in model.routed], model.account(), model.predicted()))
+        seen.append(([torch.stack(each.chosen) for each in model.passes.ran], model.account(), model.predicted()))
     (first, *counts), (second, *others) = seen
     assert all(not torch.equal(one, other) for one, other in zip(first, second, strict=True))
     assert counts == others

@@ -21,6 +21,7 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.cost.residence import decode_residence, fitted, prefill_residence, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
+from wafer_triton.cost.routed import Routed, cap
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
@@ -33,7 +34,7 @@ from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shapes import DecoderShape, shape_of
 
 __all__ = [
-    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request",
+    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",
     "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_on", "request", "request_on",
 ]  # fmt: skip
 
