@@ -104,3 +104,22 @@ def clip(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, limi
     """out [size] = a, no further from 0 than `limit`."""
     cap = block(size)
     return part(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap))
+
+
+@triton.jit
+def _swap(args, core, P):
+    out, a = args
+    for start in range(0, P.ROWS * P.COLS * P.SIZE, P.BLOCK):
+        # [BLOCK] of [COLS, ROWS, SIZE]
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.ROWS * P.COLS * P.SIZE
+        row, col = offs // P.SIZE % P.ROWS, offs // (P.SIZE * P.ROWS)
+        value = load(tile_ptr(a, core) + (row * P.COLS + col) * P.SIZE + offs % P.SIZE, mask)
+        store(tile_ptr(out, core) + offs, value, mask)
+
+
+@LocalKernel
+def swap(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, rows: int, cols: int, size: int) -> Part:
+    """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
+    cap = block(rows * cols * size, 1024)
+    return part(_swap, (*outs, *ins), {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}, warps(cap))

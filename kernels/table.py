@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import Launcher
-from wafer_triton.kernels.elementwise import add, clip, copy, maximum, silu_mul
+from wafer_triton.kernels.elementwise import add, clip, copy, maximum, silu_mul, swap
 from wafer_triton.kernels.experts import expert_gemm, expert_sum, top_k
 from wafer_triton.kernels.gemm import gemm, gemm_t
 from wafer_triton.kernels.lookup import lookup
@@ -27,6 +27,7 @@ KERNELS: dict[str, Launcher] = {
     "silu_mul": silu_mul,
     "lookup": lookup,
     "clip": clip,
+    "swap": swap,
     "mean_squares": mean_squares,
     "top_k": top_k,
     "expert_gemm": expert_gemm,

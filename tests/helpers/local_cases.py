@@ -66,6 +66,10 @@ EXACT = [
         Case("lookup", (m * d,), (d * v, m), {"m": m, "d": d, "v": v})
         for m, d, v in ((1, 1, 1), (3, 5, 4), (2, 1030, 3))
     ),
+    *(
+        Case("swap", (rows * cols * size,), (rows * cols * size,), {"rows": rows, "cols": cols, "size": size})
+        for rows, cols, size in ((1, 1, 1), (3, 5, 7), (2, 33, 20))
+    ),
     *(Case("sum_squares", (m,), (m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))),
 ]
 ROUNDED = [

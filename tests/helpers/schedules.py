@@ -10,6 +10,7 @@ from wafer_triton.device import PRESETS
 from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import block, collectives, decode, experts, gemm, gemv, norm, prefill, reduce
+from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Schedule
@@ -123,6 +124,19 @@ def softmax(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     return b.build()
 
 
+def exchanged(algorithm: str, parts: int) -> Make:
+    """An all-to-all of three elements for every pair of cores."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b, (rows, cols) = Builder(mesh, "all-to-all"), mesh.shape
+        for name, role in (("x", "input"), ("out", "output")):
+            b.buffer(name, (rows, cols, 3), dtype, role, parts)
+        all_to_all(b, "x", "out", size=3, parts=parts, algorithm=algorithm)
+        return b.build()
+
+    return make
+
+
 def kv_append(policy: str) -> Make:
     """An entry that enters a KV cache, three more held than there are rows."""
 
@@ -174,6 +188,8 @@ MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
     "all-reduce-segments-x": segments("x"),
     "all-reduce-segments-y": segments("y"),
     "collectives": moves,
+    "all-to-all-farthest": exchanged("farthest", 2),
+    "all-to-all-ring": exchanged("ring", 1),
     "kv-shift": kv_append("shift"),
     "kv-concat": kv_append("concat"),
 }

@@ -163,6 +163,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         ids = tile(8, torch.float32)
         record(f"lookup {name}", scratch, find("lookup"), (flat,), (scores, ids), cores, m=8, d=m, v=3072)
 
+        shape = {"rows": 6, "cols": 8, "size": 72}
+        record(f"swap {name}", scratch, find("swap"), (flat,), (flat,), cores, **shape)
         record(f"clip 3456-{name}", scratch, find("clip"), (flat,), (flat,), cores, size=3456, limit=8.0)
         squares = {"m": m, "n": n, "heads": heads, "kv_heads": 0, "width": 864, "kv_width": 864}
         record(f"mean_squares {name}", scratch, find("mean_squares"), (rows,), (scores,), cores, **squares)

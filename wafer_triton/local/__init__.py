@@ -9,7 +9,7 @@ With `accumulate="fp16"` every multiply-add rounds to fp16 as well, as WSE-2 sof
 Importing this package imports no torch: schedules are checked and priced where there is none.
 """
 
-from wafer_triton.local.elementwise import add_torch, clip_torch, copy_torch, maximum_torch, silu_mul_torch
+from wafer_triton.local.elementwise import add_torch, clip_torch, copy_torch, maximum_torch, silu_mul_torch, swap_torch
 from wafer_triton.local.experts import expert_gemm_torch, expert_sum_torch, top_k_torch
 from wafer_triton.local.gemm import gemm_t_torch, gemm_torch
 from wafer_triton.local.lookup import lookup_torch
@@ -42,5 +42,6 @@ __all__ = [
     "row_max_torch",
     "silu_mul_torch",
     "sum_squares_torch",
+    "swap_torch",
     "top_k_torch",
 ]
