@@ -22,12 +22,11 @@ from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import BackendError, CacheError, CheckpointError, ShapeError
+from wafer_triton.errors import BackendError, CacheError, ShapeError
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
-from wafer_triton.models.checkpoint.weights import Checkpoint
-from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.experts import by_expert
+from wafer_triton.models.checkpoint.weights import Checkpoint, complete
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, stream, token_ids, token_rows
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
@@ -52,7 +51,8 @@ class WaferForCausalLM(PlacedModule):
     prefill where it is another. `groups` and `prefill_groups` are those of the K-trees (default: about the root of a
     line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
-    each phase the fastest by the cost model that fit).
+    each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
+    more than padding, see `wafer_triton.cost.trim`.
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
@@ -81,15 +81,13 @@ class WaferForCausalLM(PlacedModule):
         prefill_groups: Groups = None,
         head_groups: int | None = None,
         prefill_head_groups: int | None = None,
+        trim: bool = False,
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,
     ) -> None:
         super().__init__()
-        weights = by_expert(weights, config)
-        names = set(weights)  # names alone, as a checkpoint reads a tensor that it is asked for
-        if missing := [name for name in param_shapes(config) if name not in names]:
-            raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
+        weights = complete(weights, config)
         if not isinstance(executor, Executor | None):
             raise BackendError(f"executor {executor!r}: give what wafer_triton.ops.executor makes, or leave it out")
         dtype = dtype_name(dtype)
@@ -97,6 +95,7 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
+            trim=trim,
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)

@@ -303,14 +303,10 @@ def test_a_circle_would_be_seen(line, tmp_path):
 
 def test_transformers_computes_nothing():
     """It reads configs and tokenizers; in the demo it is also the judge."""
+    readers = {"AutoConfig", "AutoTokenizer", "PreTrainedConfig", "PreTrainedTokenizerFast"}
     for name, path in modules().items():
         taken = {item.removeprefix("transformers.") for item in imports(path) if item.startswith("transformers.")}
-        assert name == "models.demo" or taken <= {
-            "AutoConfig",
-            "AutoTokenizer",
-            "PreTrainedConfig",
-            "PreTrainedTokenizerFast",
-        }, name
+        assert name == "models.demo" or taken <= readers, name
 
 
 def test_kernels_know_no_schedule():

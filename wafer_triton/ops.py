@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import math
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, TypedDict
 
 import torch
@@ -148,6 +149,7 @@ def _text(mesh: Mesh, options: tuple[tuple[str, Any], ...]) -> str:
     return repr((mesh.rows, mesh.cols, tuple(getattr(mesh.device, name) for name in _DEVICE), options))
 
 
+@lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
     rows, cols, device, options = ast.literal_eval(text)
     return Mesh(rows, cols, Device(*device)), options

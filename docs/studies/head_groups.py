@@ -9,11 +9,11 @@ from wafer_triton import estimate
 from wafer_triton.cost import layers, padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_bytes
-from wafer_triton.cost.residence import prefill_need, prefill_residence
+from wafer_triton.cost.residence import prefill_need
 from wafer_triton.device import device
 from wafer_triton.draw.units import digits
 from wafer_triton.errors import WaferError
-from wafer_triton.mesh import Mesh
+from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.shapes import shape_of
 
 PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"
@@ -38,11 +38,22 @@ fastest that fits a core; in prefill the number whose products are the fastest, 
 at once. Where the phases differ, the heads go along x between them, which is counted and priced
 (`predicted()["replacement"]`).
 
+A width that is cut over P lines is rounded up on each: 4,096 over 660 rows are 7 a row, which 586 rows hold. With
+`trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
+(`wafer_triton/cost/trim.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
+the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best below is trimmed, and
+"cores" are those that it takes. The measured program and that of one group take the whole mesh.
+
+A schedule on the whole mesh in which cores with padding alone rest would leave more. In MeshGEMM every core holds a
+padded tile in 74 of 660 turns, each in other turns: core (i, j) meets tile k with position(k) = position(i) +
+position(j) + turn. A schedule names cores by axis and line, which would be 660 x 586 positions in each of the turns.
+Without that, tokens and width of 7 a line are 1.13 x 1.13 = 1.27 times a product's multiply-adds.
+
 All cycles below are predicted. Silicon has run the program "measured" alone, scaled from a part of its layers: decode
 of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and of
 Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. "Over measured" are the cycles
-with the best number of groups over those of the measured program on the same mesh. Padding is the multiply-adds of the
-mesh over those of the model. SRAM is what a layer needs of a core, working set included.
+of the best over those of the measured program on the same mesh. Padding is the multiply-adds of the cores that compute
+over those of the model. SRAM is what a layer needs of a core, working set included.
 
 ## Decode
 
@@ -54,9 +65,8 @@ One token on a WSE-2, with {context} tokens in the cache:
 
 BOUND = """
 The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding}.
-What is left of it is the width of the model over the rows (4,096 over 660 rows are 7 a row, where 6.2 would do), pairs
-that do not divide a group's columns, and one free slot of the cache on each row. Most cycles are the latencies of the
-nine all-reduces, seven of which cross all rows.
+What is left of it are pairs that do not divide a group's columns, and one free slot of the cache on each row. Most
+cycles are the latencies of the nine all-reduces, seven of which cross all rows.
 
 Decode of {model} on {side} x {side} cores by step:
 """
@@ -76,11 +86,10 @@ where it does not. The measured program takes all tokens at once.
 """
 
 PREFILL_BOUND = """
-The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding}, and
-there {measured} with the measured program: {tokens} tokens and the model's width are rounded up on every row and column
-(7 a row of 660, where 6.2 would do). More groups than key-value heads repeat these heads, which is padding too, yet
-takes fewer cycles than several heads a core. Where other layers share the cores, their weights, keys and values leave
-less room for scores, which a model has of every head and the measured program of one.
+The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding},
+and with the measured program, on all cores, {measured}. More groups than key-value heads repeat these heads, which is
+padding too, yet takes fewer cycles than several heads a core. Where other layers share the cores, their weights, keys
+and values leave less room for scores, which a model has of every head and the measured program of one.
 
 Prefill of {model} on {side} x {side} cores by step:
 """
@@ -92,17 +101,17 @@ def table(head: tuple[str, ...], rows: list[list[str]], left: int) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows)) + "\n"
 
 
-def sram(model: str, side: int, number: int) -> int:
+def sram(model: str, mesh: int | str, number: int | None) -> int:
     """Bytes that a layer needs of a core."""
-    on = device("wse2")
-    block = decode_block(shape_of(model), Mesh(side, side, on), CONTEXT, constants(on), head_groups=number)
-    return decode_bytes(block)
+    on = as_mesh(mesh, "wse2")
+    return decode_bytes(decode_block(shape_of(model), on, CONTEXT, constants(on.device), head_groups=number))
 
 
 @dataclass(frozen=True)
 class Filled:
-    """Prefill of one layer: its number of head groups, cycles by step, padding, and bytes of a core."""
+    """Prefill of one layer: the cores that it takes, their head groups, cycles by step, padding, bytes of a core."""
 
+    mesh: str
     groups: int
     steps: dict[str, float]
     padding: float
@@ -114,24 +123,25 @@ class Filled:
         return sum(self.steps.values())
 
 
-def filled(model: str, side: int, program: str = "true", groups: int | None = None, whole: bool = False) -> Filled:
+def filled(
+    model: str, side: int, program: str = "true", groups: int | None = None, whole: bool = False, trim: bool = False
+) -> Filled:
     """Prefill as it fits cores that hold one layer, or the `whole` model; WaferError where they do not."""
     mesh, shape = Mesh(side, side, device("wse2")), shape_of(model)
     c = constants(mesh.device)
-    held, rows = c if whole else replace(c, cores=2.0**60), -(-TOKENS // side)
-    choices = layers.prefill_head_group_choices(layers.prefill_block(shape, mesh, c, program), rows, c, groups)
-    last = decode_block(shape, mesh, 1, c, None, program, 1)
-    block, at_once = prefill_residence(choices, last, TOKENS, held)
+    held = c if whole else replace(c, cores=2.0**60)
+    block, at_once, _ = estimate.prefill_blocks(mesh, shape, TOKENS, held, program, groups, trim)
+    rows = -(-TOKENS // block.mesh.rows)
     steps = {name: cost.cycles for name, cost in layers.prefill_steps(block, rows, c, at_once).items()}
     need = prefill_need(block, at_once, rows - at_once)
     size = sum(need.stays.values()) + sum(need.passes.values())
-    return Filled(block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
+    return Filled(str(block.mesh), block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
 
 
 def on_one_wafer(model: str, side: int, measured: float) -> str:
     """The cycles of prefill over `measured` ones where one device holds the whole model."""
     try:
-        return f"{filled(model, side, whole=True).cycles / measured:.3f}"
+        return f"{filled(model, side, whole=True, trim=True).cycles / measured:.3f}"
     except WaferError:
         return "-"
 
@@ -158,15 +168,15 @@ def prefill() -> str:
             ratios.append(best.cycles / measured.cycles)
             paddings.append((best.padding, measured.padding))
             rows.append([model, f"{side} x {side}", *(digits(program.cycles) for program in programs)])
-            rows[-1] += [str(best.groups), f"{ratios[-1]:.3f}", on_one_wafer(model, side, measured.cycles)]
+            rows[-1] += [best.mesh, str(best.groups), f"{ratios[-1]:.3f}", on_one_wafer(model, side, measured.cycles)]
             rows[-1] += [f"{one.padding:.2f}", f"{best.padding:.2f}", f"{one.sram:,} B", f"{best.sram:,} B"]
     head = (
-        "model", "mesh", "measured program", "one group", "best", "groups", "over measured", "on one WSE-2",
+        "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured", "on one WSE-2",
         "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
     )  # fmt: skip
     model, side = SHOWN
     found = {"least": f"{min(ratios):.2f}", "most": f"{max(ratios):.2f}", "tokens": f"{TOKENS:,}"}
-    most, own = max(paddings)
+    most, own = (max(column) for column in zip(*paddings, strict=True))
     bound = PREFILL_BOUND.format(**found, padding=f"{most:.2f}", measured=f"{own:.2f}", model=model, side=side)
     steps = by_step([program.steps for program in prefills(model, side)])
     return PREFILL.format(tokens=f"{TOKENS:,}") + "\n" + table(head, rows, 2) + bound + "\n" + steps
@@ -174,7 +184,7 @@ def prefill() -> str:
 
 def prefills(model: str, side: int) -> tuple[Filled, Filled, Filled]:
     """Prefill by the measured program, and by the model's own with one head group and with the best number."""
-    return filled(model, side, "measured"), filled(model, side, groups=1), filled(model, side)
+    return filled(model, side, "measured"), filled(model, side, groups=1), filled(model, side, trim=True)
 
 
 def page() -> str:
@@ -186,13 +196,13 @@ def page() -> str:
             ratios.append(best.cycles_per_layer / measured.cycles_per_layer)
             paddings.append(best.padding or 0.0)
             cells = [model, f"{side} x {side}", digits(measured.cycles_per_layer), digits(one.cycles_per_layer)]
-            cells += [digits(best.cycles_per_layer), str(best.head_groups), f"{ratios[-1]:.3f}"]
+            cells += [digits(best.cycles_per_layer), best.cores, str(best.head_groups), f"{ratios[-1]:.3f}"]
             cells += [f"{one.padding:.2f}", f"{best.padding:.2f}"]
-            cells += [f"{sram(model, side, number):,} B" for number in (1, best.head_groups or 1)]
+            cells += [f"{sram(model, on, number):,} B" for on, number in ((side, 1), (best.cores, best.head_groups))]
             rows.append(cells)
     head = (
-        "model", "mesh", "measured program", "one group", "best", "groups", "over measured", "padding, one group",
-        "padding, best", "SRAM, one group", "SRAM, best",
+        "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured",
+        "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
     )  # fmt: skip
     model, side = SHOWN
     steps = by_step([program.steps for program in estimates(model, side)])
@@ -213,7 +223,7 @@ def estimates(model: str, side: int) -> tuple[estimate.Layered, estimate.Layered
     return (
         estimate.decode(model=model, mesh=side, context=CONTEXT, program="measured", as_if=True),
         estimate.decode(model=model, mesh=side, context=CONTEXT, head_groups=1, as_if=True),
-        estimate.decode(model=model, mesh=side, context=CONTEXT, as_if=True),
+        estimate.decode(model=model, mesh=side, context=CONTEXT, as_if=True, trim=True),
     )
 
 

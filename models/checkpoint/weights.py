@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.experts import sources, stored_shape
+from wafer_triton.models.experts import by_expert, sources, stored_shape
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -30,6 +30,15 @@ def load_weights(
     Raises `CheckpointError`.
     """
     return dict(Checkpoint(folder, config, dtype))
+
+
+def complete(weights: Mapping[str, torch.Tensor], config: DecoderConfig) -> Mapping[str, torch.Tensor]:
+    """Weights of either layout of experts by the names of `param_shapes(config)`; CheckpointError if one is missing."""
+    named = by_expert(weights, config)
+    names = set(named)  # names alone, as a checkpoint reads a tensor that it is asked for
+    if missing := [name for name in param_shapes(config) if name not in names]:
+        raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
+    return named
 
 
 class Checkpoint(Mapping[str, torch.Tensor]):

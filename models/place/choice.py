@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from wafer_triton.cost import trim as trims
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import best_groups, head_group_choices, prefill_head_group_choices, with_head_groups
+from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, with_head_groups
 from wafer_triton.cost.search import plan
+from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import accumulator
@@ -29,7 +32,7 @@ SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 def place(
     config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
     kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None,
-    prefill_head_groups: int | None,
+    prefill_head_groups: int | None, trim: bool,
 ) -> Placement:  # fmt: skip
     """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
@@ -39,27 +42,43 @@ def place(
     if not isinstance(kv_policy, str) or kv_policy not in POLICIES:
         raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(dtype, accumulate)
+    trims.check(trim)
     checked_groups(groups)
     checked_groups(prefill_groups)
     prompt = min(max_prompt, max_length)
 
+    def corner_of(mesh: Any) -> Mesh:
+        return replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
+
     def blocks(mesh: Any) -> list[Block]:
-        corner = replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
+        corner = trims.decode_mesh(config, corner_of(mesh), max_length) if trim else corner_of(mesh)
         block = Block(config, corner, dtype, accumulate, -(-max_length // corner.rows), kv_policy, groups, batch)
         c = constants(corner.device)
         return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
 
     def placed(mesh: Any, other: Any, finish: Callable[[Block], Block] = lambda block: block) -> Placement:
-        return _first(lambda decode: laid_out(decode, other, finish), blocks(mesh))
+        def apart(decode: Block) -> Mesh:
+            return (corner_of(mesh) if other is None else _beside(other, decode.mesh)).square()
 
-    def laid_out(decode: Block, other: Any, finish: Callable[[Block], Block]) -> Placement:
-        apart = (decode.mesh if other is None else _beside(other, decode.mesh)).square()
-        block = replace(decode, mesh=apart, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
-        rows = -(-prompt // apart.shape[0])
-        count = head_groups if prefill_head_groups is None else prefill_head_groups
-        choices = prefill_head_group_choices(block, rows, constants(apart.device), count)
-        placements = (partial(Placement.make, finish(decode), finish(prefill), prompt) for prefill in choices)
-        return _most(placements, lambda placement: placement.chunk(prompt), rows)
+        return _first(lambda decode: laid_out(decode, apart(decode), finish), blocks(mesh))
+
+    def laid_out(decode: Block, apart: Mesh, finish: Callable[[Block], Block]) -> Placement:
+        count, c = head_groups if prefill_head_groups is None else prefill_head_groups, constants(apart.device)
+
+        def on(part: Mesh) -> Block:
+            return replace(decode, mesh=part, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
+
+        def rows_of(part: Mesh) -> int:
+            return -(-prompt // part.shape[0])
+
+        def most(choices: list[Block]) -> Placement:
+            placements = (partial(Placement.make, finish(decode), finish(prefill), prompt) for prefill in choices)
+            return _most(placements, lambda placement: placement.chunk(prompt), rows_of(choices[0].mesh))
+
+        if trim:
+            with suppress(WaferError):
+                return most([trims.prefill_block(on, apart, prompt, c, count)])
+        return most(prefill_head_group_choices(on(apart), rows_of(apart), c, count))
 
     if mesh is not None:
         return placed(mesh, prefill_mesh)

@@ -1,6 +1,7 @@
 """Plans and sweeps."""
 
 import csv
+import gc
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.cost import search
-from wafer_triton.errors import DeviceError, MeshError, ShapeError
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError
 
 
 @pytest.mark.slow
@@ -33,6 +34,20 @@ def test_the_groups_of_a_plan_are_those_that_its_decode_estimate_prices() -> Non
     wanted = estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100)
     assert estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100, groups=one.groups) == wanted
     assert estimate.decode(device="wse3", model="llama3.2-1b", mesh=440, context=100, groups=33) != wanted
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_plan_leaves_the_collector_as_it_was(enabled: bool) -> None:
+    seen, before = [], gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(SramError, match="no mesh that was tried on wse2 holds prefill"):
+            search.plan(
+                model="qwen2-72b", input=10, output=10, sides=[150], progress=lambda *_: seen.append(gc.isenabled())
+            )
+        assert gc.isenabled() == enabled and seen and not any(seen)
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_a_model_that_does_not_fit_has_no_plan() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from wafer_triton.count.routes import limit, routes
+from wafer_triton.count.routes import colours, limit, routes
 from wafer_triton.device import device
 from wafer_triton.errors import ScheduleError
 from wafer_triton.mesh import Mesh
@@ -239,3 +239,14 @@ def test_colours_by_exchange():
     first, second = (needed.of(round_.exchanges[0]) for round_ in example.rounds)
     assert len(np.unique(first[0])) == 2 and len(np.unique(second)) == 1
     assert not set(first[0].tolist()) & set(second[0].tolist())
+
+
+def test_the_colours_of_one_line_are_those_of_an_assignment():
+    """They are counted where all lines move alike: a chain, a multicast beside it, and one that shares its sender."""
+    built = [gemm(mesh, name) for mesh in (Mesh(7, 7), Mesh(4, 6)) for name in GEMMS]
+    built += [gemv(side, name, axis) for side in (2, 9) for name in REDUCES for axis in "xy"]
+    built.append(
+        moves(Mesh(1, 6), [("x", [0, 1], [1, 2])], [("x", [1, 1], [2, 5]), ("x", [4], [2])], [("x", [1], [2])])
+    )
+    built.append(moves(Mesh(3, 3), [("x", [0, 1, 2], [0, 1, 2])]))
+    assert [colours(schedule) for schedule in built] == [routes(schedule).colours for schedule in built]

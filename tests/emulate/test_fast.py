@@ -93,6 +93,7 @@ def test_what_only_moves_takes_tiles_of_two_dtypes(dtype):
     assert torch.equal(got.float(), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 48), (48, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("case", [c for c in [*EXACT, *ROUNDED] if form(local.find(c.op)).repeated], ids=str)
 def test_a_tile_that_many_cores_share_gives_the_bits_of_copies_of_it(case, shape):

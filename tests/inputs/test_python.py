@@ -124,6 +124,7 @@ CALLS = {
     lambda: rms_norm(A[:0], A[0], mesh=2): r"rms_norm of \[0, 6\], \[6\]: every size must be a whole number",
     lambda: softmax(A[:0], mesh=2): r"softmax of \[0, 6\]: every size must be a whole number",
     lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, head_groups="3"): "head_groups = '3', but 9",
+    lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, trim="yes"): "trim = 'yes' must be true or false",
     lambda: scatter(A, "2", "(y m) (x n)"): "scatter: mesh is of type str; give a Mesh",
     lambda: scatter(None, as_mesh(2), "(y m) (x n)"): "scatter: tensor is of type NoneType; give a Tensor",
     lambda: scatter(A, as_mesh(2), 5): "scatter: pattern is of type int; give a str",

@@ -168,6 +168,17 @@ def test_a_prefill_mesh_of_fewer_columns_has_as_many_groups(roomy):
     check(decoder, "llama")
 
 
+@exchanges
+@pytest.mark.parametrize(("mesh", "taken"), [("13", ("12x13", 12)), ("2x9", ("2x9", 18))])
+def test_a_part_of_a_mesh_says_what_the_model_says(mesh, taken, exchange, roomy):
+    """A width of 24 and 36 tokens take 12 of 13 lines; what is folded to a square stays whole."""
+    executor = TorchExecutor(exchange=exchange, poison=True)
+    decoder = wafer("qwen3", mesh, roomy, trim=True, max_length=36, executor=executor)
+    placement = decoder.placement
+    assert (str(placement.decode.mesh), placement.prefill.mesh.shape[0]) == taken
+    check(decoder, "qwen3")
+
+
 def test_a_number_that_does_not_fit_says_which_do(roomy):
     with pytest.raises(MeshError, match="llama: head_groups = 7, but 6 query heads on 12 columns take .* from 1 to 6"):
         wafer("llama", "12", roomy, head_groups=7)

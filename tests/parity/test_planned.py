@@ -173,13 +173,13 @@ def test_where_a_mesh_was_does_not_matter():
 
 
 def test_a_head_that_no_multiple_of_the_mesh_holds():
-    tall, device = replace(CONFIG, vocab_size=8000), replace(SMALL, sram_bytes=12 * 1024)
+    tall, device = replace(CONFIG, vocab_size=8000), replace(SMALL, rows=11, cols=12, sram_bytes=12 * 1024)
     with pytest.raises(
         MeshError, match="does not fit small: no multiple of mesh 4x4 there holds its head; .* mesh 8x8"
     ):
         WaferForCausalLM.from_config(tall, mesh=4, device=device, **LENGTHS)
     less = replace(CONFIG, vocab_size=4000, tie_word_embeddings=True)
-    model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, device, origin=(5, 6)), **LENGTHS)
+    model = WaferForCausalLM.from_config(less, mesh=Mesh(4, 4, device, origin=(6, 7)), **LENGTHS)
     assert str(model.placement.head.mesh) == "8x8", "wherever the mesh was"
 
 

@@ -169,6 +169,7 @@ def test_every_algorithm_is_exact_on_integers(op, mesh, algorithm, dtype):
         assert torch.equal(got, plain(op, a.double(), b.double()).to(dtype)), exchange
 
 
+@pytest.mark.slow
 @both
 @dtypes
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

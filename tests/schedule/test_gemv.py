@@ -25,10 +25,11 @@ def test_integers_are_exact(m, k, n, mesh, axis):
         assert torch.equal(ops.mesh_gemv(x, w, mesh=mesh, axis=axis, exchange=exchange), x @ w), exchange
 
 
+@pytest.mark.slow
 @axes
 @dtypes
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("mesh", ["1", "2", "7", "3x5"])
+@pytest.mark.parametrize("mesh", ["1", "7", "3x5"])
 def test_every_algorithm_is_exact_on_integers(mesh, algorithm, dtype, axis):
     x, w = torch.randint(-3, 4, (2, 23)).to(dtype), torch.randint(-3, 4, (23, 17)).to(dtype)
     for exchange in ("explicit", "elided"):

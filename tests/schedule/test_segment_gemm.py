@@ -39,6 +39,7 @@ def both(size: int, width: int) -> Schedule:
     return b.build()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize(("size", "width"), SIZES)
 def test_both_products_are_those_of_whole_matrices(size, width, exchange):

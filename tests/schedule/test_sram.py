@@ -105,6 +105,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_mesh_that_is_named_fits_and_the_next_smaller_of_its_proportions_does_not(case):
     asked = as_mesh(case.mesh)

@@ -156,6 +156,7 @@ def moved_up(protocol: Protocol, which, past) -> Protocol:
 
 
 SHIFT, TREE = compute_shift(line(3), 3, blocks=2), reduce_tree(*tree(5, (2,)), blocks=2)
+SHORT = compute_shift(line(3), 2, blocks=2)
 CHAIN = chain([tree(3, ()), tree(3, ())])
 FLAG_FIRST = lambda first, second: first.action == "write" and second.action == "raise"  # noqa: E731
 
@@ -165,10 +166,10 @@ FAULTS = {
     "credit-before-the-tile-is-read": (moved_up(SHIFT, is_raise("credit"), past=is_read), "overwritten"),
     "reader-does-not-wait": (awaiting(SHIFT, not_for("full")), "unwritten-read"),
     "flag-before-payload": (swapped(SHIFT, FLAG_FIRST), "unwritten-read"),
-    "no-flag": (SHIFT.without(is_raise("full")), "deadlock"),
+    "no-flag": (SHORT.without(is_raise("full")), "deadlock"),
     "one-slot": (compute_shift(line(3), 3, slots=1), "overwritten"),
     "waits-for-the-other-slot": (
-        awaiting(SHIFT, lambda flag: flag._replace(slot=1 - flag.slot) if flag.kind == "full" else flag), "deadlock"),
+        awaiting(SHORT, lambda flag: flag._replace(slot=1 - flag.slot) if flag.kind == "full" else flag), "deadlock"),
     "waits-for-its-own-credit": (
         awaiting(SHIFT, lambda flag: flag._replace(core=(flag.core - 1) % 3) if flag.kind == "credit" else flag),
         "overwritten"),

@@ -195,6 +195,7 @@ PROGRAM = option(
     help="the model's own, or the one that WaferLLM measured: one head, full-width keys (default: %(default)s)",
 )
 AS_IF = option("--as-if", action="store_true", help="price a model that the device does not hold as if it did")
+TRIM = option("--trim", action="store_true", help="leave cores idle that hold little but padding")
 GROUPS = option("--groups", type=count, metavar="N", help="groups of the K-tree's first level (default: the best)")
 REQUEST = (size("--input", "tokens of the prompt"), size("--output", "tokens of the answer"))
 KINDS = (
@@ -226,13 +227,13 @@ KINDS = (
     Command(
         "decode",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM, AS_IF),
+        (*MODEL, MESH, DEVICE, size("--context", "tokens in the cache"), GROUPS, HEADS, PROGRAM, AS_IF, TRIM),
         "one token",
     ),
     Command(
         "prefill",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, PROGRAM, AS_IF),
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, PROGRAM, AS_IF, TRIM),
         "a prompt",
     ),
     Command(

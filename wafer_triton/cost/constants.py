@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -133,15 +133,18 @@ class Constants:
 
     def of(self, family: str) -> Constants:
         """The constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""
-        if family == "kernel":
-            return self
-        own = replace(
-            self,
-            stage_cycles=self.decode_stage_cycles or self.stage_cycles,
-            collective_cycles=self.collective_cycles + self.decode_step_cycles,
-            control_cycles=self.decode_work_cycles,
-        )
-        return replace(own, gemv_lanes=1, gemv_group_cycles=self.decode_mac_cycles) if self.decode_mac_cycles else own
+        return self if family == "kernel" else _of_decode(self)
+
+
+@lru_cache(maxsize=256)
+def _of_decode(c: Constants) -> Constants:
+    own = replace(
+        c,
+        stage_cycles=c.decode_stage_cycles or c.stage_cycles,
+        collective_cycles=c.collective_cycles + c.decode_step_cycles,
+        control_cycles=c.decode_work_cycles,
+    )
+    return replace(own, gemv_lanes=1, gemv_group_cycles=c.decode_mac_cycles) if c.decode_mac_cycles else own
 
 
 def constants(of: Device) -> Constants:

@@ -15,13 +15,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import capacity, layers, padding, rivals
-from wafer_triton.cost.bands import ASSUMED, Basis, basis, basis_of_all, layer_basis, product_sizes, unmeasured
+from wafer_triton.cost import capacity, layers, rivals
+from wafer_triton.cost import trim as trims
+from wafer_triton.cost.bands import ASSUMED, Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.inference import decode_on, prefill_blocks, prefill_on, request_on
 from wafer_triton.cost.price import Cost, price
-from wafer_triton.cost.residence import decode_residence, fitted, prefill_residence, regions_of
+from wafer_triton.cost.residence import decode_residence, fitted, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.cost.routed import Routed, cap
+from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
@@ -35,10 +38,10 @@ from wafer_triton.shapes import DecoderShape, shape_of
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",
-    "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_on", "request", "request_on",
+    "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_blocks", "prefill_on", "request",
+    "request_on",
 ]  # fmt: skip
 
-MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
 SECONDS = 1e-15, 1e15  # that a task may take, far beyond any
 GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "mi300x": 750}  # [data sheets] SXM/OAM
 
@@ -81,7 +84,7 @@ def gemv(
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     if algorithm == "ktree" and tree is None:
-        tree = layers.best_groups(mesh.length("y"), c)
+        tree = best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
     cost = price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))
@@ -91,89 +94,56 @@ def gemv(
 
 def decode(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
-    program: str = "true", as_if: bool = False, head_groups: int | None = None,
+    program: str = "true", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
 ) -> Layered:  # fmt: skip
     """One token of decode, after which the cache holds `context` tokens.
 
-    `groups` is the number of groups on the first of two levels of the K-trees (None: the best on a square mesh),
-    `head_groups` that of the head groups on the columns (None: the best; the measured program has one).
+    `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
+    `head_groups` that of the head groups on the columns (None: the best; the measured program has one). With `trim`
+    decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.trim`.
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
     check_counts(context=context)
+    trims.check(trim, program)
+
+    def part(candidate: Mesh) -> Mesh:
+        return trims.decode_mesh(shape, candidate, context) if trim else candidate
 
     def place(candidate: Mesh, counted: Constants) -> None:
-        decode_residence(layers.decode_block(shape, candidate, context, c, tree, program, head_groups), counted)
+        block = layers.decode_block(shape, part(candidate), context, c, tree, program, head_groups)
+        decode_residence(block, counted)
 
     mesh, c, why = fitted(place, mesh, c, as_if)
-    return replace(decode_on(mesh, shape, context, c, tree, program, head_groups), as_if=why)
-
-
-def decode_on(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: layers.Groups = None, program: str = "true",
-    head_groups: int | None = None,
-) -> Layered:  # fmt: skip
-    """See `decode`; the error of a mesh that does not hold the model names none that does."""
-    block = layers.decode_block(shape, mesh, context, c, groups, program, head_groups)
-    decode_residence(block, c)
-    steps = layers.decode_steps(block, context, c)
-    whole = _layered("decode", block, steps, _ends(block, 1, c), context, c, program)
-    return replace(whole, head_groups=block.head_groups, padding=padding.of_layer(block, context))
+    return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups), as_if=why)
 
 
 def prefill(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
-    as_if: bool = False, head_groups: int | None = None,
+    as_if: bool = False, head_groups: int | None = None, trim: bool = False,
 ) -> Layered:  # fmt: skip
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
-    the measured program has one).
+    the measured program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
+    multiply-adds, see `wafer_triton.cost.trim`.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     check_counts(tokens=tokens)
-    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups)
-    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups), as_if=why)
+    trims.check(trim, program)
+    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups, trim)
+    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim), as_if=why)
 
 
 def _prefill_fitted(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool, head_groups: int | None
-) -> tuple[Mesh, Constants, str | None]:
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool, head_groups: int | None,
+    trim: bool = False,
+) -> tuple[Mesh, Constants, str | None]:  # fmt: skip
     def place(candidate: Mesh, counted: Constants) -> None:
-        _prefill_blocks(candidate, shape, tokens, counted, program, head_groups)
+        prefill_blocks(candidate, shape, tokens, counted, program, head_groups, trim)
 
     return fitted(place, mesh, c, as_if)
-
-
-def _prefill_blocks(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None
-) -> tuple[layers.Block, int, layers.Block]:
-    """The block of prefill, the tokens that a row takes at once, and the block of the head, which takes the last alone.
-
-    Raises SramError or MeshError if they do not fit.
-    """
-    last = layers.decode_block(shape, mesh, 1, c, None, program, 1)
-    block = layers.prefill_block(shape, mesh, c, program)
-    choices = layers.prefill_head_group_choices(block, -(-tokens // block.mesh.shape[0]), c, head_groups)
-    return *prefill_residence(choices, last, tokens, c), last
-
-
-def prefill_on(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None
-) -> Layered:
-    """See `prefill`; the error of a mesh that does not hold the model names none that does."""
-    block, at_once, last = _prefill_blocks(mesh, shape, tokens, c, program, head_groups)
-    steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
-    whole = _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
-    return replace(whole, head_groups=block.head_groups, padding=padding.of_prefill(block, tokens, at_once))
-
-
-def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
-    """The embedding of so many tokens, and the head of the last."""
-    if not block.shape.vocab_size:
-        return Cost(), Cost()
-    return layers.total(layers.embedding_steps(block, tokens, c)), layers.total(layers.head_steps(block, 1, c))
 
 
 def request(
@@ -200,55 +170,6 @@ def request(
     whole = request_on(first, second, shape, prefilled, input, output, own, tree, program, head_groups)
     reasons = "; ".join(filter(None, (why, too))) or None
     return replace(whole, device_regions=regions_of(decode_mesh, c), fits=reasons is None, as_if=reasons)
-
-
-def request_on(
-    prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, prefilled: Layered, input: int, output: int,
-    c: Constants, groups: layers.Groups = None, program: str = "true", head_groups: int | None = None,
-) -> Request:  # fmt: skip
-    """See `request`, after a prefill that is priced already, on `prefill_mesh`."""
-
-    def block(context: int) -> layers.Block:
-        return layers.decode_block(shape, decode_mesh, context, c, groups, program, held)
-
-    last, held = input + output, head_groups
-    held = block(last).head_groups  # a request keeps its layout
-    regions = decode_residence(block(last), c).regions
-    ends = sum(_ends(block(last), 1, c), Cost())
-    handing_on = (regions - 1) * (c.hop_cycles * decode_mesh.shape[1] + c.stage_cycles)
-    rows = decode_mesh.shape[0]
-    stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
-    cycles, context, over = 0.0, input, prefilled.relayed or ends.relayed
-    while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
-        after = min(last, -(-context // stride) * stride + 1)
-        priced = after - 1 if stride == rows else (context + after) // 2
-        layer = layers.total(layers.decode_steps(block(priced), priced, c))
-        cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
-        context, over = after, over or layer.relayed
-    placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)
-    replacement, decoding = placing / decode_mesh.device.clock_hz, cycles / decode_mesh.device.clock_hz
-    seconds = prefilled.seconds + replacement + decoding
-    joules = seconds * decode_mesh.device.power_watts
-    phases = {
-        phase: layer_basis(phase, mesh, shape, tokens, program)
-        for phase, mesh, tokens in (("prefill", prefill_mesh, input), ("decode", decode_mesh, last))
-    }
-    return Request(
-        program=program,
-        tokens_per_second=output / seconds,
-        prefill_seconds=prefilled.seconds,
-        replacement_seconds=replacement,
-        decode_seconds=decoding,
-        seconds=seconds,
-        joules=joules,
-        joules_per_token=joules / output,
-        decode_regions=regions,
-        device_regions=regions_of(decode_mesh, c),
-        fits=True,
-        head_groups=held,
-        relayed=over,
-        **basis_of_all(phases).fields(),
-    )
 
 
 def kv(
@@ -295,11 +216,6 @@ def _groups(count: int | None) -> tuple[int, ...] | None:
     return None if count is None else (count,)
 
 
-def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
-    words = (shape.matrices + shape.num_hidden_layers * 2 * tokens * shape.kv_width) / 2
-    return words / rows * c.word_cycles + hops * c.hop_cycles
-
-
 def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, rival: str | None = None) -> Kernel:
     whole = cost + Cost(cycles=c.kernel_cycles)
     peak = mesh.device.macs_per_cycle_fp32 if dtype_name(dtype) == "fp32" else mesh.device.macs_per_cycle_fp16
@@ -319,32 +235,4 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, r
         relayed=whole.relayed,
         assumed=rivals.ASSUMED[rival] if rival else None,
         **rests_on.fields(),
-    )
-
-
-def _layered(
-    phase: str, block: layers.Block, steps: layers.Steps, ends: tuple[Cost, Cost], tokens: int, c: Constants,
-    program: str,
-) -> Layered:  # fmt: skip
-    """A phase with `tokens` tokens in the cache or the prompt."""
-    shape, mesh = block.shape, block.mesh
-    layer, (embedding, head) = layers.total(steps), ends
-    whole = embedding + layer * shape.num_hidden_layers + head
-    seconds, count = whole.cycles / mesh.device.clock_hz, tokens if phase == "prefill" else 1
-    return Layered(
-        program=program,
-        tokens_per_second=count / seconds,
-        cycles_per_layer=layer.cycles,
-        compute_cycles_per_layer=layer.compute_cycles,
-        communication_cycles_per_layer=layer.communication_cycles,
-        seconds=seconds,
-        layers=shape.num_hidden_layers,
-        mac_utilisation=whole.macs / (whole.cycles * mesh.device.macs_per_cycle_fp16),
-        sram_bandwidth_utilisation=whole.sram_bytes / (whole.cycles * c.sram_bytes_per_cycle),
-        joules_per_token=seconds * mesh.device.power_watts / count,
-        embedding_cycles=embedding.cycles,
-        head_cycles=head.cycles,
-        steps={name: cost.cycles for name, cost in steps.items()},
-        relayed=whole.relayed,
-        **layer_basis(phase, mesh, shape, tokens, program).fields(),
     )

@@ -16,20 +16,20 @@ from math import gcd
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Outline, Phase, Product, Sketch, Ways, phases
 from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
+from wafer_triton.cost.trees import Groups, best_groups, tree_for
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.experts import Experts
+from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.heads import HeadGroups, distinct
-from wafer_triton.schedule.reduce import two_level
 from wafer_triton.shapes import DecoderShape
 
 PROGRAMS = ("true", "measured")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
-Groups = tuple[int, ...] | None
 WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 _PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are the same on every mesh
 
@@ -135,8 +135,9 @@ def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> S
     return steps
 
 
+@lru_cache(maxsize=4096)
 def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
-    """The cost of a part by step."""
+    """The cost of a part by step, to be read alone."""
     demands, needed, peak = _read(part, block, args)
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
@@ -235,25 +236,6 @@ def _macs(block: Block, parts: Parts) -> dict[str, int]:
     return {kind: each * block.mesh.cores for kind, each in macs.items()}
 
 
-def tree_for(mesh: Mesh, c: Constants) -> Groups:
-    """The groups of the fastest K-tree on a square mesh; None, the default tree, on any other mesh."""
-    rows, cols = mesh.shape
-    return best_groups(rows, c) if rows == cols else None
-
-
-def best_groups(length: int, c: Constants) -> tuple[int, ...]:
-    """The number of groups on the first of two levels that makes an all-reduce of one word fastest."""
-    return _best_groups(length, c.stage_cycles, c.hop_cycles)
-
-
-@lru_cache(maxsize=1024)
-def _best_groups(length: int, stage: float, hop: float) -> tuple[int, ...]:
-    if length <= 4:
-        return ()
-    count, stages, hops = two_level(length)
-    return (int(count[(stages * stage + hops * hop).argmin()]),)
-
-
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
     """A decode block with `count` head groups, and with the fastest K-tree over the columns of one.
 
@@ -296,13 +278,21 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     fewest first, then one group. Groups of more than `WIDEST` columns are none of them: few models have so few heads,
     and pricing takes long, as every column has sums of its own. Raises MeshError for a count that does not fit.
     """
+    choices = prefill_head_groups(block, count)
+    if count is not None:
+        return choices
+    cycles = {choice: _product_cycles(choice, tokens, c) for choice in choices}
+    fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
+    return list(dict.fromkeys([*fastest, _in_prefill(block, 1)]))
+
+
+def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
+    """A prefill block with each number of head groups that is tried, or with `count`."""
     columns = block.mesh.shape[1]
     if count is not None:
         return [_in_prefill(block, min(count, columns) if type(count) is int else count)]
-    counts = [kind.count for kind in distinct(block.shape, columns) if kind.count == 1 or kind.width <= WIDEST]
-    cycles = {number: _product_cycles(_in_prefill(block, number), tokens, c) for number in counts}
-    fastest = sorted(counts, key=lambda number: cycles[number])[:2]
-    return [_in_prefill(block, number) for number in dict.fromkeys([*fastest, 1])]
+    kinds = distinct(block.shape, columns)
+    return [_in_prefill(block, kind.count) for kind in kinds if kind.count == 1 or kind.width <= WIDEST]
 
 
 def _in_prefill(block: Block, count: int) -> Block:
@@ -310,11 +300,24 @@ def _in_prefill(block: Block, count: int) -> Block:
     return replace(block, head_groups=count, head_tree=None if count == 1 else ())
 
 
-def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
-    """Cycles of one local product of each kind that head groups change, which hide the messages beside them."""
+def prefill_products(block: Block, tokens: int) -> list[Product]:
+    """One local product of each kind of a prefill layer of `tokens` tokens a row: a mesh of P x P does P of each."""
     heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
-    sizes = ((d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1))
-    return sum(product_cycles(Product(tokens, k, n, own, block.dtype), c, True) for k, n, own in sizes)
+    attention = (d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1)
+    sizes = [(tokens, *size) for size in attention]
+    if "ffn" in block.shape.layers_of:
+        f = block.share(block.shape.intermediate_size, "x")
+        sizes += [(tokens, d, 2 * f, 1), (tokens, f, d, 1)]
+    e, product = block.shape.experts, find("expert_gemm").product
+    if e is not None and product is not None:
+        f = block.share(e.width, "x")
+        sizes += [product(m=tokens, picks=e.picks, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
+    return [Product(*size, block.dtype) for size in sizes]
+
+
+def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
+    """Cycles of the products, which hide the messages beside them."""
+    return sum(product_cycles(product, c, True) for product in prefill_products(block, tokens))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding

@@ -160,6 +160,7 @@ def most(fits: Callable[[int], bool], count: int) -> int:
     return low
 
 
+@lru_cache(maxsize=256)
 def _ends(last: Block) -> tuple[tuple[sram.Need, ...], Mesh]:
     """What the embedding, if it is not the head's, and the head need, and the mesh where they lie."""
     if not last.shape.vocab_size:

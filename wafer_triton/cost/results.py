@@ -39,6 +39,7 @@ class Layered:
     """A predicted phase of inference: all layers and, in the true program, the embedding and the head."""
 
     program: str  # "true" or "measured"
+    cores: str  # that compute: rows x columns
     tokens_per_second: float
     cycles_per_layer: float
     compute_cycles_per_layer: float

@@ -15,6 +15,7 @@ they never meet at a router. Lines with the same circuits are coloured once, so 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -133,7 +134,7 @@ def routes(schedule: Schedule | Builder, relayed: bool = False) -> Routes:
 
 
 def colours(schedule: Schedule | Builder) -> int:
-    """The colours of `routes(schedule)` alone; where all lines of an axis move alike, one of them is coloured."""
+    """The colours of `routes(schedule)` alone; where all lines of an axis move alike, those of one are counted."""
     exchanges = [exchange for round_ in schedule.rounds for exchange in round_.exchanges]
     if any(exchange.lines is not None or exchange.send.ndim > 1 for exchange in exchanges):
         return routes(schedule).colours
@@ -145,10 +146,26 @@ def colours(schedule: Schedule | Builder) -> int:
         if key not in _LINES:
             if len(_LINES) >= 4096:
                 _LINES.clear()
-            top = _colour(_collect(schedule, axis, False, across=1), 1, along)[1]
-            _LINES[key] = moves, int(top.max())
+            _LINES[key] = moves, _meeting(moves, fold, along)
         total += _LINES[key][1]
     return total
+
+
+def _meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
+    """The most circuits of a line that meet at one router, which is how many colours first fit takes (see above)."""
+    pairs, several = [np.zeros((2, 0), np.int64)], set[Circuit]()
+    for send, recv in {(id(move.send), id(move.recv)): (move.send, move.recv) for move in moves}.values():
+        ends = np.stack([send, recv])[:, send >= 0] // fold
+        if np.bincount(ends[0], minlength=1).max() <= 1:
+            pairs.append(ends[:, ends[0] != ends[1]])
+        else:
+            several.update(_circuits(send, recv, fold))
+    pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]
+    ends = np.unique(np.concatenate(pairs, 1), axis=1)
+    spans = [(ends.min(0), ends.max(0)), *(one.span for one in several if len(one.receivers) > 1)]
+    low, high = (np.concatenate([np.atleast_1d(end) for end in side]) for side in zip(*spans, strict=True))
+    begun, ended = np.bincount(low, minlength=along), np.bincount(high + 1, minlength=along + 1)[:along]
+    return int((begun - ended).cumsum().max(initial=0))
 
 
 # Colours of a line by the identity of the index arrays of its moves, with what keeps that alive.
@@ -235,11 +252,10 @@ def _steps(circuit: Circuit) -> list[Circuit]:
     return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
 
 
-def _collect(schedule: Schedule | Builder, axis: str, relayed: bool, across: int | None = None) -> Lines:
-    """All circuits along an axis and when they first run, uncoloured; with `across` = 1 those of one line for all."""
+def _collect(schedule: Schedule | Builder, axis: str, relayed: bool) -> Lines:
+    """All circuits along an axis and when they first run, uncoloured."""
     mesh = schedule.mesh
-    whole = mesh.rows if axis == "x" else mesh.cols
-    across = across or whole
+    across = mesh.rows if axis == "x" else mesh.cols
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
     lines = Lines()
     # exchanges that move alike share one pattern: its circuits and, for every line, its first round
@@ -259,7 +275,7 @@ def _collect(schedule: Schedule | Builder, axis: str, relayed: bool, across: int
                     ids = [lines.circuits.setdefault(circuit, len(lines.circuits)) for circuit in circuits]
                     patterns[key] = (ids, np.full(across, NEVER, np.int32))
                 first = patterns[key][1]
-                here = at // fold_across if across == whole else slice(None)
+                here = at // fold_across
                 first[here] = np.minimum(first[here], number)
     lines.first = np.full((len(lines.circuits), across), NEVER, np.int32)
     for ids, first in patterns.values():

@@ -161,6 +161,8 @@ LABELS: dict[str, str] = {
     "entry_bytes": "one token on a core",
     "macs": "multiply-adds",
     "padding": "multiply-adds over the model's",
+    "cores": "cores that compute",
+    "trim": "trimmed",
     "hop_cycles": "hop",
     "stage_cycles": "routing stage",
     "clock_hz": "clock",

@@ -34,7 +34,7 @@ class Builder:
         """
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
-        if not isinstance(tile, Sequence) or not all(map(_positive, tile)) or not _positive(slots):
+        if not isinstance(tile, tuple | Sequence) or not all(map(_positive, tile)) or not _positive(slots):
             raise ScheduleError(
                 f"{self.name}: buffer {name!r} has tile {tile!r} and slots {slots!r}; give a tuple of whole numbers of "
                 f"at least 1, such as (4, 8), and a whole number of slots"
@@ -173,6 +173,6 @@ def _positive(size: object) -> bool:
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
-    if isinstance(slots, str | Slot) or not isinstance(slots, Sequence):
+    if isinstance(slots, str | Slot) or not isinstance(slots, tuple | Sequence):  # a tuple is told quickest
         return (as_slot(slots),)
     return tuple(map(as_slot, slots))

@@ -74,6 +74,13 @@ class BlockRing:
         """Slots that a column needs while the ring turns: one more, for what arrives."""
         return self.slots + (self.width > 1)
 
+    @cached_property
+    def ends(self) -> tuple[Index, Index]:
+        """Senders and receivers of a ring step in all segments, for which blocks of one ring share arrays."""
+        times = self.size // self.width
+        send, recv = (repeated(end, self.width, times) for end in ring_ends(self.width, 1, ring))
+        return send, recv
+
     @property
     def every(self) -> Cores | None:
         """The columns of all segments; None if that is every column."""
@@ -198,8 +205,6 @@ def _turned(a: str, blocks: BlockRing, here: int) -> list[Exchange]:
     """Every column's first block, in slot `here`, goes one ring step on, behind the blocks that are there."""
     if blocks.width == 1:
         return []
-    times = blocks.size // blocks.width
-    send, recv = (repeated(end, blocks.width, times) for end in ring_ends(blocks.width, 1, ring))
-    behind = (here + blocks.places) % blocks.turning
-    alike = len({*blocks.places[recv].tolist()}) == 1
+    (send, recv), behind = blocks.ends, (here + blocks.places) % blocks.turning
+    alike = blocks.size % blocks.width == 0 or np.ptp(blocks.places[recv]) == 0
     return [Exchange("x", Slot(a, here), Slot(a, int(behind[recv[0]]) if alike else behind), send, recv)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
 from typing import Protocol, TypeVar
@@ -46,9 +46,7 @@ def spans(schedule: Schedule | Builder) -> dict[str, Span]:
     Every buffer lives from its first use to its last. An input or a resident buffer lives from the start, an output or
     a resident buffer to the end.
     """
-    rounds = schedule.rounds
-    first = _first_uses(enumerate(rounds))
-    last = _first_uses((number, rounds[number]) for number in range(len(rounds) - 1, -1, -1))
+    first, last = _uses(schedule.rounds)
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
     living = {}
     for name, buffer in schedule.buffers.items():
@@ -59,17 +57,17 @@ def spans(schedule: Schedule | Builder) -> dict[str, Span]:
     return living
 
 
-def _first_uses(rounds: Iterable[tuple[int, Round]]) -> dict[str, int]:
-    """The number of the first round that touches each buffer; a repeated round is read once."""
+def _uses(rounds: Sequence[Round]) -> tuple[dict[str, int], dict[str, int]]:
+    """The numbers of the first and of the last round that touch each buffer; rounds alike are read together."""
     first: dict[str, int] = {}
-    seen: set[int] = set()
-    for number, round_ in rounds:
-        if id(round_) not in seen:
-            seen.add(id(round_))
-            for name in round_.touched:
-                if name not in first:
-                    first[name] = number
-    return first
+    last: dict[str, int] = {}
+    names: frozenset[str] = frozenset()
+    for number, round_ in enumerate(rounds):
+        if round_.touched != names:
+            last.update(dict.fromkeys(names, number - 1))
+            names = round_.touched
+            first = dict.fromkeys(names, number) | first
+    return first, last | dict.fromkeys(names, len(rounds) - 1)
 
 
 def account(schedule: Schedule | Builder) -> SramAccount:

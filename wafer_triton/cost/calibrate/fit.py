@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,7 @@ def solve(names: Sequence[str], measurements: Sequence[Row], start: Constants) -
     return c, [float(deviation) for deviation in spread]
 
 
+@cache  # of the package's own files, which do not change while it runs
 def fit() -> tuple[dict[str, Constants], list[Fitted]]:
     """All stages, from the priors on: the constants by device, and the result of each stage."""
     by_device = {}

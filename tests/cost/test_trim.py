@@ -1,0 +1,112 @@
+"""The part of a mesh that a phase takes: less padding, no more cycles."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wafer_triton import estimate
+from wafer_triton.cost import layers, trim
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.padding import of_layer, of_prefill
+from wafer_triton.cost.residence import prefill_need
+from wafer_triton.device import device
+from wafer_triton.errors import ShapeError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.block import Block
+from wafer_triton.shapes import shape_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "head-groups.md"
+C = constants(device("wse2"))
+
+
+def test_the_four_models_have_little_padding_on_every_mesh():
+    """By the page of the study, which `tests/docs/test_head_groups.py` holds to what is computed."""
+    tables = re.findall(r"(?:^\| .*\|\n){20,}", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(tables) == 2
+    for table, most in zip(tables, (0.9, 1.1), strict=True):
+        head, _, *rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()]
+        assert len({(row[0], row[1]) for row in rows}) == 20
+        assert all(float(row[head.index("padding, best")]) <= 1.25 for row in rows)
+        assert all(float(row[head.index("over measured")]) <= most for row in rows)
+
+
+@pytest.mark.parametrize(("model", "side", "rows"), [("llama3-8b", 660, 586), ("qwen2-72b", 360, 357)])
+def test_decode_takes_fewer_rows_and_no_more_of_anything(model, side, rows):
+    shape, whole = shape_of(model), Mesh(side, side)
+    part = trim.decode_mesh(shape, whole, 4096)
+    assert part == replace(whole, rows=rows)
+    before, after = (layers.decode_block(shape, mesh, 4096, C) for mesh in (whole, part))
+    assert layers.decode_bytes(after) == layers.decode_bytes(before)
+    assert of_layer(after, 4096) <= 1.25 and of_layer(after, 4096) < of_layer(before, 4096)
+    cycles = [layers.total(layers.decode_steps(block, 4096, C)).cycles for block in (before, after)]
+    assert cycles[1] <= cycles[0]
+
+
+@pytest.mark.parametrize(("model", "side"), [("llama3-8b", 660), ("codellama-34b", 660)])
+def test_prefill_takes_fewer_multiply_adds_and_no_more_cycles(model, side):
+    shape, whole = shape_of(model), Mesh(side, side)
+    part = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), whole, 4096, C)
+    assert part.mesh.rows == part.mesh.cols < side
+    before = layers.prefill_head_group_choices(layers.prefill_block(shape, whole, C), -(-4096 // side), C)[0]
+    cycles, paddings = [], []
+    for block in (before, part):
+        rows = -(-4096 // block.mesh.rows)
+        cycles.append(layers.total(layers.prefill_steps(block, rows, C)).cycles)
+        paddings.append(of_prefill(block, 4096, rows))
+    assert cycles[1] <= cycles[0] and paddings[1] <= 1.25 < paddings[0]
+
+
+def test_what_divides_is_not_trimmed():
+    shape = shape_of("llama3-8b")
+    assert trim.decode_mesh(shape, Mesh(256, 256), 4096) == Mesh(256, 256)
+    whole = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), Mesh(256, 256), 4096, C)
+    assert whole.mesh == Mesh(256, 256)
+    folded = Mesh(12, 18).square()
+    block = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), folded, 64, C, 4)
+    assert block.mesh == folded and block.head_groups == 4
+
+
+def test_an_estimate_names_the_cores_that_compute():
+    asked = {"model": "smollm2-135m", "mesh": 100}
+    decode = [estimate.decode(context=150, trim=trimmed, **asked) for trimmed in (False, True)]
+    prefill = [estimate.prefill(tokens=150, trim=trimmed, **asked) for trimmed in (False, True)]
+    assert [one.cores for one in (*decode, prefill[0])] == ["100x100", "96x100", "100x100"]
+    part = trim.prefill_block(
+        lambda mesh: layers.prefill_block(shape_of(asked["model"]), mesh, C), Mesh(100, 100), 150, C
+    )
+    assert prefill[1].cores == str(part.mesh) and prefill[1].head_groups == part.head_groups
+    for before, after in (decode, prefill):
+        assert after.padding < before.padding and after.cycles_per_layer <= before.cycles_per_layer
+
+
+def test_a_part_that_does_not_hold_the_model_leaves_it_on_the_mesh():
+    """Its tiles are larger, for which a device lacks a few bytes."""
+    shape, mesh, free = replace(shape_of("llama3-8b"), vocab_size=0), Mesh(660, 660), replace(C, cores=2.0**60)
+
+    def block(on: Mesh, trimmed: bool) -> Block:
+        return estimate.prefill_blocks(on, shape, 600, free, "true", 32, trimmed)[0]
+
+    part, whole = block(mesh, True), block(mesh, False)
+    assert part.mesh.rows < whole.mesh.rows == 660
+    needed = prefill_need(replace(whole, overlap=False), 1)
+    limit = sum(needed.stays.values()) + sum(needed.passes.values())
+    tight = replace(mesh, device=replace(mesh.device, name="tight", sram_bytes=limit))
+    assert block(tight, True) == block(tight, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trim": "no"}, "trim = 'no' must be true or false"),
+        ({"trim": True, "program": "measured"}, "the measured program ran on all cores of its mesh; give program"),
+    ],
+)
+def test_a_trim_that_cannot_be(options, message):
+    for run in (
+        lambda: estimate.decode(model="smollm2-135m", mesh=24, context=8, **options),
+        lambda: estimate.prefill(model="smollm2-135m", mesh=24, tokens=8, **options),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            run()
