@@ -17,7 +17,7 @@ from wafer_triton.shapes import DecoderShape, shape_of
 
 PAGE = Path(__file__).resolve().parents[1] / "moe.md"
 CONTEXT = 4096
-SIDES = (180, 240, 300, 420)
+SIDES = (180, 240, 300)
 MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", None), ("mixtral-8x7b", 8))  # and layers, of those that fit
 MESHES = ((4, 8), (6, 8), (8, 8))
 WAYS = (("shift", 1), ("ring", 1), ("farthest", 1), ("farthest", 2))

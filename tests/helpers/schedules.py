@@ -189,7 +189,6 @@ MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
     "all-reduce-segments-y": segments("y"),
     "collectives": moves,
     "all-to-all-farthest": exchanged("farthest", 2),
-    "all-to-all-ring": exchanged("ring", 1),
     "kv-shift": kv_append("shift"),
     "kv-concat": kv_append("concat"),
 }

@@ -29,6 +29,10 @@ class FullError(MeshError):
     """A device has too few cores for all regions of a model."""
 
 
+class LargeError(FullError):
+    """A device has less SRAM than a model has weights, whatever the mesh."""
+
+
 @dataclass(frozen=True)
 class Residence:
     """The regions of a model on a device, the cores that they take, and the layers of one that holds nothing else."""
@@ -52,11 +56,11 @@ def decode_residence(block: Block, c: Constants) -> Residence:
 
 
 def held_by_all(block: Block, c: Constants) -> None:
-    """FullError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
+    """LargeError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
     weights, held = shape.parameters * BYTES[block.dtype], int(c.cores or device.cores) * device.sram_bytes
     if shape.experts is not None and weights > held:
-        raise FullError(
+        raise LargeError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
             f"{block.dtype}, and all cores together hold {held:,} B"
         )
@@ -209,6 +213,8 @@ def _with_hint(place: Callable[[Mesh, Constants], Any], mesh: Mesh, c: Constants
         except FullError as full:
             raise SramError(str(full)) from None
 
+    if isinstance(reason, LargeError):
+        return str(reason)
     if isinstance(reason, SramError):
         try:
             sram.fitting(fits, mesh)
