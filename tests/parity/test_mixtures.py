@@ -92,7 +92,7 @@ def wafer(folder: Path, mesh: str = "3x2", **options) -> WaferForCausalLM:
 
 
 def run(decoder: WaferForCausalLM, steps: int) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    """Tokens of a prompt and an answer, the logits that chose each, and the experts [layers, tokens, k] that all took."""
+    """Tokens of a prompt and an answer, logits that chose each, and the experts [layers, tokens, k] that all took."""
     decoder.reset()
     tokens, logits = list(PROMPT_TOKENS), [decoder.prefill(PROMPT_TOKENS)]
     for _ in range(steps):
