@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from wafer_triton import estimate
@@ -159,58 +160,62 @@ def by_step(programs: list[dict[str, float]]) -> str:
     return table(("step", "measured program", "one group", "best"), steps, 1)
 
 
+def prefill_row(model: str, side: int) -> list[str]:
+    """A row of the table of prefill."""
+    measured, one, best = programs = prefills(model, side)
+    row = [model, f"{side} x {side}", *(digits(program.cycles) for program in programs), best.mesh, str(best.groups)]
+    row += [f"{best.cycles / measured.cycles:.3f}", on_one_wafer(model, side, measured.cycles)]
+    return [*row, f"{one.padding:.2f}", f"{best.padding:.2f}", f"{one.sram:,} B", f"{best.sram:,} B"]
+
+
 def prefill() -> str:
     """The section on prefill."""
-    rows, ratios, paddings = [], [], []
-    for model in MODELS:
-        for side in SIDES:
-            measured, one, best = programs = prefills(model, side)
-            ratios.append(best.cycles / measured.cycles)
-            paddings.append((best.padding, measured.padding))
-            rows.append([model, f"{side} x {side}", *(digits(program.cycles) for program in programs)])
-            rows[-1] += [best.mesh, str(best.groups), f"{ratios[-1]:.3f}", on_one_wafer(model, side, measured.cycles)]
-            rows[-1] += [f"{one.padding:.2f}", f"{best.padding:.2f}", f"{one.sram:,} B", f"{best.sram:,} B"]
+    rows = [prefill_row(model, side) for model in MODELS for side in SIDES]
     head = (
         "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured", "on one WSE-2",
         "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
     )  # fmt: skip
     model, side = SHOWN
-    found = {"least": f"{min(ratios):.2f}", "most": f"{max(ratios):.2f}", "tokens": f"{TOKENS:,}"}
-    most, own = (max(column) for column in zip(*paddings, strict=True))
-    bound = PREFILL_BOUND.format(**found, padding=f"{most:.2f}", measured=f"{own:.2f}", model=model, side=side)
+    whole = max(prefills(model, side)[0].padding for model in MODELS for side in SIDES)
+    bound = PREFILL_BOUND.format(**extremes(head, rows), measured=f"{whole:.2f}", model=model, side=side)
     steps = by_step([program.steps for program in prefills(model, side)])
     return PREFILL.format(tokens=f"{TOKENS:,}") + "\n" + table(head, rows, 2) + bound + "\n" + steps
 
 
+def extremes(head: tuple[str, ...], rows: list[list[str]]) -> dict[str, str]:
+    """The least and the most cycles over the measured program's, and the most padding."""
+    ratios, paddings = ([float(row[head.index(name)]) for row in rows] for name in ("over measured", "padding, best"))
+    return {"least": f"{min(ratios):.3f}", "most": f"{max(ratios):.3f}", "padding": f"{max(paddings):.2f}"}
+
+
+@cache
 def prefills(model: str, side: int) -> tuple[Filled, Filled, Filled]:
     """Prefill by the measured program, and by the model's own with one head group and with the best number."""
     return filled(model, side, "measured"), filled(model, side, groups=1), filled(model, side, trim=True)
 
 
+def decode_row(model: str, side: int) -> list[str]:
+    """A row of the table of decode."""
+    measured, one, best = programs = estimates(model, side)
+    row = [model, f"{side} x {side}", *(digits(program.cycles_per_layer) for program in programs)]
+    row += [best.cores, str(best.head_groups), f"{best.cycles_per_layer / measured.cycles_per_layer:.3f}"]
+    row += [f"{one.padding:.2f}", f"{best.padding:.2f}"]
+    return row + [f"{sram(model, on, number):,} B" for on, number in ((side, 1), (best.cores, best.head_groups))]
+
+
 def page() -> str:
     """The whole page."""
-    rows, ratios, paddings = [], [], []
-    for model in MODELS:
-        for side in SIDES:
-            measured, one, best = estimates(model, side)
-            ratios.append(best.cycles_per_layer / measured.cycles_per_layer)
-            paddings.append(best.padding or 0.0)
-            cells = [model, f"{side} x {side}", digits(measured.cycles_per_layer), digits(one.cycles_per_layer)]
-            cells += [digits(best.cycles_per_layer), best.cores, str(best.head_groups), f"{ratios[-1]:.3f}"]
-            cells += [f"{one.padding:.2f}", f"{best.padding:.2f}"]
-            cells += [f"{sram(model, on, number):,} B" for on, number in ((side, 1), (best.cores, best.head_groups))]
-            rows.append(cells)
+    rows = [decode_row(model, side) for model in MODELS for side in SIDES]
     head = (
         "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured",
         "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
     )  # fmt: skip
     model, side = SHOWN
     steps = by_step([program.steps for program in estimates(model, side)])
-    found = {"least": f"{min(ratios):.2f}", "most": f"{max(ratios):.2f}", "padding": f"{max(paddings):.2f}"}
     return "\n".join(
         (
             INTRODUCTION.format(context=f"{CONTEXT:,}"),
-            table(head, rows, 2) + BOUND.format(**found, model=model, side=side),
+            table(head, rows, 2) + BOUND.format(**extremes(head, rows), model=model, side=side),
             steps.rstrip("\n"),
             prefill().rstrip("\n"),
             "\n`python docs/studies/head_groups.py` writes this page anew.\n",
