@@ -1,10 +1,10 @@
 """Elementwise operations: `elementwise` makes a launcher of any Triton device function of one to three values.
 
 @triton.jit
-def clip(x, limit):
-    return tl.minimum(x, limit)
+def halved(x, half):
+    return tl.where(x > half, x * 0.5, x)
 
-KERNELS["clip"] = elementwise(clip)
+KERNELS["halved"] = elementwise(halved)
 """
 
 from __future__ import annotations
@@ -85,3 +85,41 @@ def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: 
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
     cap = block(m * n, 1024)
     return part(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap))
+
+
+@triton.jit
+def _clip(args, core, P):
+    out, a = args
+    for start in range(0, P.SIZE, P.BLOCK):
+        # [BLOCK]
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.SIZE
+        value = load(tile_ptr(a, core) + offs, mask)
+        low = tl.minimum(value, P.LIMIT, propagate_nan=tl.PropagateNan.ALL)
+        store(tile_ptr(out, core) + offs, tl.maximum(low, -P.LIMIT, propagate_nan=tl.PropagateNan.ALL), mask)
+
+
+@LocalKernel
+def clip(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, limit: float) -> Part:
+    """out [size] = a, no further from 0 than `limit`."""
+    cap = block(size)
+    return part(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap))
+
+
+@triton.jit
+def _swap(args, core, P):
+    out, a = args
+    for start in range(0, P.ROWS * P.COLS * P.SIZE, P.BLOCK):
+        # [BLOCK] of [COLS, ROWS, SIZE]
+        offs = start + tl.arange(0, P.BLOCK)
+        mask = offs < P.ROWS * P.COLS * P.SIZE
+        row, col = offs // P.SIZE % P.ROWS, offs // (P.SIZE * P.ROWS)
+        value = load(tile_ptr(a, core) + (row * P.COLS + col) * P.SIZE + offs % P.SIZE, mask)
+        store(tile_ptr(out, core) + offs, value, mask)
+
+
+@LocalKernel
+def swap(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, rows: int, cols: int, size: int) -> Part:
+    """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
+    cap = block(rows * cols * size, 1024)
+    return part(_swap, (*outs, *ins), {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}, warps(cap))

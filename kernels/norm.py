@@ -35,7 +35,10 @@ def _rms_scale(args, core, P):
         offs_w = offs % (P.GROUPS * P.N)
         scaled = mask & (offs_w < (P.GROUPS - P.KEPT) * P.N)
         value = load(tile_ptr(x, core) + offs, mask)
-        scale = tl.rsqrt(load(tile_ptr(s, core) + offs // P.N, scaled) / P.WIDTH + P.EPS)
+        offs_s = offs // P.N
+        if P.FIRST > 0:
+            offs_s = offs // (P.GROUPS * P.N) * 2 + (offs_w >= P.FIRST * P.N)
+        scale = tl.rsqrt(load(tile_ptr(s, core) + offs_s, scaled) / P.WIDTH + P.EPS)
         normed = value * scale * load(tile_ptr(weight, core) + offs_w, scaled)
         store(tile_ptr(out, core) + offs, tl.where(scaled, normed, value), mask)
 
@@ -60,11 +63,42 @@ def rms_scale(
     eps: float,
     groups: int = 1,
     kept: int = 0,
+    first: int = 0,
 ) -> Part:
     """out [m, groups, n] = x / sqrt(s / width + eps) * weight, s [m, groups], weight [groups - kept, n].
 
-    The last `kept` groups of each row are copied.
+    The last `kept` groups of each row are copied. If some groups are `first`, s [m, 2] has one sum for these.
     """
     cap = block(m * groups * n, 1024)
-    sizes = {"M": m, "N": n, "GROUPS": groups, "KEPT": kept, "WIDTH": width, "EPS": eps, "BLOCK": cap}
+    sizes = {"M": m, "N": n, "GROUPS": groups, "KEPT": kept, "WIDTH": width, "EPS": eps, "FIRST": first}
+    sizes["BLOCK"] = cap
     return part(_rms_scale, (*outs, *ins), sizes, warps(cap))
+
+
+@triton.jit
+def _mean_squares(args, core, P):
+    s, x = args
+    for row in range(2 * P.M):
+        # the query heads of a token, then its key heads
+        keys = row % 2
+        size = tl.where(keys == 1, P.KV_HEADS * P.N, P.HEADS * P.N)
+        x_ptr = tile_ptr(x, core) + row // 2 * (P.HEADS + 2 * P.KV_HEADS) * P.N + keys * P.HEADS * P.N
+        squares = tl.zeros([P.BLOCK], tl.float32)
+        for start in range(0, size, P.BLOCK):
+            # [BLOCK]
+            offs = start + tl.arange(0, P.BLOCK)
+            value = load(x_ptr + offs, offs < size)
+            squares += value * value
+        width = tl.where(keys == 1, P.KV_WIDTH, P.WIDTH)
+        tl.store(tile_ptr(s, core) + row, tl.sum(squares, axis=0) / width)
+
+
+@LocalKernel
+def mean_squares(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int, heads: int, kv_heads: int, width: int,
+    kv_width: int,
+) -> Part:  # fmt: skip
+    """s [m, 2] = squares of query and of key heads of x [m, heads + 2 kv_heads, n] over their widths, added up."""
+    cap = block(heads * n, 1024)
+    sizes = {"M": m, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "KV_WIDTH": kv_width, "BLOCK": cap}
+    return part(_mean_squares, (*outs, *ins), sizes, warps(cap), sums=True)

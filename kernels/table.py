@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import Launcher
-from wafer_triton.kernels.elementwise import add, copy, maximum, silu_mul
+from wafer_triton.kernels.elementwise import add, clip, copy, maximum, silu_mul, swap
+from wafer_triton.kernels.experts import expert_gemm, expert_sum, top_k
 from wafer_triton.kernels.gemm import gemm, gemm_t
 from wafer_triton.kernels.lookup import lookup
-from wafer_triton.kernels.norm import rms_scale, sum_squares
+from wafer_triton.kernels.norm import mean_squares, rms_scale, sum_squares
 from wafer_triton.kernels.rope import rope
 from wafer_triton.kernels.softmax import exp_sum, normalize, row_max
 
@@ -25,6 +26,12 @@ KERNELS: dict[str, Launcher] = {
     "normalize": normalize,
     "silu_mul": silu_mul,
     "lookup": lookup,
+    "clip": clip,
+    "swap": swap,
+    "mean_squares": mean_squares,
+    "top_k": top_k,
+    "expert_gemm": expert_gemm,
+    "expert_sum": expert_sum,
 }
 
 

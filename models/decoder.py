@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -21,20 +21,21 @@ from wafer_triton.count.account import Account
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.errors import BackendError, CacheError, CheckpointError, ShapeError
+from wafer_triton.errors import BackendError, CacheError, ShapeError
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
-from wafer_triton.models.checkpoint.weights import Checkpoint
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.checkpoint.weights import Checkpoint, complete
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_forward, stream, token_ids, token_rows
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Groups, place
-from wafer_triton.models.place.cuts import KINDS, PlacedWeights, Weights
+from wafer_triton.models.place.cuts import PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_overs
 from wafer_triton.models.place.regions import Placement, Region
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
@@ -86,9 +87,7 @@ class WaferForCausalLM(PlacedModule):
         placed: Callable[[Placement], None] | None = None,
     ) -> None:
         super().__init__()
-        names = set(weights)  # names alone, as a checkpoint reads a tensor that it is asked for
-        if missing := [name for name in param_shapes(config) if name not in names]:
-            raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
+        weights = complete(weights, config)
         if not isinstance(executor, Executor | None):
             raise BackendError(f"executor {executor!r}: give what wafer_triton.ops.executor makes, or leave it out")
         dtype = dtype_name(dtype)
@@ -112,7 +111,7 @@ class WaferForCausalLM(PlacedModule):
         )  # fmt: skip
         layers = zip(here.layers, self.layers.layers, strict=True)
         self.weights = PlacedWeights(
-            block, {number: {kind: layer.tiles(kind) for kind in KINDS} for number, layer in layers},
+            block, {number: layer.tiles for number, layer in layers},
             self.placement.head, self.head.tiles, self.embedding.tiles, self.executor.together,
         )  # fmt: skip
         self.phases = Phases(self.placement, self.weights, self.executor)
@@ -157,6 +156,7 @@ class WaferForCausalLM(PlacedModule):
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
+        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device)
         self.turn += 1
         self._broken = False
 
@@ -225,9 +225,11 @@ class WaferForCausalLM(PlacedModule):
         with self._attempt():
             logits = self.pipeline.step(ids, look_up, layers, self.head.dtype)
         held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
-        self._count("decode", partial(self._step_tally, held), tokens=len(active))
+        due = lru_cache(partial(self._step_tally, held))
+        self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
+        self.passes.add("decode", [self.counts[number] for number in active], self.layers.chosen(active), due)
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -319,14 +321,17 @@ class WaferForCausalLM(PlacedModule):
             )
             self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
-        ran = partial(self.embedding.prompt_tally, count), partial(self._prefill.tally, parts)
+        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(partial(self._prefill.tally, parts))
+        self.passes.add("prefill", [count], self._prefill.chosen, *ran)
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x
 
     def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         """What gives the logits of x on every rank, which the last stage has computed by then."""
-        self._count("prefill", partial(self.head.tally, len(x)))
+        due = partial(self.head.tally, len(x))
+        self.passes.also(due)
+        self._count("prefill", due)
         own = self.head.run(x) if self.pipeline.has_head else None
         return partial(self.pipeline.everywhere, own, len(x), self.head.dtype)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.weights import is_finite, same
 from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.experts import by_expert
 from wafer_triton.models.place.cuts import EMBEDDING, PlacedWeights, Weights
 
 
@@ -39,7 +40,7 @@ class PlacedModule(nn.Module, ABC):
         """Place other weights and forget all caches; CheckpointError for names or shapes that are not this model's."""
         if not isinstance(state_dict, Mapping):
             raise CheckpointError(f"state_dict is of type {type(state_dict).__name__}; give names with tensors")
-        shapes = self.weights.shapes
+        shapes, state_dict = self.weights.shapes, by_expert(state_dict, self.config)
         given = set(state_dict) - ({"lm_head.weight"} if self.config.tie_word_embeddings else set())
         if odd := sorted(set(shapes) ^ given):
             raise CheckpointError(f"state_dict: {len(odd)} names missing or not this model's: {', '.join(odd[:4])}")

@@ -156,7 +156,7 @@ def test_planning_and_counting_work_without_torch():
 LAYERS = [
     {"errors", "report", "notebook"},
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
-    {"mesh", "faults", "settings", "layout", "local", "shapes"},
+    {"mesh", "faults", "settings", "layout", "local", "experts", "published", "shapes"},
     {"schedule"},
     {"count"},
     {"cost", "verify", "emulate", "testing"},
@@ -168,7 +168,7 @@ LAYERS = [
 ]
 # Planning, checking and costing work where torch is missing.
 PLAIN = ("errors", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
-PLAIN += ("shapes", "local")
+PLAIN += ("experts", "published", "shapes", "local")
 PLAIN += ("schedule", "count", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 

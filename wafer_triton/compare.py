@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import prefill_head_group_choices
+from wafer_triton.cost.layers import feed_forward, prefill_head_group_choices
 from wafer_triton.cost.price import price, tally
 from wafer_triton.count.account import account
 from wafer_triton.count.verdict import busy_share, latency, verdict
@@ -174,15 +174,16 @@ def decoder_layer(
     mesh = block.mesh
     roomy = replace(block, mesh=unbounded(mesh))
     head = replace(decode.head_block(block), mesh=unbounded(decode.head_block(block).mesh))
+    kind = feed_forward(block)[-1]  # experts, if there are some
     phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
-        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries)],
+        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries, kind)],
         "embedding": [(head, decode.embed, (1,))],
         "head": [(head, decode.head, (1,))],
     }
     if tokens:
         square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
         best = prefill_head_group_choices(square, tokens, constants(mesh.device), head_groups)[0]
-        phases["prefill"] = [(best, *step) for step in prefill.layer(tokens)]
+        phases["prefill"] = [(best, *step) for step in prefill.layer(tokens, 0, kind)]
     parts = [(phase, *part) for phase, several in phases.items() for part in several]
     operations = []
     with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
@@ -255,5 +256,6 @@ def _busy_share(step: Schedule, block: Block) -> float:
     if step.name in HEADS:
         return block.layout.busy / cols
     if step.name in FFN:
-        return busy_share(block.shape.intermediate_size, cols)
+        e = block.shape.experts
+        return busy_share(block.shape.intermediate_size if e is None else e.width, cols)
     return busy_share(block.shape.hidden_size, rows)

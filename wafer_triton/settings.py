@@ -18,9 +18,12 @@ from wafer_triton.errors import ConfigError
 MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
 ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn")
 
+EXPERTS = ("num_experts", "num_local_experts")
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")  # families with experts, see `wafer_triton.experts`
+
 # What the decoder computes today. A new family grows this table; whatever is not in it is refused.
 SUPPORTED: Mapping[str, tuple[Any, ...]] = {
-    "model_type": ("llama", "mistral", "qwen2", "qwen3"),
+    "model_type": ("llama", "mistral", "qwen2", "qwen3", *MIXTURES),
     "hidden_act": ("silu",),
     "rope_type": ("default", *ROPE_KINDS),
 }
@@ -38,6 +41,19 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "vision_config": (),
     "text_config": (),
     "partial_rotary_factor": (1,),
+}
+
+
+# Families with experts that are not computed here, and what of them is not.
+UNLIKE: Mapping[str, str] = {
+    "deepseek_v2": "multi-head latent attention, groups of experts and a scaled router",
+    "deepseek_v3": "multi-head latent attention, groups of experts and a biased router",
+    "gpt_oss": "biased experts, a softmax after the choice and attention sinks",
+    "granitemoe": "a softmax after the choice and scaled residuals",
+    "phimoe": "a sparse mixer in place of the softmax",
+    "qwen3_next": "linear attention beside softmax attention",
+    "llama4_text": "chunked attention and a sigmoid router",
+    "dbrx": "fused projections and LayerNorm",
 }
 
 
@@ -85,7 +101,10 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
     """
     for key, absent in (("model_type", "llama"), ("hidden_act", "silu")):
         check_supported(name, key, values.get(key, absent))
+    mixture = values.get("model_type") in MIXTURES
     for key, harmless in REFUSED.items():
+        if mixture and key in EXPERTS:
+            continue
         if values.get(key) is not None and values[key] not in harmless:
             raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; only models without it")
     _refuse_sliding_window(name, values.get("model_type", "llama"), values)
@@ -95,8 +114,9 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
 def check_supported(where: str, key: str, value: Any) -> None:
     """Raise ConfigError unless a feature is in `SUPPORTED`."""
     if value not in SUPPORTED[key]:
+        reason = f" ({UNLIKE[value]})" if key == "model_type" and isinstance(value, str) and value in UNLIKE else ""
         known = ", ".join(repr(choice) for choice in SUPPORTED[key])
-        raise ConfigError(f"{where}: {key} = {short(value)} is not computed here; supported: {known}")
+        raise ConfigError(f"{where}: {key} = {short(value)} is not computed here{reason}; supported: {known}")
 
 
 def check_size(where: str, key: str, value: Any, least: int = 1, most: int = MOST) -> None:

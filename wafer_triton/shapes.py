@@ -1,4 +1,4 @@
-"""The shape of a decoder: what its layers compute and cost, and the one table of models that are known by name.
+"""The shape of a decoder: what its layers compute and cost, from a name, a folder or sizes.
 
 No torch: schedules are built and priced from a shape alone. Names are those of a Hugging Face `config.json`.
 """
@@ -9,11 +9,15 @@ import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import ConfigError
+from wafer_triton.experts import Experts, experts_of
+from wafer_triton.published import MODELS
 from wafer_triton.settings import (
+    MIXTURES,
     MOST,
     REFUSED,
     check_flag,
@@ -45,6 +49,9 @@ class DecoderShape:
     tie_word_embeddings: bool = False
     qkv_bias: bool = False  # on the projections of queries, keys and values (Qwen2)
     qk_norm: bool = False  # RMSNorm of each query and key head before RoPE (Qwen3)
+    qk_norm_whole: bool = False  # that norm is over all heads together (OLMoE)
+    clip_qkv: float | None = None  # the largest projection, of either sign (OLMoE)
+    experts: Experts | None = None  # in place of the feed-forward block of some or all layers
     rotary: bool = True  # rotary position embedding; the measured program has none
     name: str = "decoder"
 
@@ -60,6 +67,8 @@ class DecoderShape:
         alike = self.num_attention_heads == self.num_key_value_heads
         if not self.rotary and (self.qkv_bias or self.qk_norm or not alike):
             raise ConfigError(f"{self.name}: without rotary embedding no bias, head norm or grouped keys are computed")
+        if self.clip_qkv is not None:
+            check_positive(self.name, "clip_qkv", self.clip_qkv)
         if self.rotary and self.head_dim % 2:
             raise ConfigError(f"{self.name}: head_dim = {self.head_dim} is odd; rotary embedding turns pairs")
 
@@ -78,26 +87,66 @@ class DecoderShape:
         """Query heads of each key-value head."""
         return self.num_attention_heads // self.num_key_value_heads
 
+    def kinds(self, layer: int) -> tuple[str, str]:
+        """The two blocks of a layer: "attention", then "ffn" or "experts"."""
+        sparse = self.experts is not None and layer not in self.experts.dense
+        return "attention", "experts" if sparse else "ffn"
+
+    @cached_property
+    def layers_of(self) -> dict[str, int]:
+        """How many layers have each kind of block that the model has."""
+        sparse = sum(self.kinds(layer)[1] == "experts" for layer in range(self.num_hidden_layers))
+        counts = {"attention": self.num_hidden_layers, "ffn": self.num_hidden_layers - sparse, "experts": sparse}
+        return {kind: count for kind, count in counts.items() if count}
+
     def decode_macs(self, context: int) -> dict[str, int]:
-        """Multiply-adds of one token through each block of a layer, with `context` tokens in the cache."""
+        """Multiply-adds of one token through each kind of block, with `context` tokens in the cache."""
         projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
-        ffn = 3 * self.hidden_size * self.intermediate_size
-        return {"attention": projections + 2 * self.q_width * context, "ffn": ffn}
+        macs = {
+            "attention": projections + 2 * self.q_width * context,
+            "ffn": 3 * self.hidden_size * self.intermediate_size,
+        }
+        if self.experts is not None:
+            e = self.experts
+            macs["experts"] = self.hidden_size * (e.logits + 3 * (e.chosen * e.width + e.shared_width))
+        return {kind: macs[kind] for kind in self.layers_of}
 
     def decode_elements(self, context: int) -> dict[str, int]:
-        """Numbers that each block of a layer keeps: weights, and the keys and values of `context` tokens."""
-        norms = self.hidden_size, 2 * self.head_dim * self.qk_norm
+        """Numbers that each kind of block keeps: weights, and the keys and values of `context` tokens."""
+        heads = self.q_width + self.kv_width if self.qk_norm_whole else 2 * self.head_dim
+        norms = self.hidden_size, heads * self.qk_norm
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias
         projections = 2 * self.hidden_size * (self.q_width + self.kv_width)
         attention = sum(norms) + bias + projections + 2 * self.kv_width * context
-        return {"attention": attention, "ffn": self.hidden_size * (1 + 3 * self.intermediate_size)}
+        numbers = {"attention": attention, "ffn": self.hidden_size * (1 + 3 * self.intermediate_size)}
+        if self.experts is not None:
+            e = self.experts
+            numbers["experts"] = self.hidden_size * (1 + e.logits + 3 * (e.count * e.width + e.shared_width))
+        return {kind: numbers[kind] for kind in self.layers_of}
+
+    @property
+    def matrices(self) -> int:
+        """Numbers of the matrices of all layers."""
+        numbers, e = self.decode_macs(0), self.experts
+        if e is not None:
+            numbers["experts"] += 3 * self.hidden_size * (e.count - e.chosen) * e.width
+        return sum(number * self.layers_of[kind] for kind, number in numbers.items())
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the whole model, embedding and head included."""
+        layers = sum(self.decode_elements(0)[kind] * count for kind, count in self.layers_of.items())
+        tables = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
+        return layers + tables + self.hidden_size * bool(self.vocab_size)
 
     def measured(self) -> DecoderShape:
         """The shape of the program that WaferLLM measured for this model: one head, keys and values as wide as queries.
 
         No bias, norm of heads or rotary embedding, no head and no embedding. Source: the public kernels of WaferLLM
-        (OSDI'25).
+        (OSDI'25). ConfigError for a mixture of experts, of which none was measured.
         """
+        if self.experts is not None:
+            raise ConfigError(f"{self.name}: no program with experts was measured; take program='true'")
         return DecoderShape(
             self.hidden_size, self.intermediate_size, self.num_hidden_layers, 1, 1, self.q_width, 0,
             rms_norm_eps=self.rms_norm_eps, rotary=False, name=self.name,
@@ -134,7 +183,9 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     heads = required(name, values, "num_attention_heads")
     # The others' defaults are 8 or 32 whatever the number of heads; nobody means that, so it must be said.
     kv_heads = (
-        values.get("num_key_value_heads") if model_type == "llama" else required(name, values, "num_key_value_heads")
+        values.get("num_key_value_heads")
+        if model_type in ("llama", "olmoe")
+        else required(name, values, "num_key_value_heads")
     )
     return {
         "hidden_size": required(name, values, "hidden_size"),
@@ -144,8 +195,11 @@ def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
         "num_key_value_heads": heads if kv_heads is None else kv_heads,
         "head_dim": _head_dim(name, model_type, values),
         "tie_word_embeddings": check_flag(name, values, "tie_word_embeddings"),
-        "qkv_bias": model_type == "qwen2",
-        "qk_norm": model_type == "qwen3",
+        "qkv_bias": model_type == "qwen2" or (model_type == "qwen2_moe" and values.get("qkv_bias") is not False),
+        "qk_norm": model_type in ("qwen3", "qwen3_moe", "olmoe"),
+        "qk_norm_whole": model_type == "olmoe",
+        "clip_qkv": values.get("clip_qkv") if model_type == "olmoe" else None,
+        "experts": experts_of(name, values),
         "name": name,
     }
 
@@ -163,45 +217,6 @@ def _head_dim(name: str, model_type: str, values: Mapping[str, Any]) -> Any:
     return width // heads
 
 
-_KEYS = (
-    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings",
-)  # fmt: skip
-_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_LLAMA3 |= {"original_max_position_embeddings": 8192}
-# Each row from the model's own config.json.
-_ROWS: dict[str, tuple[Any, ...]] = {
-    "smollm2-135m": ("llama", 576, 1536, 30, 9, 3, 64, 49152, 8192, 1e-5, 100000.0, True),
-    "llama2-7b": ("llama", 4096, 11008, 32, 32, 32, 128, 32000, 4096, 1e-5, 10000.0, False),
-    "llama2-13b": ("llama", 5120, 13824, 40, 40, 40, 128, 32000, 4096, 1e-5, 10000.0, False),
-    "codellama-7b": ("llama", 4096, 11008, 32, 32, 32, 128, 32016, 16384, 1e-5, 1000000.0, False),
-    "codellama-34b": ("llama", 8192, 22016, 48, 64, 8, 128, 32000, 16384, 1e-5, 1000000.0, False),
-    "llama3-8b": ("llama", 4096, 14336, 32, 32, 8, 128, 128256, 8192, 1e-5, 500000.0, False),
-    "llama3.1-8b": ("llama", 4096, 14336, 32, 32, 8, 128, 128256, 131072, 1e-5, 500000.0, False),
-    "llama3.2-1b": ("llama", 2048, 8192, 16, 32, 8, 64, 128256, 131072, 1e-5, 500000.0, True),
-    "mistral-7b": ("mistral", 4096, 14336, 32, 32, 8, 128, 32768, 32768, 1e-5, 1000000.0, False),
-    "qwen2-72b": ("qwen2", 8192, 29568, 80, 64, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
-    "qwen2.5-0.5b": ("qwen2", 896, 4864, 24, 14, 2, 64, 151936, 32768, 1e-6, 1000000.0, True),
-    "qwen2.5-1.5b": ("qwen2", 1536, 8960, 28, 12, 2, 128, 151936, 131072, 1e-6, 1000000.0, True),
-    "qwen2.5-3b": ("qwen2", 2048, 11008, 36, 16, 2, 128, 151936, 32768, 1e-6, 1000000.0, True),
-    "qwen2.5-7b": ("qwen2", 3584, 18944, 28, 28, 4, 128, 152064, 131072, 1e-6, 1000000.0, False),
-    "qwen2.5-14b": ("qwen2", 5120, 13824, 48, 40, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
-    "qwen2.5-32b": ("qwen2", 5120, 27648, 64, 40, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
-    "qwen2.5-72b": ("qwen2", 8192, 29568, 80, 64, 8, 128, 152064, 131072, 1e-5, 1000000.0, False),
-    "qwen3-0.6b": ("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, 40960, 1e-6, 1000000.0, True),
-    "qwen3-1.7b": ("qwen3", 2048, 6144, 28, 16, 8, 128, 151936, 40960, 1e-6, 1000000.0, True),
-    "qwen3-4b": ("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, 40960, 1e-6, 1000000.0, True),
-    "qwen3-8b": ("qwen3", 4096, 12288, 36, 32, 8, 128, 151936, 40960, 1e-6, 1000000.0, False),
-    "qwen3-14b": ("qwen3", 5120, 17408, 40, 40, 8, 128, 151936, 40960, 1e-6, 1000000.0, False),
-    "qwen3-32b": ("qwen3", 5120, 25600, 64, 64, 8, 128, 151936, 40960, 1e-6, 1000000.0, False),
-}
-MODELS: dict[str, dict[str, Any]] = {
-    name: dict(zip(_KEYS, row, strict=True)) | ({"sliding_window": None} if row[0] == "mistral" else {})
-    for name, row in _ROWS.items()
-}
-MODELS["llama3.1-8b"]["rope_scaling"] = _LLAMA3
-MODELS["llama3.2-1b"]["rope_scaling"] = _LLAMA3 | {"factor": 32.0}
-
 # Keys that do not change the cost of a layer, or whose values `features` reads; any other is refused, as it may.
 # fmt: off
 _HARMLESS = frozenset((
@@ -218,6 +233,11 @@ _HARMLESS = frozenset((
     "transformers.js_config", "transformers_version", "unk_token_id", "use_bfloat16", "use_cache", "use_mrope",
     "use_sliding_window", "vocab_size",
 ))
+_OF_EXPERTS = (
+    "num_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "num_local_experts",
+    "shared_expert_intermediate_size", "mlp_only_layers", "decoder_sparse_step", "clip_qkv", "qkv_bias",
+    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
+)
 # fmt: on
 
 
@@ -235,7 +255,7 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
         return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
     values = read_json(path)
     features(str(path), values)
-    known = {*SIZES, *REFUSED, *_HARMLESS}
+    known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
     unknown = [key for key in values if key not in known and not key.startswith("_")]
     if unknown:
         raise ConfigError(

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.experts import by_expert, sources, stored_shape
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -31,6 +32,15 @@ def load_weights(
     return dict(Checkpoint(folder, config, dtype))
 
 
+def complete(weights: Mapping[str, torch.Tensor], config: DecoderConfig) -> Mapping[str, torch.Tensor]:
+    """Weights of either layout of experts by the names of `param_shapes(config)`; CheckpointError if one is missing."""
+    named = by_expert(weights, config)
+    names = set(named)  # names alone, as a checkpoint reads a tensor that it is asked for
+    if missing := [name for name in param_shapes(config) if name not in names]:
+        raise CheckpointError(f"{config.name}: {len(missing)} weights are missing, the first is {missing[0]}")
+    return named
+
+
 class Checkpoint(Mapping[str, torch.Tensor]):
     """A folder's parameters by Hugging Face name, each read from its file, as `dtype`, when it is asked for.
 
@@ -46,9 +56,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         self.shapes = param_shapes(config)
         files = _open_all(self.folder)
         where = _locate(self.folder, files)
-        _check_names(self.folder, where, config)
+        self.sources = sources(where, config)
+        _check_names(self.folder, self.sources, config)
         for name, shape in self.shapes.items():
-            _check_tensor(where[name], files[where[name]], name, shape)
+            source = self.sources[name]
+            stored = shape if source.expert is None else stored_shape(source, config)
+            _check_tensor(where[source.name], files[where[source.name]], source.name, stored)
         self.where = where
         if config.tie_word_embeddings and _HEAD in where:
             table, head = (_open(where[name]).get_tensor(name) for name in (_TABLE, _HEAD))
@@ -66,11 +79,12 @@ class Checkpoint(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.shapes:
             raise KeyError(name)
-        return self._checked(name, _open(self.where[name]).get_tensor(name))
+        source = self.sources[name]
+        return self._checked(name, source.of(_open(self.where[source.name]).get_tensor(source.name)))
 
     def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
-        """A part of a parameter, which is all that is read of it."""
-        return self._checked(name, _open(self.where[name]).get_slice(name)[index])
+        """A part of a parameter that is stored as it is, which is all that is read of it."""
+        return self._checked(name, _open(self.where[self.sources[name].name]).get_slice(name)[index])
 
     def _checked(self, name: str, stored: torch.Tensor) -> torch.Tensor:
         weight = stored.to(self.dtype)
@@ -78,7 +92,8 @@ class Checkpoint(Mapping[str, torch.Tensor]):
             return weight
         if not is_finite(weight):
             remedy = "take dtype='bf16' or 'fp32'" if is_finite(stored) else "take another checkpoint"
-            raise CheckpointError(f"{self.where[name]}: {name} holds NaN or infinity as {self.dtype}; {remedy}")
+            where = self.where[self.sources[name].name]
+            raise CheckpointError(f"{where}: {name} holds NaN or infinity as {self.dtype}; {remedy}")
         return weight
 
     def __iter__(self) -> Iterator[str]:

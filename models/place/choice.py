@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from wafer_triton.cost import trim as trims
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.layers import best_groups, head_group_choices, prefill_head_group_choices, with_head_groups
+from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, with_head_groups
 from wafer_triton.cost.search import plan
+from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import accumulator

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,13 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import param_shapes
+from wafer_triton.models.experts import SHARED, SHARED_GATE, names_of
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.rounds import Index
 
 Tiles = dict[str, torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
 Part = tuple[slice, slice]  # rows and columns of cores
-KINDS = ("attention", "ffn")
 EMBEDDING = "model.embed_tokens.weight"
 PHASES = ("decode", "prefill")
 
@@ -35,18 +36,21 @@ PHASES = ("decode", "prefill")
 class Cut:
     """A parameter's place in a buffer: its name within a layer and its pattern.
 
-    With `rows` the pattern cuts what `picked` takes along a dimension: the rows that each column holds.
+    With `rows` the pattern cuts what `picked` takes along a dimension: the rows that each column holds. With `experts`
+    the buffer has tiles of several experts, of which these are the parameter's; `sizes` are the pattern's.
     """
 
     name: str
     pattern: str
     rows: Index | None = None
     dim: int = 0
+    experts: slice | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def tiles(self, weight: torch.Tensor, mesh: Mesh) -> torch.Tensor:
         """[rows, cols, ..., last] of a weight."""
         whole = weight if self.rows is None else picked(weight, self.rows, self.dim)
-        return scatter(whole, mesh, self.pattern).tiles
+        return scatter(whole, mesh, self.pattern, **self.sizes).tiles
 
     def read(self, weights: Weights, name: str, mesh: Mesh, part: Part | None) -> torch.Tensor:
         """The tiles of some rows and columns of cores, of which no other number is read from a checkpoint's file."""
@@ -79,9 +83,9 @@ class Cut:
     def gather(self, tiles: torch.Tensor, mesh: Mesh, shape: tuple[int, ...]) -> torch.Tensor:
         """The weight of the given shape from its tiles."""
         if self.rows is None:
-            return MeshTensor(mesh, tiles, self.pattern, shape, {}).gather()
+            return MeshTensor(mesh, tiles, self.pattern, shape, self.sizes).gather()
         held = (*shape[: self.dim], self.rows.size, *shape[self.dim + 1 :])
-        whole = MeshTensor(mesh, tiles, self.pattern, held, {}).gather()
+        whole = MeshTensor(mesh, tiles, self.pattern, held, self.sizes).gather()
         return unpicked(whole, self.rows, self.dim)
 
 
@@ -112,6 +116,8 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
             "wgu": (Cut("mlp.gate_proj.weight", up_gate), Cut("mlp.up_proj.weight", up_gate)),
             "wdown": (Cut("mlp.down_proj.weight", f"({into} d) ({out_of} f) -> f d"),),
         }
+    if kind == "experts":
+        return expert_cuts(block, into, out_of)
     c = block.shape
     rows = {part: block.layout.rows(part) for part in "qkv"}
     attention = {
@@ -121,10 +127,39 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
     }
     if c.qkv_bias:
         attention["bqkv"] = tuple(Cut(f"self_attn.{part}_proj.bias", "(x n)", rows[part]) for part in rows)
-    if c.qk_norm:  # of a head alone, repeated for all of them
-        own = {part: np.where(rows[part] < 0, -1, rows[part] % c.head_dim) for part in "qk"}
+    if c.qk_norm:  # of all heads, or of a head alone, repeated for all of them
+        own = {part: rows[part] for part in "qk"}
+        if not c.qk_norm_whole:
+            own = {part: np.where(own[part] < 0, -1, own[part] % c.head_dim) for part in own}
         attention["qk_norm"] = tuple(Cut(f"self_attn.{part}_norm.weight", "(x n)", own[part]) for part in own)
     return attention
+
+
+def expert_cuts(block: Block, into: str, out_of: str) -> dict[str, tuple[Cut, ...]]:
+    """The buffers of a block of experts; the shared expert is the last experts, padded to whole ones."""
+    e, names = block.shape.experts, names_of(block.shape)
+    assert e is not None, "a block of experts is one of a model that has some"
+    up, down = "(s x f) (y d) -> s d f", f"({into} d) (s {out_of} f) -> s f d"
+    gates, downs = [], []
+    for number in range(e.count):
+        own: dict[str, Any] = {"experts": slice(number, number + 1), "sizes": {"s": 1}}
+        *both, last = names.expert(number)
+        gates += [Cut(name, up, **own) for name in both]
+        downs.append(Cut(last, down, **own))
+    router = [Cut(names.router, f"e ({into} d) -> d e")]
+    if e.shared:
+        rows = np.arange(e.shared * e.width)
+        rows = np.where(rows < e.shared_width, rows, -1)
+        rest: dict[str, Any] = {"rows": rows, "experts": slice(e.count, e.tiles), "sizes": {"s": e.shared}}
+        gates += [Cut(f"{SHARED}{part}_proj.weight", up, **rest) for part in ("gate", "up")]
+        downs.append(Cut(f"{SHARED}down_proj.weight", down, dim=1, **rest))
+        router.append(Cut(SHARED_GATE, f"e ({into} d) -> d e"))
+    return {
+        "norm": (Cut("post_attention_layernorm.weight", f"({into} d)"),),
+        "router": tuple(router),
+        "wgu": tuple(gates),
+        "wdown": tuple(downs),
+    }
 
 
 def layer_tiles(
@@ -136,8 +171,12 @@ def layer_tiles(
     """
     tiles = {}
     for name, parts in cuts(block, kind, phase).items():
-        pieces = [part.read(weights, f"model.layers.{layer}.{part.name}", block.mesh, here) for part in parts]
-        tiles[name] = torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
+        pieces: dict[str, list[torch.Tensor]] = {}  # side by side, of each expert by itself
+        for part in parts:
+            tile = part.read(weights, f"model.layers.{layer}.{part.name}", block.mesh, here)
+            pieces.setdefault(str(part.experts), []).append(tile)
+        each = [torch.cat(some, -1) if len(some) > 1 else some[0] for some in pieces.values()]
+        tiles[name] = torch.cat(each, 2) if len(each) > 1 else each[0]
     return tiles if phase == "decode" else {name: skewed(name, tile, block.mesh) for name, tile in tiles.items()}
 
 
@@ -163,7 +202,7 @@ def skewed(name: str, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 
 MATRICES = ("wqkv", "wo", "wgu", "wdown")
-TURNED = ("norm", "wo", "wdown")  # decode and prefill cut them along different axes
+TURNED = ("norm", "router", "wo", "wdown")  # decode and prefill cut them along different axes
 
 
 @lru_cache(maxsize=8)
@@ -171,7 +210,7 @@ def sources(mesh: Mesh) -> dict[str, torch.Tensor]:
     """On a square mesh with the same head groups in both phases, the core whose decode tile a core has in prefill."""
     cores = torch.arange(mesh.cores)
     turned = cores.view(mesh.shape).mT.reshape(-1)
-    held = {name: turned if name in TURNED else cores for name in ("norm", "bqkv", "qk_norm", *MATRICES)}
+    held = {name: turned if name in TURNED else cores for name in ("norm", "router", "bqkv", "qk_norm", *MATRICES)}
     return {name: source[aligned(mesh)] if name in MATRICES else source for name, source in held.items()}
 
 
@@ -216,18 +255,24 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
             if cut.name == name:
                 return self.head[buffer], cut, self.head_block.mesh
         layer, part = name.removeprefix("model.layers.").split(".", 1)
-        for kind in KINDS:
+        for kind in self.block.shape.kinds(int(layer)):
             for buffer, parts in cuts(self.block, kind, "decode").items():
                 names = [cut.name for cut in parts]
                 if part in names:
-                    number, tiles = names.index(part), self.layers[int(layer)][kind][buffer]
+                    cut, tiles = parts[names.index(part)], self.layers[int(layer)][kind][buffer]
+                    beside = [other.name for other in parts if other.experts == cut.experts]
                     widths = _widths(self.block, buffer, tiles.shape[-1])
+                    number = beside.index(part)
                     start = sum(widths[:number])
-                    return tiles[..., start : start + widths[number]], parts[number], self.block.mesh
+                    tiles = tiles if cut.experts is None else tiles[:, :, cut.experts]
+                    return tiles[..., start : start + widths[number]], cut, self.block.mesh
         raise AssertionError(f"{name} has a shape but no place")
 
 
 def _widths(block: Block, buffer: str, whole: int) -> list[int]:
     """The widths of a buffer's parts in its last dimension."""
     q, kv = block.query_heads * block.head, block.kv_heads * block.head
+    e = block.shape.experts
+    if buffer == "router" and e is not None:
+        return [e.count, e.logits - e.count]
     return {"wqkv": [q, kv, kv], "bqkv": [q, kv, kv], "qk_norm": [q, kv], "wgu": [whole // 2] * 2}.get(buffer, [whole])

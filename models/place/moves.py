@@ -132,8 +132,12 @@ def _columns_of(layout: HeadGroups, group: int) -> Index:
 
 
 @lru_cache(maxsize=256)
-def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
-    """The tally of every step that takes a buffer of weights from decode's place to prefill's, or back."""
+def matrix(name: str, decode: Block, prefill: Block, kind: str = "ffn") -> tuple[Tally, ...]:
+    """The tally of every step that takes a buffer of weights from decode's place to prefill's, or back.
+
+    `kind` is that of the block after attention, whose weights have the same names in every kind.
+    """
+    e = decode.shape.experts if kind == "experts" else None
     here, there, c = decode.mesh, prefill.mesh, decode.shape
     down = 1 if name in ("bqkv", "qk_norm") else c.hidden_size
     # along x the columns of every unit; for every position along y a unit's elements, and those of a core in prefill
@@ -141,10 +145,13 @@ def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
     if name in HEADS:
         columns, unit = _pairs(decode.layout, prefill.layout, HEADS[name]), 2
         held = prefill.pairs * 2 * _heads(prefill, HEADS[name])
+    elif name == "router":
+        held = e.logits if e is not None else 1
     elif name != "norm":
-        columns = blocks_of(c.intermediate_size, here.cols), blocks_of(c.intermediate_size, there.shape[1])
-        unit = 2 if name == "wgu" else 1
-        held = prefill.share(c.intermediate_size, "x") * unit
+        width, unit = (c.intermediate_size, 1) if e is None else (e.width, e.tiles)
+        columns = blocks_of(width, here.cols), blocks_of(width, there.shape[1])
+        unit *= 2 if name == "wgu" else 1
+        held = prefill.share(width, "x") * unit
     (rows, cols), (f_rows, f_cols), steps = _sides(here, there), there.fold, []
     apart = here.shape != there.shape
     if columns is not None and (apart or (name in HEADS and decode.layout != prefill.layout)):
@@ -164,9 +171,16 @@ def matrix(name: str, decode: Block, prefill: Block) -> tuple[Tally, ...]:
 def all_weights(decode: Block, prefill: Block) -> Tally:
     """The tally of moving the weights of all layers from one phase's place to the other's."""
     c = decode.shape
-    names = ["norm", "norm", *MATRICES] + ["bqkv"] * c.qkv_bias + ["qk_norm"] * c.qk_norm
-    layer = sum((step for name in names for step in matrix(name, decode, prefill)), Tally())
-    return layer * c.num_hidden_layers
+    names = {
+        "attention": ["norm", "wqkv", "wo"] + ["bqkv"] * c.qkv_bias + ["qk_norm"] * c.qk_norm,
+        "ffn": ["norm", "wgu", "wdown"],
+        "experts": ["norm", "router", "wgu", "wdown"],
+    }
+    return sum(
+        (step * layers for kind, layers in c.layers_of.items() for name in names[kind]
+         for step in matrix(name, decode, prefill, kind)),
+        Tally(),
+    )  # fmt: skip
 
 
 def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index) -> Tally:
@@ -277,7 +291,7 @@ class Phases:
         heads in different groups, they are cut once and kept.
         """
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
-        if decode.mesh.shape == mesh.shape and (kind == "ffn" or decode.layout == prefill.layout):
+        if decode.mesh.shape == mesh.shape and (kind != "attention" or decode.layout == prefill.layout):
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
                 self.executor.take(mesh, tiles[name].flatten(2), sources(mesh)[name], target)

@@ -11,14 +11,12 @@ from wafer_triton.cost.layers import sketched
 from wafer_triton.cost.phases import Sketch
 from wafer_triton.errors import MeshError, SramError, WaferError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.place.cuts import KINDS
 from wafer_triton.schedule import decode as decode_blocks
-from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.prefill import PARTS
 
 ENDS = ("embedding", "head")  # on a mesh of their own, and at rest; a tied model has its embedding in the head
-PREFILL = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
 def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need | str:
     """The need, or why it is too much, which takes as long to find out."""
     try:
-        return sram.need([_checked(PREFILL[kind], block, tokens, past)])
+        return sram.need([_checked(PARTS[kind], block, tokens, past)])
     except SramError as error:
         return str(error)
 
@@ -98,9 +96,10 @@ class Placement:
     def _laid_out(cls, decode: Block, prefill: Block, max_prompt: int) -> tuple[int, Placement]:
         """The tokens that a row takes at once, and the placement of the blocks as they are given."""
         head, shared = decode_blocks.head_block(decode), _shared(decode, prefill)
-        tokens = _first(lambda sizes: all(_fits(decode, prefill, kind, *sizes) for kind in KINDS), prefill, max_prompt)
+        held = decode.shape.layers_of
+        tokens = _first(lambda sizes: all(_fits(decode, prefill, kind, *sizes) for kind in held), prefill, max_prompt)
         if tokens is None:
-            for kind in KINDS:  # the one that fails says so
+            for kind in held:  # the one that fails says so
                 sram.fitting(partial(_smallest, decode, prefill, kind), decode.mesh)
             rows = -(-max_prompt // prefill.mesh.shape[0])
             raise SramError(
@@ -108,11 +107,11 @@ class Placement:
                 f"beside the {rows - 1} before it; give a smaller max_prompt, or a larger mesh"
             )
         sizes = (tokens, -(-max_prompt // prefill.mesh.shape[0]) - tokens)
-        both = {kind: _needs(decode, prefill, kind, *sizes) for kind in KINDS}
-        kinds = {kind: both[kind][0].beside(both[kind][1]) if shared else both[kind][0] for kind in KINDS}
-        regions = _regions(decode.mesh, kinds, decode.shape.num_hidden_layers, head)
-        alone = {kind: both[kind][1] for kind in KINDS}
-        apart = regions if shared else _regions(prefill.mesh, alone, decode.shape.num_hidden_layers, head)
+        both = {kind: _needs(decode, prefill, kind, *sizes) for kind in held}
+        kinds = {kind: first.beside(second) if shared else first for kind, (first, second) in both.items()}
+        regions = _regions(decode.mesh, kinds, head)
+        alone = {kind: second for kind, (_, second) in both.items()}
+        apart = regions if shared else _regions(prefill.mesh, alone, head)
         return tokens, cls(decode, prefill, head, regions, apart)
 
     def _repr_html_(self) -> str:
@@ -148,7 +147,7 @@ class Placement:
         regions = [[name for name in region.blocks if name not in ENDS] for region in self.prefill_regions]
         mixes = {tuple(name.split()[-1] for name in names) for names in regions}
         try:
-            both = {kind: _needs(self.decode, self.prefill, kind, tokens, past) for kind in KINDS}
+            both = {kind: _needs(self.decode, self.prefill, kind, tokens, past) for kind in self.decode.shape.layers_of}
         except SramError as too_much:
             return str(too_much)
         needs = {kind: decode.beside(prefill) if shared else prefill for kind, (decode, prefill) in both.items()}
@@ -202,10 +201,11 @@ def _first(fits: Callable[[tuple[int, int]], bool], prefill: Block, count: int) 
     return None
 
 
-def _regions(mesh: Mesh, kinds: dict[str, sram.Need], layers: int, head: Block) -> tuple[Region, ...]:
+def _regions(mesh: Mesh, kinds: dict[str, sram.Need], head: Block) -> tuple[Region, ...]:
     limit, needs = mesh.device.sram_bytes, kinds | {end: decode_need(head, end) for end in ENDS}
     packed: list[tuple[Mesh, list[str]]] = []
-    names = [f"layer {layer} {kind}" for layer in range(layers) for kind in KINDS]
+    shape = head.shape
+    names = [f"layer {layer} {kind}" for layer in range(shape.num_hidden_layers) for kind in shape.kinds(layer)]
     for name in [*([] if head.shape.tie_word_embeddings else ["embedding"]), *names, "head"]:
         own = head.mesh if name in ENDS else mesh
         last = [*packed[-1][1], name] if packed and packed[-1][0] == own else []
@@ -223,8 +223,8 @@ def _regions(mesh: Mesh, kinds: dict[str, sram.Need], layers: int, head: Block) 
 
 def decode_regions(block: Block) -> tuple[Region, ...]:
     """The regions of decode alone, which are quick to find out; raises as `Placement.make`."""
-    needs = {kind: decode_need(block, kind) for kind in KINDS}
-    return _regions(block.mesh, needs, block.shape.num_hidden_layers, decode_blocks.head_block(block))
+    needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
+    return _regions(block.mesh, needs, decode_blocks.head_block(block))
 
 
 def _place(meshes: list[Mesh]) -> list[tuple[int, int]]:

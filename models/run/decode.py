@@ -25,17 +25,29 @@ _SHARED = ("x", "cos", "sin", "q", "k", "v", "att")  # by all layers
 
 @dataclass(frozen=True)
 class Layer:
-    """The programs of a layer; `append` and `attend` hold one for each sequence."""
+    """The programs of a layer; `append` and `attend` hold one for each sequence.
 
+    `kinds` are those of its blocks; the program of the second is `ffn`, whatever its kind.
+    """
+
+    kinds: tuple[str, str]
     project: Program
     append: tuple[Program, ...]
     attend: tuple[Program, ...]
     output: Program
     ffn: Program
 
-    def tiles(self, kind: str) -> Tiles:
-        """The layer's weights where they lie, as `layer_tiles` cuts them."""
-        program = self.project if kind == "attention" else self.ffn
+    @property
+    def tiles(self) -> dict[str, Tiles]:
+        """The weights of the layer's blocks where they lie, as `layer_tiles` cuts them."""
+        return {kind: self._weights(program) for kind, program in self.blocks.items()}
+
+    @property
+    def blocks(self) -> dict[str, Program]:
+        """The programs that have the weights of the layer's blocks, by kind."""
+        return dict(zip(self.kinds, (self.project, self.ffn), strict=True))
+
+    def _weights(self, program: Program) -> Tiles:
         weights = {}
         for buffer in program.schedule.buffers.values():
             if buffer.role == "resident" and buffer.slots == 1 and buffer.name != "x":
@@ -58,10 +70,13 @@ class Decode:
     ) -> None:  # fmt: skip
         self.block, self.executor, self.head, self.embedding = block, executor, head, embedding
         self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
-        sequences = range(block.batch)
-        self.fixed = [schedule(make, block) for make in (blocks.project, blocks.output, blocks.ffn)]
+        sequences, shape = range(block.batch), block.shape
+        self.fixed = [schedule(make, block) for make in (blocks.project, blocks.output)]
+        self.others = {
+            kind: schedule(make, block) for kind, make in blocks.FEED_FORWARD.items() if kind in shape.layers_of
+        }
         self.attend = [schedule(blocks.attend, block, sequence) for sequence in sequences]
-        project, output, ffn = self.fixed
+        project, output = self.fixed
         buffers = {**project.buffers, **output.buffers}
         shared = {name: executor.allocate(project, buffers[name]) for name in _SHARED}
         biases = [executor.allocate(attend, attend.buffers["bias"]) for attend in self.attend]
@@ -87,14 +102,19 @@ class Decode:
                 executor.bind(attend, {}, first.memory | {"bias": bias}, scratch)
                 for attend, bias in zip(self.attend, biases, strict=True)
             )
-            last = executor.bind(ffn, self._tiles(weights, number, "ffn"), shared, scratch)
-            self.layers.append(Layer(first, appends, attends, executor.bind(output, {}, first.memory, scratch), last))
+            kinds = shape.kinds(number)
+            other = self.others[kinds[1]]
+            # what tokens choose is read after the step, of every layer
+            own = {name: executor.allocate(other, other.buffers[name]) for name in ("chosen",) if name in other.buffers}
+            last = executor.bind(other, self._tiles(weights, number, kinds[1]), shared | own, scratch)
+            middle = executor.bind(output, {}, first.memory, scratch)
+            self.layers.append(Layer(kinds, first, appends, attends, middle, last))
             progress("placing weights", len(self.layers), len(self.numbers))
 
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
         for number, layer in zip(self.numbers, self.layers, strict=True):
-            for kind, program in (("attention", layer.project), ("ffn", layer.ffn)):
+            for kind, program in layer.blocks.items():
                 for name, tiles in self._tiles(weights, number, kind).items():
                     program.write(name, tiles)
 
@@ -141,7 +161,9 @@ class Decode:
         """
         attends = [self.attend[sequence] for sequence in held]
         appends = [schedule(blocks.append, self.block, sequence, *tokens) for sequence, tokens in held.items()]
-        return sum(map(tally, (*self.fixed, *attends, *appends)), Tally()) * self.block.shape.num_hidden_layers
+        layers = self.block.shape.layers_of
+        attention = sum(map(tally, (*self.fixed, *attends, *appends)), Tally()) * layers["attention"]
+        return sum((tally(other) * layers[kind] for kind, other in self.others.items()), attention)
 
     def step(self, active: tuple[int, ...]) -> None:
         """Everything from the embedding to the result, on inputs and index tables as they are."""
@@ -158,6 +180,12 @@ class Decode:
         shape = (self.block.batch, self.block.shape.hidden_size)
         x = MeshTensor(self.block.mesh, tiles, "m (y d)", shape, {}).gather()
         self.results[active] = x if self.head is None else self.head.run(x)
+
+    def chosen(self, active: Sequence[int]) -> list[torch.Tensor]:
+        """The experts [active, k] that the last tokens took in each layer that has some; all cores chose alike."""
+        e = self.block.shape.experts
+        layers = [layer for layer in self.layers if layer.kinds[1] == "experts"]
+        return [layer.ffn.read("chosen")[0, 0, list(active), : e.chosen].long().cpu() for layer in layers if e]
 
     def _enter(self, x: torch.Tensor) -> None:
         """Put x [batch, width] where the first layer reads it."""

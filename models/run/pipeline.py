@@ -52,6 +52,11 @@ class Pipeline:
         """This rank's place; BackendError where the ranks of `executor` are no stages of so many layers."""
         if not isinstance(executor, DistributedExecutor):
             return cls(shape, executor, range(shape.num_hidden_layers), dtype)
+        if shape.experts is not None and executor.ranks > 1:
+            raise BackendError(
+                f"{shape.name}: a mixture of experts runs on one rank, as ranks do not tell one another which experts "
+                f"tokens took; start it without torchrun"
+            )
         stages = stage_count(shape.num_hidden_layers, executor.ranks, executor.cut)
         ranks = torch.tensor(dist.get_process_group_ranks(executor.group)).view(stages, -1)
         devices = DeviceMesh(torch.device(executor.device).type, ranks, mesh_dim_names=("stage", "core"))

@@ -15,12 +15,14 @@ from einops import rearrange
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import KINDS, Tiles, picked, unpicked
+from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
+
+WEIGHTS = ("norm", "router", "wqkv", "wo", "wgu", "wdown", "qk_norm")
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,19 @@ class Prefill:
         self.block, self.executor, self.load = block, executor, load
         self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
         self.side = block.mesh.shape[0]
-        self.weights: dict[str, Tiles] = {kind: {} for kind in KINDS}  # the memory that all layers pass through
+        self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # that all layers pass through
         self.programs: dict[tuple[str, int, int], Program] = {}
         self.scratch: dict[Buffer, torch.Tensor] = {}
+        self.chosen: list[torch.Tensor] = []  # of the last prompt, by sparse layer, see `run`
 
     def tally(self, parts: Sequence[Chunk]) -> Tally:
         """Counts and predicted cost of a prompt through all layers."""
         total = Tally()
         for part in parts:
-            total += tally(schedule(prefill_blocks.attention, self.block, part.tokens, part.past))
-            total += tally(schedule(prefill_blocks.ffn, self.block, part.tokens, 0))
-        return total * self.block.shape.num_hidden_layers
+            for kind, layers in self.block.shape.layers_of.items():
+                past = part.past if kind == "attention" else 0
+                total += tally(schedule(prefill_blocks.PARTS[kind], self.block, part.tokens, past)) * layers
+        return total
 
     def run(
         self,
@@ -90,21 +94,32 @@ class Prefill:
         fill: Callable[[int, torch.Tensor, torch.Tensor], None],
         progress: Progress = silent,
     ) -> torch.Tensor:
-        """x [count, width] through the layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim]."""
+        """x [count, width] through the layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim].
+
+        `chosen` has then the experts [count, k] that its tokens took in each layer that has some.
+        """
+        shape = self.block.shape
         if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
             self.programs, self.scratch = {}, {}
         attention = [self._program("attention", part.tokens, part.past) for part in parts]
-        ffn = [self._program("ffn", part.tokens, 0) for part in parts]
+        others = {
+            kind: [self._program(kind, part.tokens, 0) for part in parts]
+            for kind in shape.layers_of
+            if kind != "attention"
+        }
         xs = [self._spread(x, part, "(y m) (x d)") for part in parts]
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         angles = [[self._spread(values, part, "(y m) (x p)") for values in held] for part in parts]
         masks = list(self._masks(parts))
+        self.chosen = []
         for layer in self.numbers:
-            bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in KINDS)
+            kinds = shape.kinds(layer)
+            bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in kinds)
             keys: list[torch.Tensor] = []
             values: list[torch.Tensor] = []
+            chosen: list[torch.Tensor] = []
             for number, part in enumerate(parts):
-                first, second = attention[number], ffn[number]
+                first, second = attention[number], others[kinds[1]][number]
                 if len(parts) > 1 or layer == self.numbers.start:
                     first.write("x", xs[number])
                     for name, tiles in zip(("cos", "sin"), angles[number], strict=True):
@@ -118,25 +133,28 @@ class Prefill:
                 second.run()
                 keys.append(first.read("k"))
                 values.append(first.read("v"))
+                if kinds[1] == "experts":
+                    chosen.append(second.read("chosen")[:, 0].flatten(0, 1)[part.index])
                 if len(parts) > 1:
                     xs[number] = second.read("x")
+            if shape.experts is not None and chosen:
+                self.chosen.append(torch.cat(chosen)[:, : shape.experts.chosen].long().cpu())
             fill(layer, self._gather(keys, parts), self._gather(values, parts))
             progress("prefill", layer + 1 - self.numbers.start, len(self.numbers))
         if len(parts) == 1:
-            xs = [ffn[0].read("x")]
+            xs = [attention[0].read("x")]
         return torch.cat([self._whole(tiles, part) for tiles, part in zip(xs, parts, strict=True)])
 
     def _program(self, kind: str, tokens: int, past: int) -> Program:
         key = (kind, tokens, past)
         if key not in self.programs:
-            part = {"attention": prefill_blocks.attention, "ffn": prefill_blocks.ffn}[kind]
-            step = schedule(part, self.block, tokens, past)
+            step = schedule(prefill_blocks.PARTS[kind], self.block, tokens, past)
             shared: Tiles = {}
             for name, buffer in step.buffers.items():
                 if buffer.role not in ("input", "resident"):
                     continue
                 # weights are shared by chunks of all sizes, x by the two blocks of a layer
-                pool = self.weights[kind] if name in ("norm", "wqkv", "wo", "wgu", "wdown", "qk_norm") else None
+                pool = self.weights[kind] if name in WEIGHTS else None
                 if pool is not None:
                     shared[name] = pool.setdefault(name, self.executor.allocate(step, buffer))
                 else:

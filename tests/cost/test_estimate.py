@@ -14,6 +14,7 @@ from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import price
+from wafer_triton.cost.trees import best_groups
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.draw.units import label
@@ -136,7 +137,7 @@ def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> Non
 def test_a_decode_step_is_the_gemv_that_runs() -> None:
     on, c = Mesh(48, 48), constants(device("wse2")).of("decode")
     block = layers.decode_block(shape_of("smollm2-135m"), on, 128, constants(on.device), program="measured")
-    steps, groups = layers.decode_steps(block, 128, constants(on.device)), layers.best_groups(48, c)
+    steps, groups = layers.decode_steps(block, 128, constants(on.device)), best_groups(48, c)
     for name, k, n, axis in (("gate and up", 576, 2 * 1536, "y"), ("down", 1536, 576, "x")):
         options = (("axis", axis), ("groups", groups), ("sums", "fp16"))
         whole = price(recipe("gemv", on, "fp16", ((1, k), (k, n)), options).schedule, c)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from schedules import ROOMY, SHAPE
+from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import block, collectives, decode, gemm, prefill, reduce
+from wafer_triton.schedule import block, collectives, decode, experts, gemm, prefill, reduce
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import ring_position
@@ -131,7 +131,7 @@ def parts(mesh: Mesh) -> list[Case]:
     """Every part of a decoder, the appends to its KV cache among them."""
     square = mesh.square()
     decoding = {policy: block.Block(SHAPE, mesh, entries=3, batch=2, policy=policy) for policy in ("shift", "concat")}
-    filling = block.Block(SHAPE, square)
+    filling, mixing = block.Block(SHAPE, square), block.Block(MIXTURE, mesh, batch=2)
     held = mesh.shape[0] + 1
     steps: list[tuple[str, block.Part, block.Block, tuple[int, ...]]] = [
         ("decode project", decode.project, decoding["shift"], ()),
@@ -151,6 +151,8 @@ def parts(mesh: Mesh) -> list[Case]:
         ("decode attend", decode.attend, decoding["shift"], (1,)),
         ("decode output", decode.output, decoding["shift"], ()),
         ("decode ffn", decode.ffn, decoding["shift"], ()),
+        ("decode project of a mixture", decode.project, mixing, ()),
+        ("decode experts", experts.decode_experts, mixing, ()),
         ("embedding", decode.embed, decoding["shift"], (2,)),
         ("head", decode.head, decoding["shift"], (2,)),
         ("prefill attention", prefill.attention, filling, (2, 0)),
@@ -165,6 +167,7 @@ def parts(mesh: Mesh) -> list[Case]:
             for count in range(2, min(SHAPE.num_attention_heads, square.shape[1]) + 1)
         ),
         ("prefill ffn", prefill.ffn, filling, (2, 0)),
+        ("prefill experts", experts.prefill_experts, block.Block(MIXTURE, square), (2, 0)),
         ("prefill attention apart", prefill.attention, block.Block(APART, square), (2, 0)),
         ("prefill ffn apart", prefill.ffn, block.Block(APART, square), (2, 0)),
     ]

@@ -28,6 +28,18 @@ def matmul(op: str, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, *
     return Case(op, (heads * m * n,), (heads * m * k, kv_heads * k * n), sizes | more)
 
 
+def experts(op: str, m: int, picks: int, number: int, k: int, n: int, **more) -> Case:
+    into, out = (k, picks * n) if op == "expert_gemm" else (picks * k, n)
+    ins = (m * into, number * k * n, m * picks) + ((m * picks,) if op == "expert_sum" else ())
+    return Case(op, (m * out,), ins, {"m": m, "picks": picks, "experts": number, "k": k, "n": n} | more)
+
+
+MIXED = [
+    (1, 1, 1, 1, 1, {}),
+    (3, 2, 5, 36, 7, {}),
+    (1, 4, 6, 9, 300, {"add": True}),
+    (2, 2, 3, 5, 4, {"accumulate": "fp16", "add": True}),
+]
 GEMMS = [
     matmul(op, *shape, **more)
     for op in ("gemm", "gemm_t")
@@ -54,6 +66,10 @@ EXACT = [
     *(
         Case("lookup", (m * d,), (d * v, m), {"m": m, "d": d, "v": v})
         for m, d, v in ((1, 1, 1), (3, 5, 4), (2, 1030, 3))
+    ),
+    *(
+        Case("swap", (rows * cols * size,), (rows * cols * size,), {"rows": rows, "cols": cols, "size": size})
+        for rows, cols, size in ((1, 1, 1), (3, 5, 7), (2, 33, 20))
     ),
     *(Case("sum_squares", (m,), (m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))),
 ]
@@ -92,6 +108,36 @@ ROUNDED = [
         Case("normalize", (m * heads * n,), (m * heads * n, heads * m), {"m": m, "heads": heads, "n": n})
         for m, heads, n in ((1, 1, 1), (5, 3, 7), (1, 9, 130))
     ),
+    *(Case("clip", (n,), (n,), {"size": n, "limit": 0.5}) for n in (1, 35, 4100)),
+    *(
+        Case(
+            "rms_scale",
+            (m * groups * n,),
+            (m * groups * n, m * 2, (groups - kept) * n),
+            {"m": m, "n": n, "width": 1, "eps": 1e-5, "groups": groups, "kept": kept, "first": first},
+        )
+        for m, n, groups, kept, first in ((1, 4, 8, 2, 4), (5, 6, 4, 1, 2))
+    ),
+    *(
+        Case(
+            "mean_squares",
+            (m * 2,),
+            (m * (heads + 2 * kv_heads) * n,),
+            {"m": m, "n": n, "heads": heads, "kv_heads": kv_heads, "width": 5 * n, "kv_width": 3 * n},
+        )
+        for m, n, heads, kv_heads in ((1, 4, 3, 3), (5, 130, 9, 3))
+    ),
+    *(
+        Case(
+            "top_k",
+            (m * (k + shared),) * 2,
+            (m * (experts + min(shared, 1)),),
+            {"m": m, "experts": experts, "k": k, "shared": shared, "normalized": normalized},
+        )
+        for m, experts, k, shared, normalized in ((1, 1, 1, 0, True), (3, 5, 2, 0, True), (2, 33, 8, 2, False))
+    ),
+    *(experts("expert_gemm", *shape, **more) for *shape, more in MIXED),
+    *(experts("expert_sum", *shape, **more) for *shape, more in MIXED),
     *(Case("silu_mul", (m * n,), (2 * m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 96), (5, 7), (33, 35))),
 ]
 
@@ -108,6 +154,14 @@ def draw(
 
     sums = {"rms_scale": 1, "normalize": 1}.get(case.op)  # this input is a sum of positive numbers
     ins = [values(numel, place == sums) for place, numel in enumerate(case.ins)]
-    updates = local.find(case.op).updates(case.params)
+    operation = local.find(case.op)
+    updates = operation.updates(case.params)
     outs = [values(n) if updates else torch.full((cores, n), float("nan"), dtype=dtype) for n in case.outs]
+    for place, name in enumerate(operation.operands):
+        tiles = outs if place < operation.outs else ins
+        place -= 0 if place < operation.outs else operation.outs
+        if name == "chosen" and tiles is ins:
+            tiles[place] = torch.randint(case.params["experts"], tiles[place].shape)
+        if name in operation.dtypes and case.op != "lookup":
+            tiles[place] = tiles[place].float()
     return ins, outs

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from wafer_triton.device import PRESETS
+from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import block, collectives, decode, gemm, gemv, norm, prefill, reduce
+from wafer_triton.schedule import block, collectives, decode, experts, gemm, gemv, norm, prefill, reduce
+from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Schedule
@@ -19,6 +21,10 @@ SHAPE = DecoderShape(
     hidden_size=11, intermediate_size=14, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
     vocab_size=13, qkv_bias=True, qk_norm=True,
 )  # fmt: skip
+
+MIXTURE = replace(  # with a shared expert of no whole number of widths
+    SHAPE, qk_norm_whole=True, clip_qkv=0.7, experts=Experts(5, 2, 4, shared_width=9, normalized=False)
+)
 
 Make = Callable[[Mesh, str, str], Schedule]  # of a mesh, a dtype of tiles and one of sums
 
@@ -118,6 +124,19 @@ def softmax(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     return b.build()
 
 
+def exchanged(algorithm: str, parts: int) -> Make:
+    """An all-to-all of three elements for every pair of cores."""
+
+    def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+        b, (rows, cols) = Builder(mesh, "all-to-all"), mesh.shape
+        for name, role in (("x", "input"), ("out", "output")):
+            b.buffer(name, (rows, cols, 3), dtype, role, parts)
+        all_to_all(b, "x", "out", size=3, parts=parts, algorithm=algorithm)
+        return b.build()
+
+    return make
+
+
 def kv_append(policy: str) -> Make:
     """An entry that enters a KV cache, three more held than there are rows."""
 
@@ -132,24 +151,26 @@ def kv_append(policy: str) -> Make:
     return make
 
 
-def decoding(part: block.Part, *args: int, head_groups: int = 1) -> Make:
+def decoding(part: block.Part, *args: int, head_groups: int = 1, shape: DecoderShape = SHAPE) -> Make:
     """A part of a decode step of two sequences, with biases and norms of heads; no more head groups than columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         groups = min(head_groups, mesh.cols)
-        sizes = block.Block(SHAPE, mesh, dtype, accumulate=sums, entries=3, batch=2, head_groups=groups)
+        sizes = block.Block(shape, mesh, dtype, accumulate=sums, entries=3, batch=2, head_groups=groups)
         return block.schedule(part, sizes, *args)
 
     return make
 
 
-def prefilling(part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1) -> Make:
+def prefilling(
+    part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE
+) -> Make:
     """A part of a layer of prefill; no more head groups than columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         square = mesh.square()
         groups = min(head_groups, square.shape[1])
-        sizes = block.Block(SHAPE, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups)
+        sizes = block.Block(shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups)
         return block.schedule(part, sizes, *args)
 
     return make
@@ -167,6 +188,7 @@ MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
     "all-reduce-segments-x": segments("x"),
     "all-reduce-segments-y": segments("y"),
     "collectives": moves,
+    "all-to-all-farthest": exchanged("farthest", 2),
     "kv-shift": kv_append("shift"),
     "kv-concat": kv_append("concat"),
 }
@@ -183,6 +205,8 @@ LAYERS: dict[str, Make] = {
     "decode-attend-repeated-keys": decoding(decode.attend, 1, head_groups=4),
     "decode-output-head-groups": decoding(decode.output, head_groups=4),
     "decode-ffn": decoding(decode.ffn),
+    "decode-project-whole-norm": decoding(decode.project, head_groups=3, shape=MIXTURE),
+    "decode-experts": decoding(experts.decode_experts, shape=MIXTURE),
     "embedding": decoding(decode.embed, 2),
     "head": decoding(decode.head, 2),
     "prefill-attention": prefilling(prefill.attention, 2, 0),
@@ -190,6 +214,7 @@ LAYERS: dict[str, Make] = {
     "prefill-attention-head-groups": prefilling(prefill.attention, 2, 0, head_groups=2),
     "prefill-attention-repeated-keys": prefilling(prefill.attention, 2, 1, overlap=False, head_groups=3),
     "prefill-ffn": prefilling(prefill.ffn, 2, 0),
+    "prefill-experts": prefilling(experts.prefill_experts, 2, 0, shape=MIXTURE),
 }
 
 

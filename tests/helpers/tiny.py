@@ -24,17 +24,23 @@ CONFIG = {
     "tie_word_embeddings": False,
 }
 
+MIXTURE = CONFIG | {
+    "model_type": "qwen3_moe", "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+    "mlp_only_layers": [0],
+}  # fmt: skip
+
 
 def checkpoint(
-    path: Path, config: dict[str, Any] | None = None, weights: dict[str, torch.Tensor] | None = None
-) -> Path:
-    """Write a random checkpoint into a folder, with other settings and weights where they are given."""
+    path: Path, config: dict[str, Any] | None = None, weights: dict[str, torch.Tensor] | None = None,
+    base: dict[str, Any] = CONFIG,
+) -> Path:  # fmt: skip
+    """Write a random checkpoint of `base` into a folder, with other settings and weights where they are given."""
     path.mkdir(exist_ok=True)
     random = torch.Generator().manual_seed(0)
-    shapes = param_shapes(DecoderConfig.from_dict(CONFIG))
+    shapes = param_shapes(DecoderConfig.from_dict(base))
     drawn = {name: torch.randn(*shape, generator=random) for name, shape in shapes.items()}
     save_file(drawn | (weights or {}), path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps(CONFIG | (config or {})))
+    (path / "config.json").write_text(json.dumps(base | (config or {})))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

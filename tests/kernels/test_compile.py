@@ -169,6 +169,20 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         ids = tile(8, torch.float32)
         record(f"lookup {name}", scratch, find("lookup"), (flat,), (scores, ids), cores, m=8, d=m, v=3072)
 
+        shape = {"rows": 6, "cols": 8, "size": 72}
+        record(f"swap {name}", scratch, find("swap"), (flat,), (flat,), cores, **shape)
+        record(f"clip 3456-{name}", scratch, find("clip"), (flat,), (flat,), cores, size=3456, limit=8.0)
+        squares = {"m": m, "n": n, "heads": heads, "kv_heads": 0, "width": 864, "kv_width": 864}
+        record(f"mean_squares {name}", scratch, find("mean_squares"), (rows,), (scores,), cores, **squares)
+        choice = {"m": 8, "experts": 64, "k": 8, "shared": 4, "normalized": True}
+        wide, picked = tile(8 * 65, torch.float32), tile(8 * 12, torch.float32)
+        record(f"top_k {name}", scratch, find("top_k"), (picked, picked), (wide,), cores, **choice)
+        sizes = {"m": 2, "picks": 8, "experts": 64, "k": 36, "n": 96}
+        sums, weights = tile(2 * 8 * 96, torch.float32), tile(64 * 36 * 96, dtype)
+        record(f"expert_gemm {name}", blocks, find("expert_gemm"), (sums,), (flat, weights, picked), cores, **sizes)
+        ins = (flat, weights, picked, picked)
+        record(f"expert_sum {name}", blocks, find("expert_sum"), (sums,), ins, cores, **sizes)
+
         for op in ("add",) if covered else ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, chain, [reduced(tile(288, dtype), 288, op=op)], alarm)
         tree = Tree(tile(288, dtype), None, cores, cores, cores, 16, 288, senders=cores.repeat(24))

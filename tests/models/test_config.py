@@ -1,10 +1,13 @@
 import json
+from dataclasses import replace
+from math import prod
 
 import pytest
 import torch
 
 from wafer_triton.errors import CheckpointError, ConfigError
 from wafer_triton.models.config import DecoderConfig, RopeScaling, param_shapes
+from wafer_triton.models.random import config_of
 from wafer_triton.shapes import shape_of
 
 LLAMA = {
@@ -106,6 +109,24 @@ REFUSED = {
     "rope-nan": (LLAMA | {"rope_scaling": {"type": "linear", "factor": float("nan")}}, "factor = nan must be a pos"),
 }
 
+MOE = LLAMA | {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+REFUSED |= {
+    "deepseek": (
+        LLAMA | {"model_type": "deepseek_v2"},
+        r"model_type = 'deepseek_v2' is not computed here \(multi-head latent attention, .*\); supported: 'llama'",
+    ),
+    "experts-many": (MOE | {"num_experts_per_tok": 9}, "num_experts_per_tok = 9 is more than the 8 experts there are"),
+    "experts-none": (without(MOE, "num_experts"), "num_experts is missing"),
+    "experts-zero": (MOE | {"num_experts": 0}, "num_experts = 0 must be a positive integer"),
+    "experts-two": (MOE | {"num_local_experts": 9}, "num_experts = 8 and num_local_experts differ; keep one"),
+    "experts-width": (without(MOE, "moe_intermediate_size"), "moe_intermediate_size is missing"),
+    "experts-shared": (MOE | {"model_type": "qwen2_moe"}, "shared_expert_intermediate_size is missing"),
+    "experts-norm": (MOE | {"norm_topk_prob": 1.5}, "norm_topk_prob = 1.5 must be true or false"),
+    "experts-layers": (MOE | {"mlp_only_layers": [2]}, r"mlp_only_layers = \[2\] must be a list of layers from 0 to 1"),
+    "experts-dense": (MOE | {"mlp_only_layers": [0, 1]}, "leave no layer with experts; use a dense model"),
+    "experts-clip": (MOE | {"model_type": "olmoe", "clip_qkv": -1.0}, "clip_qkv = -1.0 must be a positive number"),
+}
+
 
 @pytest.mark.parametrize(("values", "message"), REFUSED.values(), ids=REFUSED)
 def test_refuses_by_name(values, message):
@@ -168,6 +189,23 @@ def test_qwen_slides_only_when_it_says_so(kind):
         DecoderConfig.from_dict(QWEN | {"model_type": kind, "use_sliding_window": True})
     with pytest.raises(ConfigError, match="attention_bias = True is not computed here"):
         DecoderConfig.from_dict(QWEN | {"model_type": kind, "attention_bias": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("qwen3-30b-a3b", 30.5), ("mixtral-8x7b", 46.7), ("qwen1.5-moe-a2.7b", 14.3), ("olmoe-1b-7b", 6.9)],
+)
+def test_known_mixtures_have_as_many_parameters_as_published(name, billions):
+    shape = shape_of(name)
+    assert abs(shape.parameters / 1e9 / billions - 1) < 0.005
+    one = replace(config_of(name), num_hidden_layers=1)
+    assert sum(map(prod, param_shapes(one).values())) == replace(shape, num_hidden_layers=1).parameters
+
+
+def test_which_layers_have_experts():
+    config = DecoderConfig.from_dict(MOE | {"num_hidden_layers": 6, "mlp_only_layers": [1], "decoder_sparse_step": 2})
+    assert [config.kinds(layer)[1] for layer in range(6)] == ["ffn", "ffn", "ffn", "experts", "ffn", "experts"]
+    assert config.layers_of == {"attention": 6, "ffn": 4, "experts": 2}
 
 
 def test_a_long_value_is_cut_in_the_message():

@@ -10,13 +10,15 @@ import ranked
 from schedules import ROOMY
 from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
+from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.place.cuts import KINDS, embedding_tiles, head_tiles, layer_tiles
-from wafer_triton.models.run.pipeline import stage_count, stage_layers
+from wafer_triton.models.place.cuts import embedding_tiles, head_tiles, layer_tiles
+from wafer_triton.models.run.pipeline import Pipeline, stage_count, stage_layers
 from wafer_triton.schedule.block import Block
+from wafer_triton.shapes import shape_of
 
 LLAMA = CONFIG | {"tie_word_embeddings": True}
 QWEN = CONFIG | {"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -55,7 +57,7 @@ def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path
     folder = checkpoint(tmp_path / "tiny")
     weights = Checkpoint.of(folder)
     block = Block(weights.config, as_mesh("5x4", ROOMY), "fp32", "fp32", 3, head_groups=head_groups)
-    whole = {kind: layer_tiles(weights, 0, block, kind, "decode") for kind in KINDS}
+    whole = {kind: layer_tiles(weights, 0, block, kind, "decode") for kind in ("attention", "ffn")}
     whole["head"], whole["embedding"] = head_tiles(weights, block), embedding_tiles(weights, block)
     read: list[int] = []
     part = Checkpoint.part
@@ -63,7 +65,7 @@ def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path
         Checkpoint, "part", lambda self, *which: (read.append(part(self, *which).numel()), part(self, *which))[1]
     )
     monkeypatch.setattr(Checkpoint, "__getitem__", lambda self, name: pytest.fail(f"all of {name} was read"))
-    own = {kind: layer_tiles(weights, 0, block, kind, "decode", (rows, cols)) for kind in KINDS}
+    own = {kind: layer_tiles(weights, 0, block, kind, "decode", (rows, cols)) for kind in ("attention", "ffn")}
     own["head"] = head_tiles(weights, block, (rows, cols))
     own["embedding"] = embedding_tiles(weights, block, (rows, cols))
     for kind, buffers in whole.items():
@@ -140,3 +142,10 @@ def test_ctrl_c_leaves_no_rank_behind(tmp_path):
 def _counted(out: str) -> list[str]:
     """What a command prints, without times."""
     return [line for line in out.splitlines() if "emulat" not in line and "seconds" not in line]
+
+
+def test_a_mixture_of_experts_runs_on_one_rank():
+    executor = object.__new__(DistributedExecutor)
+    executor.ranks = 2
+    with pytest.raises(BackendError, match="a mixture of experts runs on one rank, .* start it without torchrun"):
+        Pipeline.of(shape_of("olmoe-1b-7b"), executor, "fp32")

@@ -1,10 +1,13 @@
 """A decoder by the Triton executor against the torch executor, as tests/test_triton_executor.py by the interpreter."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.experts import Experts
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -17,6 +20,10 @@ CONFIG = DecoderConfig(
     hidden_size=12, intermediate_size=16, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
     vocab_size=13, max_position_embeddings=64, rms_norm_eps=1e-5,
 )  # fmt: skip
+MIXTURE = replace(
+    CONFIG, num_key_value_heads=4, qk_norm=True, qk_norm_whole=True, clip_qkv=2.0,
+    model_type="qwen2_moe", experts=Experts(5, 2, 7, shared_width=10, normalized=False),
+)  # fmt: skip
 TOKENS = [3, 1, 4, 1, 5, 9, 2]
 
 
@@ -24,13 +31,13 @@ def bits(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().cpu().view(torch.uint8).numpy().tobytes()
 
 
-def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, **options) -> torch.Tensor:
+def logits(executor, mesh: str, dtype: str = "fp32", prompt: int = 5, config=CONFIG, **options) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     weights = {
-        name: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for name, shape in param_shapes(CONFIG).items()
+        name: torch.randn(shape, generator=generator).to(DTYPES[dtype]) for name, shape in param_shapes(config).items()
     }
     model = WaferForCausalLM(
-        CONFIG, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
+        config, weights, mesh=as_mesh(mesh), dtype=dtype, max_length=10, executor=executor, **options
     )
     logits = [model.prefill(TOKENS[:prompt]), *(model.step(token) for token in TOKENS[prompt:])]
     return torch.stack([row.cpu().clone() for row in logits])
@@ -51,6 +58,14 @@ def test_head_groups_agree_with_torch(mesh, head_groups):
     got = logits(TritonExecutor(), mesh, **options)
     assert_close(got, want.double(), "fp32", want * (1 + 1e-5))
     elided = logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), mesh, **options)
+    assert bits(elided) == bits(got)
+
+
+def test_a_mixture_of_experts_agrees_with_torch():
+    want = logits(TorchExecutor(), "2", prompt=6, config=MIXTURE)
+    got = logits(TritonExecutor(), "2", prompt=6, config=MIXTURE)
+    assert_close(got, want.double(), "fp32", want * (1 + 1e-5))
+    elided = logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), "2", prompt=6, config=MIXTURE)
     assert bits(elided) == bits(got)
 
 

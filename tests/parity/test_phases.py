@@ -15,13 +15,14 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place import moves
-from wafer_triton.models.place.cuts import KINDS, layer_tiles
+from wafer_triton.models.place.cuts import layer_tiles
 from wafer_triton.models.place.moves import blocks_of, redistribute
-from wafer_triton.models.place.regions import PREFILL, prefill_need
+from wafer_triton.models.place.regions import prefill_need
 from wafer_triton.models.run.prefill import chunks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.prefill import PARTS
 
 pytestmark = pytest.mark.slow
 
@@ -96,9 +97,9 @@ def test_chunks_too_large_for_a_core_are_refused():
 def test_a_block_needs_what_its_schedule_needs(mesh, tokens, past, overlap):
     """Placement drafts a block without most of its rounds, so no buffer may be left out with them."""
     block = replace(blocks(mesh, mesh)[1], overlap=overlap)
-    for kind, part in PREFILL.items():
+    for kind in CONFIG.layers_of:
         seen = past if kind == "attention" else 0
-        assert prefill_need(block, kind, tokens, past) == sram.need([schedule(part, block, tokens, seen)])
+        assert prefill_need(block, kind, tokens, past) == sram.need([schedule(PARTS[kind], block, tokens, seen)])
 
 
 # --- two meshes ---
@@ -245,7 +246,7 @@ def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch
 @pytest.mark.parametrize(("mesh", "head_groups"), [("1", 1), ("3", 1), ("3", 2), ("4", 1), ("4", 3)])
 def test_tiles_for_prefill_are_those_of_decode_moved(mesh, head_groups):
     model = decoder(mesh, head_groups=head_groups)
-    for kind in KINDS:
+    for kind in CONFIG.kinds(1):
         cut = layer_tiles(weights(), 1, model.placement.prefill, kind, "prefill")
         moved = filled(model, 1, kind, cut)
         assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())

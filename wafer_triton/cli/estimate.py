@@ -252,6 +252,26 @@ KINDS = (
         ),
         "a prompt and its answer",
     ),
+    Command(
+        "cap",
+        estimate,
+        (
+            *MODEL,
+            MESH,
+            DEVICE,
+            size("--context", "tokens in the cache of each sequence"),
+            option("--batch", type=count, default=1, metavar="N", help="sequences of a step (default: %(default)s)"),
+            option(
+                "--routing",
+                default="uniform",
+                metavar="uniform|SKEW|FILE",
+                help="which experts tokens take: all alike (default), by Zipf's law with exponent SKEW, or by a trace",
+            ),
+            HEADS,
+            AS_IF,
+        ),
+        "MoE-CAP's measures of decode: S-MBU, S-MFU and distinct experts",
+    ),
     Command("kv", estimate, (*MODEL, MESH, DEVICE, HEADS, PROGRAM), "how many tokens the cache holds"),
     Command(
         "energy",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
@@ -19,10 +20,11 @@ from wafer_triton.cli.options import (
     folder_of,
     mesh_of,
     option,
+    path,
     people,
     utf8,
 )
-from wafer_triton.errors import CacheError, ShapeError
+from wafer_triton.errors import CacheError, ShapeError, writing
 
 
 def generate(args: argparse.Namespace) -> int:
@@ -33,10 +35,13 @@ def generate(args: argparse.Namespace) -> int:
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import effort
+    from wafer_triton.models.checkpoint.fetch import resolve
     from wafer_triton.models.config import DecoderConfig
     from wafer_triton.models.decoder import WaferForCausalLM
 
     stream = people(args)
+    if args.routing_out is not None and DecoderConfig.from_folder(resolve(args.model)).experts is None:
+        raise ShapeError(f"{args.model} has no experts, so that there is no routing to write; leave out --routing-out")
     executor, folder = executor_of(args), folder_of(args, args.max_new_tokens)
     text = TextStream(folder, args.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
@@ -86,12 +91,17 @@ def generate(args: argparse.Namespace) -> int:
         regions=model.regions,
         account=model.account(),
         predicted={phase: prediction.as_json() for phase, prediction in model.predicted().items()},
+        cap={phase: asdict(measures) for phase, measures in model.passes.cap().items()},
+        passes=[each.as_json() for each in model.passes],
         load_seconds=loaded - begun,
         prefill_seconds=prefilled - loaded,
         decode_seconds=ended - prefilled,
         interrupted=interrupted,
     )
     print(f"\n{generation_tables(generation)}", file=stream)
+    if args.routing_out is not None:
+        with writing(args.routing_out):
+            args.routing_out.write_text(json.dumps({"experts": model.passes.trace()}), encoding="utf-8")
     if args.regions:
         print(f"\n{regions_table(model.regions)}", file=stream)
     if args.json:
@@ -152,6 +162,7 @@ COMMANDS = (
                 metavar="FILE",
                 help="profile the emulation of the first decode steps: a trace for Perfetto, in time of this machine",
             ),
+            option("--routing-out", type=path, metavar="FILE", help="write which experts each token took, as JSON"),
             option("--regions", action="store_true", help="list which blocks lie on which region"),
             *PLACE,
             *EXECUTION,

@@ -23,6 +23,8 @@ from wafer_triton.cost.inference import decode_on, prefill_blocks, prefill_on, r
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.cost.residence import decode_residence, fitted, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
+from wafer_triton.cost.routed import Routed, cap
+from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
@@ -35,7 +37,7 @@ from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
 from wafer_triton.shapes import DecoderShape, shape_of
 
 __all__ = [
-    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request",
+    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",
     "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_blocks", "prefill_on", "request",
     "request_on",
 ]  # fmt: skip
@@ -82,7 +84,7 @@ def gemv(
     if algorithm not in REDUCTIONS:
         raise MeshError(f"GEMV algorithm {algorithm!r}: choose one of {', '.join((*REDUCTIONS, *rivals.ASSUMED))}")
     if algorithm == "ktree" and tree is None:
-        tree = layers.best_groups(mesh.length("y"), c)
+        tree = best_groups(mesh.length("y"), c)
     options = (("algorithm", algorithm), ("groups", tree), ("sums", name))
     cost = price(recipe("gemv", mesh, name, ((1, k), (k, n)), options).schedule, c)
     sizes = product_sizes(mesh, *tiles(mesh.shape[0], k), *tiles(mesh.shape[1], n))

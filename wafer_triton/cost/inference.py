@@ -13,6 +13,7 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.price import Cost
 from wafer_triton.cost.residence import FullError, decode_residence, prefill_residence, regions_of
 from wafer_triton.cost.results import Layered, Request
+from wafer_triton.cost.trees import Groups
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.shapes import DecoderShape
@@ -21,7 +22,7 @@ MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a l
 
 
 def decode_on(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: layers.Groups = None, program: str = "true",
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
     head_groups: int | None = None,
 ) -> Layered:  # fmt: skip
     """See `decode`; the error of a mesh that does not hold the model names none that does."""
@@ -77,7 +78,7 @@ def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
 
 def request_on(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, prefilled: Layered, input: int, output: int,
-    c: Constants, groups: layers.Groups = None, program: str = "true", head_groups: int | None = None,
+    c: Constants, groups: Groups = None, program: str = "true", head_groups: int | None = None,
 ) -> Request:  # fmt: skip
     """See `request`, after a prefill that is priced already, on `prefill_mesh`."""
     last = input + output
@@ -110,7 +111,7 @@ def request_on(
 
 @lru_cache(maxsize=256)
 def _decoding(
-    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, groups: layers.Groups, program: str,
+    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, groups: Groups, program: str,
     head_groups: int | None,
 ) -> tuple[int, float, bool, int]:  # fmt: skip
     """The regions, cycles and head groups of an answer, and whether it is relayed; the same after any prefill."""
@@ -136,9 +137,7 @@ def _decoding(
 
 
 def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
-    width, kv_width = shape.hidden_size, shape.kv_width
-    weights = 2 * width * shape.q_width + 2 * width * kv_width + 3 * width * shape.intermediate_size
-    words = shape.num_hidden_layers * (weights + 2 * tokens * kv_width) / 2
+    words = (shape.matrices + shape.num_hidden_layers * 2 * tokens * shape.kv_width) / 2
     return words / rows * c.word_cycles + hops * c.hop_cycles
 
 

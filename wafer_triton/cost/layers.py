@@ -8,30 +8,28 @@ Tiles and sums are those of the block; the blocks built here have fp16 for both,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Outline, Phase, Product, Sketch, Ways, phases
 from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
+from wafer_triton.cost.trees import Groups, best_groups, tree_for
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
+from wafer_triton.experts import Experts
+from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.heads import HeadGroups, distinct
-from wafer_triton.schedule.reduce import default_groups, two_level
 from wafer_triton.shapes import DecoderShape
 
 PROGRAMS = ("true", "measured")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
-Groups = tuple[int, ...] | None
 WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 _PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are the same on every mesh
 
@@ -64,20 +62,52 @@ def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = 
 
 
 def decode_steps(block: Block, context: int, c: Constants) -> Steps:
-    """The costs of one token through one decode layer."""
-    return _steps((block, part, args, c) for part, args in decode.layer(block, context))
+    """The costs of one token through one decode layer; of layers of two kinds, through the mean of all."""
+    return _mean(block, _decode_parts(block, context), c)
 
 
 def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
-    """The costs of a prompt of `tokens` tokens a row through one prefill layer, in chunks of `at_once` (None: all)."""
-    return _steps((block, part, args, c) for part, args in _prefill_parts(tokens, at_once))
+    """The costs of a prompt of `tokens` tokens a row through one prefill layer, in chunks of `at_once` (None: all).
+
+    Of layers of two kinds they are the costs of the mean of all.
+    """
+    return _mean(block, _prefill_parts(block, tokens, at_once), c)
 
 
-def _prefill_parts(tokens: int, at_once: int | None) -> Iterator[tuple[Part, tuple[int, ...]]]:
-    """The parts of a prefill layer for every chunk in turn, each with its arguments."""
+Parts = Iterable[tuple[str, Part, tuple[int, ...]]]  # each with its kind of block and its arguments
+
+
+def _decode_parts(block: Block, context: int) -> Parts:
+    """The parts of decode layers of every kind that the model has."""
+    for kind in feed_forward(block):
+        parts = decode.layer(block, context, kind)
+        yield from (("attention", *each) for each in parts[:-1] if kind == feed_forward(block)[0])
+        yield kind, *parts[-1]
+
+
+def _prefill_parts(block: Block, tokens: int, at_once: int | None) -> Parts:
+    """The parts of prefill layers of every kind that the model has, for every chunk in turn."""
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
-        yield from prefill.layer(min(size, tokens - past), past)
+        for kind in feed_forward(block):
+            first, second = prefill.layer(min(size, tokens - past), past, kind)
+            if kind == feed_forward(block)[0]:
+                yield "attention", *first
+            yield kind, *second
+
+
+def feed_forward(block: Block) -> tuple[str, ...]:
+    """The kinds of block after attention that the model's layers have."""
+    return tuple(kind for kind in block.shape.layers_of if kind != "attention")
+
+
+def _mean(block: Block, parts: Parts, c: Constants) -> Steps:
+    """The costs of a layer, if each part counts by the share of the layers that have its kind of block."""
+    held, every, steps = block.shape.layers_of, block.shape.num_hidden_layers, Steps()
+    for kind, part, args in parts:
+        for name, cost in _part(part, block, args, c).items():
+            steps[name] = steps.get(name, Cost()) + (cost if held[kind] == every else cost * (held[kind] / every))
+    return steps
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
@@ -142,31 +172,30 @@ def outlined(part: Part, block: Block, *args: int) -> Outline:
 
 def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     """The routes that a part needs, which follow from where messages go, not from their sizes."""
-    mesh = block.mesh
+    mesh, norms = block.mesh, (block.shape.qk_norm, block.shape.qk_norm_whole)
     if part.family == "decode":
         trees = block.groups, block.head_groups, block.head_tree
-        return _routes_of(part, mesh, trees, block.policy, block.batch, args, block.shape.qk_norm)
+        return _routes_of(part, mesh, trees, block.policy, block.batch, args, norms)
     if part is prefill.attention and block.head_groups > 1:  # no part of a mesh has all the ways of a group's columns
         trees = block.groups, block.head_groups, block.head_tree
-        return _routes_of(part, mesh, trees, None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm)
+        return _routes_of(part, mesh, trees, None, 1, tuple(min(size, 1) for size in args), norms)
     common = gcd(mesh.rows, mesh.cols)
     proportions = mesh.rows // common, mesh.cols // common
     times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
     small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
     groups = block.groups if times == common else None
-    return _routes_of(
-        part, small, (groups, 1, None), None, 1, tuple(min(size, 1) for size in args), block.shape.qk_norm
-    )
+    return _routes_of(part, small, (groups, 1, None), None, 1, tuple(min(size, 1) for size in args), norms)
 
 
 @lru_cache(maxsize=1024)
 def _routes_of(
     part: Part, mesh: Mesh, trees: tuple[Groups, int, Groups], policy: str | None, batch: int, args: tuple[int, ...],
-    qk_norm: bool,
+    norms: tuple[bool, bool],
 ) -> int:  # fmt: skip
     entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
     groups, heads, head_tree = trees
-    shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=qk_norm)
+    experts = Experts(2, 1, 2) if part in (decode.decode_experts, prefill.prefill_experts) else None
+    shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=norms[0], qk_norm_whole=norms[1], experts=experts)
     block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree)
     whole = Builder if part.family == "decode" or heads == 1 else Ways
     b = whole(mesh, part.title, part.family)
@@ -175,60 +204,36 @@ def _routes_of(
 
 
 @lru_cache(maxsize=1024)
-def decode_needs(block: Block) -> tuple[sram.Need, sram.Need]:
-    """What a core needs for the attention and the feed-forward block of a decode layer."""
-    attention, ffn = (
-        sram.need(sketched(part, block, *args) for part, args in decode.sharing(block, kind))
-        for kind in ("attention", "ffn")
-    )
-    return attention, ffn
+def decode_needs(block: Block) -> dict[str, sram.Need]:
+    """What a core needs for each kind of block of decode layers."""
+    return {
+        kind: sram.need(sketched(part, block, *args) for part, args in decode.sharing(block, kind))
+        for kind in block.shape.layers_of
+    }
 
 
 def decode_stays(block: Block) -> dict[str, int]:
-    """Bytes on the whole mesh that stay for each block of a decode layer: weights and cache."""
-    needs = zip(("attention", "ffn"), decode_needs(block), strict=True)
-    return {kind: sum(need.stays.values()) * block.mesh.rows * block.mesh.cols for kind, need in needs}
+    """Bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
+    cores = block.mesh.rows * block.mesh.cols
+    return {kind: sum(need.stays.values()) * cores for kind, need in decode_needs(block).items()}
 
 
 def decode_macs(block: Block, context: int) -> dict[str, int]:
-    """Multiply-adds on the whole mesh of one token through each block of a decode layer."""
-    return _macs(block, decode.layer(block, context))
+    """Multiply-adds on the whole mesh of one token through each kind of block of decode layers."""
+    return _macs(block, _decode_parts(block, context))
 
 
 def prefill_macs(block: Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
-    """Multiply-adds on the whole mesh of a prompt through each block of a prefill layer, as of `prefill_steps`."""
-    return _macs(block, _prefill_parts(tokens, at_once))
+    """Multiply-adds on the whole mesh of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
+    return _macs(block, _prefill_parts(block, tokens, at_once))
 
 
-def _macs(block: Block, parts: Iterable[tuple[Part, tuple[int, ...]]]) -> dict[str, int]:
-    macs = {"attention": 0, "ffn": 0}
-    for part, args in parts:
+def _macs(block: Block, parts: Parts) -> dict[str, int]:
+    macs = dict.fromkeys(block.shape.layers_of, 0)
+    for kind, part, args in parts:
         phases_, _, _ = _read(part, block, args)
-        kind = "ffn" if part in (decode.ffn, prefill.ffn) else "attention"
         macs[kind] += sum(phase.macs * phase.times for phase in phases_)
     return {kind: each * block.mesh.cores for kind, each in macs.items()}
-
-
-def tree_for(mesh: Mesh, c: Constants) -> Groups:
-    """The groups of the K-tree that is fastest on both axes of a mesh; None, a default tree on each, if that is."""
-    if mesh.shape[0] == mesh.shape[1]:
-        return best_groups(mesh.shape[0], c)
-    lines = [_tree_cycles(length, c.stage_cycles, c.hop_cycles) for length in mesh.shape]
-    shared = sum(line[: min(mesh.shape)] for line in lines)
-    own = sum(line[(*default_groups(len(line)), 1)[0] - 1] for line in lines)
-    return (int(np.argmin(shared)) + 1,) if np.min(shared) <= own else None
-
-
-def best_groups(length: int, c: Constants) -> tuple[int, ...]:
-    """The number of groups on the first of two levels that makes an all-reduce of one word fastest."""
-    return (int(_tree_cycles(length, c.stage_cycles, c.hop_cycles).argmin()) + 1,) if length > 4 else ()
-
-
-@lru_cache(maxsize=1024)
-def _tree_cycles(length: int, stage: float, hop: float) -> NDArray[np.float64]:
-    """[length]: the cycles of an all-reduce of one word by two levels with each number of groups on the first."""
-    _, stages, hops = two_level(length)
-    return stages * stage + hops * hop
 
 
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
@@ -260,9 +265,10 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
 
 def decode_bytes(block: Block) -> int:
     """Bytes that a decode layer takes of a core: what stays, and the largest working set."""
-    attention, ffn = decode_needs(block)
-    stays = sum(attention.stays.values()) + sum(ffn.stays.values())
-    return stays + max(sum(attention.passes.values()), sum(ffn.passes.values()))
+    needs = decode_needs(block)
+    stays = {kind: sum(need.stays.values()) for kind, need in needs.items()}
+    passes = max(sum(need.passes.values()) for need in needs.values())
+    return stays["attention"] + max(stays[kind] for kind in feed_forward(block)) + passes
 
 
 def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: int | None = None) -> list[Block]:
@@ -297,9 +303,16 @@ def _in_prefill(block: Block, count: int) -> Block:
 def prefill_products(block: Block, tokens: int) -> list[Product]:
     """One local product of each kind of a prefill layer of `tokens` tokens a row: a mesh of P x P does P of each."""
     heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
-    f = block.share(block.shape.intermediate_size, "x")
     attention = (d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1)
-    return [Product(tokens, k, n, own, block.dtype) for k, n, own in (*attention, (d, 2 * f, 1), (f, d, 1))]
+    sizes = [(tokens, *size) for size in attention]
+    if "ffn" in block.shape.layers_of:
+        f = block.share(block.shape.intermediate_size, "x")
+        sizes += [(tokens, d, 2 * f, 1), (tokens, f, d, 1)]
+    e, product = block.shape.experts, find("expert_gemm").product
+    if e is not None and product is not None:
+        f = block.share(e.width, "x")
+        sizes += [product(m=tokens, picks=e.picks, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
+    return [Product(*size, block.dtype) for size in sizes]
 
 
 def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
@@ -320,8 +333,8 @@ def _fastest(block: Block, c: Constants) -> tuple[int, ...]:
 
 
 def _attention_cycles(block: Block, c: Constants) -> float:
-    parts = decode.layer(block, block.mesh.shape[0] * block.entries)
-    return total(_steps((block, part, args, c) for part, args in parts if part is not decode.ffn)).cycles
+    parts = decode.layer(block, block.mesh.shape[0] * block.entries)[:-1]
+    return total(_steps((block, part, args, c) for part, args in parts)).cycles
 
 
 def is_measured(program: str) -> bool:

@@ -25,7 +25,7 @@ class Padding:
 
 
 def padding(block: Block, context: int) -> dict[str, Padding]:
-    """The padding of the "attention" and the "ffn" block of a layer, whose cache holds `context` tokens.
+    """The padding of each kind of block, of layers whose cache holds `context` tokens.
 
     A number that lies on many cores, such as a norm's weight on all columns, counts on each. So do keys and values that
     are repeated, and free slots of the cache.
@@ -38,8 +38,10 @@ def padding(block: Block, context: int) -> dict[str, Padding]:
 
 def of_layer(block: Block, context: int) -> float:
     """Multiply-adds of a layer on the mesh over those of the model."""
-    kinds = padding(block, context).values()
-    return sum(kind.macs for kind in kinds) / sum(kind.model_macs for kind in kinds)
+    kinds = padding(block, context)
+    return _of_all(block, {kind: each.macs for kind, each in kinds.items()}) / _of_all(
+        block, {kind: each.model_macs for kind, each in kinds.items()}
+    )
 
 
 def of_prefill(block: Block, tokens: int, at_once: int) -> float:
@@ -48,5 +50,10 @@ def of_prefill(block: Block, tokens: int, at_once: int) -> float:
     The model's are all products of queries and keys, masked or not.
     """
     rows = -(-tokens // block.mesh.shape[0])
-    own = tokens * sum(block.shape.decode_macs(tokens).values())
-    return sum(layers.prefill_macs(block, rows, at_once).values()) / own
+    own = tokens * _of_all(block, block.shape.decode_macs(tokens))
+    return _of_all(block, layers.prefill_macs(block, rows, at_once)) / own
+
+
+def _of_all(block: Block, numbers: dict[str, int]) -> int:
+    """Numbers of kinds of block, of all layers that have them."""
+    return sum(number * block.shape.layers_of[kind] for kind, number in numbers.items())

@@ -255,15 +255,12 @@ def _work(schedule: Schedule | Builder, round_: Round) -> tuple[tuple[Product, .
     for op in round_.locals:
         definition = local.find(op.op)
         done = definition.work(**op.params)
-        sizes = [schedule.buffers[slot.buffer].slot_bytes(slot) for slot in (*op.outs, *op.ins)]
-        if definition.picks:
-            sizes[definition.outs] = sizes[0]
-        sram_bytes += sum(sizes)
-        if op.op in ("gemm", "gemm_t"):
-            p: Any = op.params
-            products.append(
-                Product(p["m"], p["k"], p["n"], p.get("heads", 1), schedule.buffers[op.ins[0].buffer].dtype)
-            )
+        for name, slot in zip(definition.operands, (*op.outs, *op.ins), strict=True):
+            buffer = schedule.buffers[slot.buffer]
+            read = definition.reads.get(name)
+            sram_bytes += buffer.slot_bytes(slot) if read is None else read(**op.params) * BYTES[buffer.dtype]
+        if definition.product is not None:
+            products.append(Product(*definition.product(**op.params), schedule.buffers[op.ins[0].buffer].dtype))
             macs += done[0]
         else:
             elements += sum(done)

@@ -60,7 +60,7 @@ class Cost:
     def _repr_html_(self) -> str:
         return notebook.numbers("Cost, predicted on the wafer", asdict(self))
 
-    def __mul__(self, times: int) -> Cost:
+    def __mul__(self, times: float) -> Cost:
         numbers: list[Any] = [*(number * times for number in _summed(self)), *_larger(self)]
         return Cost(*numbers)
 

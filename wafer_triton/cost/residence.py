@@ -12,7 +12,8 @@ from math import gcd
 from typing import Any
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.layers import decode_needs, outlined, sketched
+from wafer_triton.cost.layers import decode_needs, feed_forward, outlined, sketched
+from wafer_triton.dtype import BYTES
 from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
@@ -26,6 +27,10 @@ _TRIED = 24  # meshes that are tried where a device is too small for one
 
 class FullError(MeshError):
     """A device has too few cores for all regions of a model."""
+
+
+class LargeError(FullError):
+    """A device has less SRAM than a model has weights, whatever the mesh."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,23 @@ def decode_residence(block: Block, c: Constants) -> Residence:
 
     Raises SramError if a core does not hold a layer, and FullError if the device does not hold them all.
     """
+    held_by_all(block, c)
     needed = decode_need(block)
     what = f"{block.shape.name}, decode"
     sram.demand(what, block.mesh, needed.stays | needed.passes)
     tokens = block.entries * block.mesh.shape[0]
     return _residence(f"{what} with {tokens:,} tokens of cache", block, needed, block, c)
+
+
+def held_by_all(block: Block, c: Constants) -> None:
+    """LargeError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
+    shape, device = block.shape, block.mesh.device
+    weights, held = shape.parameters * BYTES[block.dtype], int(c.cores or device.cores) * device.sram_bytes
+    if shape.experts is not None and weights > held:
+        raise LargeError(
+            f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
+            f"{block.dtype}, and all cores together hold {held:,} B"
+        )
 
 
 def prefill_residence(choices: list[Block], last: Block, tokens: int, c: Constants) -> tuple[Block, int]:
@@ -57,6 +74,7 @@ def prefill_residence(choices: list[Block], last: Block, tokens: int, c: Constan
     partial sums if there is room for it. The embedding and the head are those of decode's block `last`. Raises
     SramError when a core does not hold a layer in any of these ways, and FullError as `decode_residence`.
     """
+    held_by_all(choices[0], c)
     block, least = choices[0], min(map(_weights, choices), key=lambda held: sum(held.values()))
     what = f"{block.shape.name}, prefill of {tokens:,} tokens"
     sram.demand(what, block.mesh, least)  # soon said, also where an lcm grid makes many tiles of a core's
@@ -195,6 +213,8 @@ def _with_hint(place: Callable[[Mesh, Constants], Any], mesh: Mesh, c: Constants
         except FullError as full:
             raise SramError(str(full)) from None
 
+    if isinstance(reason, LargeError):
+        return str(reason)
     if isinstance(reason, SramError):
         try:
             sram.fitting(fits, mesh)
@@ -224,22 +244,32 @@ def _weights(block: Block) -> dict[str, int]:
     b = Builder(block.mesh, "weights")
     block.attention_weights(b, "x", 1, block.apart)
     attention = sram.need([b])
-    b = Builder(block.mesh, "weights")
-    block.ffn_weights(b, "x", block.apart)
-    return _layer_need(attention, sram.need([b])).stays
+    needs = []
+    for kind in feed_forward(block):
+        b = Builder(block.mesh, "weights")
+        block.expert_weights(b, "x") if kind == "experts" else block.ffn_weights(b, "x", block.apart)
+        needs.append(_layer_need(attention, sram.need([b])))
+    return _largest(needs).stays
 
 
 @lru_cache(maxsize=1024)
 def decode_need(block: Block) -> sram.Need:
-    """What a core needs for one decode layer."""
-    return _layer_need(*decode_needs(block))
+    """What a core needs for one decode layer, of layers of two kinds for one that takes more."""
+    needs = decode_needs(block)
+    return _largest([_layer_need(needs["attention"], needs[kind]) for kind in feed_forward(block)])
 
 
 @lru_cache(maxsize=1024)
 def prefill_need(block: Block, tokens: int, past: int = 0) -> sram.Need:
-    """What a core needs for one prefill layer of `tokens` new and `past` old tokens a row."""
-    attention, ffn = (sram.need([outlined(part, block, *args)]) for part, args in prefill.layer(tokens, past))
-    return _layer_need(attention, ffn)
+    """What a core needs for one prefill layer of `tokens` new and `past` old tokens a row, as of `decode_need`."""
+    layers = (prefill.layer(tokens, past, kind) for kind in feed_forward(block))
+    return _largest(
+        [_layer_need(*(sram.need([outlined(part, block, *args)]) for part, args in layer)) for layer in layers]
+    )
+
+
+def _largest(needs: list[sram.Need]) -> sram.Need:
+    return max(needs, key=lambda need: sum(need.stays.values()) + sum(need.passes.values()))
 
 
 def _layer_need(attention: sram.Need, ffn: sram.Need) -> sram.Need:

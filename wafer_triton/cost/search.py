@@ -14,7 +14,8 @@ from typing import Any
 
 from wafer_triton import estimate
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.layers import best_groups, is_measured
+from wafer_triton.cost.layers import is_measured
+from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, WaferError, check_counts, writing

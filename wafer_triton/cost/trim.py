@@ -55,7 +55,11 @@ def _sides(block: Block, tokens: int) -> set[int]:
     shape, most = block.shape, block.mesh.rows
     sides = {
         -(-size // each)
-        for size in (tokens, shape.hidden_size, shape.intermediate_size)
+        for size in (
+            tokens,
+            shape.hidden_size,
+            shape.intermediate_size if shape.experts is None else shape.experts.width,
+        )
         for each in range(-(-size // most), size + 1)
     }
     pairs = shape.head_dim // 2

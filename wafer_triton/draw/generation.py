@@ -37,6 +37,8 @@ class Generation:
     predicted: Mapping[str, Mapping[str, float | None]] = field(
         default_factory=dict
     )  # on the wafer, by phase and field
+    cap: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # MoE-CAP's, by phase and field
+    passes: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float:
@@ -63,6 +65,8 @@ class Generation:
             "prefill_seconds": self.prefill_seconds,
             "decode_seconds": self.decode_seconds,
             "predicted": {phase: dict(values) for phase, values in self.predicted.items()},
+            "cap": {phase: dict(values) for phase, values in self.cap.items()},
+            "passes": [dict(each) for each in self.passes],
             "device": self.mesh.device.name,
             "mesh": str(self.mesh),
             "prefill_mesh": str(self.prefill_mesh),
@@ -119,7 +123,16 @@ def generation_tables(generation: Generation) -> str:
     if generation.predicted:
         phases = [{"phase": f"predicted {phase}"} | dict(values) for phase, values in generation.predicted.items()]
         tables.append(records(phases, title=PREDICTED, labels={"phase": ""}))
+    if generation.cap:
+        shares = [
+            {"phase": phase} | {name: values[name] for name in CAP if values[name] is not None}
+            for phase, values in generation.cap.items()
+        ]
+        tables.append(records(shares, title=f"shares of the device's peaks, {PREDICTED}", labels={"phase": ""}))
     return "\n\n".join(tables)
+
+
+CAP = ("s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
 
 
 def regions_table(regions: Iterable[Region]) -> str:

@@ -92,10 +92,11 @@ def rms_scale(
     eps: float,
     groups: int = 1,
     kept: int = 0,
+    first: int = 0,
 ) -> None:
     """With nothing cut off where nothing is kept."""
     if kept:
-        local.rms_scale_torch(out, x, s, weight, m=m, n=n, width=width, eps=eps, groups=groups, kept=kept)
+        local.rms_scale_torch(out, x, s, weight, m=m, n=n, width=width, eps=eps, groups=groups, kept=kept, first=first)
         return
     scale = (cut(s, m, groups, 1) / width).add_(eps).rsqrt_()
     cut(out, m, groups, n).copy_((cut(x, m, groups, n) * scale).mul_(cut(weight, 1, groups, n)))

@@ -9,10 +9,11 @@ With `accumulate="fp16"` every multiply-add rounds to fp16 as well, as WSE-2 sof
 Importing this package imports no torch: schedules are checked and priced where there is none.
 """
 
-from wafer_triton.local.elementwise import add_torch, copy_torch, maximum_torch, silu_mul_torch
+from wafer_triton.local.elementwise import add_torch, clip_torch, copy_torch, maximum_torch, silu_mul_torch, swap_torch
+from wafer_triton.local.experts import expert_gemm_torch, expert_sum_torch, top_k_torch
 from wafer_triton.local.gemm import gemm_t_torch, gemm_torch
 from wafer_triton.local.lookup import lookup_torch
-from wafer_triton.local.norm import rms_scale_torch, sum_squares_torch
+from wafer_triton.local.norm import mean_squares_torch, rms_scale_torch, sum_squares_torch
 from wafer_triton.local.registry import LOCAL_OPS, LocalOp, Operand, cut, find, local_op
 from wafer_triton.local.rope import rope_torch
 from wafer_triton.local.softmax import exp_sum_torch, normalize_torch, row_max_torch
@@ -22,19 +23,25 @@ __all__ = [
     "LocalOp",
     "Operand",
     "add_torch",
+    "clip_torch",
     "copy_torch",
     "cut",
     "exp_sum_torch",
+    "expert_gemm_torch",
+    "expert_sum_torch",
     "find",
     "gemm_t_torch",
     "gemm_torch",
     "local_op",
     "lookup_torch",
     "maximum_torch",
+    "mean_squares_torch",
     "normalize_torch",
     "rms_scale_torch",
     "rope_torch",
     "row_max_torch",
     "silu_mul_torch",
     "sum_squares_torch",
+    "swap_torch",
+    "top_k_torch",
 ]

@@ -28,6 +28,21 @@ def copy_torch(out: Tensor, a: Tensor, *, size: int) -> None:
     out[..., :size] = a[..., :size]
 
 
+@local_op(tiles=lambda *, size, limit: ((size,),) * 2, work=lambda *, size, limit: (0, size), elementwise=True)
+def clip_torch(out: Tensor, a: Tensor, *, size: int, limit: float) -> None:
+    """out [size] = a, no further from 0 than `limit`."""
+    out.copy_(a.clamp(-limit, limit))
+
+
+@local_op(
+    tiles=lambda *, rows, cols, size: ((cols, rows, size), (rows, cols, size)),
+    work=lambda *, rows, cols, size: (0, rows * cols * size),
+)
+def swap_torch(out: Tensor, a: Tensor, *, rows: int, cols: int, size: int) -> None:
+    """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
+    cut(out, cols, rows, size).copy_(cut(a, rows, cols, size).transpose(-3, -2))
+
+
 @local_op(tiles=lambda *, m, n: ((m, n), (m, 2, n)), work=lambda *, m, n: (0, 5 * m * n))
 def silu_mul_torch(out: Tensor, gate_up: Tensor, *, m: int, n: int) -> None:
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""

@@ -14,11 +14,15 @@ def _work(*, m: int, k: int, n: int, heads: int = 1, **_: Any) -> tuple[int, int
     return heads * m * k * n, 0
 
 
+def _product(*, m: int, k: int, n: int, heads: int = 1, **_: Any) -> tuple[int, int, int, int]:
+    return m, k, n, heads
+
+
 def _tiles(*, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **_: Any) -> tuple[tuple[int, ...], ...]:
     return (m, heads, n), (heads, m, k), (k, kv_heads, n)
 
 
-@local_op(tiles=_tiles, work=_work)
+@local_op(tiles=_tiles, work=_work, product=_product)
 def gemm_torch(
     c: Tensor,
     a: Tensor,
@@ -35,14 +39,14 @@ def gemm_torch(
     """c [m, heads, n] (+)= a [heads, m, k] @ b [k, kv_heads, n]; heads share b in groups of heads / kv_heads."""
     a, c = cut(a, heads, m, k), cut(c, m, heads, n).transpose(-3, -2)
     b = cut(b, k, kv_heads, n).transpose(-3, -2).repeat_interleave(heads // kv_heads, -3)
-    _multiply_add(c, a, b, add, accumulate)
+    multiply_add(c, a, b, add, accumulate)
 
 
 def _tiles_t(*, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, **_: Any) -> tuple[tuple[int, ...], ...]:
     return (heads, m, n), (m, heads, k), (n, kv_heads, k)
 
 
-@local_op(tiles=_tiles_t, work=_work)
+@local_op(tiles=_tiles_t, work=_work, product=_product)
 def gemm_t_torch(
     c: Tensor,
     a: Tensor,
@@ -59,10 +63,10 @@ def gemm_t_torch(
     """c [heads, m, n] (+)= a [m, heads, k] @ b [n, kv_heads, k]^T; heads share b in groups of heads / kv_heads."""
     a, c = cut(a, m, heads, k).transpose(-3, -2), cut(c, heads, m, n)
     b = cut(b, n, kv_heads, k).transpose(-3, -2).repeat_interleave(heads // kv_heads, -3).mT
-    _multiply_add(c, a, b, add, accumulate)
+    multiply_add(c, a, b, add, accumulate)
 
 
-def _multiply_add(c: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> None:
+def multiply_add(c: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> None:
     """c [..., m, n] (+)= a [..., m, k] @ b [..., k, n]; fp16 accumulation rounds after every k."""
     total = c if add else c.new_zeros(c.shape)
     if accumulate == "fp32":

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 # 16 bits hold few whole numbers
 @local_op(
-    tiles=lambda *, m, d, v: ((m, d), (d, v), (m,)), work=lambda *, m, d, v: (0, m * d), picks=True,
-    dtypes={"ids": ("fp32",)},
+    tiles=lambda *, m, d, v: ((m, d), (d, v), (m,)), work=lambda *, m, d, v: (0, m * d),
+    reads={"table": lambda *, m, d, v: m * d}, dtypes={"ids": ("fp32",)},
 )  # fmt: skip
 def lookup_torch(out: Tensor, table: Tensor, ids: Tensor, *, m: int, d: int, v: int) -> None:
     """out [m, d] = the columns ids [m] of table [d, v]; zeros for an id outside it, whose column another core has."""

@@ -1,4 +1,4 @@
-"""RMS norm's two halves: the sum of squares of what a core holds of a row, and the scaling by that of the row."""
+"""RMS norm's two halves: squares of what a core holds of a row, and the scaling by those of the whole row."""
 
 from __future__ import annotations
 
@@ -16,8 +16,24 @@ def sum_squares_torch(s: Tensor, x: Tensor, *, m: int, n: int) -> None:
     s.copy_(cut(x, m, n).square().sum(-1))
 
 
-def _tiles(*, m: int, n: int, groups: int = 1, kept: int = 0, **_: Any) -> tuple[tuple[int, ...], ...]:
-    return (m, groups, n), (m, groups, n), (m, groups), (groups - kept, n)
+@local_op(
+    tiles=lambda *, m, n, heads, kv_heads, **_: ((m, 2), (m, heads + 2 * kv_heads, n)),
+    work=lambda *, m, n, heads, kv_heads, **_: (m * (heads + kv_heads) * n, 0),
+)
+def mean_squares_torch(
+    s: Tensor, x: Tensor, *, m: int, n: int, heads: int, kv_heads: int, width: int, kv_width: int
+) -> None:
+    """s [m, 2] = squares of the query heads of x [m, heads + 2 kv_heads, n] over `width`, of the key heads over
+    `kv_width`, added up: a core's part of their means.
+    """
+    squares = cut(x, m, heads + 2 * kv_heads, n).square().sum(-1)
+    s, widths = cut(s, m, 2), (width, kv_width)
+    for kind, held in enumerate(squares.split((heads, kv_heads, kv_heads), -1)[:2]):
+        s[..., kind] = held.sum(-1) / widths[kind]
+
+
+def _tiles(*, m: int, n: int, groups: int = 1, kept: int = 0, first: int = 0, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, groups, n), (m, groups, n), (m, 2 if first else groups), (groups - kept, n)
 
 
 def _work(*, m: int, n: int, groups: int = 1, **_: Any) -> tuple[int, int]:
@@ -37,12 +53,16 @@ def rms_scale_torch(
     eps: float,
     groups: int = 1,
     kept: int = 0,
+    first: int = 0,
 ) -> None:
     """out [m, groups, n] = x / sqrt(s / width + eps) * weight, s [m, groups] the sums of squares of whole rows.
 
-    weight [groups - kept, n]; the last `kept` groups stay as they are (values beside queries and keys).
+    weight [groups - kept, n]; the last `kept` groups stay as they are (values beside queries and keys). If some groups
+    are `first`, s [m, 2] has one sum for these and one for the others.
     """
     x, out, scaled = cut(x, m, groups, n), cut(out, m, groups, n), groups - kept
+    if first:
+        s = cut(s, m, 2).repeat_interleave(s.new_tensor((first, groups - first)).long(), -1).flatten(-2)
     scale = (cut(s, m, groups, 1)[..., :scaled, :] / width + eps).rsqrt()
     out[..., :scaled, :] = x[..., :scaled, :] * scale * cut(weight, 1, scaled, n)
     out[..., scaled:, :] = x[..., scaled:, :]

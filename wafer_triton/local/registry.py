@@ -42,7 +42,8 @@ class LocalOp:
     `tiles(**params)` gives the dimensions of every operand, in order, and `work(**params)` (multiply-adds, vector
     elements) of one core; `outs` is the number of outputs. Operands have the dtypes that `dtypes` names for them, else
     any. Of a `partial` operation operands may be longer. An `elementwise` operation may write the slot that it reads.
-    One that `picks` reads no more of its first input than it writes.
+    Of an input that `reads` names no more elements are read than it says, of others all. `product(**params)` gives
+    (m, k, n, heads) of an operation that is a product, by which it is priced.
     """
 
     name: str
@@ -51,7 +52,8 @@ class LocalOp:
     work: Work
     outs: int = 1
     elementwise: bool = False
-    picks: bool = False
+    reads: Mapping[str, Callable[..., int]] = field(default_factory=dict)
+    product: Callable[..., tuple[int, int, int, int]] | None = None
     partial: bool = False
     dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -119,7 +121,9 @@ LOCAL_OPS: dict[str, LocalOp] = {}
 
 
 def local_op(
-    *, tiles: Tiles, work: Work, outs: int = 1, elementwise: bool = False, picks: bool = False, partial: bool = False,
+    *, tiles: Tiles, work: Work, outs: int = 1, elementwise: bool = False, partial: bool = False,
+    reads: Mapping[str, Callable[..., int]] | None = None,
+    product: Callable[..., tuple[int, int, int, int]] | None = None,
     dtypes: Mapping[str, Sequence[str]] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:  # fmt: skip
     """Register the decorated torch function as the local operation of its name (without the suffix `_torch`).
@@ -129,7 +133,9 @@ def local_op(
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         name = run.__name__.removesuffix("_torch")
-        LOCAL_OPS[name] = LocalOp(name, run, tiles, work, outs, elementwise, picks, partial, dtypes or {})
+        LOCAL_OPS[name] = LocalOp(
+            name, run, tiles, work, outs, elementwise, reads or {}, product, partial, dtypes or {}
+        )
         return run
 
     return register

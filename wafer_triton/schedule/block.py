@@ -161,6 +161,16 @@ class Block:
             b.buffer(name, (d, width), self.dtype, "resident")
         b.buffer("wdown", (f, d), self.dtype, "resident")
 
+    def expert_weights(self, b: Builder, axis: str) -> None:
+        """Declare the weights of a block of experts, a tile of every expert; the model's width is cut along `axis`."""
+        e = self.shape.experts
+        assert e is not None, "a block of experts is one of a model that has some"
+        d, f = self.share(self.shape.hidden_size, axis), self.share(e.width, "x")
+        b.buffer("norm", (d,), self.dtype, "resident")
+        b.buffer("router", (d, e.logits), self.dtype, "resident")
+        b.buffer("wgu", (e.tiles, d, 2 * f), self.dtype, "resident")
+        b.buffer("wdown", (e.tiles, f, d), self.dtype, "resident")
+
     def norm(self, b: Builder, axis: str) -> None:
         """h = RMSNorm of x, whose rows are cut along `axis`.
 
@@ -178,15 +188,32 @@ class Block:
         if c.qkv_bias:
             b.round(b.local("add", "qkv", ("qkv", "bqkv"), size=tokens * self.qkv), label="bias")
         if c.qk_norm:
-            squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
-            b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head), label="head norm")
-            all_reduce(b, squares, "x", label="head norm", **self.over_heads)
-            sizes: dict[str, Any] = {"m": tokens, "n": self.head, "width": c.head_dim, "eps": c.rms_norm_eps}
-            sizes |= {"groups": self.all_heads, "kept": self.kv_heads}
-            scaled = b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes)
-            b.round(scaled, label="head norm")
+            (self._whole_norm if c.qk_norm_whole else self._head_norm)(b, tokens)
+        if c.clip_qkv is not None:
+            b.round(b.local("clip", "qkv", "qkv", size=tokens * self.qkv, limit=c.clip_qkv), label="clip")
         turned = b.local("rope", outs, ("qkv", "cos", "sin"), m=tokens, n=self.head, **self.heads)
         b.round(turned, *steps, label="rope")
+
+    def _head_norm(self, b: Builder, tokens: int) -> None:
+        """RMSNorm of each query and key head, whose columns are those of a head group."""
+        squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
+        b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head), label="head norm")
+        all_reduce(b, squares, "x", label="head norm", **self.over_heads)
+        self._scaled(b, tokens, squares, width=self.shape.head_dim)
+
+    def _whole_norm(self, b: Builder, tokens: int) -> None:
+        """RMSNorm of all query heads together, and of all key heads, each as often as columns repeat it."""
+        c, squares = self.shape, b.buffer("heads.squares", (tokens, 2), "fp32")
+        copies = int((self.layout.rows("k") >= 0).sum()) // c.kv_width
+        sizes: dict[str, Any] = {"m": tokens, "n": self.head, "width": c.q_width, "kv_width": copies * c.kv_width}
+        b.round(b.local("mean_squares", squares, "qkv", **sizes, **self.heads), label="head norm")
+        all_reduce(b, squares, "x", label="head norm", groups=self.groups)
+        self._scaled(b, tokens, squares, width=1, first=self.query_heads)
+
+    def _scaled(self, b: Builder, tokens: int, squares: str, **more: int) -> None:
+        sizes: dict[str, Any] = {"m": tokens, "n": self.head, "eps": self.shape.rms_norm_eps, **more}
+        sizes |= {"groups": self.all_heads, "kept": self.kv_heads}
+        b.round(b.local("rms_scale", "qkv", ("qkv", squares, "qk_norm"), **sizes), label="head norm")
 
 
 @dataclass(frozen=True, eq=False)

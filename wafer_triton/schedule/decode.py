@@ -15,6 +15,7 @@ from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.experts import decode_experts
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.reduce import all_reduce
@@ -164,13 +165,14 @@ def head(b: Builder, block: Block, tokens: int) -> None:
 
 
 def sharing(block: Block, kind: str) -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts that share the memory of a layer's "attention" or "ffn", of the "embedding" or of the "head".
+    """The parts that share the memory of a layer's "attention", "ffn" or "experts", of "embedding" or of "head".
 
     Of appends and attentions one stands for all: sequences follow one another, and an append needs less.
     """
     return {
         "attention": ((project, ()), (attend, (0,)), (output, ())),
         "ffn": ((ffn, ()),),
+        "experts": ((decode_experts, ()),),
         "embedding": ((embed, (block.batch,)),),
         "head": ((head, (block.batch,)),),
     }[kind]
@@ -194,12 +196,18 @@ def _fits(adds: Part, block: Block, tokens: int) -> bool:
     return sram.account(b).peak_bytes <= block.mesh.device.sram_bytes
 
 
-def layer(block: Block, context: int) -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts of a layer in order, each with its arguments; the cache holds `context` tokens after the step."""
+FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
+
+
+def layer(block: Block, context: int, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
+    """The parts of a layer in order, each with its arguments; the cache holds `context` tokens after the step.
+
+    `kind` is that of the block after attention, "ffn" or "experts".
+    """
     sequences = range(block.batch)
     appends = [] if block.policy is None else [(append, (number, context - 1, context - 1)) for number in sequences]
     attends = [(attend, (number,)) for number in sequences]
-    return ((project, ()), *appends, *attends, (output, ()), (ffn, ()))
+    return ((project, ()), *appends, *attends, (output, ()), (FEED_FORWARD[kind], ()))
 
 
 @lru_cache(maxsize=1024)

@@ -24,7 +24,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_step, wrapped_line
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
 
 def align(b: Builder, name: str, axis: str, order: Ring = ring, by: Index | None = None) -> None:
@@ -113,8 +113,20 @@ def meshgemm(
     The last shift brings both back where they started. With an odd P a copy of B from the second buffer follows, so
     that weights stay in place between uses, and of A as well if it is to be used `again`.
     """
-    size = side(b)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
+
+    def product(now: tuple[str, str], add: bool) -> Local:
+        return b.local(op, c, now, add=add, **params)
+
+    compute_shift(b, a, w, product, label=label, order=order, again=again)
+
+
+def compute_shift(
+    b: Builder, a: str, w: str, product: Callable[[tuple[str, str], bool], Local], *, label: str, order: Ring = ring,
+    again: bool = False,
+) -> None:  # fmt: skip
+    """The rounds of `meshgemm` around any local product of the two buffers that hold a and w, and whether it adds."""
+    size = side(b)
     hands = (a, w)
     spare = (b.like(f"{a}.next", a), b.like(f"{w}.next", w))
     known: dict[tuple[bool, bool], Round] = {}
@@ -123,10 +135,9 @@ def meshgemm(
         now, following = (hands, spare) if number % 2 == 0 else (spare, hands)
         kind = (number == 0, number % 2 == 0)
         if kind not in known:
-            product = b.local(op, c, now, add=number > 0, **params)
             ways = enumerate("xy") if size > 1 else ()
             shifts = (ring_step(b, axis, now[i], following[i], order=order) for i, axis in ways)
-            known[kind] = Round(tuple(shifts), (product,), label)
+            known[kind] = Round(tuple(shifts), (product(now, number > 0),), label)
         b.rounds.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
 
     b.repeat(size, turn)

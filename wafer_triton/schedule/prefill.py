@@ -11,6 +11,7 @@ from typing import Any
 
 from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.experts import prefill_experts
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot
@@ -125,6 +126,12 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=tokens * d), label="residual")
 
 
-def layer(tokens: int, past: int = 0) -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts of a layer in order, each with its arguments: `tokens` new and `past` old tokens on each row."""
-    return ((attention, (tokens, past)), (ffn, (tokens, 0)))
+PARTS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by the kind of block
+
+
+def layer(tokens: int, past: int = 0, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
+    """The parts of a layer in order, each with its arguments: `tokens` new and `past` old tokens on each row.
+
+    `kind` is that of the block after attention, "ffn" or "experts".
+    """
+    return ((attention, (tokens, past)), (PARTS[kind], (tokens, 0)))

@@ -20,6 +20,7 @@ from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
+from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import matmul
 from wafer_triton.schedule.gemv import meshgemv
@@ -52,7 +53,7 @@ class Recipe:
 def recipe(
     name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
 ) -> Recipe:
-    """The recipe of operation `name`: "gemm", "gemv", "all_reduce", "rms_norm" or "softmax".
+    """The recipe of operation `name`: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
     Raises MeshError or ShapeError for wrong options or sizes, SramError, which names the smallest mesh that fits.
     """
@@ -120,6 +121,23 @@ def _all_reduce(
     return Recipe(builder.build(), (("x", ""),), ("x", "", x), reference, combined=axis)
 
 
+def _all_to_all(mesh: Mesh, dtype: str, x: Shape, algorithm: str = "farthest") -> Recipe:
+    if len(x) != 6 or not x[:2] == x[3:5] == mesh.shape:
+        side = f"{mesh.shape[0]}, {mesh.shape[1]}"
+        raise ShapeError(f"all_to_all of {list(x)} on mesh {mesh}: give x as [{side}, parts, {side}, elements]")
+    _, _, parts, rows, cols, size = x
+    builder = Builder(mesh, f"all_to_all of {parts * size} elements a pair of cores")
+    for name, role in (("x", "input"), ("out", "output")):
+        builder.buffer(name, (rows, cols, size), dtype, role, parts)
+    all_to_all(builder, "x", "out", size=size, parts=parts, algorithm=algorithm)
+
+    def reference(tiles: Any) -> Any:
+        whole = tiles.reshape(rows, cols, parts, rows, cols, size)
+        return whole.permute(3, 4, 2, 0, 1, 5).reshape(tiles.shape)
+
+    return Recipe(builder.build(), (("x", ""),), ("out", "", x), reference)
+
+
 def _rms_norm(mesh: Mesh, dtype: str, x: Shape, weight: Shape, eps: float = 1e-6) -> Recipe:
     m, n = x
     (tm,), (tn,) = tiles(mesh.shape[0], m), tiles(mesh.shape[1], n)
@@ -183,6 +201,7 @@ _RECIPES: dict[str, Callable[..., Recipe]] = {
     "gemm": _gemm,
     "gemv": _gemv,
     "all_reduce": _all_reduce,
+    "all_to_all": _all_to_all,
     "rms_norm": _rms_norm,
     "softmax": _softmax,
 }

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule import decode, experts, prefill
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.verify.cuts import Tiles, whole_reference
+from wafer_triton.verify.plain import fed, head_means, joined, mixed, normed, segments, whole_means
 from wafer_triton.verify.provenance import Intent
 
 if TYPE_CHECKING:
@@ -51,12 +52,6 @@ def _straight(tiles: Tensor, mesh: Mesh) -> Tensor:
     return straight
 
 
-def _norm(block: Block, x: Tensor, weight: Tensor) -> Tensor:
-    """RMSNorm of x [..., width], whose padding is not counted as width."""
-    c = block.shape
-    return x * (x.square().sum(-1, True) / c.hidden_size + c.rms_norm_eps).rsqrt() * weight
-
-
 def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
     """q, k and v [tokens, heads, width] of projections [tokens, width of all columns].
 
@@ -74,10 +69,11 @@ def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
     if c.qk_norm:
         scaled = block.query_heads + block.kv_heads
         weight = next(rest).unflatten(-1, (-1, block.head)).transpose(0, 1)
-        squares = [part.sum((1, 3), True).expand_as(part) for part in qkv.square().split(_segments(block), 1)]
-        scale = (_joined(squares, 1) / c.head_dim + c.rms_norm_eps).rsqrt()[:, :, :scaled]
+        means = whole_means(block, qkv) if c.qk_norm_whole else head_means(block, qkv)
         qkv = qkv.clone()
-        qkv[:, :, :scaled] *= scale * weight
+        qkv[:, :, :scaled] *= (means[:, :, :scaled] + c.rms_norm_eps).rsqrt() * weight
+    if c.clip_qkv is not None:
+        qkv = qkv.clamp(-c.clip_qkv, c.clip_qkv)
     q, k, v = qkv.split(kinds, 2)
     return tuple(part.transpose(1, 2).flatten(2) for part in (_turned(q, *angles), _turned(k, *angles), v))
 
@@ -95,26 +91,13 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned
 
 
-def _segments(block: Block) -> list[int]:
-    """Columns that hold a head together, of each head group, and of the columns left over each by itself."""
-    columns, width = block.mesh.shape[1], block.layout.width
-    return [width] * (columns // width) + [1] * (columns % width)
-
-
-def _joined(parts: list[Tensor], dim: int) -> Tensor:
-    """Tensors one after the other along a dimension, of torch's, which importing this does without."""
-    import torch
-
-    return torch.cat(parts, dim)
-
-
 def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Sequence[Tensor | None]) -> Tensor:
     """Attention of q [tokens, heads, width] over keys and values [entries, key heads, width], bias added to scores.
 
     The columns of a segment attend by themselves, each with a bias of its own; those without one pass on q.
     """
     keys, values = (t.repeat_interleave(block.query_heads // block.kv_heads, 1) for t in (keys, values))
-    widths = [columns * block.head for columns in _segments(block)]
+    widths = [columns * block.head for columns in segments(block)]
     attended = []
     for query, key, value, bias in zip(*(t.split(widths, -1) for t in (q, keys, values)), biases, strict=True):
         if bias is None:
@@ -122,18 +105,12 @@ def _attended(block: Block, q: Tensor, keys: Tensor, values: Tensor, biases: Seq
             continue
         scores = query.transpose(0, 1) @ key.permute(1, 2, 0) * block.shape.head_dim**-0.5 + bias
         attended.append((scores.softmax(-1) @ value.transpose(0, 1)).transpose(0, 1))
-    return _joined(attended, -1)
+    return joined(attended, -1)
 
 
 def _merged(block: Block, att: Tensor) -> Tensor:
     """[tokens, heads, width] as the rows of the output projection lie: column by column, [tokens, all]."""
     return att.unflatten(-1, (-1, block.head)).transpose(1, 2).flatten(1)
-
-
-def _fed(gate_up: Tensor, width: int) -> Tensor:
-    """silu(gate) * up of [tokens, all columns], of which each holds `width` gates and then as many ups."""
-    gate, up = gate_up.unflatten(-1, (-1, 2, width)).unbind(-2)
-    return (gate * gate.sigmoid() * up).flatten(1)
 
 
 def _slots(block: Block, pattern: str) -> str:
@@ -152,7 +129,7 @@ def _rotary(block: Block, rows: str) -> dict[str, str]:
 
 def _project(block: Block) -> Intent:
     def compute(x: Tensor, norm: Tensor, wqkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-        heads = _heads(block, _norm(block, x, norm) @ wqkv, *more)
+        heads = _heads(block, normed(block, x, norm) @ wqkv, *more)
         return heads if block.batch > 1 else tuple(each[0] for each in heads)
 
     given = {"x": "m (y d)", "norm": "(y d)", "wqkv": "(y d) (x w)"} | _rotary(block, "m")
@@ -182,7 +159,7 @@ def _append(block: Block, sequence: int, count: int, prefilled: int) -> Intent:
 
 def _attend(block: Block, sequence: int) -> Intent:
     def compute(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-        biases = [bias] * len(_segments(block))
+        biases = [bias] * len(segments(block))
         if block.batch == 1:
             return _attended(block, q[None], keys, values, biases)[0]
         att = q.new_full(q.shape, float("nan"))  # another sequence's part
@@ -204,10 +181,30 @@ def _output(block: Block) -> Intent:
 
 def _ffn(block: Block) -> Intent:
     def compute(x: Tensor, norm: Tensor, wgu: Tensor, wdown: Tensor) -> Tensor:
-        return x + _fed(_norm(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown
+        return x + fed(normed(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown
 
     x = "m (y d)"
     return _intent(block, {"x": x, "norm": "(y d)", "wgu": "(y d) (x w)", "wdown": "(x f) (y d)"}, {"x": x}, compute)
+
+
+def _decode_experts(block: Block) -> Intent:
+    def compute(x: Tensor, norm: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+        y, chosen = mixed(block, normed(block, x, norm), *weights)
+        return x + y, chosen
+
+    x = "m (y d)"
+    given = {"x": x, "norm": "(y d)", "router": "(y d) e", "wgu": "s (y d) (x w)", "wdown": "s (x f) (y d)"}
+    return _intent(block, given, {"x": x, "chosen": "m k"}, compute)
+
+
+def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
+    def compute(x: Tensor, norm: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
+        y, chosen = mixed(block, normed(block, x, norm), *weights)
+        return x + y, chosen
+
+    x = "(y m) (x d)"
+    given = {"x": x, "norm": "(x d)", "router": "(x d) e", "wgu": "s (y d) (x w)", "wdown": "s (y f) (x d)"}
+    return _intent(block, given, {"x": x, "chosen": "(y m) k"}, compute, ("wgu", "wdown"))
 
 
 def _embed(block: Block, tokens: int) -> Intent:
@@ -222,7 +219,7 @@ def _embed(block: Block, tokens: int) -> Intent:
 
 def _head(block: Block, tokens: int) -> Intent:
     given = {"x": "m (y d)", "norm": "(y d)", "table": "(y d) (x v)"}
-    return _intent(block, given, {"logits": "m (x v)"}, lambda x, norm, table: _norm(block, x, norm) @ table)
+    return _intent(block, given, {"logits": "m (x v)"}, lambda x, norm, table: normed(block, x, norm) @ table)
 
 
 def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
@@ -238,7 +235,7 @@ def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
 
     def compute(x: Tensor, norm: Tensor, wo: Tensor, bias: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         weights, more = rest[: len(projections)], rest[len(projections) :]
-        h = _norm(block, x, norm)
+        h = normed(block, x, norm)
         if block.apart:
             q, k, v = ((h @ w).unflatten(-1, (-1, w.shape[-1] // size // block.head, block.head)) for w in weights)
             q, k, v = (t.transpose(1, 2).flatten(2) for t in (q, k, v))
@@ -269,7 +266,7 @@ def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
     blocks, start = block.blocks, 0
     bias = bias.reshape(*block.mesh.shape, blocks.slots, *bias.shape[-2:])
     biases: list[Tensor | None] = []
-    for columns in _segments(block):
+    for columns in segments(block):
         tiles, row_of = bias[:, start : start + columns].flatten(1, 2), blocks.row_of[:, start : start + columns]
         start += columns
         if (row_of < 0).all():
@@ -285,9 +282,9 @@ def _prefill_ffn(block: Block, tokens: int, past: int) -> Intent:
     gates = ("wg", "wu") if block.apart else ("wgu",)
 
     def compute(x: Tensor, norm: Tensor, wdown: Tensor, *weights: Tensor) -> Tensor:
-        h, width = _norm(block, x, norm), block.share(block.shape.intermediate_size, "x")
+        h, width = normed(block, x, norm), block.share(block.shape.intermediate_size, "x")
         if not block.apart:
-            return x + _fed(h @ weights[0], width) @ wdown
+            return x + fed(h @ weights[0], width) @ wdown
         gate, up = (h @ weight for weight in weights)
         return x + gate * gate.sigmoid() * up @ wdown
 
@@ -306,4 +303,6 @@ _INTENTS: dict[Part, Callable[..., Intent]] = {
     decode.head: _head,
     prefill.attention: _prefill_attention,
     prefill.ffn: _prefill_ffn,
+    experts.decode_experts: _decode_experts,
+    experts.prefill_experts: _prefill_experts,
 }

@@ -82,7 +82,8 @@ class Intent:
         given: dict[str, Cut] = {name: cut or EVERY_CORE for name, cut in patterns.items()}
         name, pattern, _ = recipe.output
         kept = {letter: axis for letter, axis in EVERY_CORE.items() if axis != recipe.combined}
-        intent = cls(given, {name: pattern or kept})
+        # tiles that cores exchange part by part are judged by values alone
+        intent = cls(given, {name: pattern or kept} if pattern or recipe.combined else {})
         if recipe.reference is None:
             return intent
         reference = whole_reference(recipe.schedule.mesh, patterns, {name: pattern}, recipe.reference)

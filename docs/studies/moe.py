@@ -1,0 +1,168 @@
+"""Writes docs/moe.md: how mixtures of experts run, what they are predicted to take, and what is measured of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from wafer_triton import estimate
+from wafer_triton.count.account import account
+from wafer_triton.device import device
+from wafer_triton.draw.units import digits
+from wafer_triton.errors import WaferError
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.all_to_all import busiest
+from wafer_triton.schedule.product import recipe
+from wafer_triton.shapes import DecoderShape, shape_of
+
+PAGE = Path(__file__).resolve().parents[1] / "moe.md"
+CONTEXT = 4096
+SIDES = (180, 240, 300)
+MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", None), ("mixtral-8x7b", 8))  # and layers, of those that fit
+MESHES = ((4, 8), (6, 8), (8, 8))
+WAYS = (("shift", 1), ("ring", 1), ("farthest", 1), ("farthest", 2))
+
+INTRODUCTION = """# Mixtures of experts
+
+Mixtral, Qwen2-MoE with its gated shared expert, Qwen3-MoE and OLMoE run, dense and sparse layers mixed. Other
+families are refused with the reason: DeepSeek's latent attention, for one, is not computed here.
+
+## Every expert on every core
+
+Each expert is cut over the whole mesh, as a dense feed-forward block is, so a core has a tile of every expert
+(`wafer_triton/schedule/experts.py`).
+
+| step | what happens |
+| --- | --- |
+| norm | as in a dense layer |
+| router | a product, then one all-reduce of the logits of all experts, in fp32 |
+| choice | every core takes the k largest logits by itself, of equal ones the lower expert's |
+| shares | a softmax over all experts; those of the k add up to 1 if the model says so |
+| gate and up | a product with the core's own tiles of the chosen experts, one all-reduce for all of them |
+| down | likewise; products are added by their shares before the all-reduce, which is that of a dense layer |
+
+All cores of a line hold the same logits, so they choose alike. No message depends on a choice: rounds, hops and bytes
+are the same for any routing, and a decode block has one all-reduce more than a dense one. A shared expert is as many
+experts of the common width as it takes, the last one padded, which every token chooses with the share of its sigmoid.
+
+Prefill does the same with MeshGEMM: the tiles of all experts circle along y, and a core multiplies by those that the
+tokens of its row have chosen. So it has no more multiply-adds than the tokens ask for. Its extra is what moves and
+what is held: the tiles of all experts, twice, where a dense block of the same multiply-adds moves those of k.
+
+## Predicted tokens per second
+
+Decode of one sequence with {context} tokens in its cache, fp16, on the fastest of the square meshes {sides}. S-MBU is
+at uniform routing. Of Mixtral, whose {whole} B in fp16 no wafer holds, {part} of its 32 layers are priced, with
+embedding and head. Qwen3-30B-A3B takes 61,064,245,248 B in fp16 and is refused on both, which hold 41,779,200,000 B
+and 44,236,800,000 B.
+"""
+
+BOUNDS = """
+Here all cores read tiles of an expert, so what bounds S-MBU is that a step takes as long as its all-reduces. With
+experts in regions of their own only k of E regions would read: 12.5 % at most for OLMoE, 6.25 % for Qwen3-30B-A3B and
+25 % for Mixtral, before any other loss.
+
+## All-to-all
+
+Experts in regions of their own take an all-to-all there and back. It is there as a schedule
+(`wafer_triton/schedule/all_to_all.py`), which is run, counted, checked and drawn as all others are. No model runs
+that way yet: there is one placement of experts, the one above. The table has tiles, one for every pair of cores: over
+the busiest link in all, and one after another over the busiest link of each round. "2 parts" are one half x-first,
+the other y-first.
+
+"""
+
+MEASURES = """
+The bound is what has to cross the middle of the mesh. At most eight routes serve any mesh, where direct circuits
+would need one for every pair of cores.
+
+## MoE-CAP's measures
+
+MoE-CAP (arXiv 2412.07067) says how to measure sparse models. A run has the measures by phase, `estimate cap` has them
+for a routing, and `wafer-triton cap` compares runs ([cli.md](cli.md)).
+
+| measure | what it is |
+| --- | --- |
+| S-MBU | bytes of the weights in use and of keys and values, a second, over the peak of all cores' SRAM |
+| MBU | the same with the weights of all experts |
+| S-MFU | operations of the experts that tokens took, a second, over the peak of all cores |
+| MFU | the same with all experts |
+
+Weights in use are those of all layers but for experts that no token of a pass took: attention with norms and biases,
+routers, dense blocks. Embedding and head are left out. Seconds are predicted on the wafer; those of a pass of decode
+are with embedding and head, and re-placing weights between the phases is in neither. Peaks are those of the whole
+device, whatever part of it a model takes. Of a dense model both measures are one; with one token k experts of a layer
+are hit; if all experts are hit, S-MBU is MBU.
+
+On cores of SRAM decode is bound by latency, so S-MBU is small by nature. The paper's S-MFU of Mixtral-8x7B, 0.06 to
+0.80 per cent at batches of 1 to 32, is of runs on GPUs: it follows from their seconds per token, so no prediction here
+reproduces it. With the {flops} GFLOP a token that count here, without attention to the cache, 0.06 per cent of one
+A100's 312 TFLOP/s is {rate} tokens a second.
+
+`docs/examples/skewed_routing.py` shows what a skewed trace does.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    mixtral = shape_of("mixtral-8x7b")
+    sides = ", ".join(map(str, SIDES))
+    whole = f"{2 * mixtral.parameters:,}"
+    head = ("model", "layers", "device", "mesh", "tokens/s", "time of a token", "router", "S-MBU", "MBU", "S-MFU")
+    text = INTRODUCTION.format(context=f"{CONTEXT:,}", sides=sides, whole=whole, part=MODELS[-1][1])
+    text += "\n" + table(head, [row(model, layers, chip) for model, layers in MODELS for chip in ("wse2", "wse3")], 3)
+    head = (
+        "mesh",
+        "bound",
+        *(f"{name}{', 2 parts' * (parts - 1)}: {what}" for name, parts in WAYS for what in ("link", "time")),
+    )
+    text += BOUNDS + table(head, [loads(*mesh) for mesh in MESHES], 1)
+    flops = 2 * sum(number * mixtral.layers_of[kind] for kind, number in mixtral.decode_macs(0).items())
+    text += MEASURES.format(flops=f"{flops / 1e9:.1f}", rate=f"{0.0006 * 312e12 / flops:.1f}")
+    return text + "\n`python docs/studies/moe.py` writes this page anew.\n"
+
+
+def row(model: str, layers: int | None, chip: str) -> list[str]:
+    """The fastest decode of a model, or of some of its layers, on a device."""
+    shape = shape_of(model)
+    part = shape if layers is None else replace(shape, num_hidden_layers=layers)
+    side, token = fastest(part, chip)
+    cap = estimate.cap(device=chip, model=part, mesh=side, context=CONTEXT)
+    own = f"{part.num_hidden_layers} of {shape.num_hidden_layers}"
+    router = token.steps["router"] / token.cycles_per_layer
+    shares = [f"{100 * share:.3f} %" for share in (cap.s_mbu, cap.mbu, cap.s_mfu)]
+    cells = [model, own, chip, f"{side} x {side}", digits(token.tokens_per_second), f"{1e6 * token.seconds:.0f} us"]
+    return [*cells, f"{100 * router:.0f} %", *shares]
+
+
+def fastest(shape: DecoderShape, chip: str) -> tuple[int, estimate.Layered]:
+    """The side of the fastest mesh of those that hold the model, and its estimate."""
+    tokens = {}
+    for side in SIDES:
+        try:
+            tokens[side] = estimate.decode(device=chip, model=shape, mesh=side, context=CONTEXT)
+        except WaferError:
+            continue
+    side = max(tokens, key=lambda each: tokens[each].tokens_per_second)
+    return side, tokens[side]
+
+
+def loads(rows: int, cols: int) -> list[str]:
+    """Tiles over the busiest link by every algorithm, in all and one after another."""
+    roomy = replace(device("wse2"), name="roomy", sram_bytes=2**24)
+    cells = [f"{rows} x {cols}", str(busiest(rows, cols))]
+    for algorithm, parts in WAYS:
+        shape, options = (rows, cols, parts, rows, cols, 2 // parts), (("algorithm", algorithm),)
+        counted = account(recipe("all_to_all", Mesh(rows, cols, roomy), "fp32", (shape,), options).schedule)
+        cells += [str(counted.busiest_link_bytes // 8), str(counted.serial_bytes // 8)]
+    return cells
+
+
+def table(head: tuple[str, ...], rows: list[list[str]], left: int) -> str:
+    """A table of Markdown, whose first columns are texts."""
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

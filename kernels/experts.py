@@ -1,0 +1,122 @@
+"""Mixtures of experts on one core: the choice of each token's experts, and products with the tiles of those chosen.
+
+Tokens go one by one, as each has experts of its own; a tile of weights streams through at load speed.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
+from wafer_triton.kernels.parts import LocalKernel, Part, part
+
+
+@triton.jit
+def _top_k(args, core, P):
+    chosen, shares, logits = args
+    # [BLOCK_E]
+    offs_e = tl.arange(0, P.BLOCK_E)
+    mask_e = offs_e < P.EXPERTS
+    for token in range(P.M):
+        logits_ptr = tile_ptr(logits, core) + token * P.WIDTH
+        own = tl.load(logits_ptr + offs_e, mask=mask_e, other=float("-inf"))
+        ahead = tl.zeros([P.BLOCK_E], tl.int32)
+        for other in range(P.EXPERTS):
+            value = tl.load(logits_ptr + other)
+            ahead += ((value > own) | ((value == own) & (other < offs_e))).to(tl.int32)
+        picked = mask_e & (ahead < P.K)
+        powers = tl.exp(own - tl.max(own, axis=0))
+        over = tl.where(picked, powers, 0.0) if P.NORMALIZED else tl.where(mask_e, powers, 0.0)
+        share = powers / tl.sum(over, axis=0)
+        offs = token * (P.K + P.SHARED) + tl.cumsum(picked.to(tl.int32), axis=0) - 1
+        picked = picked & (offs < token * (P.K + P.SHARED) + P.K)  # NaN is ahead of nothing, so there may be more
+        tl.store(tile_ptr(chosen, core) + offs, offs_e.to(tl.float32), mask=picked)
+        tl.store(tile_ptr(shares, core) + offs, share, mask=picked)
+        for number in range(P.SHARED):
+            at = token * (P.K + P.SHARED) + P.K + number
+            tl.store(tile_ptr(chosen, core) + at, (number + P.EXPERTS) * 1.0)
+            tl.store(tile_ptr(shares, core) + at, tl.sigmoid(tl.load(logits_ptr + P.EXPERTS)))
+
+
+@LocalKernel
+def top_k(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, experts: int, k: int, shared: int, normalized: bool
+) -> Part:
+    """chosen, shares [m, k + shared] of logits [m, experts], or one more with shared experts."""
+    cap = triton.next_power_of_2(experts)
+    sizes = {
+        "M": m, "EXPERTS": experts, "K": k, "SHARED": shared, "NORMALIZED": normalized,
+        "WIDTH": experts + min(shared, 1), "BLOCK_E": cap,
+    }  # fmt: skip
+    return part(_top_k, (*outs, *ins), sizes, warps(cap), sums=True)
+
+
+@triton.jit
+def _expert_product(args, core, P):
+    c, a, w, chosen = args[0], args[1], args[2], args[3]
+    # a row of c is the product of one pick, or the sum of a token's
+    for row in range(P.ROWS):
+        for start_n in range(0, P.N, P.BLOCK_N):
+            # [BLOCK_N]
+            offs_n = start_n + tl.arange(0, P.BLOCK_N)
+            mask_n = offs_n < P.N
+            c_ptrs = tile_ptr(c, core) + row * P.N + offs_n
+            if P.ADD:
+                total = load(c_ptrs, mask_n)
+            else:
+                total = tl.zeros([P.BLOCK_N], tl.float32)
+            for number in range(P.EACH):
+                pick = row * P.EACH + number
+                expert = tl.load(tile_ptr(chosen, core) + pick).to(tl.int32)
+                a_ptr = tile_ptr(a, core) + pick // P.TIMES * P.K
+                w_ptr = tile_ptr(w, core) + expert * P.K * P.N
+                products = tl.zeros([P.BLOCK_K, P.BLOCK_N], tl.float32)
+                for start_k in range(0, P.K, P.BLOCK_K):
+                    # [BLOCK_K, BLOCK_N]
+                    offs_k = start_k + tl.arange(0, P.BLOCK_K)
+                    mask_k = offs_k < P.K
+                    vector = load(a_ptr + offs_k, mask_k)
+                    if P.SUMMED:
+                        vector = vector * tl.load(tile_ptr(args[4], core) + pick)
+                    mask = mask_k[:, None] & mask_n[None, :]
+                    matrix = load(w_ptr + offs_k[:, None] * P.N + offs_n[None, :], mask)
+                    if P.FP16:
+                        product = tl.sum(vector[:, None] * matrix, axis=0)
+                        total = (total + product).to(tl.float16).to(tl.float32)
+                    else:
+                        products += vector[:, None] * matrix
+                if not P.FP16:
+                    total += tl.sum(products, axis=0)
+            store(c_ptrs, total, mask_n)
+
+
+def _part(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], rows: int, each: int, times: int, k: int, n: int, add: bool,
+    accumulate: str,
+) -> Part:  # fmt: skip
+    block_n, one_by_one = block(n, 256), accumulate == "fp16"
+    block_k = 1 if one_by_one else block(k, max(1, 2048 // block_n))
+    sizes = {
+        "ROWS": rows, "EACH": each, "TIMES": times, "K": k, "N": n, "ADD": add, "SUMMED": len(ins) == 4,
+        "FP16": one_by_one, "BLOCK_K": block_k, "BLOCK_N": block_n,
+    }  # fmt: skip
+    return part(_expert_product, (*outs, *ins), sizes, warps(block_k * block_n), sums=not one_by_one, rounds=one_by_one)
+
+
+@LocalKernel
+def expert_gemm(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, picks: int, experts: int, k: int, n: int,
+    add: bool = False, accumulate: str = "fp32",
+) -> Part:  # fmt: skip
+    """c [m, picks, n] (+)= a [m, k] @ w[chosen]; parameters of `local.expert_gemm_torch`."""
+    return _part(outs, ins, m * picks, 1, picks, k, n, add, accumulate)
+
+
+@LocalKernel
+def expert_sum(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, picks: int, experts: int, k: int, n: int,
+    add: bool = False, accumulate: str = "fp32",
+) -> Part:  # fmt: skip
+    """c [m, n] (+)= sum over picks of shares * (a @ w[chosen]); parameters of `local.expert_sum_torch`."""
+    return _part(outs, ins, m, picks, 1, k, n, add, accumulate)

@@ -1,0 +1,141 @@
+"""The parameters of experts under Hugging Face's names, each expert's by itself, as published checkpoints have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from wafer_triton.errors import CheckpointError
+from wafer_triton.experts import Experts
+from wafer_triton.shapes import DecoderShape
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a family calls a block of experts, and the gate, up and down projection of one."""
+
+    block: str = "mlp."
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+
+    @property
+    def router(self) -> str:
+        """The router's weight [experts, width]."""
+        return f"{self.block}gate.weight"
+
+    def expert(self, number: int) -> tuple[str, ...]:
+        """The weights of an expert's gate, up and down projections."""
+        return tuple(f"{self.block}experts.{number}.{part}.weight" for part in self.parts)
+
+
+SHARED = "mlp.shared_expert."
+SHARED_GATE = "mlp.shared_expert_gate.weight"  # [1, width]
+MIXTRAL = Names("block_sparse_moe.", ("w1", "w3", "w2"))
+
+
+def names_of(config: DecoderShape) -> Names:
+    """The names of a model's family."""
+    return MIXTRAL if getattr(config, "model_type", None) == "mixtral" else Names()
+
+
+def gated(prefix: str, width: int, inner: int) -> Shapes:
+    """The weights of a gated feed-forward block."""
+    return {
+        f"{prefix}gate_proj.weight": (inner, width),
+        f"{prefix}up_proj.weight": (inner, width),
+        f"{prefix}down_proj.weight": (width, inner),
+    }
+
+
+def expert_shapes(experts: Experts, width: int, names: Names) -> Shapes:
+    """The weights of a block of experts within a layer, by name; a projection is (out_features, in_features)."""
+    shapes: Shapes = {names.router: (experts.count, width)}
+    for number in range(experts.count):
+        gate, up, down = names.expert(number)
+        shapes |= {gate: (experts.width, width), up: (experts.width, width), down: (width, experts.width)}
+    if experts.shared:
+        shapes |= gated(SHARED, width, experts.shared_width) | {SHARED_GATE: (1, width)}
+    return shapes
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a parameter lies: a stored tensor, or of one of all experts an expert's rows."""
+
+    name: str
+    expert: int | None = None
+    rows: tuple[int | None, int | None] = (None, None)
+
+    def of(self, stored: Tensor) -> Tensor:
+        """The parameter, of the stored tensor."""
+        return stored if self.expert is None else stored[self.expert, slice(*self.rows)]
+
+
+def sources(stored: Iterable[str], config: DecoderShape) -> dict[str, Source]:
+    """Where each parameter lies among tensors of these names, by its published name.
+
+    Transformers 5 has the experts of a layer together in memory: `mlp.experts.gate_up_proj` [experts, 2 expert width,
+    width], gates first, and `mlp.experts.down_proj` [experts, width, expert width]. Other parameters keep their names.
+    """
+    e, names = config.experts, names_of(config)
+    if e is None:
+        return {name: Source(name) for name in stored}
+    found = {}
+    for name in stored:
+        layer, is_whole, part = name.partition(".mlp.experts.")
+        if is_whole and part in WHOLE:
+            for number in range(e.count):
+                every = [f"{layer}.{weight}" for weight in names.expert(number)]
+                if part == "down_proj":
+                    found[every[2]] = Source(name, number)
+                else:
+                    found[every[0]] = Source(name, number, (None, e.width))
+                    found[every[1]] = Source(name, number, (e.width, None))
+        else:
+            found[name.replace(".mlp.gate.", f".{names.block}gate.")] = Source(name)
+    return found
+
+
+WHOLE = ("gate_up_proj", "down_proj")  # parts of all experts of a layer in one tensor
+
+
+def stored_shape(source: Source, config: DecoderShape) -> tuple[int, ...]:
+    """The shape of the tensor that a parameter of an expert lies in."""
+    e = config.experts
+    if e is None or source.expert is None:
+        return ()
+    up = source.name.endswith("gate_up_proj")
+    return (e.count, 2 * e.width, config.hidden_size) if up else (e.count, config.hidden_size, e.width)
+
+
+class ByExpert(Mapping[str, Tensor]):
+    """Weights of either layout by their published names.
+
+    Raises CheckpointError for a tensor of all experts that has another shape than `config` asks for.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], config: DecoderShape) -> None:
+        self.weights, self.sources = weights, sources(weights, config)
+        for source in self.sources.values():
+            held, wanted = getattr(weights[source.name], "shape", None), stored_shape(source, config)
+            if source.expert == 0 and held is not None and tuple(held) != wanted:
+                raise CheckpointError(f"{source.name} has shape {tuple(held)}, not {wanted}: all experts of a layer")
+
+    def __getitem__(self, name: str) -> Tensor:
+        source = self.sources[name]
+        return source.of(self.weights[source.name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+def by_expert(weights: Mapping[str, Tensor], config: DecoderShape) -> Mapping[str, Tensor]:
+    """Weights of either layout by their published names, themselves if they have these already."""
+    together = config.experts is not None and any(name.rpartition(".")[2] in WHOLE for name in weights)
+    return ByExpert(weights, config) if together else weights

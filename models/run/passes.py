@@ -1,0 +1,65 @@
+"""Forward passes of a model: what each took on the wafer and which experts its tokens took, worked out when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from wafer_triton.cost import cap
+from wafer_triton.cost.price import Tally
+from wafer_triton.cost.routing import hits
+from wafer_triton.device import Device
+from wafer_triton.shapes import DecoderShape
+
+
+@dataclass(eq=False)
+class Forward:
+    """One pass: the experts `chosen` [tokens, k] in each layer that has some, and what is `due` for its time.
+
+    `contexts` are the tokens in the caches after a pass of decode, that of prefill its tokens.
+    """
+
+    mode: str
+    contexts: Sequence[int]
+    chosen: list[torch.Tensor]
+    due: list[Callable[[], Tally]] = field(default_factory=list)
+
+    def measured(self, device: Device) -> cap.Pass:
+        """The pass as MoE-CAP has it."""
+        seconds = sum(entry().cost.cycles for entry in self.due) / device.clock_hz
+        taken = [hits(layer.tolist()) for layer in self.chosen]
+        if self.mode == "prefill":
+            return cap.Pass.prefill(self.contexts[0], seconds, taken)
+        return cap.Pass.decode(self.contexts, seconds, taken)
+
+
+class Passes:
+    """The passes since a model's `reset`, in order."""
+
+    def __init__(self, shape: DecoderShape, dtype: str, device: Device) -> None:
+        self.shape, self.dtype, self.device = shape, dtype, device
+        self.ran: list[Forward] = []
+
+    def add(self, mode: str, contexts: Sequence[int], chosen: list[torch.Tensor], *due: Callable[[], Tally]) -> None:
+        """Add a pass."""
+        self.ran.append(Forward(mode, contexts, chosen, list(due)))
+
+    def also(self, due: Callable[[], Tally]) -> None:
+        """Add to the time of the last pass."""
+        self.ran[-1].due.append(due)
+
+    def __iter__(self) -> Iterator[cap.Pass]:
+        return (each.measured(self.device) for each in self.ran)
+
+    def cap(self) -> dict[str, cap.Cap]:
+        """MoE-CAP's measures of each phase that ran."""
+        passes = list(self)
+        own = {mode: [each for each in passes if each.mode == mode] for mode in ("prefill", "decode")}
+        return {mode: cap.measured(self.shape, self.dtype, self.device, each) for mode, each in own.items() if each}
+
+    def trace(self) -> list[list[list[int]]]:
+        """The experts that all tokens took, of each layer that has some, token by token."""
+        layers = zip(*(each.chosen for each in self.ran), strict=True)
+        return [torch.cat(layer).tolist() for layer in layers]

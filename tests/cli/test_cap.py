@@ -1,0 +1,73 @@
+"""What `generate --json` tells of a mixture's passes, its trace, and `cap` over several runs."""
+
+import json
+
+import pytest
+
+from tiny import MIXTURE, checkpoint
+from wafer_triton.cli.main import main
+from wafer_triton.draw.figure import numbers_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs of a tiny mixture on meshes of different size, and the trace of the second."""
+    home = tmp_path_factory.mktemp("runs")
+    folder = checkpoint(home / "tiny", base=MIXTURE)
+    return home, folder
+
+
+def test_runs_tell_their_passes_and_are_compared(runs, capsys):
+    home, folder = runs
+    for mesh in ("2", "3"):
+        asked = ["--model", str(folder), "--prompt", "hello", "--mesh", mesh, "--max-new-tokens", "4", "--json"]
+        assert main(["generate", *asked, "--routing-out", str(home / f"trace{mesh}.json")]) == 0
+        (home / f"run{mesh}.json").write_text(capsys.readouterr().out)
+    record = json.loads((home / "run2.json").read_text())
+    prefill, *decode = record["passes"]
+    assert (prefill["mode"], prefill["tokens"], len(decode)) == ("prefill", 5, 3)
+    assert [each["kv_tokens"] for each in decode] == [6, 7, 8]
+    assert all(each["distinct_experts"] == [2] for each in decode), "one layer of two has experts"
+    assert sum(prefill["tokens_per_expert"][0].values()) == 5 * 2
+    for phase, each in (("prefill", [prefill]), ("decode", decode)):
+        seconds = sum(one["seconds"] for one in each)
+        assert record["cap"][phase]["seconds"] == pytest.approx(seconds)
+        assert record["predicted"][phase]["seconds"] == pytest.approx(seconds)
+    assert record["cap"]["decode"]["s_mbu"] < record["cap"]["decode"]["mbu"]
+    trace = json.loads((home / "trace2.json").read_text())["experts"]
+    assert (len(trace), len(trace[0])) == (1, 8) and {len(taken) for taken in trace[0]} == {2}
+    assert trace == json.loads((home / "trace3.json").read_text())["experts"], "a mesh does not change what is chosen"
+
+    files = [str(home / f"run{mesh}.json") for mesh in ("2", "3")]
+    costs = ["--kwh-price", "0.2", "--hardware-price", "2e6", "--lifetime-hours", "26280"]
+    assert main(["cap", *files, "--accuracy", "0.5", "--accuracy", "0.4", *costs, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    first, second = told["runs"]
+    faster = first["tokens_per_second"] > second["tokens_per_second"]
+    assert [place["performance"] for place in told["scaled"]] == [float(faster), float(not faster)]
+    assert [place["accuracy"] for place in told["scaled"]] == [1.0, 0.0]
+    seconds = 1 / first["tokens_per_second"]
+    wanted = 1e6 * (first["joules_per_token"] / 3.6e6 * 0.2 + 2e6 * seconds / (26280 * 3600))
+    assert first["dollars_per_million_tokens"] == pytest.approx(wanted)
+
+    assert main(["cap", *files, "--accuracy", "1"]) == 2
+    assert "1 times --accuracy for 2 runs; give one for each" in capsys.readouterr().err
+    (home / "p.json").write_text(json.dumps({"perplexity": 9.5}))
+    (home / "q.json").write_text(json.dumps({"perplexity": 7.5}))
+    perplexities = ["--perplexity", str(home / "p.json"), "--perplexity", str(home / "q.json")]
+    picture = home / "cap.png"
+    assert main(["cap", *files, *perplexities, *costs, "--out", str(picture)]) == 0
+    assert f"written: {picture}" in capsys.readouterr().out
+    assert [numbers[2] for numbers in numbers_of(picture).values()] == [0.0, 1.0], "a lower perplexity is better"
+    assert main(["cap", *files, *perplexities, "--accuracy", "1", "--accuracy", "1"]) == 2
+    assert "give either --accuracy or --perplexity for all runs" in capsys.readouterr().err
+    assert main(["cap", *files, "--perplexity", str(home / "trace2.json"), "--perplexity", "none.json"]) == 2
+    assert "trace2.json: no perplexity; give what `perplexity --json` prints last" in capsys.readouterr().err
+    assert main(["cap", *files, "--out", str(home / "cap.png")]) == 2
+    assert "a picture has three axes, but cost, accuracy is not given" in capsys.readouterr().err
+    assert main(["cap", str(home / "trace2.json")]) == 2
+    assert "no record of a run (cap missing); give what `generate --json` prints last" in capsys.readouterr().err
+    assert main(["cap", *files, "--hardware-price", "5"]) == 2
+    assert "--hardware-price needs --lifetime-hours" in capsys.readouterr().err

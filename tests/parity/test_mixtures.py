@@ -1,0 +1,180 @@
+"""Mixtures of experts against transformers, from folders of small random checkpoints in both layouts of weights."""
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import CheckpointError
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.experts import WHOLE
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 61, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+    "num_experts_per_tok": 2, "initializer_range": 0.2, "tie_word_embeddings": False,
+    "eos_token_id": None, "bos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+PROMPT, STEPS = 9, 32
+MARGIN = 1e-4  # of logits, below which rounding may decide
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A family with its options, as transformers names them."""
+
+    name: str
+    kind: str
+    more: dict = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+QWEN = {"num_experts": 6, "moe_intermediate_size": 12}
+MIXTURES = [
+    Mixture("mixtral", "mixtral", {"num_local_experts": 5, "sliding_window": None}),
+    Mixture("qwen3-mixed", "qwen3_moe", QWEN | {"norm_topk_prob": True, "mlp_only_layers": [0], "head_dim": 10}),
+    Mixture("qwen3-plain", "qwen3_moe", QWEN | {"norm_topk_prob": False, "num_experts_per_tok": 3}),
+    Mixture("qwen2-shared", "qwen2_moe", QWEN | {"shared_expert_intermediate_size": 30, "decoder_sparse_step": 2}),
+    Mixture("olmoe", "olmoe", {"num_experts": 7, "clip_qkv": 1.5}),
+]
+mixtures = pytest.mark.parametrize("mixture", MIXTURES, ids=str)
+SHARED = MIXTURES[3]
+
+
+@cache
+def judge(mixture: Mixture):
+    torch.manual_seed(5)
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+    config = AutoConfig.for_model(mixture.kind, **SIZES | rope | mixture.more)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    for name, weight in model.named_parameters():
+        if name.endswith("norm.weight"):
+            torch.nn.init.uniform_(weight, 0.5, 1.5)
+        if name.endswith("bias"):
+            torch.nn.init.normal_(weight)
+    return model
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """A function that saves a family's checkpoint once and returns its folder."""
+
+    @cache
+    def folder(mixture: Mixture) -> Path:
+        path = tmp_path_factory.mktemp(mixture.name)
+        judge(mixture).save_pretrained(path)
+        return path
+
+    return folder
+
+
+@torch.no_grad()
+def judged(mixture: Mixture, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """transformers' logits behind the prompt and each further token, and its router's [sparse layers, tokens, E]."""
+    out = judge(mixture)(torch.tensor([tokens]), output_router_logits=True)
+    return out.logits[0, PROMPT - 1 :], torch.stack([logits for logits in out.router_logits if logits.numel()])
+
+
+PROMPT_TOKENS = torch.randint(61, (PROMPT,), generator=torch.Generator().manual_seed(3)).tolist()
+
+
+def wafer(folder: Path, mesh: str = "3x2", **options) -> WaferForCausalLM:
+    return WaferForCausalLM.from_pretrained(folder, mesh=mesh, **({"max_length": PROMPT + STEPS} | options))
+
+
+def run(decoder: WaferForCausalLM, steps: int) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """Tokens of a prompt and an answer, logits that chose each, and the experts [layers, tokens, k] that all took."""
+    decoder.reset()
+    tokens, logits = list(PROMPT_TOKENS), [decoder.prefill(PROMPT_TOKENS)]
+    for _ in range(steps):
+        tokens.append(int(logits[-1].argmax()))
+        logits.append(decoder.step(tokens[-1]))
+    return tokens, torch.stack(logits), torch.tensor(decoder.passes.trace())
+
+
+@mixtures
+def test_logits_tokens_and_choices_are_those_of_transformers(mixture, folders, roomy):
+    decoder = wafer(folders(mixture), "2", device=roomy)
+    tokens, got, chosen = run(decoder, STEPS)
+    wanted, router = judged(mixture, tokens)
+    assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
+    assert wanted[:-1].argmax(-1).tolist() == tokens[PROMPT:], "each token is the one that transformers would take"
+    k = decoder.config.experts.chosen
+    ranked = router.sort(-1, True)
+    clear = ranked.values[..., k - 1] - ranked.values[..., k] > MARGIN
+    assert clear.float().mean() > 0.99
+    assert torch.equal(chosen[clear], ranked.indices[..., :k].sort(-1).values[clear])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixture", [MIXTURES[1], *MIXTURES[3:]], ids=str)
+def test_chunks_meshes_head_groups_batches_and_exchanges_agree(mixture, folders, roomy, monkeypatch):
+    tokens, want, chosen = run(wafer(folders(mixture), "3", device=roomy), 3)
+    torch.testing.assert_close(want, judged(mixture, tokens)[0], rtol=1e-4, atol=1e-4)
+    elided = wafer(folders(mixture), "3", device=roomy, executor=TorchExecutor(exchange="elided"))
+    assert torch.equal(run(elided, 3)[1], want)
+    others = [wafer(folders(mixture), "1x4", device=roomy, head_groups=4, prefill_mesh="2")]
+    others.append(wafer(folders(mixture), "2", device=roomy))
+    for other in others:
+        if other is others[-1]:  # the prompt goes in chunks of two tokens a row
+            monkeypatch.setattr(type(other.placement), "chunk", lambda *_: 2)
+        said, got, routed = run(other, 3)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        assert said == tokens and torch.equal(routed, chosen)
+    monkeypatch.undo()
+    batch = wafer(folders(mixture), "2", device=roomy, batch=3)
+    for sequence in range(3):
+        batch.prefill(tokens[: PROMPT - sequence], sequence=sequence)
+    both = batch.advance([tokens[PROMPT], None, tokens[PROMPT - 2]])
+    torch.testing.assert_close(both[0], want[1], rtol=1e-4, atol=1e-4)
+    assert torch.stack(batch.passes.ran[-1].chosen).shape == (chosen.shape[0], 2, chosen.shape[2])
+
+
+@pytest.mark.parametrize("mixture", [MIXTURES[0], SHARED], ids=str)
+def test_both_layouts_of_weights_are_read_and_given_back(mixture, folders, tmp_path, roomy):
+    """That of a file, an expert at a time, and that of transformers in memory, all experts of a layer together."""
+    own, stored = judge(mixture).state_dict(), load_file(folders(mixture) / "model.safetensors")
+    assert any(name.rpartition(".")[2] in WHOLE for name in own) and own.keys() != stored.keys()
+    decoder = wafer(folders(mixture), device=roomy)
+    assert decoder.state_dict().keys() == stored.keys()
+    assert all(torch.equal(weight, stored[name]) for name, weight in decoder.state_dict().items())
+    decoder.load_state_dict({name: torch.zeros_like(weight) for name, weight in own.items()})
+    decoder.load_state_dict(own)
+    assert all(torch.equal(weight, stored[name]) for name, weight in decoder.state_dict().items())
+    save_file({name: weight.contiguous() for name, weight in own.items()}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folders(mixture) / "config.json").read_bytes())
+    again = wafer(tmp_path, device=roomy)
+    assert all(torch.equal(weight, stored[name]) for name, weight in again.state_dict().items())
+
+
+@mixtures
+def test_both_spellings_of_the_number_of_experts_are_one_config(mixture, folders, tmp_path):
+    values = json.loads((folders(mixture) / "config.json").read_text())
+    count = values.pop("num_experts", None) or values.pop("num_local_experts")
+    configs = [DecoderConfig.from_dict(values | {key: count}) for key in ("num_experts", "num_local_experts")]
+    assert configs[0] == configs[1] and configs[0].experts.count == count
+
+
+def test_faulty_experts_are_named(folders, tmp_path):
+    stored = load_file(folders(SHARED) / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folders(SHARED) / "config.json").read_bytes())
+    name = "model.layers.1.mlp.experts.4.up_proj.weight"
+    save_file({key: weight for key, weight in stored.items() if key != name}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"1 of \d+ parameters missing: {name}; does config.json"):
+        wafer(tmp_path)
+    save_file(stored | {name: torch.zeros(11, 32)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"{name} has shape \(11, 32\), config.json asks for \(12, 32\)"):
+        wafer(tmp_path)
+    own = judge(SHARED).state_dict()
+    own["model.layers.1.mlp.experts.down_proj"] = torch.zeros(5, 32, 12)
+    with pytest.raises(CheckpointError, match=r"experts.down_proj has shape \(5, 32, 12\), not \(6, 32, 12\): all exp"):
+        wafer(folders(SHARED)).load_state_dict(own)

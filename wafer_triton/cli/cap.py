@@ -1,0 +1,165 @@
+"""`wafer-triton cap`: cost, accuracy and performance of several runs beside each other (MoE-CAP, arXiv 2412.07067)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.cli.options import Command, option, path, tell
+from wafer_triton.errors import ConfigError
+
+NEEDED = ("cap", "predicted", "device", "tokens")
+SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
+AXES = ("performance", "cost", "accuracy")
+
+
+def cap(args: argparse.Namespace) -> int:
+    """compare cost, accuracy and performance of runs that `generate --json` told, in predicted wafer time"""
+    from wafer_triton.draw import tables
+    from wafer_triton.draw.units import PREDICTED
+
+    judged = {"accuracy": args.accuracy or [], "perplexity": [_perplexity(path) for path in args.perplexity or []]}
+    for name, values in judged.items():
+        if values and len(values) != len(args.runs):
+            raise ConfigError(f"{len(values)} times --{name} for {len(args.runs)} runs; give one for each, in order")
+    if all(judged.values()):
+        raise ConfigError("give either --accuracy or --perplexity for all runs, not both")
+    if args.hardware_price and not args.lifetime_hours:
+        raise ConfigError("--hardware-price needs --lifetime-hours, over which the price is spread")
+    rows = [_row(run, args) for run in args.runs]
+    for name, values in judged.items():
+        for row, value in zip(rows, values, strict=False):
+            row[name] = value
+    present = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
+    shown = [{name: row.get(name) for name in present} for row in rows]
+    texts = [tables.records(shown, title=f"decode, {PREDICTED}")]
+    scaled = _scaled(rows)
+    if scaled:
+        head = ("run", *scaled[0])
+        lines = [
+            (row["run"], *(f"{axis:.2f}" for axis in axes.values())) for row, axes in zip(rows, scaled, strict=True)
+        ]
+        texts.append(tables.table(head, lines, title="scaled from 0, the worst of these runs, to 1, the best"))
+    if args.out is not None:
+        _draw(args.out, rows, scaled)
+        texts.append(f"written: {args.out}")
+    return tell(args, {"runs": rows, "scaled": scaled}, "\n\n".join(texts))
+
+
+def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """One run's measures in decode, and what a token costs."""
+    record = _read(run)
+    measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
+    row: dict[str, Any] = {"run": run.stem, "device": record["device"]}
+    row |= {name: measures.get(name) for name in SHOWN}
+    row["joules_per_token"] = joules = predicted.get("joules_per_token")
+    seconds = 1 / measures["tokens_per_second"]
+    if args.watts is not None:
+        row["joules_per_token"] = joules = args.watts * seconds
+    dollars = None
+    if args.kwh_price is not None and joules is not None:
+        dollars = joules / 3.6e6 * args.kwh_price
+    if args.hardware_price is not None:
+        dollars = (dollars or 0.0) + args.hardware_price * seconds / (args.lifetime_hours * 3600)
+    row["dollars_per_million_tokens"] = None if dollars is None else 1e6 * dollars
+    return row
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The record that `generate --json` printed last; ConfigError for a file that holds none."""
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        missing = [name for name in NEEDED if name not in record]
+        missing += [
+            f"{name} of decode" for name in ("cap", "predicted") if not missing and "decode" not in record[name]
+        ]
+    except (ValueError, TypeError, IndexError):
+        missing = ["all"]
+    if missing:
+        raise ConfigError(f"{path}: no record of a run ({missing[0]} missing); give what `generate --json` prints last")
+    return record
+
+
+def _perplexity(path: Path) -> float:
+    """What `perplexity --json` printed last; ConfigError for a file that holds no such record."""
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["perplexity"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        raise ConfigError(f"{path}: no perplexity; give what `perplexity --json` prints last") from None
+
+
+def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """Of each run its place on every axis that all runs have, by min-max; the best is 1, as is what all have alike."""
+    values = {
+        "performance": [row["tokens_per_second"] for row in rows],
+        "cost": [
+            None if row["dollars_per_million_tokens"] is None else -row["dollars_per_million_tokens"] for row in rows
+        ],
+        "accuracy": [row.get("accuracy", -row["perplexity"] if "perplexity" in row else None) for row in rows],
+    }
+    scaled: list[dict[str, float]] = [{} for _ in rows]
+    for axis in AXES:
+        if any(value is None for value in values[axis]):
+            continue
+        low, high = min(values[axis]), max(values[axis])
+        for place, value in zip(scaled, values[axis], strict=True):
+            place[axis] = 1.0 if high == low else (value - low) / (high - low)
+    return scaled
+
+
+def _draw(out: Path, rows: list[dict[str, Any]], scaled: list[dict[str, float]]) -> None:
+    """A radar of the scaled axes."""
+    from wafer_triton.draw.figure import COLOURS, picture
+
+    axes = list(scaled[0])
+    if len(axes) < 3:
+        absent = ", ".join(axis for axis in AXES if axis not in axes)
+        raise ConfigError(f"--out {out}: a picture has three axes, but {absent} is not given for every run")
+    angles = [2 * math.pi * number / len(axes) for number in range(len(axes))]
+    with picture(out, 3.2, "Cost, accuracy and performance, predicted on the wafer") as (figure, numbers):
+        plot = figure.add_subplot(projection="polar")
+        for number, (row, place) in enumerate(zip(rows, scaled, strict=True)):
+            numbers[row["run"]] = [place[axis] for axis in axes]
+            around = [place[axis] for axis in (*axes, axes[0])]
+            plot.plot([*angles, angles[0]], around, color=COLOURS[number % len(COLOURS)], label=row["run"])
+        plot.set_xticks(angles, axes)
+        plot.set_ylim(0, 1)
+        plot.legend(loc="upper left", bbox_to_anchor=(1.15, 1))
+
+
+def positive(text: str) -> float:
+    """The type of an option that takes a positive number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a positive number")
+    return number
+
+
+COMMANDS = (
+    Command(
+        "cap",
+        cap,
+        (
+            option("runs", type=path, nargs="+", metavar="RUN.json", help="what `generate --json` printed"),
+            option("--accuracy", type=float, action="append", metavar="A", help="of a run; once for each, in order"),
+            option(
+                "--perplexity",
+                type=path,
+                action="append",
+                metavar="FILE",
+                help="in place of an accuracy, what `perplexity --json` printed; once for each run, in order",
+            ),
+            option("--watts", type=positive, metavar="W", help="power of the device (default: its own)"),
+            option("--kwh-price", type=positive, metavar="P", help="price of a kWh"),
+            option("--hardware-price", type=positive, metavar="P", help="of the device, spread over its lifetime"),
+            option("--lifetime-hours", type=positive, metavar="H", help="of the device"),
+            option("--out", type=path, metavar="FILE", help="a picture, .png, .svg or .pdf"),
+        ),
+    ),
+)

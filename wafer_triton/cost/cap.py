@@ -1,0 +1,147 @@
+"""MoE-CAP's measures of sparse models (arXiv 2412.07067): the bandwidth and operations that the experts in use take.
+
+Of weights the layers' count: attention with its norms and biases, routers, experts, dense feed-forward blocks; not the
+embedding and the head. S-MBU is of the bytes of the experts that at least one token of a pass took, MBU of those of all
+experts; both with the keys and values of the caches. S-MFU is of the operations of the experts that each token took,
+MFU of those of all experts. Peaks are those of the whole device: cores times SRAM bytes, or multiply-adds, a cycle.
+Seconds are predicted on the wafer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wafer_triton.cost.constants import constants
+from wafer_triton.device import Device
+from wafer_triton.dtype import BYTES
+from wafer_triton.errors import ShapeError
+from wafer_triton.shapes import DecoderShape
+
+Hits = Mapping[int, int]  # by expert, the tokens that took it; of none that no token took
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward pass of `batch` sequences with `tokens` new tokens, after which their caches hold `kv_tokens`.
+
+    `mode` is "prefill" or "decode", `pairs` how many queries meet how many keys in a head, `seconds` on the wafer, and
+    `experts` the tokens that took each expert in each layer that has some.
+    """
+
+    mode: str
+    batch: int
+    tokens: int
+    kv_tokens: int
+    pairs: int
+    seconds: float
+    experts: tuple[Hits, ...] = ()
+
+    @classmethod
+    def decode(cls, contexts: Sequence[int], seconds: float, experts: Sequence[Hits] = ()) -> Pass:
+        """One token of each sequence, whose cache then holds so many tokens."""
+        count = len(contexts)
+        return cls("decode", count, count, sum(contexts), sum(contexts), seconds, tuple(experts))
+
+    @classmethod
+    def prefill(cls, tokens: int, seconds: float, experts: Sequence[Hits] = ()) -> Pass:
+        """A prompt of so many tokens, each of which attends to itself and those before it."""
+        return cls("prefill", 1, tokens, tokens, tokens * (tokens + 1) // 2, seconds, tuple(experts))
+
+    @property
+    def distinct(self) -> tuple[int, ...]:
+        """Distinct experts of each layer that has some."""
+        return tuple(map(len, self.experts))
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values; experts that no token took are left out."""
+        experts = [{str(number): hits for number, hits in sorted(layer.items())} for layer in self.experts]
+        own = {name: getattr(self, name) for name in ("mode", "batch", "tokens", "kv_tokens", "seconds")}
+        return own | {"distinct_experts": list(self.distinct), "tokens_per_expert": experts}
+
+
+@dataclass(frozen=True)
+class Cap:
+    """The measures of some passes; bytes are of all of them, `distinct_experts` the mean over passes and layers."""
+
+    passes: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    seconds_per_pass: float  # in decode the time per output token (TPOT)
+    activated_bytes: int
+    kv_bytes: int
+    distinct_experts: float | None  # None of a dense model
+    tokens_per_expert: float | None  # the mean of those that are hit
+    most_tokens_per_expert: int | None
+    s_mbu: float
+    mbu: float
+    s_mfu: float
+    mfu: float
+
+
+def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None = None) -> int:
+    """Bytes of the weights of all layers; with `experts` of the experts that are hit alone, and all that is shared."""
+    numbers, layers = shape.decode_elements(0), shape.layers_of
+    held = sum(numbers[kind] * count for kind, count in layers.items())
+    e = shape.experts
+    if e is not None and experts is not None:
+        resting = layers["experts"] * e.count - sum(map(len, experts))
+        held -= resting * 3 * shape.hidden_size * e.width
+    return held * BYTES[dtype]
+
+
+def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
+    """Bytes of the keys and values of so many tokens in all layers."""
+    return 2 * shape.kv_width * shape.num_hidden_layers * tokens * BYTES[dtype]
+
+
+def operations(shape: DecoderShape, tokens: int, pairs: int, every: bool = False) -> int:
+    """Operations (two a multiply-add) of tokens through all layers, by the experts they take or by `every` expert."""
+    macs, e = shape.decode_macs(0), shape.experts
+    if e is not None and every:
+        macs["experts"] += 3 * shape.hidden_size * (e.count - e.chosen) * e.width
+    through = sum(number * shape.layers_of[kind] for kind, number in macs.items())
+    return 2 * (tokens * through + 2 * shape.q_width * shape.num_hidden_layers * pairs)
+
+
+def peaks(device: Device, dtype: str) -> tuple[float, float]:
+    """Bytes and operations a second of all cores of a device."""
+    macs = device.macs_per_cycle_fp32 if dtype == "fp32" else device.macs_per_cycle_fp16
+    c = constants(device)
+    cycles = (c.cores or device.cores) * device.clock_hz
+    return cycles * c.sram_bytes_per_cycle, 2 * cycles * macs
+
+
+def measured(shape: DecoderShape, dtype: str, device: Device, passes: Sequence[Pass]) -> Cap:
+    """The measures of some passes: sums of bytes and of operations over the sum of seconds (MoE-CAP, equation 6).
+
+    Raises ShapeError without a pass.
+    """
+    if not passes:
+        raise ShapeError(f"{shape.name}: no forward pass to measure; give at least one")
+    tokens, seconds = sum(each.tokens for each in passes), sum(each.seconds for each in passes)
+    activated = sum(weight_bytes(shape, dtype, each.experts) for each in passes)
+    cached = sum(kv_bytes(shape, dtype, each.kv_tokens) for each in passes)
+    whole = weight_bytes(shape, dtype) * len(passes)
+    own, every = (sum(operations(shape, each.tokens, each.pairs, every) for each in passes) for every in (False, True))
+    layers = [layer for each in passes for layer in each.experts]
+    hits = sum(map(len, layers))
+    bandwidth, rate = peaks(device, dtype)
+    return Cap(
+        passes=len(passes),
+        tokens=tokens,
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        seconds_per_pass=seconds / len(passes),
+        activated_bytes=activated,
+        kv_bytes=cached,
+        distinct_experts=hits / len(layers) if layers else None,
+        tokens_per_expert=sum(sum(layer.values()) for layer in layers) / hits if layers else None,
+        most_tokens_per_expert=max(max(layer.values()) for layer in layers) if layers else None,
+        s_mbu=(activated + cached) / seconds / bandwidth,
+        mbu=(whole + cached) / seconds / bandwidth,
+        s_mfu=own / seconds / rate,
+        mfu=every / seconds / rate,
+    )

@@ -1,0 +1,86 @@
+"""MoE-CAP's measures of decode at a given routing, with nothing run: what `estimate cap` prints."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.cost import layers
+from wafer_triton.cost.bands import layer_basis
+from wafer_triton.cost.cap import Cap, Pass, measured
+from wafer_triton.cost.constants import Constants, constants
+from wafer_triton.cost.residence import decode_residence, fitted
+from wafer_triton.cost.routing import DRAWN, Trace, drawn, read_trace, steps
+from wafer_triton.device import Device
+from wafer_triton.device import device as find_device
+from wafer_triton.errors import ShapeError, check_counts
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.schedule.block import Block
+from wafer_triton.shapes import DecoderShape, shape_of
+
+
+@dataclass(frozen=True)
+class Routed(Cap):
+    """The measures of decode steps of `batch` sequences, by a routing, and what the prediction rests on."""
+
+    batch: int = 1
+    routing: str | None = None
+    head_groups: int | None = None
+    constants: str | None = None
+    error_band: float | None = None
+    outside: str | None = None
+    as_if: str | None = None
+
+
+def cap(
+    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
+    routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
+) -> Routed:  # fmt: skip
+    """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.
+
+    `routing` is "uniform", a skew (see `routing.drawn`), or a JSON file of a trace, whose tokens go `batch` at a time;
+    a dense model has none. How long a step takes does not depend on it.
+    """
+    on, shape = as_mesh(mesh, find_device(device)), shape_of(model)
+    check_counts(context=context, batch=batch)
+    hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
+
+    def block(candidate: Mesh, c: Constants) -> Block:
+        return replace(layers.decode_block(shape, candidate, context, c, None, "true", head_groups), batch=batch)
+
+    def place(candidate: Mesh, c: Constants) -> None:
+        decode_residence(block(candidate, c), c)
+
+    on, c, why = fitted(place, on, constants(on.device), as_if)
+    own = block(on, c)
+    whole = layers.total(layers.decode_steps(own, context, c)) * shape.num_hidden_layers
+    if shape.vocab_size:
+        for end in (layers.embedding_steps(own, batch, c), layers.head_steps(own, batch, c)):
+            whole += layers.total(end)
+    seconds = whole.cycles / on.device.clock_hz
+    passes = [Pass.decode([context] * batch, seconds, each) for each in hits or [[]]]
+    measures = measured(shape, own.dtype, find_device(device), passes)
+    return Routed(
+        **asdict(measures),
+        batch=batch,
+        routing=str(routing) if hits else None,
+        head_groups=own.head_groups,
+        as_if=why,
+        **layer_basis("decode", on, shape, context, "true").fields(),
+    )
+
+
+def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trace:
+    """The trace that a routing stands for."""
+    tokens = max(DRAWN, batch)
+    if routing == "uniform":
+        return drawn(shape, tokens)
+    try:
+        skew = float(str(routing))
+    except ValueError:
+        path = Path(routing)  # type: ignore[arg-type]
+        if not path.is_file():
+            raise ShapeError(f"routing {str(routing)!r}: give uniform, a skew such as 1.2, or a JSON file") from None
+        return read_trace(path, shape)
+    return drawn(shape, tokens, skew)

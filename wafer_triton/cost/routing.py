@@ -1,0 +1,83 @@
+"""Which experts tokens take: drawn, or read from a trace of what a model's tokens took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wafer_triton.errors import ConfigError, ShapeError
+from wafer_triton.experts import Experts
+from wafer_triton.settings import read_json
+from wafer_triton.shapes import DecoderShape
+
+Trace = Sequence[Sequence[Sequence[int]]]  # of each sparse layer, of each token, the experts that it took
+DRAWN = 64  # tokens of a trace that is drawn, at least
+MOST_SKEW = 10.0
+
+
+def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) -> Trace:
+    """A trace of so many tokens, each of which takes k experts without replacement.
+
+    With skew s the n-th most popular expert of a layer has weight n**-s (Zipf), with 0 all are alike. The same seed
+    gives the same trace.
+    """
+    e, layers = of_experts(shape), shape.layers_of["experts"]
+    if not isinstance(skew, int | float) or not 0 <= skew <= MOST_SKEW:
+        raise ShapeError(f"skew {skew!r}: give a number from 0, where all experts are alike, to {MOST_SKEW:g}")
+    random = np.random.default_rng(seed)
+    weights = -skew * np.log(np.arange(1, e.count + 1))
+    trace = []
+    for _ in range(layers):
+        popular = random.permutation(e.count)
+        keys = random.gumbel(size=(tokens, e.count)) + weights  # the k largest are such a draw
+        trace.append(np.sort(popular[np.argsort(-keys, 1)[:, : e.chosen]], 1).tolist())
+    return trace
+
+
+def read_trace(path: Path, shape: DecoderShape) -> Trace:
+    """The trace in a JSON file, {"experts": [layer][token][k]}, as `generate --routing-out` writes it.
+
+    Raises ConfigError for one that is not of the model: other layers, another k, an unknown expert.
+    """
+    e, layers = of_experts(shape), shape.layers_of["experts"]
+    trace: Any = read_json(path).get("experts")
+    if not isinstance(trace, list) or not all(isinstance(layer, list) for layer in trace) or not trace:
+        raise ConfigError(f'{path}: holds no trace; give {{"experts": [[[expert, ...] of each token] of each layer]}}')
+    if len(trace) != layers:
+        raise ConfigError(f"{path}: a trace of {len(trace)} layers, but {shape.name} has experts in {layers}")
+    for number, layer in enumerate(trace):
+        if len(layer) != len(trace[0]) or not layer:
+            raise ConfigError(f"{path}: layer {number} has {len(layer)} tokens, layer 0 {len(trace[0])}; give as many")
+        for token, taken in enumerate(layer):
+            where = f"{path}: layer {number}, token {token}"
+            if not isinstance(taken, list) or len(taken) != e.chosen or len(set(map(repr, taken))) != e.chosen:
+                raise ConfigError(f"{where} takes {taken!r}, not {e.chosen} different experts")
+            for expert in taken:
+                if type(expert) is not int or not 0 <= expert < e.count:
+                    raise ConfigError(f"{where} names expert {expert!r}, but there are those from 0 to {e.count - 1}")
+    return trace
+
+
+def of_experts(shape: DecoderShape) -> Experts:
+    """A model's experts; ShapeError if it has none."""
+    if shape.experts is None:
+        raise ShapeError(f"{shape.name} has no experts, so that nothing is routed; leave the routing out")
+    return shape.experts
+
+
+def hits(taken: Iterable[Sequence[int]]) -> dict[int, int]:
+    """By expert the tokens that took it."""
+    return dict(Counter(expert for each in taken for expert in each))
+
+
+def steps(trace: Trace, batch: int) -> list[list[dict[int, int]]]:
+    """The trace as decode passes of `batch` tokens: of each pass and layer its `hits`; ShapeError if it is shorter."""
+    tokens = len(trace[0])
+    if tokens < batch:
+        raise ShapeError(f"a trace of {tokens} tokens has no pass of {batch}; give a longer trace or a smaller batch")
+    starts = range(0, tokens - batch + 1, batch)
+    return [[hits(layer[start : start + batch]) for layer in trace] for start in starts]

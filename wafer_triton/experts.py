@@ -1,0 +1,100 @@
+"""Mixtures of experts: the settings of a router and its experts, read from a `config.json`. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wafer_triton.errors import ConfigError
+from wafer_triton.settings import MIXTURES, check_flag, check_size, required, short
+
+MOST = 4096  # experts, some ten times the most that are known
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The feed-forward block of sparse layers: of `count` experts each token takes `chosen`, by its router.
+
+    Shares are the softmax over all experts; if `normalized`, those of the chosen ones add up to 1. With `shared_width`
+    every token takes a shared expert of that width too, times a sigmoid. Layers in `dense` have no experts. Raises
+    ConfigError at birth for what cannot be.
+    """
+
+    count: int
+    chosen: int
+    width: int
+    shared_width: int = 0
+    normalized: bool = True
+    dense: tuple[int, ...] = ()
+    name: str = "decoder"
+
+    def __post_init__(self) -> None:
+        check_size(self.name, "num_experts", self.count, most=MOST)
+        check_size(self.name, "num_experts_per_tok", self.chosen)
+        check_size(self.name, "moe_intermediate_size", self.width)
+        check_size(self.name, "shared_expert_intermediate_size", self.shared_width, least=0)
+        if self.chosen > self.count:
+            raise ConfigError(
+                f"{self.name}: num_experts_per_tok = {self.chosen} is more than the {self.count} experts there are"
+            )
+
+    @property
+    def shared(self) -> int:
+        """The shared expert as experts of the common width, the last of them padded, which every token takes."""
+        return -(-self.shared_width // self.width)
+
+    @property
+    def tiles(self) -> int:
+        """Experts of the common width, shared ones last."""
+        return self.count + self.shared
+
+    @property
+    def picks(self) -> int:
+        """Experts of the common width that a token takes."""
+        return self.chosen + self.shared
+
+    @property
+    def logits(self) -> int:
+        """Outputs of the router: one for each expert, and that of the shared expert's sigmoid."""
+        return self.count + min(self.shared, 1)
+
+
+def experts_of(name: str, values: Mapping[str, Any]) -> Experts | None:
+    """The experts that the keys of a `config.json` describe; None for a family without.
+
+    An absent optional key means what transformers takes it to mean. Raises ConfigError for what cannot be.
+    """
+    family = values.get("model_type", "llama")
+    if family not in MIXTURES:
+        return None
+    counts = {key: values[key] for key in ("num_experts", "num_local_experts") if values.get(key) is not None}
+    if len(set(map(repr, counts.values()))) > 1:
+        raise ConfigError(f"{name}: num_experts = {counts['num_experts']} and num_local_experts differ; keep one")
+    count = next(iter(counts.values())) if counts else required(name, values, "num_experts")
+    qwen, shared = family.startswith("qwen"), family == "qwen2_moe"
+    return Experts(
+        count,
+        required(name, values, "num_experts_per_tok"),
+        required(name, values, "moe_intermediate_size" if qwen else "intermediate_size"),
+        required(name, values, "shared_expert_intermediate_size") if shared else 0,
+        family == "mixtral" or check_flag(name, values, "norm_topk_prob"),
+        _dense(name, values) if qwen else (),
+        name,
+    )
+
+
+def _dense(name: str, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The layers without experts, of as many as there are."""
+    layers, step = required(name, values, "num_hidden_layers"), values.get("decoder_sparse_step")
+    alone, step = values.get("mlp_only_layers") or [], 1 if step is None else step
+    check_size(name, "num_hidden_layers", layers)
+    check_size(name, "decoder_sparse_step", step)
+    if not isinstance(alone, list) or not all(type(layer) is int and 0 <= layer < layers for layer in alone):
+        raise ConfigError(f"{name}: mlp_only_layers = {short(alone)} must be a list of layers from 0 to {layers - 1}")
+    dense = tuple(layer for layer in range(layers) if layer in alone or (layer + 1) % step)
+    if len(dense) == layers:
+        raise ConfigError(
+            f"{name}: mlp_only_layers and decoder_sparse_step leave no layer with experts; use a dense model"
+        )
+    return dense

@@ -1,0 +1,98 @@
+"""Mixtures of experts on one core: the choice of a token's experts, and products with the tiles of those chosen.
+
+A core holds a tile of every expert and all router logits of its tokens, so the choice needs no message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wafer_triton.local.gemm import multiply_add
+from wafer_triton.local.registry import cut, local_op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# 16 bits hold few whole numbers, and a router decides in fp32 whatever the dtype of tiles
+_FP32 = {"chosen": ("fp32",), "shares": ("fp32",), "logits": ("fp32",)}
+
+
+def _choice(*, m: int, experts: int, k: int, shared: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, k + shared), (m, k + shared), (m, experts + min(shared, 1))
+
+
+@local_op(
+    tiles=_choice, work=lambda *, m, experts, k, **_: (0, m * experts * (k + 5)), outs=2,
+    dtypes=_FP32,
+)  # fmt: skip
+def top_k_torch(
+    chosen: Tensor, shares: Tensor, logits: Tensor, *, m: int, experts: int, k: int, shared: int, normalized: bool
+) -> None:
+    """chosen [m, k + shared] = the k experts of the largest logits, ascending, and shares their softmax of all experts.
+
+    Of equal logits the lower expert's comes first. If `normalized`, the k shares add up to 1. Every token chooses the
+    `shared` experts after the others too, each with the sigmoid of the logit after the experts' own.
+    """
+    every = cut(logits, m, experts + min(shared, 1))
+    own = every[..., :experts]
+    number = own.new_tensor(range(experts))
+    ahead = own[..., None, :] > own[..., :, None]
+    ahead = ahead | ((own[..., None, :] == own[..., :, None]) & (number[None, :] < number[:, None]))
+    best = number.where(ahead.sum(-1) < k, experts).sort(-1).values[..., :k]
+    share = own.softmax(-1).gather(-1, best.long())
+    if normalized:
+        share = share / share.sum(-1, True)
+    cut(chosen, m, k + shared)[..., :k] = best
+    cut(shares, m, k + shared)[..., :k] = share
+    if shared:
+        cut(chosen, m, k + shared)[..., k:] = number.new_tensor(range(experts, experts + shared))
+        cut(shares, m, k + shared)[..., k:] = every[..., experts:].sigmoid()
+
+
+def _product(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tuple[int, int, int, int]:
+    """One product for each expert, if the tokens take as many as they can, evenly: what a core reads at most."""
+    taken = min(m * picks, experts)
+    return -(-m * picks // taken), k, n, taken
+
+
+def _work(*, m: int, picks: int, k: int, n: int, **_: Any) -> tuple[int, int]:
+    return m * picks * k * n, 0
+
+
+def _read(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> int:
+    return min(m * picks, experts) * k * n
+
+
+def _tiles(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, picks, n), (m, k), (experts, k, n), (m, picks)
+
+
+@local_op(tiles=_tiles, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
+def expert_gemm_torch(
+    c: Tensor, a: Tensor, w: Tensor, chosen: Tensor, *, m: int, picks: int, experts: int, k: int, n: int,
+    add: bool = False, accumulate: str = "fp32",
+) -> None:  # fmt: skip
+    """c [m, picks, n] (+)= a [m, k] @ w[chosen], for w [experts, k, n] and chosen [m, picks]."""
+    own = _of_chosen(w, chosen, m, picks, experts, k, n)
+    multiply_add(cut(c, m, picks, 1, n), cut(a, m, 1, 1, k), own, add, accumulate)
+
+
+def _summed(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, n), (m, picks, k), (experts, k, n), (m, picks), (m, picks)
+
+
+@local_op(tiles=_summed, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
+def expert_sum_torch(
+    c: Tensor, a: Tensor, w: Tensor, chosen: Tensor, shares: Tensor, *, m: int, picks: int, experts: int, k: int,
+    n: int, add: bool = False, accumulate: str = "fp32",
+) -> None:  # fmt: skip
+    """c [m, n] (+)= sum over picks of shares * (a @ w[chosen]), for a [m, picks, k], w [experts, k, n]."""
+    own = _of_chosen(w, chosen, m, picks, experts, k, n).flatten(-3, -2)
+    weighted = (cut(a, m, picks, k) * cut(shares, m, picks, 1)).flatten(-2).unsqueeze(-2)
+    multiply_add(cut(c, m, 1, n), weighted, own, add, accumulate)
+
+
+def _of_chosen(w: Tensor, chosen: Tensor, m: int, picks: int, experts: int, k: int, n: int) -> Tensor:
+    """[..., m, picks, k, n]: the tiles of the chosen experts."""
+    index = cut(chosen, m * picks, 1, 1).long().expand(*w.shape[:-1], m * picks, k, n)
+    return cut(cut(w, experts, k, n).gather(-3, index).flatten(-3), m, picks, k, n)

@@ -1,0 +1,83 @@
+"""Blocks of experts as schedules: every expert is cut over the whole mesh, so a core has a tile of each.
+
+All cores of a token know its router's logits after one all-reduce, so each makes the choice by itself and multiplies by
+its own tiles of the experts chosen. No message depends on a choice: rounds, hops and bytes are those of a dense block
+as wide as the experts that a token takes, and the router's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from wafer_triton.schedule.block import Block, part
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.gemm import align, compute_shift
+from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.rounds import Local
+
+Product = Callable[[tuple[str, str], bool], Local]  # of the buffers of both operands, and whether it adds
+
+
+@part("decode experts", "decode")
+def decode_experts(b: Builder, block: Block) -> None:
+    """x -> x plus the sum of the chosen experts' outputs by their shares; chosen [tokens, picks]."""
+
+    def reduced(product: Product, w: str, y: str, axis: str, label: str) -> None:
+        b.round(product(("h" if axis == "y" else "act", w), False), label=label)
+        all_reduce(b, y, axis, groups=block.groups, label=label)
+
+    _experts(b, block, "y", block.batch, reduced)
+
+
+@part("prefill experts")
+def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
+    """x -> x plus the sum of the chosen experts' outputs by their shares; `past` is ignored.
+
+    The tiles of all experts circle along y, and each core multiplies by those that its row's tokens have chosen.
+    """
+
+    def shifted(product: Product, w: str, y: str, axis: str, label: str) -> None:
+        a = "h" if w == "wgu" else "act"
+        align(b, a, "x")
+        compute_shift(b, a, w, product, label=label)
+
+    _experts(b, block, "x", tokens, shifted)
+
+
+def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[..., None]) -> None:
+    """The block for m tokens a core, the model's width cut along `axis`.
+
+    `multiplied(product, w, y, axis, label)` adds the rounds of a product with the weights w into the buffer y: of h
+    with its width cut along y, or of act along x.
+    """
+    c, e = block.shape, block.shape.experts
+    assert e is not None, "a block of experts is one of a model that has some"
+    d, f, picks = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.picks
+    b.buffer("x", (m, d), block.dtype, "resident")
+    block.expert_weights(b, axis)
+    b.buffer("h", (m, d), block.dtype)
+    # the router decides in fp32, whatever the dtype of other sums
+    b.buffer("logits", (m, e.logits), "fp32")
+    b.buffer("chosen", (m, picks), "fp32", "output")
+    b.buffer("shares", (m, picks), "fp32")
+    b.buffer("gu", (m, picks, 2 * f), block.sums)
+    b.buffer("act", (m, picks, f), block.dtype)
+    b.buffer("y", (m, d), block.sums)
+    block.norm(b, axis)
+    b.round(b.local("gemm", "logits", ("h", "router"), m=m, k=d, n=e.logits), label="router")
+    all_reduce(b, "logits", axis, groups=block.groups, label="router")
+    choice: dict[str, Any] = {"m": m, "experts": e.count, "k": e.chosen, "shared": e.shared, "normalized": e.normalized}
+    b.round(b.local("top_k", ("chosen", "shares"), "logits", **choice), label="router")
+    sizes: dict[str, Any] = {"m": m, "picks": picks, "experts": e.tiles, "accumulate": block.accumulate}
+
+    def gate_up(now: tuple[str, str], add: bool) -> Local:
+        return b.local("expert_gemm", "gu", (*now, "chosen"), k=d, n=2 * f, add=add, **sizes)
+
+    def down(now: tuple[str, str], add: bool) -> Local:
+        return b.local("expert_sum", "y", (*now, "chosen", "shares"), k=f, n=d, add=add, **sizes)
+
+    multiplied(gate_up, "wgu", "gu", "y", "gate and up")
+    b.round(b.local("silu_mul", "act", "gu", m=m * picks, n=f), label="silu")
+    multiplied(down, "wdown", "y", "x", "down")
+    b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
