@@ -3,8 +3,9 @@
 Runs tests/gpu, then the suites, the figures of merit first; writes bench/results/<name of the GPU>.json and plots; and
 prints the table, the figures with their bounds, and one object of JSON as the last line of stdout. What fails or hangs
 takes nothing else with it (see harness/supervise.py), and a line is written as each case ends. What the time did not
-suffice for is listed as not measured. From a checkout it works without installing the package.
-Exit codes: 0; 1 if a test or a case failed; 2 without a GPU; 3 without the Python packages that it needs.
+suffice for is listed as not measured. The package need not be installed: in a checkout it is there, and elsewhere its
+wheel may lie beside bench/. Without a checkout, tests/ goes beside bench/ as well, or `--only suites` does without.
+Exit codes: 0; 1 if a test or a case failed; 2 without a GPU; 3 without the Python packages or tests that it needs.
 `--only tests` or `--only suites` does the one part in all the `--minutes`; `--rehearse` does all at small sizes on the
 CPU, kernels by Triton's interpreter, and without a limit of time.
 """
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -31,6 +33,10 @@ sys.path.insert(0, str(HERE / "harness"))  # Python leaves it out under PYTHONSA
 import report  # noqa: E402
 from supervise import Clock, Command, Row, Worker, cases, supervise, watch  # noqa: E402
 
+TESTS = HERE.parent / "tests" / "gpu"
+# what pyproject.toml says, which need not be here
+FOLDERS = ("bench", "bench/harness", "bench/suites", "tests/helpers", "tests/kernels", "tests/emulate")
+PYTEST = [sys.executable, "-P", "-m", "pytest", "--import-mode=importlib", "-q"]
 SUITES = tuple(HERE / "suites" / f"bench_{name}.py" for name in ("gemm", "gemv", "decode", "exchange"))
 MINUTES = 7.5
 TESTS_AT_MOST = 150.0  # seconds
@@ -50,8 +56,8 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
     tests_at_most, quiet = TESTS_AT_MOST, QUIET_AT_MOST
     if args.rehearse:
         device, until, tests_at_most, quiet = "cpu", math.inf, math.inf, math.inf
-    if lacking := missing():
-        print(f"no {lacking} here; run: pip install {HERE.parent}[bench]", file=sys.stderr)
+    if lacking := missing() or ("tests" if args.only != "suites" and not TESTS.is_dir() else ""):
+        print(f"no {lacking} here; {remedy(lacking)}", file=sys.stderr)
         return 3
     facts = machine(device)
     if facts is None:
@@ -90,17 +96,42 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
 
 
 def missing() -> str:
-    """A package that is needed and not installed, or ""; the checkout's own is made importable if it is not."""
-    if importlib.util.find_spec("wafer_triton") is None or importlib.util.find_spec("wafer_triton.kernels") is None:
-        # as it installs: kernels and models are folders of the package
-        folder = Path(tempfile.mkdtemp()) / "wafer_triton"
-        folder.mkdir()
-        for source in (*(HERE.parent / "wafer_triton").iterdir(), HERE.parent / "kernels", HERE.parent / "models"):
-            (folder / source.name).symlink_to(source)
-        sys.path.insert(0, str(folder.parent))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.parent), os.environ.get("PYTHONPATH"))))
-    needed = ("torch", "triton", "einops", "safetensors", "pytest", "pytest_benchmark", "cpuinfo")
+    """A package that is needed and not installed, or ""; that of a checkout, or of a wheel, is made importable."""
+    find = importlib.util.find_spec
+    installed = find("wafer_triton") and find("wafer_triton.kernels")
+    if not installed and (found := unpacked()):
+        sys.path.insert(0, str(found))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(found), os.environ.get("PYTHONPATH"))))
+    needed = ("torch", "triton", "einops", "safetensors", "pytest", "pytest_benchmark", "cpuinfo", "wafer_triton")
     return next((name for name in needed if importlib.util.find_spec(name) is None), "")
+
+
+def unpacked() -> Path | None:
+    """A new folder with the package as it installs, from the checkout or else the newest wheel; None without both."""
+    sources = [HERE.parent / name for name in ("wafer_triton", "kernels", "models")]
+    wheels = [path for folder in (HERE.parent, HERE.parent / "dist") for path in folder.glob("wafer_triton-*.whl")]
+    folder = Path(tempfile.mkdtemp())
+    if all(path.is_dir() for path in sources):
+        package = folder / "wafer_triton"
+        package.mkdir()
+        for source in (*sources[0].iterdir(), *sources[1:]):  # kernels and models are folders of the package
+            (package / source.name).symlink_to(source)
+    elif wheels:
+        zipfile.ZipFile(max(wheels, key=lambda path: path.stat().st_mtime)).extractall(folder)
+    else:
+        return None
+    return folder
+
+
+def remedy(lacking: str) -> str:
+    """The one command, or copy, by which what is lacking comes here."""
+    if lacking == "tests":
+        return f"copy the checkout's tests/ to {TESTS.parent}, or take --only suites"
+    if lacking == "wafer_triton":
+        return f"in a checkout, run: pip wheel --no-deps --wheel-dir {HERE.parent} ."
+    checkout = (HERE.parent / "pyproject.toml").exists()
+    every = f"{HERE.parent}[bench]" if checkout else "torch triton einops safetensors pytest pytest-benchmark"
+    return f"run: pip install {every}"
 
 
 def machine(device: str) -> Row | None:
@@ -135,12 +166,14 @@ def driver() -> str:
 def environment(device: str) -> dict[str, str]:
     """The workers': kernels compiled on a GPU, interpreted in a rehearsal; nothing of a pytest that runs outside."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    return {**outside, "TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1"}
+    folders = [*(str(HERE.parent / folder) for folder in FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    fixed = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1"}
+    return {**outside, **fixed, "PYTHONPATH": os.pathsep.join(folders)}
 
 
 def run_tests(device: str, seconds: float, start: Start = Command, clock: Clock = time) -> Row:
     """tests/gpu in a process of its own, in parallel where pytest-xdist is installed; ended after `seconds`."""
-    command = [sys.executable, "-P", "-m", "pytest", str(HERE.parent / "tests" / "gpu"), "-q", "--no-header", "-rfE"]
+    command = [*PYTEST, str(TESTS), "--no-header", "-rfE"]
     variables = environment(device)
     if device == "cuda" and importlib.util.find_spec("xdist"):
         command += ["-n", str(max(1, min(8, (os.cpu_count() or 1) // 2)))]
@@ -162,8 +195,8 @@ def run_tests(device: str, seconds: float, start: Start = Command, clock: Clock 
 
 
 def suites_command(device: str, log: Path, until: float) -> list[str]:
-    options = [f"--bench-device={device}", f"--bench-log={log}", f"--bench-until={until}", "-k", "test_row", "-q"]
-    return [sys.executable, "-P", "-m", "pytest", *map(str, SUITES), *options, "-p", "no:cacheprovider"]
+    options = [f"--bench-device={device}", f"--bench-log={log}", f"--bench-until={until}", "-k", "test_row"]
+    return [*PYTEST, *map(str, SUITES), *options, "-p", "no:cacheprovider"]
 
 
 def gathered(lines: list[Row], facts: Row, tests: Row) -> Row:

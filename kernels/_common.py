@@ -32,7 +32,7 @@ class Operand(NamedTuple):
     tensor: Tensor
     offset: int
     stride: int
-    index: Tensor | None = None  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+    index: Tensor | None = None  # hides tuple.index, which nobody wants here
 
 
 # launch(outs, ins, cores, **params): runs a local operation on every core that the int32 tensor `cores` lists, with
@@ -96,6 +96,14 @@ def registers(a_thread: int) -> dict[str, int]:
     if INTERPRET or triton.runtime.driver.active.get_current_target().backend != "cuda":
         return {}
     return {"maxnreg": a_thread}
+
+
+def copies_by_tensor() -> bool:
+    """Whether the GPU has a unit that copies blocks (TMA), as NVIDIA's have from Hopper on; the interpreter acts it."""
+    if INTERPRET:
+        return True
+    target = triton.runtime.driver.active.get_current_target()
+    return target.backend == "cuda" and target.arch >= 90
 
 
 def resident(kernel: Any, device: torch.device) -> int:

@@ -16,9 +16,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import INTERPRET, Operand, load, store
+from wafer_triton.kernels._common import INTERPRET, Operand, copies_by_tensor, load, store
 from wafer_triton.kernels.gemm import accumulate, plan
 
 
@@ -36,39 +37,123 @@ class Labels(NamedTuple):
 
 @triton.jit
 def _step(
-    total, a_ptrs, b_ptrs, row_a, row_b, start_k, ahead,
-    row_group, col_group, offs_k, mask_m, mask_n, a, b, P,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    EDGE: tl.constexpr, EVEN_M: tl.constexpr, EVEN_N: tl.constexpr,
+    total, a_ptrs, b_ptrs, row_a, row_b, start_k, offs_k, mask_m, mask_n, a, b,
+    K: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
 ):  # fmt: skip
-    """One block of products for all cores of a program; at an EDGE only for those whose round has come."""
+    """total + a @ b for one block of rows and columns."""
     a_ptrs += row_a.to(tl.int64) * a.stride + start_k
     b_ptrs += row_b.to(tl.int64) * b.stride + start_k * N
-    if EVEN_M and K % BLOCK_K == 0:
-        x = tl.load(a_ptrs)
-    else:
+    if MASK_M or K % BLOCK_K:
         x = tl.load(a_ptrs, mask=mask_m[:, None] & (start_k + offs_k < K)[None, :], other=0.0)
-    if EVEN_N and K % BLOCK_K == 0:
-        y = tl.load(b_ptrs)
     else:
+        x = tl.load(a_ptrs)
+    if MASK_N or K % BLOCK_K:
         y = tl.load(b_ptrs, mask=(start_k + offs_k < K)[:, None] & mask_n[None, :], other=0.0)
+    else:
+        y = tl.load(b_ptrs)
+    return _added(total, x, y)
+
+
+@triton.jit
+def _added(total, x, y):
     # the interpreter's dot multiplies the raw bits of bf16
     if x.dtype != y.dtype or INTERPRET:
         x, y = x.to(tl.float32), y.to(tl.float32)
-    if EDGE:
-        for group in tl.static_range(GROUP_M):
-            number = ahead + group + col_group  # the round of the cores of this row
-            own_x = tl.where((row_group == group)[:, None], x, 0.0)
-            own_y = tl.where(((number >= 0) & (number < P))[None, :], y, 0.0)
-            total = tl.dot(own_x, own_y, total, input_precision="ieee")
-    else:
-        total = tl.dot(x, y, total, input_precision="ieee")
-    return total
+    return tl.dot(x, y, total, input_precision="ieee")
+
+
+@triton.jit
+def _stacked(blocks):
+    """Blocks of rows one below the other, a power of 2 of them."""
+    for _ in tl.static_range(8):
+        if len(blocks) > 1:
+            pairs = ()
+            for i in tl.static_range(0, len(blocks), 2):
+                both = tl.permute(tl.join(blocks[i], blocks[i + 1]), (2, 0, 1))
+                pairs += (both.reshape(2 * blocks[i].shape[0], blocks[i].shape[1]),)
+            blocks = pairs
+    return blocks[0]
+
+
+@triton.jit
+def _cut(block, NUMBER: tl.constexpr):
+    """The blocks of rows that make up a block when `_stacked`."""
+    blocks = (block,)
+    for _ in tl.static_range(8):
+        if len(blocks) < NUMBER:
+            halves = ()
+            for i in tl.static_range(len(blocks)):
+                both = blocks[i].reshape(2, blocks[i].shape[0] // 2, blocks[i].shape[1])
+                low, high = tl.split(tl.permute(both, (1, 2, 0)))
+                halves += (low, high)
+            blocks = halves
+    return blocks
+
+
+@triton.jit
+def _phase(
+    total, first, end, p, q, begin_m, begin_n, a, b, a_blocks, b_blocks, a_labels, b_labels, P,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """total + the products of labels `first` to `end`; at an EDGE of those cores alone whose round it is.
+
+    There each row of cores has a product of its own, as each masks other columns: with sums of its own where it is wide
+    enough for the matrix units, else into all sums, other rows masked.
+    """
+    SPREAD: tl.constexpr = GROUP_M + GROUP_N - 2
+    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    EVEN_M: tl.constexpr = M % BLOCK_M == 0 or GROUP_M > 1
+    EVEN_N: tl.constexpr = N % BLOCK_N == 0 or GROUP_N > 1
+    PARTS: tl.constexpr = GROUP_M if EDGE else 1
+    APART: tl.constexpr = PARTS if M >= 64 else 1
+    offs_k, offs_n = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
+    # [BLOCK_N]: of each column its core's place in the group, and its place in that core's tile
+    col_group = offs_n // N if GROUP_N > 1 else offs_n * 0
+    in_n = offs_n % N if GROUP_N > 1 else begin_n + offs_n
+    first_b = tl.load(b_labels.first + q + col_group).to(tl.int64) * b.stride
+    b_ptrs = b.tensor + b.offset + first_b[None, :] + offs_k[:, None] * N + in_n[None, :]
+    sums, a_ptrs, masks = _cut(total, APART), (), ()
+    for part in tl.static_range(PARTS):
+        # [BLOCK_M / APART]
+        offs_m = (part * (BLOCK_M // APART) if APART > 1 else 0) + tl.arange(0, BLOCK_M // APART)
+        row_group = offs_m // M if GROUP_M > 1 else offs_m * 0
+        in_m = offs_m % M if GROUP_M > 1 else begin_m + offs_m
+        first_a = tl.load(a_labels.first + p + row_group).to(tl.int64) * a.stride
+        a_ptrs += (a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :],)
+        masks += ((row_group == part) if PARTS > APART else in_m < M,)
+
+    block_a, block_b = tl.load(a_labels.first + p), tl.load(b_labels.first + q)
+    a_labels_ptr = a_labels.table + p * a_labels.step
+    b_labels_ptr = b_labels.table + q * b_labels.step
+    # a step loads the rows of the next: tiles whose address waited for a load would come too late
+    label = (p + q + SPREAD - first + P) % P
+    row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
+    # masked blocks, some for each row of cores, take room for fewer steps ahead
+    for step in tl.range(first * STEPS, end * STEPS, num_stages=None if PARTS == 1 else 2 if PARTS == 2 else 1):
+        start_k = step % STEPS * BLOCK_K
+        if a_blocks is not None:  # by the unit that copies blocks
+            x = a_blocks.load([(block_a + row_a) * M + begin_m, start_k])
+            y = b_blocks.load([(block_b + row_b) * K + start_k, begin_n])
+            sums = (_added(sums[0], x, y),)
+        for part in tl.static_range(PARTS if a_blocks is None else 0):
+            number = step // STEPS - SPREAD + part + col_group  # the round of the cores of this row
+            mask_n = (in_n < N) & (number >= 0) & (number < P) if EDGE else in_n < N
+            added = _step(
+                sums[0], a_ptrs[part], b_ptrs, row_a, row_b, start_k, offs_k, masks[part],
+                mask_n, a, b, K, N, BLOCK_K, PARTS > APART or not EVEN_M, EDGE or not EVEN_N,
+            )  # fmt: skip
+            sums = sums[1:]  # the next in turn is the first
+            sums += (added,)
+        label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
+        row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
+    return _stacked(sums)
 
 
 @triton.jit
 def _dot_kernel(
-    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P,
+    c, out, a, b, a_blocks, b_blocks, rows_ptr, cols_ptr, a_labels, b_labels, P,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, SWIZZLE: tl.constexpr,
@@ -83,50 +168,31 @@ def _dot_kernel(
     pid_m = first_m + pid % (SWIZZLE * all_n) % size_m
     pid_n = pid % (SWIZZLE * all_n) // size_m
     p, q = pid_m // blocks_m * GROUP_M, pid_n // blocks_n * GROUP_N
+    begin_m, begin_n = pid_m % blocks_m * BLOCK_M, pid_n % blocks_n * BLOCK_N
 
     # [BLOCK_M]: of each row of the block its core's place in the group, and its row in that core's tile
     offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     row_group = offs_m // M if GROUP_M > 1 else offs_m * 0
     col_group = offs_n // N if GROUP_N > 1 else offs_n * 0
-    in_m = offs_m % M if GROUP_M > 1 else pid_m % blocks_m * BLOCK_M + offs_m
-    in_n = offs_n % N if GROUP_N > 1 else pid_n % blocks_n * BLOCK_N + offs_n
-    mask_m, mask_n = in_m < M, in_n < N
-    EVEN_M: tl.constexpr = M % BLOCK_M == 0 or GROUP_M > 1
-    EVEN_N: tl.constexpr = N % BLOCK_N == 0 or GROUP_N > 1
-    offs_k = tl.arange(0, BLOCK_K)
-    first_a = tl.load(a_labels.first + p + row_group).to(tl.int64) * a.stride
-    first_b = tl.load(b_labels.first + q + col_group).to(tl.int64) * b.stride
-    # [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
-    a_ptrs = a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :]
-    b_ptrs = b.tensor + b.offset + first_b[None, :] + offs_k[:, None] * N + in_n[None, :]
-    a_labels_ptr = a_labels.table + p * a_labels.step
-    b_labels_ptr = b_labels.table + q * b_labels.step
-
+    in_m = offs_m % M if GROUP_M > 1 else begin_m + offs_m
+    in_n = offs_n % N if GROUP_N > 1 else begin_n + offs_n
     # [BLOCK_M, BLOCK_N]
     core = tl.load(rows_ptr + p + row_group)[:, None] * P + tl.load(cols_ptr + q + col_group)[None, :]
     in_c = in_m[:, None] * N + in_n[None, :]
-    mask_c = mask_m[:, None] & mask_n[None, :]
+    mask_c = (in_m < M)[:, None] & (in_n < N)[None, :]
     if ADD:
         total = load(c.tensor + c.offset + core.to(tl.int64) * c.stride + in_c, mask_c)
     else:
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 
     SPREAD: tl.constexpr = GROUP_M + GROUP_N - 2  # labels between the first core of the group and the last
-    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    # a step loads the rows of the next: tiles whose address waited for a load would come too late
-    label = (p + q + SPREAD) % P
-    row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     # not all cores have begun; all are on their way; not all are on their way any more
     for phase in tl.static_range(3):
-        first = (0, SPREAD, P)[phase]
-        end = (SPREAD, P, P + SPREAD)[phase]
-        for step in range(first * STEPS, end * STEPS):
-            total = _step(
-                total, a_ptrs, b_ptrs, row_a, row_b, step % STEPS * BLOCK_K, step // STEPS - SPREAD, row_group,
-                col_group, offs_k, mask_m, mask_n, a, b, P, M, K, N, BLOCK_K, GROUP_M, phase != 1, EVEN_M, EVEN_N,
+        if phase == 1 or SPREAD > 0:
+            total = _phase(
+                total, (0, SPREAD, P)[phase], (SPREAD, P, P + SPREAD)[phase], p, q, begin_m, begin_n, a, b, a_blocks,
+                b_blocks, a_labels, b_labels, P, M, K, N, BLOCK_M, BLOCK_K, BLOCK_N, GROUP_M, GROUP_N, phase != 1,
             )  # fmt: skip
-            label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
-            row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
     store(out.tensor + out.offset + core.to(tl.int64) * out.stride + in_c, total, mask_c)
 
 
@@ -164,33 +230,40 @@ def _core_kernel(
 
 def elided(
     c: Operand, out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Labels, b_labels: Labels,
-    *, group: tuple[int, int] | None = None, **params: Any,
+    *, group: tuple[int, int] | None = None, tma: bool | None = None, **params: Any,
 ) -> None:  # fmt: skip
     """out = (c +) the sum over all rounds of a @ b, on every core of a square mesh; parameters of `local.gemm_torch`.
 
-    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `group`: how many cores share a program; by
-    default what suits the GPU, found by trial unless tuning is off (see `tuning`).
+    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `group`: how many cores share a program, `tma`:
+    whether Hopper's unit for tensors copies blocks; by default what suits the GPU, found by trial unless tuning is off
+    (see `tuning`).
     """
     chosen = plan(a, b, **params)
     for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
         del chosen[name]
     side, mode = rows.numel(), chosen.pop("MODE")
-    operands = (c, out, a, b, rows, cols, a_labels, b_labels, side)
+    where = (rows, cols, a_labels, b_labels, side)
     if mode != "dot":
         blocks = -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
-        _core_kernel[(side * side * blocks,)](*operands, MODE=mode, **chosen)
+        _core_kernel[(side * side * blocks,)](c, out, a, b, *where, MODE=mode, **chosen)
         return
 
-    def launch(blocks: dict[str, Any]) -> None:
+    def launch(way: dict[str, Any]) -> None:
+        blocks = {name: value for name, value in way.items() if name != "TMA"}
         whole = {"M": blocks["GROUP_M"], "N": blocks["GROUP_N"]}
         programs = [side // group * -(-chosen[size] // blocks[f"BLOCK_{size}"]) if group == 1 else side // group
                     for size, group in whole.items()]  # fmt: skip
-        _dot_kernel[(programs[0] * programs[1],)](*operands, **(chosen | blocks))
+        copied = (None, None)
+        if way["TMA"]:
+            copied = _blocks(a, chosen["K"], blocks, "MK"), _blocks(b, chosen["N"], blocks, "KN")
+        _dot_kernel[(programs[0] * programs[1],)](c, out, a, b, *copied, *where, **(chosen | blocks))
 
     ways = candidates(a, b, chosen, side, a_labels.step == b_labels.step == 0)
     if group is not None:
         ways = [one for one in ways if (one["GROUP_M"], one["GROUP_N"]) == group]
-        assert ways, f"cores cannot share programs by {group}"
+    if tma is not None:
+        ways = [one for one in ways if one["TMA"] == tma]
+    assert ways, f"cores cannot share programs by {group}, or blocks not be copied by tensor"
     key = ("elided", side, *(chosen[size] for size in "MKN"), str(a.tensor.dtype), str(b.tensor.dtype))
     if chosen["ADD"]:  # a trial would add, too
         ways = ways[-1:]
@@ -200,7 +273,7 @@ def elided(
 def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared: bool) -> list[dict[str, Any]]:
     """Ways to cut the work into programs, the likeliest first; the last is a program for a block of one core."""
     own = {name: chosen[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_warps", "num_stages")}
-    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8}]
+    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8, "TMA": False}]
     m, k, n = (chosen[size] for size in "MKN")
     alike = a.tensor.dtype == b.tensor.dtype != torch.float32
     if not alike or k % 16 or min(m, n) < 16:
@@ -214,5 +287,18 @@ def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared
         if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
             blocks = {"BLOCK_M": block_m, "BLOCK_K": min(64, k & -k), "BLOCK_N": block_n}
             way = {"num_warps": warps, "num_stages": stages, "GROUP_M": group[0], "GROUP_N": group[1], "SWIZZLE": 8}
-            ways.insert(0, blocks | way)
+            if group == (1, 1) and all(map(_copied, (a, b), (m * k, k * n))) and n % 8 == 0:
+                ways.insert(0, blocks | way | {"TMA": True})
+            ways.insert(0, blocks | way | {"TMA": False})
     return ways
+
+
+def _copied(x: Operand, numel: int) -> bool:
+    """Whether there is a unit that copies blocks, and the tiles of an operand lie one after another, on 16 bytes."""
+    return copies_by_tensor() and x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0
+
+
+def _blocks(x: Operand, cols: int, blocks: dict[str, Any], sizes: str) -> TensorDescriptor:
+    """All tiles of an operand, one below the other, as blocks."""
+    rows = (x.tensor.numel() - x.offset) // cols
+    return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [blocks[f"BLOCK_{size}"] for size in sizes])

@@ -5,6 +5,7 @@ One kernel serves both. What differs is constexpr: the strides (`TRANSPOSED`), a
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
 - "sum": for up to four rows, where a dot would be mostly padding: products are gathered in [BLOCK_M, BLOCK_K, BLOCK_N]
   registers and summed over K once, so that B streams through at load speed;
+- "heads": the same for several heads at once, which would otherwise wait for their loads one after another;
 - "fp16": one k at a time, every multiply-add rounded to fp16, as WSE-2 software does.
 """
 
@@ -95,6 +96,40 @@ def accumulate(
 
 
 @triton.jit
+def _heads(
+    c_ptr, out_ptr, a_ptr, b_ptr,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    stride_ch: tl.constexpr, stride_cm: tl.constexpr, stride_ah: tl.constexpr, stride_am: tl.constexpr,
+    stride_bh: tl.constexpr, stride_bk: tl.constexpr, stride_bn: tl.constexpr, ADD: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """out = (c +) a @ b, where a row of a block is a row of a head."""
+    for start in range(0, HEADS * M, BLOCK_M):
+        # [BLOCK_M]
+        rows = start + tl.arange(0, BLOCK_M)
+        mask_m, head, offs_m = rows < HEADS * M, rows // M, rows % M
+        rows_a = head * stride_ah + offs_m * stride_am
+        rows_b = head // (HEADS // KV_HEADS) * stride_bh
+        for start_n in range(0, N, BLOCK_N):
+            offs_n = start_n + tl.arange(0, BLOCK_N)
+            products = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+            for start_k in range(0, K, BLOCK_K):
+                # [BLOCK_M, BLOCK_K, 1], [BLOCK_M, BLOCK_K, BLOCK_N]
+                offs_k = start_k + tl.arange(0, BLOCK_K)[None, :, None]
+                mask = mask_m[:, None, None] & (offs_k < K)
+                a = load(a_ptr + rows_a[:, None, None] + offs_k, mask)
+                offs_b = rows_b[:, None, None] + offs_k * stride_bk + offs_n[None, None, :] * stride_bn
+                products += a * load(b_ptr + offs_b, mask & (offs_n < N)[None, None, :])
+            # [BLOCK_M, BLOCK_N]
+            total = tl.sum(products, axis=1)
+            offs_c = (head * stride_ch + offs_m * stride_cm)[:, None] + offs_n[None, :]
+            mask_c = mask_m[:, None] & (offs_n < N)[None, :]
+            if ADD:
+                total += load(c_ptr + offs_c, mask_c)
+            store(out_ptr + offs_c, total, mask_c)
+
+
+@triton.jit
 def product(
     c_ptr, out_ptr, a_ptr, b_ptr, next_a_ptr, next_b_ptr,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
@@ -112,29 +147,35 @@ def product(
     stride_bk: tl.constexpr = 1 if TRANSPOSED else KV_HEADS * N
     stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
 
-    for head in range(HEADS):
-        offs_ah = head * stride_ah
-        offs_bh = head // (HEADS // KV_HEADS) * stride_bh
-        for start_m in range(0, M, BLOCK_M):
-            offs_m = start_m + tl.arange(0, BLOCK_M)
-            for start_n in range(0, N, BLOCK_N):
-                offs_n = start_n + tl.arange(0, BLOCK_N)
-                # [BLOCK_M, BLOCK_N]
-                offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
-                mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
-                # sums go on from C, so that a launch per round, or one for all, adds in the same order
-                if ADD:
-                    total = load(c_ptr + offs_c, mask_c)
-                else:
-                    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-                total = accumulate(
-                    total, a_ptr + offs_ah, b_ptr + offs_bh,
-                    next_a_ptr + offs_ah if next_a_ptr is not None else None,
-                    next_b_ptr + offs_bh if next_b_ptr is not None else None,
-                    None, 0, offs_m, offs_n, stride_am, stride_bk, stride_bn, start_m == 0, start_n == 0,
-                    M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
-                )  # fmt: skip
-                store(out_ptr + offs_c, total, mask_c)
+    if MODE == "heads":
+        _heads(
+            c_ptr, out_ptr, a_ptr, b_ptr, M, K, N, HEADS, KV_HEADS, stride_ch, stride_cm, stride_ah, stride_am,
+            stride_bh, stride_bk, stride_bn, ADD, BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+    else:
+        for head in range(HEADS):
+            offs_ah = head * stride_ah
+            offs_bh = head // (HEADS // KV_HEADS) * stride_bh
+            for start_m in range(0, M, BLOCK_M):
+                offs_m = start_m + tl.arange(0, BLOCK_M)
+                for start_n in range(0, N, BLOCK_N):
+                    offs_n = start_n + tl.arange(0, BLOCK_N)
+                    # [BLOCK_M, BLOCK_N]
+                    offs_c = head * stride_ch + offs_m[:, None] * stride_cm + offs_n[None, :]
+                    mask_c = (offs_m < M)[:, None] & (offs_n < N)[None, :]
+                    # sums go on from C, so that a launch per round, or one for all, adds in the same order
+                    if ADD:
+                        total = load(c_ptr + offs_c, mask_c)
+                    else:
+                        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+                    total = accumulate(
+                        total, a_ptr + offs_ah, b_ptr + offs_bh,
+                        next_a_ptr + offs_ah if next_a_ptr is not None else None,
+                        next_b_ptr + offs_bh if next_b_ptr is not None else None,
+                        None, 0, offs_m, offs_n, stride_am, stride_bk, stride_bn, start_m == 0, start_n == 0,
+                        M, K, N, MODE, "", BLOCK_M, BLOCK_K, BLOCK_N,
+                    )  # fmt: skip
+                    store(out_ptr + offs_c, total, mask_c)
 
 
 @triton.jit
@@ -153,13 +194,21 @@ def _dot_block(size: int) -> int:
 
 def plan(
     a: Operand, b: Operand, *, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1,
-    add: bool = False, accumulate: str = "fp32", transposed: bool = False,
+    add: bool = False, accumulate: str = "fp32", transposed: bool = False, at_once: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """The constexpr arguments and launch options of `product` for these parameters."""
+    """The constexpr arguments and launch options of `product` for these parameters.
+
+    `at_once`: few rows of several heads share blocks, for products whose operands are not passed on.
+    """
     wide = torch.float32 in (a.tensor.dtype, b.tensor.dtype)
     if accumulate == "fp16":
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
         num_warps = min(4, blocks[0] * blocks[2] // 512)
+    elif m <= 4 and heads > 1 and at_once:
+        block_n = block(n, 256)
+        block_k = block(k, 4096 // block_n)
+        mode, blocks = "heads", (block(heads * m, 4096 // (block_k * block_n)), block_k, block_n)
+        num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // 512)
     elif m <= 4:
         block_m, block_n = block(m), block(n, 256)
         # so many loads of 16 B are on their way at once in a thread: for one row of 16-bit weights it has registers
@@ -182,10 +231,10 @@ def plan(
 
 
 def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
-    chosen = plan(*ins, **params)
+    chosen = plan(*ins, **params, at_once=True)
     num_warps, num_stages, fused = (chosen.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion"))
     # with four warps, blocks of 64 rows are added by other instructions
-    sums = chosen["MODE"] == "sum" or (chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64)
+    sums = chosen["MODE"] in ("sum", "heads") or (chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64)
     options = {"sums": sums, "rounds": not fused, "num_stages": num_stages}
     return part(_gemm, (*outs, *ins), chosen, num_warps, **options)
 

@@ -11,20 +11,23 @@ os.environ["WAFER_TRITON_TUNE"] = "0"
 
 from collections import Counter
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import torch
 import triton
-from hypothesis import HealthCheck, settings
 
 from interpreter import lighten
 from wafer_triton.device import PRESETS, Device
 
-# No test watches the clock, so hypothesis may not either: neither a deadline nor a check for slow inputs.
-settings.register_profile(
-    "wafer", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
-)
-settings.load_profile("wafer")
+if find_spec("hypothesis"):  # which tests/gpu do without, where it may be missing
+    from hypothesis import HealthCheck, settings
+
+    # No test watches the clock, so hypothesis may not either: neither a deadline nor a check for slow inputs.
+    settings.register_profile(
+        "wafer", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=50
+    )
+    settings.load_profile("wafer")
 if triton.knobs.runtime.interpret:
     lighten()
 

@@ -70,3 +70,43 @@ def test_the_wheel_works_outside_the_repository(wheel, tmp_path):
     Path(site, "lent.pth").write_text(sysconfig.get_path("purelib"))
     run(python, "-c", SMOKE, cwd=tmp_path)
     assert "wse2" in run(environment / "bin" / "wafer-triton", "devices", cwd=tmp_path)
+
+
+COLLECTED = """
+import os, subprocess
+from pathlib import Path
+import gpu
+
+assert gpu.missing() == "", gpu.missing()
+import wafer_triton.kernels
+assert Path(wafer_triton.__file__).parents[1] == Path(os.environ["PYTHONPATH"]), "unpacked, not installed"
+for command in ([*gpu.PYTEST, str(gpu.TESTS)], gpu.suites_command("cpu", Path("log.jsonl"), 0.0)):
+    variables = gpu.environment("cpu") | {"WAFER_REHEARSE": "1"}
+    done = subprocess.run([*command, "--collect-only"], env=variables, capture_output=True, text=True)
+    print(done.stdout.splitlines()[-1], done.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_a_wheel_beside_the_benchmarks_is_enough(wheel, tmp_path):
+    """Neither a checkout nor an installed package, nor pyproject.toml: bench/, tests/ and the wheel alone."""
+    unwanted = shutil.ignore_patterns("__pycache__", "results")
+    shutil.copytree(ROOT / "bench", tmp_path / "bench", ignore=unwanted)
+    packages = [str(tmp_path / "bench"), *(path for path in sys.path if path.endswith("site-packages"))]
+
+    def said(code: str) -> str:
+        lent = f"import sys; sys.path += {packages!r}\n"  # without the path files that would find the checkout
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", lent + code], cwd=tmp_path, capture_output=True, text=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    build = f"in a checkout, run: pip wheel --no-deps --wheel-dir {tmp_path} .\n"
+    assert said("import gpu; gpu.main([])") == f"no wafer_triton here; {build}"
+    shutil.copy(wheel, tmp_path)
+    copy = f"copy the checkout's tests/ to {tmp_path / 'tests'}, or take --only suites\n"
+    assert said("import gpu; gpu.main([])") == f"no tests here; {copy}"
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=unwanted)
+    tests, suites = said(COLLECTED).splitlines()
+    assert "tests collected" in tests and "tests collected" in suites

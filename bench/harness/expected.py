@@ -16,17 +16,23 @@ sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYT
 import numpy as np
 
 from cases import Shape, work
-from wafer_triton.kernels.protocol import window
+from wafer_triton.emulate.gathering import gathered
+from wafer_triton.emulate.launches import reduction
+from wafer_triton.kernels.protocol import TAKEN, window
+from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import param_shapes
 from wafer_triton.models.random import config_of
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.reduce import all_reduce
 from window import tables
 
 BANDWIDTH = 4.8e12  # bytes per second; NVIDIA's datasheet of the H200 SXM
 MATRIX = 990e12  # operations per second of dense bf16; the same
 LAUNCH = 2.5e-6  # seconds between kernels of a CUDA graph; estimate
-HANDOVER = 1.5e-6  # seconds until another program has seen a flag and begun to read; estimate
+HANDOVER = 1.5e-6  # seconds until another program has seen a flag and read up to TAKEN sums; estimate
 MULTIPROCESSORS = 132  # of an H200 SXM, as of an H100 SXM
 PROGRAMS = 6  # a multiprocessor: 64 Ki registers over 128 threads of 80, see results/sm_90-triton-3.7.1.csv
+TREES = 10  # of a decode layer: two norms, qkv, scores, maxima, weighted values, weights, output, gate and up, down
 HEAD = ("case", "exchange", "bytes (MB)", "bytes (us)", "operations (us)", "launches", "hand-overs", "expected (us)")
 
 
@@ -37,6 +43,25 @@ def row(case: str, exchange: str, moved: int, flops: int, launches: int, handove
     times = (f"{one * 1e6:,.0f}" for one in (bytes_, operations, seconds))
     first, second, whole = times
     return (case, exchange, f"{moved / 1e6:,.0f}", first, second, str(launches), f"{handovers:,}", whole)
+
+
+def handovers(side: int) -> dict[str, int]:
+    """Of an all-reduce over a line: how often a program waits for another, one after the other; by exchange.
+
+    Elided, whoever reads more sums than go at once waits once more for each further lot.
+    """
+    b = Builder(Mesh(1, side), "sum")
+    b.buffer("x", (1,), "fp32", "output")
+    all_reduce(b, "x", "x")
+    made = b.build()
+    tree = reduction(made.rounds, made.mesh)
+    assert tree is not None
+    flat, waits = gathered(tree), np.zeros(side, np.int64)
+    for core in np.argsort(flat.sent, kind="stable"):
+        waits[core] += -(-flat.children[core] // TAKEN)
+        if (taker := flat.parent[core]) >= 0:
+            waits[taker] = max(waits[taker], waits[core])
+    return {"explicit": len(made.rounds), "elided": int(waits.max()) + 1}
 
 
 def rounds_a_launch(side: int) -> int:
@@ -58,17 +83,19 @@ def rows() -> Iterator[tuple[str, ...]]:
     for side in (64, 128):
         shape = Shape("gemv", side, 1, 16384, 16384, "bf16")
         schedule = shape.recipe().schedule
-        must, moves = work(schedule, schedule), sum(bool(one.exchanges) for one in schedule.rounds)
+        must = work(schedule, schedule)
+        moved = {"explicit": must.exchanged + must.others, "elided": work(schedule, None).others}
         what = f"MeshGEMV, [1, 16384] x [16384, 16384], {side} x {side} cores"
-        yield row(what, "explicit", must.exchanged + must.others, shape.flops, 1, moves)
+        for exchange, waits in handovers(side).items():
+            yield row(what, exchange, moved[exchange], shape.flops, 1, waits)
     config = replace(config_of("llama3-8b"), num_hidden_layers=1)
     numel = sum(a * b for name, (a, *rest) in param_shapes(config).items() if ".layers." in name for b in rest or [1])
     cache = 2 * 4096 * config.num_key_value_heads * config.head_dim
-    # trees of a layer: two norms, qkv, scores, maxima, weighted values, output, gate and up, down; 8 stages and a send
     for layers in (1, 32):
         case = f"Llama-3-8B decode, {layers} layer{'s' * (layers > 1)}, 4,096 tokens held, 64 x 64 cores"
-        moved = 2 * (numel + cache) * layers
-        yield row(case, "either", moved, 2 * numel * layers, 6 * layers, 9 * 9 * layers)
+        held = 2 * (numel + cache) * layers
+        for exchange, waits in handovers(64).items():
+            yield row(case, exchange, held, 2 * numel * layers, 6 * layers, TREES * waits * layers)
 
 
 def table() -> str:

@@ -1,7 +1,8 @@
 """What sm_90 makes of the benchmarked kernels, without a GPU: python bench/harness/static_gate.py [--write]
 
 The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers or shared
-memory, nor spill, nor lose its matrix instructions, the width of its accesses or loads in flight.
+memory, nor spill, nor lose its matrix instructions, its copies by tensor (TMA), the width of its accesses or loads in
+flight.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from wafer_triton.kernels.waiting import Alarm
 
 TABLE = Path(__file__).parents[1] / "results" / f"sm_90-triton-{triton.__version__}.csv"
 COLUMNS = (
-    "case", "registers", "spills", "shared_bytes", "wgmma", "widest_access_bytes", "loads_in_flight", "cooperative",
-    "warps",
+    "case", "registers", "spills", "shared_bytes", "wgmma", "tma", "widest_access_bytes", "loads_in_flight",
+    "cooperative", "warps",
 )  # fmt: skip
 BF16 = torch.bfloat16
 
@@ -57,7 +58,7 @@ def rows() -> list[dict[str, object]]:
         seen = compiled(*call, **params)
         facts = (
             case, seen["registers"], seen["spills"], seen["shared"],
-            int("wgmma.mma_async" in seen["matrix_instructions"]), seen["widest_access_bytes"],
+            int("wgmma.mma_async" in seen["matrix_instructions"]), int(seen["tma"]), seen["widest_access_bytes"],
             seen["loads_in_flight"], int(seen["cooperative"]), seen["num_warps"],
         )  # fmt: skip
         table.append(dict(zip(COLUMNS, facts, strict=True)))
@@ -80,8 +81,13 @@ def rows() -> list[dict[str, object]]:
         c, out, a, b = tile(n * n, torch.float32), tile(n * n), tile(n * n), tile(n * n)
         add(
             f"elided {shape}, {group[0]} x {group[1]} cores a program",
-            elided, c, out, a, b, side, side, labels, labels, group=group, m=n, k=n, n=n,
+            elided, c, out, a, b, side, side, labels, labels, group=group, tma=False, m=n, k=n, n=n,
         )  # fmt: skip
+        if group[1] == 1 or "8192" in shape:
+            add(
+                f"elided {shape}, blocks copied by tensor",
+                elided, c, out, a, b, side, side, labels, labels, group=(1, 1), tma=True, m=n, k=n, n=n,
+            )  # fmt: skip
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
         product = find("gemm").part((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)
@@ -90,6 +96,14 @@ def rows() -> list[dict[str, object]]:
         first = Stretch(cores, flags_of(4, 2, "cpu"), (product,), tree, everyone, ((y, m * n),))
         second = Stretch(cores, flags_of(4, 0, "cpu"), (rounding,))
         add(f"mesh_gemv {shape}", chain, (first, second), alarm)
+        if m == 1 and shape.endswith("P = 64"):
+            tree = tree._replace(mailbox=None, slots=16, senders=cores.repeat(16, 1))
+            first = first._replace(flags=flags_of(4, tree.flags, "cpu"), tree=tree, sends=())
+            add(f"elided mesh_gemv {shape}", chain, (first, second), alarm)
+    # attention of Llama-3-8B on 64 x 64 cores, 4,096 entries
+    for op, k, n in (("gemm_t", 2, 64), ("gemm", 64, 2)):
+        ends = (tile(32 * n, torch.float32),), (tile(32 * k), tile(8 * k * n))
+        add(f"{op}, 32 heads, [1, {k}] x [{k}, {n}]", find(op), *ends, cores, m=1, k=k, n=n, heads=32, kv_heads=8)
     # a Llama-3-8B layer on 660 x 660: heads of the wafer's decode step
     scores = {"heads": 32, "m": 1, "n": 7}
     add("row_max, 32 heads", find("row_max"), (tile(32),), (tile(32 * 7), tile(7)), cores, **scores, scale=0.1)

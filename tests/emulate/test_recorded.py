@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import expected
 from wafer_triton.device import PRESETS
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.triton import TritonExecutor
@@ -150,10 +151,11 @@ def test_meshgemv_is_one_launch(exchange, sent, launches):
     assert launches == {f"gemm, reduce tree, 2 rounds{sent}; copy in a launch": 1}, "the copy rounds the sum"
 
 
-def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(monkeypatch):
+@pytest.mark.parametrize(("exchange", "sent"), [("explicit", ", broadcast"), ("elided", "")])
+def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(exchange, sent, monkeypatch):
     """On a GPU that begins programs in the wrong order: the root first, which waits for both ends."""
     what, given = of("gemv", "3x1")
-    argsort, executor = np.argsort, TritonExecutor()
+    argsort, executor = np.argsort, TritonExecutor(exchange=exchange)
 
     def reversed_tree(*args):
         with monkeypatch.context() as patch:
@@ -161,7 +163,7 @@ def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(m
             return type(executor)._tree(executor, *args)
 
     monkeypatch.setattr(executor, "_tree", reversed_tree)
-    words = r"gemm, reduce tree, 1 rounds, broadcast; copy: core \(1, 0\) gave up waiting .* in round 1, so the"
+    words = rf"gemm, reduce tree, 1 rounds{sent}; copy: core \(1, 0\) gave up waiting .* in round 1, so the"
     with pytest.raises(BackendError, match=words):
         run(what, given, executor)
     monkeypatch.undo()
@@ -184,6 +186,7 @@ def test_a_decode_layer_is_a_few_launches(exchange):
     }  # fmt: skip
     assert words["kv append"] == ("exchange", "copy, copy")
     assert all(what.count("broadcast") in (0, what.count("; ")) for what in words["decode feed-forward"])
+    assert str(words).count("reduce tree") == expected.TREES
 
 
 def test_meshgemm_on_16_x_16_is_two_launches(gpu_that_holds):

@@ -45,6 +45,7 @@ GEMMS = [
         (3, 4, 5, {"accumulate": "fp16"}),
         (2, 3, 4, 4, 2, {"accumulate": "fp16", "add": True}),
         (33, 2, 65, {"accumulate": "fp16", "add": True}),
+        (1, 17, 130, 4, 2, {"add": True}),
     )
 ]
 EXACT = [

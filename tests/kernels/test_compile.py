@@ -118,6 +118,12 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                 f"elided {m}x{k}x{n}-{name}",
                 3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1), **shape,
             )  # fmt: skip
+            if m == 64 and whole:  # with three barriers
+                record(
+                    f"elided tensors {m}x{k}x{n}-{name}",
+                    3 * blocks // 2 + 3 * 8, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1),
+                    tma=True, **shape,
+                )  # fmt: skip
             if dtype == torch.float16:
                 wide = tile(m * k, torch.float32)
                 record(f"gemm {m}x{k}x{n}-float32-{name}", blocks, find("gemm"), (c,), (wide, b), cores, **shape)
@@ -165,6 +171,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
         for op in ("add",) if covered else ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, chain, [reduced(tile(288, dtype), 288, op=op)], alarm)
+        tree = Tree(tile(288, dtype), None, cores, cores, cores, 16, 288, senders=cores.repeat(16, 1))
+        record(f"tree gathered-{name}", scratch, chain, [Stretch(cores, flags_of(4, 1, "cpu"), (), tree)], alarm)
         for m, k, n in ((1, 36, 288),) if covered else ((1, 36, 288), (8, 64, 64)):
             y, x, w = (tile(numel, dtype) for numel in (m * n, m * k, k * n))
             product = find("gemm").part((y,), (x, w), m=m, k=k, n=n)

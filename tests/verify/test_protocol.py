@@ -18,6 +18,7 @@ from wafer_triton.kernels.protocol import (
     Protocol,
     chain,
     compute_shift,
+    gathering,
     launch_steps,
     neighbours,
     reduce_tree,
@@ -61,6 +62,8 @@ SMALL = {
     "2x1-two-operands": compute_shift(torus(2, 1), 3),
     "chain": reduce_tree(*tree(5, ())),
     "tree": reduce_tree(*tree(7, (3,)), blocks=2),
+    "gathered": gathering([([1, 4, 1, 4, -1], [0, 2, 3, 1, 4])]),
+    "two-gathered": gathering([([1, -1, 1, -1], [0, 2, 1, 3]), ([-1, 0, 3, -1], [2, 1, 0, 3])]),
     "two-trees": chain([tree(4, ()), ([-1, 0, -1, 2], [1, 0, 3, 2])]),
 }
 
@@ -158,6 +161,7 @@ def moved_up(protocol: Protocol, which, past) -> Protocol:
 SHIFT, TREE = compute_shift(line(3), 3, blocks=2), reduce_tree(*tree(5, (2,)), blocks=2)
 SHORT = compute_shift(line(3), 2, blocks=2)
 CHAIN = chain([tree(3, ()), tree(3, ())])
+GATHERING = gathering([([1, -1, 1], [0, 2, 1]), ([-1] * 3, [0, 1, 2])])
 FLAG_FIRST = lambda first, second: first.action == "write" and second.action == "raise"  # noqa: E731
 
 FAULTS = {
@@ -180,6 +184,11 @@ FAULTS = {
     "tree-no-flag": (TREE.without(is_raise("full")), "deadlock"),
     "chain-does-not-wait": (CHAIN.without(is_wait("told")), "unwritten-read"),
     "chain-told-before-the-root-sends": (swapped(CHAIN, FLAG_FIRST), "unwritten-read"),
+    "gathering-does-not-wait": (GATHERING.without(is_wait("full")), "unwritten-read"),
+    "gathering-waits-for-one": (awaiting(GATHERING, lambda flag: flag if flag.slot == 0 else None), "unwritten-read"),
+    "gathering-flag-before-the-part": (swapped(GATHERING, FLAG_FIRST), "stale-read"),
+    "gathering-no-flag": (GATHERING.without(is_raise("full")), "deadlock"),
+    "gathering-told-before-the-sum": (GATHERING.without(is_wait("told")), "unwritten-read"),
     "chain-nobody-tells": (CHAIN.without(is_raise("told")), "deadlock"),
 }  # fmt: skip
 
@@ -307,6 +316,7 @@ def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
     for resident in (1, 2, 7):
         assert explore(reduce_tree(parent, order), resident=resident).finding is None
         assert explore(CHAIN, resident=min(resident, 3)).finding is None
+        assert explore(GATHERING, resident=min(resident, 3)).finding is None
     found = explore(reduce_tree(parent, order[::-1]), resident=1).finding
     assert found is not None and found.verdict == "deadlock" and found.core == order[-1]
 

@@ -6,7 +6,7 @@ a schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any
@@ -17,6 +17,8 @@ import torch
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.chains import Exchanged, Move, Work, chained, relays, roots_of, spans
 from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.gathering import gathered, told_to_all
+from wafer_triton.emulate.graph import Graph
 from wafer_triton.emulate.launches import ComputeShifts, Tree, compute_shifts, reduce_tree, rings_of, sends_of
 from wafer_triton.emulate.relays import relayed
 from wafer_triton.emulate.steps import Launch, Memory, Place, Step
@@ -37,27 +39,6 @@ from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, 
 
 LAUNCHES = ("auto", "persistent", "rounds")
 MARGIN = 8  # of the programs that a GPU holds, one in so many is not counted on for windows: others may be on it
-
-
-class _Graph:
-    """Calls a function at first, which compiles what is not compiled yet; then records it, and replays the record."""
-
-    def __init__(self, run: Step, on_device: Callable[[], AbstractContextManager[object]]) -> None:
-        self.run, self.on_device, self.ready = run, on_device, False
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self) -> None:
-        if not self.ready:
-            self.run()
-            self.ready = True
-            return
-        with self.on_device():
-            if self.graph is None:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's
-                    self.run()
-                self.graph = graph
-            self.graph.replay()
 
 
 class TritonExecutor(Executor):
@@ -119,7 +100,7 @@ class TritonExecutor(Executor):
         return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
 
     def capture(self, run: Step) -> Step:
-        return _Graph(run, self.on_device) if torch.device(self.device).type == "cuda" else run
+        return Graph(run, self.on_device) if torch.device(self.device).type == "cuda" else run
 
     def follow(self, program: Program, schedule: Schedule) -> None:
         if program.tables is None:
@@ -201,7 +182,12 @@ class TritonExecutor(Executor):
         if shifting is not None:
             return shifting.rounds, self._shifts(memory, shifting, start)
         tree = reduce_tree(schedule, rounds)
-        return None if tree is None else (tree.rounds, [self._tree(memory, tree, start)])
+        if tree is None:
+            return None
+        roots = roots_of(tree.parent)
+        told = told_to_all(tree, rounds[tree.rounds :], roots, memory.mesh)
+        found = gathered(tree) if told and self.exchange == "elided" and memory.tables is None else tree
+        return tree.rounds, [self._tree(memory, found, roots, start)]
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
         if memory.tables is None:
@@ -229,7 +215,7 @@ class TritonExecutor(Executor):
             return Launch(what, partial(launch_parts, first.parts, first.order, among))
         stretches = []
         for number, work in enumerate(works):
-            flags = flags_of(memory.mesh.cores, 0 if work.tree is None else work.tree.slots, self.device)
+            flags = flags_of(memory.mesh.cores, 0 if work.tree is None else work.tree.flags, self.device)
             receivers = work.receivers if work.sends or number + 1 < len(works) else None
             stretches.append(Stretch(work.order, flags, work.parts, work.tree, receivers, work.sends))
 
@@ -326,21 +312,24 @@ class TritonExecutor(Executor):
         run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    def _tree(self, memory: Memory, found: Tree, start: int) -> Work:
+    def _tree(self, memory: Memory, found: Tree, roots: Index, start: int) -> Work:
         acc = self._operand(memory, Place(Slot(found.acc)))
         numel = memory.buffers[found.acc].numel
         cores, slots = memory.mesh.cores, int(found.children.max())
-        poison = float("nan") if self.poison else 0.0
-        mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
+        box = senders = None
+        if found.senders is None:
+            poison = float("nan") if self.poison else 0.0
+            mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
+            box = Operand(mailbox, 0, slots * numel)
+        else:
+            senders, slots = self._table(memory, found.senders), found.senders.shape[1]
         ties = self._order(cores)
         order = ties[np.argsort(found.sent[ties], kind="stable")]
         tables = [self._table(memory, index) for index in (found.children, found.parent, found.slot)]
-        roots = roots_of(found.parent)
         span, receivers = spans(roots), None
         if span is not None and memory.tables is None:
             receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
-        box = Operand(mailbox, 0, slots * numel)
-        tree = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, found.op)
+        tree = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, found.op, senders)
         return Work(
             (), (), self._table(memory, order), frozenset({acc.tensor.data_ptr()}), tree=tree, found=found, start=start,
             roots=roots, receivers=receivers,

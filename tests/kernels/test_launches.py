@@ -1,0 +1,257 @@
+"""Every kernel as Triton's launcher hands it to the CUDA driver: arguments, grid, threads, and whether cooperative.
+
+Run as a script, `python test_launches.py gcc`, it launches all of them on a stub of the driver and prints what came
+there, tensors by name. Every operand has an offset and a stride of its own, so none passes for another.
+"""
+
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # those that Triton looks for
+HEADER = Path(sysconfig.get_path("include")) / "Python.h"
+
+
+@pytest.fixture(scope="module")
+def launched() -> dict[str, list[dict]]:
+    if COMPILER is None or not HEADER.exists():
+        pytest.skip("Triton's launcher takes a C compiler and Python's headers, which are not here")
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    child = subprocess.run([sys.executable, "-P", __file__, COMPILER], env=env, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout)
+
+
+def test_every_kernel_is_launched_here(launched):
+    sources = Path(importlib.import_module("wafer_triton.kernels").__file__).parent.glob("*.py")
+    kernels = {name for source in sources for name in re.findall(r"^def (_\w+_kernel)\(", source.read_text(), re.M)}
+    assert kernels == {launch["kernel"] for launches in launched.values() for launch in launches}
+
+
+def shape(launch: dict) -> tuple:
+    return launch["kernel"], launch["grid"], launch["threads"], launch["cooperative"]
+
+
+A, B, C, OUT, NEXT_A, NEXT_B = (
+    [name, number, 1000 + number, None]
+    for number, name in enumerate(("a", "b", "c", "out", "next_a", "next_b"), start=5)
+)
+
+
+def test_exchange(launched):
+    (launch,) = launched["exchange"]
+    assert shape(launch) == ("_exchange_kernel", [6, 2, 1], 32, False)
+    moves = [[NEXT_A, A, "cores", "sends"], [NEXT_B, B, "cores", "others"]]
+    assert launch["args"] == {"moves": moves} and launch["known"]["SIZES"] == [256, 64]
+
+
+def test_relay(launched):
+    (launch,) = launched["relay"]
+    assert shape(launch) == ("_relay_kernel", [9, 1, 1], 32, False)
+    assert launch["args"] == {
+        "kinds": [[NEXT_A, A], [B, NEXT_B]], "messages_ptr": "messages", "counters_ptr": "counters",
+        "alarm_ptr": "word", "launch": 3,
+    }  # fmt: skip
+    assert launch["known"]["SIZES"] == [256, 64]
+
+
+def test_one_round(launched):
+    (launch,) = launched["one_round"]
+    assert shape(launch) == ("_round_kernel", [6, 1, 1], 32, False)
+    assert launch["args"] == {
+        "c": C, "out": OUT, "a": A, "b": B, "next_a": NEXT_A, "next_b": NEXT_B, "send_a_ptr": "sends",
+        "send_b_ptr": None, "cores_ptr": "cores",
+    }  # fmt: skip
+
+
+def test_several_rounds_are_cooperative_where_the_whole_mesh_waits(launched):
+    launches = launched["several_rounds"]
+    assert [shape(launch) for launch in launches] == [
+        ("_rounds_kernel", [6, 1, 1], 32, whole) for whole in (True, False)
+    ]
+    for launch in launches:
+        assert launch["args"] == {
+            "c": C, "out": OUT, "a": A, "spare_a": NEXT_A, "b": B, "spare_b": NEXT_B, "neighbours_ptr": "neighbours",
+            "counters_ptr": "counters", "cores_ptr": "cores", "cores": 6, "alarm_ptr": "word", "launch": 3,
+            "rounds": 7, "here": 1,
+        }  # fmt: skip
+
+
+def test_elided(launched):
+    shared, alone, copied = launched["elided"]
+    assert shape(shared) == ("_dot_kernel", [4, 1, 1], 128, False), "2 x 2 of 4 x 4 cores a program"
+    assert shape(alone) == ("_core_kernel", [16, 1, 1], 32, False)
+    for launch, step in ((shared, 0), (alone, 4)):
+        assert launch["args"] == {
+            "c": C, "out": OUT, "a": A, "b": B, "rows_ptr": "cores", "cols_ptr": "sends",
+            "a_labels": ["others", "table", step], "b_labels": ["table", "others", step], "P": 4,
+        } | ({"a_blocks": None, "b_blocks": None} if launch is shared else {})  # fmt: skip
+    assert shape(copied) == ("_dot_kernel", [16, 1, 1], 128, False)
+    blocks = [copied["args"][name] for name in ("a_blocks", "b_blocks")]
+    rows = 4 * 64, 4 * 32
+    assert blocks == [
+        ["tiles of a", 32, rows[0], 32, 64, [rows[0], 32, 32, 1]],
+        ["tiles of b", 64, rows[1], 64, 32, [rows[1], 64, 64, 1]],
+    ], "where, columns and rows of all, of a block"
+
+
+def test_chain(launched):
+    launch, gathering = launched["chain"]
+    assert shape(launch) == ("_chain_kernel", [2 * 6, 1, 1], 32, False), "a program is a core in one stretch"
+    given = launch["args"]
+    first, second = given.pop("stretches")
+    assert given == {"cores": 6, "alarm_ptr": "word", "launch": 3}
+    order, flags, args, _, tree, receivers, sends, _ = first
+    assert (order, flags, args) == ("cores", "flags", [[C, A, B]])
+    assert tree == [C, ["mailbox", 11, 1011, None], "children", "parents", "slots"]
+    assert receivers == ["sends", "others", 2] and sends == [C]
+    order, flags, args, _, *nothing, _ = second
+    assert (order, flags, args, nothing) == ("others", "more flags", [[OUT, C]], [[], [], []])
+    assert shape(gathering) == ("_chain_kernel", [6, 1, 1], 32, False)
+    _, flags, _, _, tree, *_ = gathering["args"]["stretches"][0]
+    assert (flags, tree) == ("gathered flags", [C, "messages", "children", "parents"])
+
+
+def test_a_local_operation(launched):
+    (launch,) = launched["parts"]
+    assert shape(launch) == ("_parts_kernel", [6, 1, 1], 32, False)
+    args = launch["args"]
+    assert args["cores_ptr"] == "cores" and args["args"] == [[C, A, [*B[:3], "others"]]], "b from where it lies"
+
+
+def test_what_the_executor_launches_follows_what_the_driver_says(launched):
+    """MeshGEMM on 4 x 4 cores: a GPU with room for all, and one with room for 13."""
+    relay, rounds = launched["executor 16"]
+    assert shape(relay)[::3] == ("_relay_kernel", False) and relay["grid"] == [relay["args"]["messages_ptr"], 1, 1]
+    assert shape(rounds) == ("_rounds_kernel", [16, 1, 1], 32, True)
+    assert (rounds["args"]["rounds"], rounds["args"]["here"], rounds["args"]["cores"]) == (4, 0, 16)
+    _, *windows = launched["executor 13"]
+    assert [(shape(launch)[::3], launch["args"]["rounds"], launch["args"]["here"]) for launch in windows] == [
+        (("_rounds_kernel", False), 2, 0),
+        (("_rounds_kernel", False), 2, 0),
+    ]
+    assert [launch["known"]["ADD"] for launch in windows] == [False, True]
+
+
+def launch_all(compiler: str) -> dict[str, list[dict]]:
+    """Launch every kernel; what the driver is told, with the names of tensors for where they lie."""
+    from stub_driver import Stub
+
+    stub = Stub(compiler, tempfile.mkdtemp())
+
+    import torch
+
+    from wafer_triton.kernels import Moves, Operand, compute_shift, find, one_round, several_rounds
+    from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
+    from wafer_triton.kernels.elided import Labels, elided
+    from wafer_triton.kernels.exchange import exchange, relay
+    from wafer_triton.kernels.waiting import Alarm
+
+    bf16, fp32 = torch.bfloat16, torch.float32
+    kinds = {"a": bf16, "b": bf16, "c": fp32, "out": bf16, "next_a": bf16, "next_b": bf16}
+    lie = {name: torch.zeros(16 * 1024, dtype=dtype) for name, dtype in kinds.items()}
+    names = ("cores", "sends", "others", "table", "messages", "counters", "neighbours", "children", "parents", "slots")
+    tables = {name: torch.zeros(6 if name == "cores" else 8, dtype=torch.int32) for name in names}
+    tables |= {"messages": torch.zeros(9, 8, dtype=torch.int32), "mailbox": torch.zeros(16 * 1024)}
+    tables |= {
+        "flags": flags_of(6, 2, "cpu"),
+        "more flags": flags_of(6, 0, "cpu"),
+        "gathered flags": flags_of(6, 1, "cpu"),
+        "word": torch.zeros(1).long(),
+    }
+    named = {tensor.data_ptr(): name for name, tensor in (lie | tables).items()}
+    a, b, c, out, next_a, next_b = (
+        Operand(tensor, number, 1000 + number) for number, tensor in enumerate(lie.values(), start=5)
+    )
+    cores, sends, others, table, messages, counters, neighbours, children, parents, slots = map(tables.get, names)
+    alarm = Alarm(tables["word"], 3)
+
+    def since(names: dict[int, str]) -> list[dict]:
+        def readable(value):
+            if isinstance(value, list | tuple):
+                return [readable(one) for one in value]
+            return names.get(value, value) if isinstance(value, int) else None if value is None else str(value)
+
+        launches = [
+            one._asdict()
+            | {
+                part: {name: readable(value) for name, value in getattr(one, part).items()}
+                for part in ("args", "known")
+            }
+            for one in stub.launches
+        ]
+        stub.launches.clear()
+        return launches
+
+    done = {}
+    exchange([Moves(next_a, a, cores, sends), Moves(next_b, b, cores, others[:6])], [256, 64])
+    done["exchange"] = since(named)
+    relay([(next_a, a), (b, next_b)], [256, 64], messages, counters, alarm)
+    done["relay"] = since(named)
+    tile = {"m": 16, "k": 16, "n": 16}
+    one_round(c, out, a, b, next_a, next_b, sends, None, cores, **tile)
+    done["one_round"] = since(named)
+    for whole in (True, False):
+        hands, waiting = ((a, next_a), (b, next_b)), (neighbours, counters[None, :6], cores, alarm)
+        several_rounds(c, out, *hands, *waiting, rounds=7, here=1, whole=whole, **tile)
+    done["several_rounds"] = since(named)
+    side = (cores[:4], sends[:4])
+    for step, group, sizes in ((0, (2, 2), {"m": 32, "k": 32, "n": 32}), (4, None, {"m": 1, "k": 8, "n": 8})):
+        labels = Labels(others, table, step), Labels(table, others, step)
+        elided(c, out, a, b, *side, *labels, group=group, **sizes)
+    tiles = [Operand(torch.zeros(4 * 64 * 32, dtype=bf16), 0, 64 * 32) for _ in "ab"]
+    named |= {one.tensor.data_ptr(): f"tiles of {name}" for one, name in zip(tiles, "ab", strict=True)}
+    elided(c, out, *tiles, *side, *labels, group=(1, 1), tma=True, m=64, k=32, n=64)
+    done["elided"] = since(named)
+    vector = {"m": 1, "k": 16, "n": 64}
+    tree = Tree(c, Operand(tables["mailbox"], 11, 1011), children, parents, slots, 2, 64)
+    first = (find("gemm").part((c,), (a, b), **vector),), tree, Receivers(sends, others, 2), ((c, 64),)
+    last = Stretch(others[:6], tables["more flags"], (find("copy").part((out,), (c,), size=64),))
+    chain([Stretch(cores, tables["flags"], *first), last], alarm)
+    tree = tree._replace(mailbox=None, slots=8, senders=messages)
+    chain([Stretch(cores, tables["gathered flags"], (), tree)], alarm)
+    done["chain"] = since(named)
+    find("add")((c,), (a, b._replace(index=others)), cores, size=48)
+    done["parts"] = since(named)
+    return done | by_executor(stub, compute_shift, since)
+
+
+def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
+    """MeshGEMM by an executor that takes the CPU's memory for that of a GPU with so many multiprocessors."""
+    from types import SimpleNamespace
+
+    import torch
+
+    from wafer_triton.emulate import triton as executor
+    from wafer_triton.kernels import _common
+    from wafer_triton.mesh import Mesh
+    from wafer_triton.schedule.product import recipe
+
+    executor.INTERPRET = SimpleNamespace(value=True)  # the executor wants a GPU, or the interpreter
+    compute_shift.resident = lambda kernel, device: _common.resident(kernel, torch.device("cuda"))
+    torch.version.cuda = "13.0"
+    schedule = recipe("gemm", Mesh(4, 4), "bf16", ((64, 64), (64, 64)), ()).schedule
+    done = {}
+    for has in (16, 13):
+        gpu = SimpleNamespace(name="Some GPU", multi_processor_count=has, warp_size=32)
+        torch.cuda.get_device_properties = lambda device, gpu=gpu: gpu
+        program = executor.TritonExecutor().bind(schedule, {name: torch.ones(4, 4, 16, 16) for name in "ab"})
+        messages = [step.run.args[2] for step in program.steps if "exchange" in step.what]
+        program.run()
+        done[f"executor {has}"] = since({one.data_ptr(): len(one) for one in messages})
+    return done
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
+    json.dump(launch_all(sys.argv[1]), sys.stdout)
