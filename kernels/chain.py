@@ -39,9 +39,9 @@ class Tree(NamedTuple):
 
     All tables are int32 [cores]. Core i takes its `children[i]` messages in ascending slots, each sum rounded to acc's
     dtype; it puts its own into slot `slot[i]` of core `parent[i]` (-1: a root). A core's tile of `mailbox` is
-    [slots, size]. With `senders` in its place, int32 [cores, slots], core i reads chains of sums from where they lie:
-    an entry is twice the sender, and 1 more for the last of a chain. Then acc holds sums at roots alone, and `slots` is
-    a multiple of `protocol.TAKEN` unless it is less.
+    [slots, size]. With `senders` in its place, int32 [messages of all cores + TAKEN], core i reads chains of sums from
+    where they lie: its entries begin at `slot[i]`, each twice the sender, and 1 more for the last of a chain. Then acc
+    holds sums at roots alone. `slots` is the most children that a core has.
     """
 
     acc: Operand
@@ -129,11 +129,12 @@ def _reduce(x, flags_ptr, core, number, alarm_ptr, launch, P):
 @triton.jit
 def _gather(x, flags_ptr, core, number, alarm_ptr, launch, P):
     """Add up the chains that end here, each from its far end on; tell who takes the sum."""
-    acc, senders_ptr, children_ptr, parent_ptr = x
+    acc, senders_ptr, children_ptr, parent_ptr, first_ptr = x
     acc_ptr = tile_ptr(acc, core)
     dtype: tl.constexpr = acc.tensor.dtype.element_ty
     children, parent = tl.load(children_ptr + core), tl.load(parent_ptr + core)
     if children > 0:
+        senders_ptr += tl.load(first_ptr + core)
         wait(flags_ptr + core * P.FLAGS + 1, children, alarm_ptr, launch, core, number * STRETCH + 1)
         for start in range(0, P.SIZE, P.BLOCK):
             # [BLOCK]
@@ -145,7 +146,7 @@ def _gather(x, flags_ptr, core, number, alarm_ptr, launch, P):
                 # all on their way before the first is added; from L2, as other SMs wrote them
                 entries, sums = (), ()
                 for item in tl.static_range(P.TAKEN):
-                    entries += (tl.load(senders_ptr + core * P.SLOTS + begun + item),)
+                    entries += (tl.load(senders_ptr + begun + item),)
                 for item in tl.static_range(P.TAKEN):
                     sum_ptr = tile_ptr(acc, entries[item] // 2)
                     sums += (tl.load(sum_ptr + offs, mask=mask, other=0.0, cache_modifier=".cg"),)
@@ -241,7 +242,7 @@ def _given(one: Stretch, following: Stretch | None, at_once: int) -> _Given:
     slots, size, combine, gathers, flags = 0, 0, "", False, 1
     if one.tree is not None:
         slots, size, combine, gathers = one.tree.slots, one.tree.size, COMBINE[one.tree.op], one.tree.mailbox is None
-        tree = (one.tree.acc, one.tree.senders, *one.tree[2:4]) if gathers else one.tree[:5]
+        tree = (one.tree.acc, one.tree.senders, *one.tree[2:5]) if gathers else one.tree[:5]
         flags += one.tree.flags
     assert one.flags.shape[-1] == flags < STRETCH.value
     sent = [numel for _, numel in one.sends]

@@ -97,7 +97,7 @@ def rows() -> list[dict[str, object]]:
         second = Stretch(cores, flags_of(4, 0, "cpu"), (rounding,))
         add(f"mesh_gemv {shape}", chain, (first, second), alarm)
         if m == 1 and shape.endswith("P = 64"):
-            tree = tree._replace(mailbox=None, slots=16, senders=cores.repeat(16, 1))
+            tree = tree._replace(mailbox=None, slots=16, senders=cores.repeat(24))
             first = first._replace(flags=flags_of(4, tree.flags, "cpu"), tree=tree, sends=())
             add(f"elided mesh_gemv {shape}", chain, (first, second), alarm)
     # attention of Llama-3-8B on 64 x 64 cores, 4,096 entries

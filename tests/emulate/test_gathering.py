@@ -59,11 +59,11 @@ def test_sums_wait_for_as_many_programs_as_the_tree_has_levels(size, groups, hop
     tree = tree_of(size, groups)
     flat = gathered(tree)
     assert (waits(tree), waits(flat)) == (hops, levels)
-    assert flat.senders is not None
-    taken = flat.senders[np.arange(flat.senders.shape[1]) < flat.children[:, None]] // 2
+    assert flat.senders is not None and flat.first is not None
+    taken = flat.senders[: flat.children.sum()] // 2
     assert np.array_equal(np.sort(taken), np.flatnonzero(tree.parent >= 0)), "everybody's part but the root's, once"
     for core in np.flatnonzero(flat.parent >= 0):
-        assert flat.senders[flat.parent[core], flat.slot[core]] // 2 == core
+        assert taken[flat.first[flat.parent[core]] + flat.slot[core]] == core
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
         for op in ("add",) if covered else ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, chain, [reduced(tile(288, dtype), 288, op=op)], alarm)
-        tree = Tree(tile(288, dtype), None, cores, cores, cores, 16, 288, senders=cores.repeat(16, 1))
+        tree = Tree(tile(288, dtype), None, cores, cores, cores, 16, 288, senders=cores.repeat(24))
         record(f"tree gathered-{name}", scratch, chain, [Stretch(cores, flags_of(4, 1, "cpu"), (), tree)], alarm)
         for m, k, n in ((1, 36, 288),) if covered else ((1, 36, 288), (8, 64, 64)):
             y, x, w = (tile(numel, dtype) for numel in (m * n, m * k, k * n))

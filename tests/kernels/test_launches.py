@@ -119,7 +119,7 @@ def test_chain(launched):
     assert (order, flags, args, nothing) == ("others", "more flags", [[OUT, C]], [[], [], []])
     assert shape(gathering) == ("_chain_kernel", [6, 1, 1], 32, False)
     _, flags, _, _, tree, *_ = gathering["args"]["stretches"][0]
-    assert (flags, tree) == ("gathered flags", [C, "messages", "children", "parents"])
+    assert (flags, tree) == ("gathered flags", [C, "messages", "children", "parents", "slots"])
 
 
 def test_a_local_operation(launched):

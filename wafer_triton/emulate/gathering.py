@@ -52,10 +52,7 @@ def gathered(tree: Tree) -> Tree:
     taken = np.flatnonzero(taker >= 0)
     taken = taken[np.lexsort((-far[taken], tree.slot[end[taken]], taker[taken]))]
     children = np.bincount(taker[taken], minlength=len(cores))
-    slot = np.zeros_like(tree.slot)
-    slot[taken] = np.arange(len(taken)) - (np.cumsum(children) - children)[taker[taken]]
-    most = int(children.max())
-    most = most if most <= TAKEN else -(-most // TAKEN) * TAKEN
-    senders = np.repeat(2 * cores[:, None], most, axis=1)
-    senders[taker[taken], slot[taken]] = 2 * taken + LAST * (far[taken] == 0)
-    return replace(tree, parent=taker, slot=slot, children=children, senders=senders)
+    first, slot = np.cumsum(children) - children, np.zeros_like(tree.slot)
+    slot[taken] = np.arange(len(taken)) - first[taker[taken]]
+    senders = np.pad(2 * taken + LAST * (far[taken] == 0), (0, TAKEN))  # the last may read further than there are
+    return replace(tree, parent=taker, slot=slot, children=children, senders=senders, first=first)

@@ -173,7 +173,8 @@ class Tree:
     children: Index
     inboxes: frozenset[str]  # buffers that the messages pass through
     sent: Index  # in which round the core sends; after all others for roots
-    senders: Index | None = None  # [cores, most]: 2 * sender, and 1 more for the last of a chain
+    senders: Index | None = None  # 2 * sender, and 1 more for the last of a chain; by receiver
+    first: Index | None = None  # of each receiver, among the senders
 
     def round_of(self, core: int, slot: int) -> int:
         """In which of its rounds a core's message number `slot` arrives."""

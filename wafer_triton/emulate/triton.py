@@ -316,16 +316,16 @@ class TritonExecutor(Executor):
         acc = self._operand(memory, Place(Slot(found.acc)))
         numel = memory.buffers[found.acc].numel
         cores, slots = memory.mesh.cores, int(found.children.max())
-        box = senders = None
+        box, senders, slot = None, None, found.slot if found.first is None else found.first
         if found.senders is None:
             poison = float("nan") if self.poison else 0.0
             mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
             box = Operand(mailbox, 0, slots * numel)
         else:
-            senders, slots = self._table(memory, found.senders), found.senders.shape[1]
+            senders = self._table(memory, found.senders)
         ties = self._order(cores)
         order = ties[np.argsort(found.sent[ties], kind="stable")]
-        tables = [self._table(memory, index) for index in (found.children, found.parent, found.slot)]
+        tables = [self._table(memory, index) for index in (found.children, found.parent, slot)]
         span, receivers = spans(roots), None
         if span is not None and memory.tables is None:
             receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
