@@ -1,6 +1,6 @@
 """Meshes and models over the ranks of a run beside one process of it; times are emulation times.
 
-    torchrun --nproc-per-node 2 bench/ranks.py [--json FILE]
+    torchrun --nproc-per-node 2 bench/ranks.py [--only WORD] [--json FILE]
 
 The first rank alone and all ranks take turns, so that what else the machine does falls on both. A ratio is the median
 over turns of one process's time over the ranks'. With strong scaling both do the same work: so many ranks are at best
@@ -170,11 +170,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, too")
     parser.add_argument("--turns", type=int, default=Sizes.turns, metavar="N", help="default: %(default)s")
+    parser.add_argument("--only", default="", metavar="WORD", help="cases with this word in their row, such as prefill")
     args = parser.parse_args()
     torch.set_num_threads(1)
     distributed.join(distributed.own_device())
     sizes = replace(Sizes(), turns=args.turns)
-    rows = [measured(case, sizes.turns) for case in cases(sizes)]
+    rows = [measured(case, sizes.turns) for case in cases(sizes) if args.only in " ".join(case[:3])]
     if dist.get_rank() == 0:
         facts: dict[str, Any] = {"backend": dist.get_backend(), "torch": torch.__version__, "machine": platform.node()}
         print(f"{table(rows)}\n\nEmulation time of one thread a rank over {facts['backend']}, torch {facts['torch']}.")

@@ -220,10 +220,10 @@ class WaferForCausalLM(PlacedModule):
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
         self.turn += 1
         self._enter("decode")
-        layers = partial(self.layers.run, rotary=rotary, counts=self.counts, caches=self.caches, active=active)
+        state = rotary, self.counts, self.caches, active
         look_up = None if self.layers.embedding else self.embedding.run
         with self._attempt():
-            logits = self.pipeline.step(ids, look_up, layers, self.head.dtype)
+            logits = self.pipeline.step(ids, look_up, lambda x: self.layers.run(x, *state), self.head.dtype)
         held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
         due = lru_cache(partial(self._step_tally, held))
         self._count("decode", due, tokens=len(active))

@@ -31,7 +31,9 @@ def logits_of(
     """For each window logits [positions, vocab] in fp32 and the tokens [positions] that followed."""
     cut = windows(ids, length)
     progress("windows", 0, len(cut))
-    every = each_forward(model, (window[:-1] for window in cut))
+    every: Iterator[torch.Tensor] = (model(torch.tensor([window[:-1]]))[0] for window in cut)
+    if model.pipeline.count > 1:
+        every = each_forward(model, (window[:-1] for window in cut))
     for number, (window, logits) in enumerate(zip(cut, every, strict=True)):
         progress("windows", number + 1, len(cut))
         yield logits.float().cpu(), torch.tensor(window[1:])
