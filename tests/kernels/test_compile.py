@@ -80,11 +80,20 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     def record(case: str, bound: int, call, *args, **params) -> None:
         figures[case] = compiled(call, *args, **params) | {"shared_bound": bound}
 
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        name = str(dtype).removeprefix("torch.")
-        blocks = 32 * 1024  # two stages of 64 x 64 blocks of A and B in 16 bits; fp32 ones are less deep
-        scratch = 4 * 1024  # reductions across warps
+    blocks = 32 * 1024  # two stages of 64 x 64 blocks of A and B in 16 bits; fp32 ones are less deep
+    scratch = 4 * 1024  # reductions across warps
+    # The compiler takes a quarter of a second for each, so that only sm_90 has every dtype, and bf16 every shape. fp16
+    # compiles as bf16 does, but for conversions and for products that round every step.
+    cube = {"m": 64, "k": 64, "n": 64}
+    for name, given in (("float32", torch.float32), ("float16", torch.float16)):
+        ins, acc = (tile(4096, given), tile(4096, given)), (tile(4096, torch.float32),)
+        record(f"gemm 64x64x64-{name}-fp16acc", scratch, find("gemm"), acc, ins, cores, **cube, accumulate="fp16")
+    record(
+        "gemm 64x64x64-float32-float16", blocks, find("gemm"), acc, (tile(4096, torch.float32), ins[1]), cores, **cube
+    )
 
+    for dtype in (torch.float32, torch.bfloat16, torch.float16) if target == "90" else (torch.bfloat16,):
+        name = str(dtype).removeprefix("torch.")
         covered = dtype != torch.bfloat16
         for numel in (4096,) if covered else (4096, 35):
             one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores)
@@ -93,8 +102,6 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             record(f"relay {numel}-{name}", scratch, relay, ends, (numel, 35), torch.zeros(9, 8).int(), cores, alarm)
             record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
 
-        # The compiler takes half a second for each, so that only bf16 on sm_90 has every shape. fp16 compiles as bf16
-        # does, but for conversions and for products that round every step; nobody has matrix instructions for fp32.
         typical = ((64, 64, 64), (36, 96, 36), (1, 36, 96))
         whole = dtype == torch.bfloat16 and target == "90"
         shapes = (*typical, (33, 70, 65)) if whole else typical[:1] if covered else typical[:2]
@@ -103,11 +110,6 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             shape = {"m": m, "k": k, "n": n}
             for call, add in (("gemm", False), ("gemm_t", True)):
                 record(f"{call} {m}x{k}x{n}-{name}", blocks, find(call), (c,), (a, b), cores, **shape, add=add)
-            if covered:
-                record(
-                    f"gemm {m}x{k}x{n}-{name}-fp16acc",
-                    scratch, find("gemm"), (c,), (a, b), cores, **shape, add=True, accumulate="fp16",
-                )  # fmt: skip
             next_a, next_b, rounded = tile(m * k, dtype), tile(k * n, dtype), tile(m * n, dtype)
             record(
                 f"one_round {m}x{k}x{n}-{name}",
@@ -124,9 +126,6 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                     3 * blocks // 2 + 3 * 8, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1),
                     tma=True, **shape,
                 )  # fmt: skip
-            if dtype == torch.float16:
-                wide = tile(m * k, torch.float32)
-                record(f"gemm {m}x{k}x{n}-float32-{name}", blocks, find("gemm"), (c,), (wide, b), cores, **shape)
 
         for m, k, n in (*shapes, (4, 64, 64), (2, 64, 128), (4, 64, 256)) if whole else shapes:
             a, b, next_a, next_b = (tile(numel, dtype) for numel in (m * k, k * n) * 2)
@@ -144,7 +143,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                 outs, ins = (tile(9 * m * 12, dtype),), (tile(9 * m * 16, dtype), tile(3 * 16 * 12, dtype))
                 record(f"{call} heads-{m}-{name}", blocks, find(call), outs, ins, cores, **shape)
 
-        if covered and target != "90":
+        if dtype == torch.float16:
             continue
         flat = tile(3456, dtype)
         for call, arity in (("add", 2), ("maximum", 2), ("copy", 1)):

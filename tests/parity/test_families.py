@@ -150,8 +150,9 @@ def test_both_spellings_are_one_config(family, folders):
 @families
 def test_logits_and_tokens_are_those_of_transformers(family, folders, roomy):
     tokens, wanted = judged(family)
+    count = len(tokens) if family.name == "dynamic-rope" else PROMPT + 24  # its angles change past 64 positions
     decoder = wafer(folders(family), device=roomy)
-    got = logits_of(decoder, tokens)
+    got, wanted = logits_of(decoder, tokens[:count]), wanted[: count - PROMPT + 1]
     assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
     assert list(decoder.generate(tokens[:PROMPT], 8)) == tokens[PROMPT : PROMPT + 8]
 
@@ -166,7 +167,7 @@ def test_parameters_are_those_of_transformers(family, folders, roomy):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@families
+@pytest.mark.parametrize("family", LAYERS, ids=str)
 def test_errors_are_at_most_twice_those_of_transformers(family, dtype, folders, roomy):
     steps = STEPS if family in (BIASED, NORMED) else 8
     tokens, plain = judged(family, dtype, DTYPES[dtype], steps)
