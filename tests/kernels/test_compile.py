@@ -87,7 +87,9 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     cube = {"m": 64, "k": 64, "n": 64}
     for name, given in (("float32", torch.float32), ("float16", torch.float16)):
         ins, acc = (tile(4096, given), tile(4096, given)), (tile(4096, torch.float32),)
-        record(f"gemm 64x64x64-{name}-fp16acc", scratch, find("gemm"), acc, ins, cores, **cube, accumulate="fp16")
+        record(
+            f"gemm 64x64x64-{name}-fp16acc", scratch, find("gemm"), acc, ins, cores, **cube, add=True, accumulate="fp16"
+        )
     record(
         "gemm 64x64x64-float32-float16", blocks, find("gemm"), acc, (tile(4096, torch.float32), ins[1]), cores, **cube
     )
