@@ -13,7 +13,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint typecheck wheel-test mutants bench bench-models bench-ranks gpu rehearse pictures screenshot docs browser clean
+.PHONY: help demo test all-tests quick lint typecheck wheel-test mutants bench bench-models bench-ranks gpu rehearse pictures screenshot docs browser clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -26,7 +26,11 @@ help:  ## list the targets
 demo: .venv/.installed  ## fetch SmolLM2-135M, generate on a virtual wafer, compare with transformers
 	$(BIN)/python -m wafer_triton.models.demo
 
-test: lint  ## everything: lint, types, all tests
+# mypy takes a core for a quarter of a minute, beside which pytest begins.
+test: .venv/.installed  ## everything: lint, types, all tests
+	@$(MAKE) --no-print-directory -j2 lint all-tests
+
+all-tests: .venv/.installed
 	$(PYTEST)
 
 quick: .venv/.installed  ## the fast tests

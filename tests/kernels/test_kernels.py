@@ -196,9 +196,7 @@ def mesh_gemm(order: Sequence[int], a: Tensor, b: Tensor, side: int, m: int, k: 
 
 @pytest.mark.slow
 @dtypes
-@pytest.mark.parametrize(
-    ("m", "k", "n", "accumulate"), [(1, 5, 7, "fp32"), (6, 5, 70, "fp32"), (33, 40, 3, "fp32"), (3, 4, 5, "fp16")]
-)
+@pytest.mark.parametrize(("m", "k", "n", "accumulate"), [(1, 5, 7, "fp32"), (33, 40, 3, "fp32"), (3, 4, 5, "fp16")])
 def test_compute_shift_rounds_make_a_mesh_gemm(dtype, m, k, n, accumulate):
     torch.manual_seed(0)
     side = 3

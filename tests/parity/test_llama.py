@@ -44,7 +44,7 @@ MODELS = [
     Llama("one-head-one-pair", 5, 7, 1, 1, 2, 11, layers=1),
 ]
 models = pytest.mark.parametrize("llama", MODELS, ids=str)
-meshes = pytest.mark.parametrize("mesh", ["1", "3", "2x3", "5x2", "7"])
+meshes = pytest.mark.parametrize("mesh", ["1", "3", "5x2", "7"])
 # A prompt of one or two tokens leaves rows of a mesh idle, which is the same for grouped and for single keys.
 PROMPTS = [(llama, 29) for llama in MODELS] + [(llama, length) for llama in (GQA, MODELS[2]) for length in (1, 2)]
 prompts = pytest.mark.parametrize(("llama", "length"), PROMPTS, ids=lambda value: str(value))
@@ -143,7 +143,7 @@ def test_fp16_accumulation_stays_near(mesh, roomy):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("mesh", ["1", "2", "3", "2x3", "5x2"])
+@pytest.mark.parametrize("mesh", ["2", "3", "5x2"])
 def test_explicit_and_elided_are_the_same_bits(mesh, dtype, roomy):
     tokens = some_tokens(GQA, 20)
     explicit, elided = (

@@ -9,7 +9,6 @@ from wafer_triton.models.decoder import WaferForCausalLM
 
 PROMPTS = {
     "one": demo.PROMPTS[0],
-    "single-token": "Once",
     "multi-byte": "Zürich, 東京 and 🦊: three",
     "longer-than-the-mesh": "A wafer-scale chip is one large mesh of small cores. " * 3 + "Each core has its own",
 }

@@ -45,7 +45,7 @@ def test_vector_products_on_the_torch_executor(algorithm, m, k, n, rows, cols, a
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", gemm.ALGORITHMS)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(m=sizes, k=sizes, n=sizes, mesh=st.sampled_from(SMALL), transposed=st.booleans())
 @example(m=13, k=7, n=17, mesh=(2, 4), transposed=False)
 def test_products_on_the_triton_executor(algorithm, m, k, n, mesh, transposed):
@@ -57,7 +57,7 @@ def test_products_on_the_triton_executor(algorithm, m, k, n, mesh, transposed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", reduce.ALGORITHMS)
-@settings(max_examples=6)
+@settings(max_examples=4)
 @given(k=sizes, n=sizes, rows=sides, cols=st.integers(1, 3), axis=st.sampled_from("xy"))
 def test_vector_products_on_the_triton_executor(algorithm, k, n, rows, cols, axis):
     x, w = integers(1, k), integers(k, n)
