@@ -31,8 +31,7 @@ def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kern
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on", ["wse2", "wse3"])
-@pytest.mark.parametrize("rival", ["summa", "cannon"])
+@pytest.mark.parametrize(("on", "rival"), [("wse2", "summa"), ("wse3", "cannon")])
 def test_meshgemm_beats_its_rivals_on_many_cores(on: str, rival: str) -> None:
     mesh = {side: square(on, side, 2048).cycles for side in (360, 720)}
     other = {side: square(on, side, 2048, rival).cycles for side in (360, 720)}

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
-STUDY = Path(__file__).resolve().parents[2] / "docs" / "studies" / "moe.py"
+STUDY = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "studies" / "moe.py"))
+TEXT = STUDY["PAGE"].read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_the_page_is_what_the_study_writes():
-    study = runpy.run_path(str(STUDY))
-    assert study["PAGE"].read_text(encoding="utf-8") == study["page"](), "run python docs/studies/moe.py"
+@pytest.mark.parametrize(
+    ("part", "of"),
+    [("row", (*STUDY["MODELS"][0], "wse3")), ("row", (*STUDY["MODELS"][2], "wse2")), ("loads", STUDY["MESHES"][0])],
+    ids=str,
+)
+def test_a_row_is_what_the_study_writes(part, of):
+    assert "| " + " | ".join(STUDY[part](*of)) + " |\n" in TEXT, "run python docs/studies/moe.py"

@@ -217,8 +217,6 @@ def test_decoding_after_a_prompt_is_prefilling_the_longer_prompt(mesh, roomy):
 def test_hundreds_of_steps_round_the_cache(roomy):
     llama = replace(GQA, name="long", layers=1)
     tokens = some_tokens(llama, 230)
-    for mesh in ("3", "5x2"):
-        decoder = wafer(llama, mesh, roomy, max_length=230)
-        got, want = logits_of(decoder, tokens, 8), judged(llama, tokens, 8)
-        worst = (got - want).abs().amax(1) / want.abs().amax(1)
-        assert worst.max() < 1e-4, f"mesh {mesh}, step {int(worst.argmax())}: {worst.max():.2e}"
+    got, want = logits_of(wafer(llama, "5x2", roomy, max_length=230), tokens, 8), judged(llama, tokens, 8)
+    worst = (got - want).abs().amax(1) / want.abs().amax(1)
+    assert worst.max() < 1e-4, f"step {int(worst.argmax())}: {worst.max():.2e}"
