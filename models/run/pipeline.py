@@ -136,7 +136,10 @@ class Pipeline:
     def flow(
         self, items: Iterable[T], begin: Callable[[T], None], run: Callable[[T], Callable[[], torch.Tensor]]
     ) -> Iterator[torch.Tensor]:
-        """What `run` of each item gives; as many items are begun ahead, and on their way, as there are stages."""
+        """What `run` of each item gives; as many items are begun ahead, and on their way, as there are stages.
+
+        A stage asks for a result once the last one has it: an earlier stage has run more items by then.
+        """
         begun, results = deque[T](), deque[Callable[[], torch.Tensor]]()
         for item in chain(items, [None] * (self.count - 1)):
             if item is not None:
@@ -144,7 +147,7 @@ class Pipeline:
                 begun.append(item)
             if begun and (item is None or len(begun) == self.count):
                 results.append(run(begun.popleft()))
-            if len(results) == self.count:
+            if len(results) == self.count - self.number:
                 yield results.popleft()()
         for result in results:
             yield result()

@@ -11,6 +11,7 @@ from schedules import ROOMY
 from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
 from wafer_triton.emulate.distributed import DistributedExecutor
+from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
@@ -146,3 +147,21 @@ def test_a_mixture_of_experts_runs_on_one_rank():
     executor.ranks = 2
     with pytest.raises(BackendError, match="a mixture of experts runs on one rank, .* start it without torchrun"):
         Pipeline.of(shape_of("olmoe-1b-7b"), executor, "fp32")
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"), [(0, "r0 r1 r2 = r3 = = ="), (1, "r0 r1 = r2 = r3 = ="), (2, "r0 = r1 = r2 = r3 =")]
+)
+def test_a_stage_asks_for_a_result_when_the_last_has_it(number, wanted):
+    """Of three stages, while the first runs an item, each later one runs an earlier item."""
+    events: list[str] = []
+
+    def run(item: int):
+        events.append(f"r{item}")
+        return lambda: torch.tensor(item)
+
+    stage = Pipeline(shape_of("smollm2-135m"), TorchExecutor(), range(3), "fp32", number, 3)
+    for place, result in enumerate(stage.flow(range(4), lambda item: None, run)):
+        events.append("=")
+        assert result == place
+    assert " ".join(events) == wanted
