@@ -1,6 +1,10 @@
 """The benchmark over ranks runs, and its rows say what they are of."""
 
+import pytest
+
 import ranked
+
+pytestmark = pytest.mark.slow
 
 
 def test_cases_on_two_ranks():

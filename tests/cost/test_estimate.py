@@ -64,6 +64,7 @@ def test_decode_slows_with_more_cores() -> None:
     assert speeds == sorted(speeds, reverse=True)
 
 
+@pytest.mark.slow
 def test_prefill_gains_from_more_cores() -> None:
     speeds = [
         estimate.prefill(model="llama3-8b", mesh=side, tokens=4096, as_if=True).tokens_per_second

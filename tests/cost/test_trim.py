@@ -17,6 +17,8 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.shapes import shape_of
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "head-groups.md"
 C = constants(device("wse2"))
 

@@ -13,6 +13,8 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, MeshError
 from wafer_triton.mesh import Mesh, as_mesh
 
+pytestmark = pytest.mark.slow
+
 PRODUCTS = [*schedules.SUMS, *schedules.MOVES]
 LAYERS = [name for name in schedules.LAYERS if "groups" not in name and "past" not in name]
 OURS = ["gemm-mesh", "gemm-t-mesh", "gemv-ktree-y", "gemv-ktree-x", *schedules.MOVES]

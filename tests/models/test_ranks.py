@@ -21,6 +21,8 @@ from wafer_triton.models.run.pipeline import Pipeline, stage_count, stage_layers
 from wafer_triton.schedule.block import Block
 from wafer_triton.shapes import shape_of
 
+pytestmark = pytest.mark.slow
+
 LLAMA = CONFIG | {"tie_word_embeddings": True}
 QWEN = CONFIG | {"model_type": "qwen3", "num_attention_heads": 4, "num_key_value_heads": 2}
 THREE = {"num_hidden_layers": 3}

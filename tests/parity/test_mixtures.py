@@ -16,6 +16,8 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.experts import WHOLE
 
+pytestmark = pytest.mark.slow
+
 SIZES = {
     "hidden_size": 32, "intermediate_size": 20, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": 61, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,

@@ -16,6 +16,8 @@ from wafer_triton.schedule.all_to_all import ALGORITHMS, busiest
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.verify.faults import Intent, check
 
+pytestmark = pytest.mark.slow
+
 DEVICE = replace(ROOMY, name="roomy")
 SQUARES = {(8, 8): 128, (6, 8): 96, (4, 8): 64}  # tiles over the busiest link, by the formula
 

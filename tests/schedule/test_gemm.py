@@ -65,6 +65,7 @@ def test_core_two_of_five_sends_to_four_and_receives_from_zero():
     assert order[order.index(2) + 1] == 4 and order[order.index(2) - 1] == 0
 
 
+@pytest.mark.slow
 @some_sizes
 def test_alignment_takes_half_a_ring_and_skews_by_position(size):
     b = Builder(Mesh(size, size), "align")

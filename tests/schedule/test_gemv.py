@@ -16,6 +16,7 @@ axes = pytest.mark.parametrize("axis", ["y", "x"])
 ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
+@pytest.mark.slow
 @axes
 @pytest.mark.parametrize("mesh", ["1", "2", "3", "7", "1x4", "4x1", "2x3", "5x2", "13x1", "1x13"])
 @pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (1, 7, 11), (1, 3, 40), (4, 13, 5), (2, 16, 16)], ids=str)

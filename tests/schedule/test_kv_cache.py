@@ -43,6 +43,7 @@ def test_shift_keeps_rows_even_and_entries_in_order(rows, entries):
         assert (cache.row_of(count) == np.repeat(np.arange(rows), sizes)).all()
 
 
+@pytest.mark.slow
 @rows_and_entries
 def test_only_neighbours_talk_and_only_upwards(rows, entries):
     cache = KvCache(rows, entries)

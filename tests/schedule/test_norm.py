@@ -46,6 +46,7 @@ def test_eps_counts():
     assert ops.rms_norm(torch.zeros(1, 4), torch.ones(4), mesh=2).eq(0).all()
 
 
+@pytest.mark.slow
 @dtypes
 @meshes
 @shapes
