@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tiny import draw_norms_and_biases
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -75,11 +76,8 @@ def judge(family: Family, dtype: str = "fp32"):
     settings = SIZES | {"tie_word_embeddings": family.tied, "rope_parameters": rope} | family.more
     config = AutoConfig.for_model(family.kind, **settings)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    for name, weight in model.named_parameters():
-        if name.endswith("norm.weight"):
-            torch.nn.init.uniform_(weight, 0.5, 1.5)
-        if name.endswith("bias"):
-            torch.nn.init.normal_(weight)
+    draw_norms_and_biases(model)
+    for weight in model.parameters():
         weight.data = weight.data.to(DTYPES.get(dtype, torch.float32)).float()
     return model
 

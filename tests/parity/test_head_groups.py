@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tiny import draw_norms_and_biases
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError
 from wafer_triton.mesh import as_mesh
@@ -38,11 +39,7 @@ def judge(model: str):
     torch.manual_seed(4)
     config = AutoConfig.for_model(kind, **SIZES | more)
     decoder = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    for name, weight in decoder.named_parameters():
-        if name.endswith("norm.weight"):
-            torch.nn.init.uniform_(weight, 0.5, 1.5)
-        if name.endswith("bias"):
-            torch.nn.init.normal_(weight)
+    draw_norms_and_biases(decoder)
     return decoder
 
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from tiny import draw_norms_and_biases
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.config import DecoderConfig
@@ -58,11 +59,7 @@ def judge(mixture: Mixture):
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
     config = AutoConfig.for_model(mixture.kind, **SIZES | rope | mixture.more)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    for name, weight in model.named_parameters():
-        if name.endswith("norm.weight"):
-            torch.nn.init.uniform_(weight, 0.5, 1.5)
-        if name.endswith("bias"):
-            torch.nn.init.normal_(weight)
+    draw_norms_and_biases(model)
     return model
 
 
