@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -207,6 +208,8 @@ class Cut(tuple[int, str, str]):
 
 def cut_off(rank: int, command: list[str], lost: int, kill: int) -> Cut:
     """A command in whose second decode step `lost`, or every rank if that is -1, gets the signal `kill`."""
+    # which a shell's background command, and so the tests in one, start out without
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     steps, advance = [0], WaferForCausalLM.advance
 
     def advancing(model: WaferForCausalLM, tokens: Any) -> torch.Tensor:
