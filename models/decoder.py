@@ -39,6 +39,7 @@ from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
+from wafer_triton.schedule.expert_regions import Regions
 from wafer_triton.schedule.kv_cache import KvCache
 
 PHASES = ("prefill", "replacement", "decode")
@@ -82,6 +83,7 @@ class WaferForCausalLM(PlacedModule):
         head_groups: int | None = None,
         prefill_head_groups: int | None = None,
         trim: bool = False,
+        experts: str | Regions | None = None,
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,
@@ -95,7 +97,7 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
-            trim=trim,
+            trim=trim, experts=experts,
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)
@@ -321,7 +323,8 @@ class WaferForCausalLM(PlacedModule):
             )
             self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
-        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(partial(self._prefill.tally, parts))
+        layers = partial(self._prefill.tally, parts, self._prefill.passes)
+        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(layers)
         self.passes.add("prefill", [count], self._prefill.chosen, *ran)
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))

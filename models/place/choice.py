@@ -21,6 +21,7 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place.regions import Placement, decode_regions
 from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.expert_regions import Regions
 from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.reduce import checked_groups
 
@@ -32,7 +33,7 @@ SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 def place(
     config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
     kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None,
-    prefill_head_groups: int | None, trim: bool,
+    prefill_head_groups: int | None, trim: bool, experts: str | Regions | None = None,
 ) -> Placement:  # fmt: skip
     """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
@@ -66,7 +67,8 @@ def place(
         count, c = head_groups if prefill_head_groups is None else prefill_head_groups, constants(apart.device)
 
         def on(part: Mesh) -> Block:
-            return replace(decode, mesh=part, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
+            own = replace(decode, mesh=part, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
+            return replace(own, regions=experts if isinstance(experts, Regions) else None)
 
         def rows_of(part: Mesh) -> int:
             return -(-prompt // part.shape[0])

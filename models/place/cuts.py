@@ -162,6 +162,46 @@ def expert_cuts(block: Block, into: str, out_of: str) -> dict[str, tuple[Cut, ..
     }
 
 
+def region_tiles(weights: Weights, layer: int, block: Block) -> Tiles:
+    """All tiles [rows, cols, *tile] of a block of experts in regions, for prefill."""
+    e, regions, mesh, names = block.shape.experts, block.regions, block.mesh, names_of(block.shape)
+    assert e is not None and regions is not None, "a block whose experts have regions"
+    size, held = mesh.shape[0] // regions.side, regions.held(e)
+    square = replace(mesh, rows=size, cols=size, origin=(0, 0), fold=(1, 1))
+    width = mesh.shape[0] * block.share(block.shape.hidden_size, "x")
+
+    def tile(name: str, pattern: str, dim: int) -> torch.Tensor:
+        """Tiles on a region, whose columns hold whole columns of the mesh."""
+        weight = weights[f"model.layers.{layer}.{name}"]
+        padding = [0, 0] * (weight.ndim - 1 - dim) + [0, width - weight.shape[dim]]
+        return scatter(torch.nn.functional.pad(weight, padding), square, pattern).tiles
+
+    homes = [(expert, expert % regions.count * held + expert // regions.count) for expert in range(e.count)]
+    whole: Tiles = {}
+    for expert, slot in [*homes, *regions.homes(e)]:
+        *both, last = names.expert(expert)
+        own = {"wgu": torch.cat([tile(name, "(x f) (y d) -> d f", 1) for name in both], -1)}
+        own["wdown"] = tile(last, "(x d) (y f) -> f d", 0)
+        row, col = divmod(slot // held, regions.side)
+        here = slice(row * size, (row + 1) * size), slice(col * size, (col + 1) * size), slot % held
+        for name, tiles in own.items():
+            shape = (*mesh.shape, held, *tiles.shape[2:])
+            whole.setdefault(name, tiles.new_zeros(shape))[here] = tiles
+    spread = expert_cuts(block, "x", "y")
+    both = [Cut(f"{SHARED}{part}_proj.weight", "(x f) (y d) -> d f") for part in ("gate", "up")]
+    rest = {"norm": spread["norm"], "router": spread["router"]}
+    if e.shared:
+        rest |= {"wgu.shared": tuple(both), "wdown.shared": (Cut(f"{SHARED}down_proj.weight", "(x d) (y f) -> f d"),)}
+    return {name: skewed(name, tiles, mesh, size) for name, tiles in whole.items()} | {
+        name: skewed(name, _beside(weights, layer, cuts, mesh), mesh) for name, cuts in rest.items()
+    }
+
+
+def _beside(weights: Weights, layer: int, parts: tuple[Cut, ...], mesh: Mesh) -> torch.Tensor:
+    """The tiles of parts that lie side by side."""
+    return torch.cat([part.tiles(weights[f"model.layers.{layer}.{part.name}"], mesh) for part in parts], -1)
+
+
 def layer_tiles(
     weights: Weights, layer: int, block: Block, kind: str, phase: str, here: Part | None = None
 ) -> Tiles:  # fmt: skip
@@ -169,6 +209,8 @@ def layer_tiles(
 
     For decode they may be those of the rows and columns `here` alone.
     """
+    if kind == "experts" and phase == "prefill" and block.regions is not None:
+        return region_tiles(weights, layer, block)
     tiles = {}
     for name, parts in cuts(block, kind, phase).items():
         pieces: dict[str, list[torch.Tensor]] = {}  # side by side, of each expert by itself
@@ -196,9 +238,9 @@ def head_cuts(block: Block) -> dict[str, Cut]:
     return {"norm": Cut("model.norm.weight", "(y d)"), "table": Cut(table, EMBEDDING_CUT.pattern)}
 
 
-def skewed(name: str, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """A tile as MeshGEMM's alignment would move it, if it is one of a matrix."""
-    return tile.flatten(0, 1)[aligned(mesh)].view_as(tile) if name in MATRICES else tile
+def skewed(name: str, tile: torch.Tensor, mesh: Mesh, region: int | None = None) -> torch.Tensor:
+    """A tile as MeshGEMM's alignment, in a `region` by itself if there are some, would move it, if it is a matrix's."""
+    return tile.flatten(0, 1)[aligned(mesh, region)].view_as(tile) if name.split(".")[0] in MATRICES else tile
 
 
 MATRICES = ("wqkv", "wo", "wgu", "wdown")

@@ -90,10 +90,10 @@ def _prefill_parts(block: Block, tokens: int, at_once: int | None) -> Parts:
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
         for kind in feed_forward(block):
-            first, second = prefill.layer(min(size, tokens - past), past, kind)
+            first, *others = prefill.layer(block, min(size, tokens - past), past, kind)
             if kind == feed_forward(block)[0]:
                 yield "attention", *first
-            yield kind, *second
+            yield from ((kind, *each) for each in others)
 
 
 def feed_forward(block: Block) -> tuple[str, ...]:
