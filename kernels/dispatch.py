@@ -19,11 +19,13 @@ def _enqueue(args, core, P):
     expert = load(chosen_ptr + offs // P.K * P.PICKS + offs % P.K, mask).to(tl.int32)
     taken = mask & (load(real_ptr + offs // P.K, mask) > 0)
     order = tl.zeros([P.BLOCK], tl.int32)
-    for other in range(P.M * P.K):
-        same = expert == tl.load(chosen_ptr + other // P.K * P.PICKS + other % P.K).to(tl.int32)
-        order += (same & (other < offs) & (tl.load(real_ptr + other // P.K) > 0)).to(tl.int32)
+    for token in range(P.M):
+        counts = tl.load(real_ptr + token + 0 * offs) > 0
+        for pick in range(P.K):
+            same = expert == tl.load(chosen_ptr + token * P.PICKS + pick).to(tl.int32)
+            order += (same & (token * P.K + pick < offs) & counts).to(tl.int32)
     slot = expert % P.REGIONS * P.HELD + expert // P.REGIONS
-    for copy in tl.static_range(len(P.EXPERTS)):
+    for copy in tl.static_range(P.COPIES):
         turned = (expert == P.EXPERTS[copy]) & (order % P.TURNS[copy] == P.TURN[copy])
         slot = tl.where(turned, P.SLOTS[copy], slot)
     tl.store(slots_ptr + offs, tl.where(taken, slot, -1).to(tl.float32), mask=mask)
@@ -46,7 +48,7 @@ def enqueue(
     cap = triton.next_power_of_2(m * k)
     sizes = {
         "M": m, "K": k, "PICKS": picks, "REGIONS": regions, "HELD": held, "BLOCK": cap,
-        "EXPERTS": tuple(experts), "SLOTS": tuple(slot for _, slot in copies),
+        "COPIES": len(copies), "EXPERTS": tuple(experts), "SLOTS": tuple(slot for _, slot in copies),
         "TURN": tuple(experts[:number].count(expert) + 1 for number, expert in enumerate(experts)),
         "TURNS": tuple(experts.count(expert) + 1 for expert in experts),
     }  # fmt: skip
@@ -62,17 +64,18 @@ def _dispatch(args, core, P):
         mask = offs < P.REGIONS * P.CAPACITY * (P.N + 1)
         store(tile_ptr(out, core) + offs, tl.zeros([P.BLOCK], tl.float32), mask)
     tl.debug_barrier()
-    for pick in range(P.M * P.K):
-        slot = tl.load(tile_ptr(slots, core) + pick).to(tl.int32)
-        rank = tl.load(tile_ptr(ranks, core) + pick).to(tl.int32) - P.FIRST
-        sent = (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
-        out_ptr = tile_ptr(out, core) + (slot // P.HELD * P.CAPACITY + rank) * (P.N + 1)
-        for start in range(0, P.N + 1, P.BLOCK_N):
-            # [BLOCK_N], the row, then its expert
-            offs_n = start + tl.arange(0, P.BLOCK_N)
-            value = load(tile_ptr(h, core) + pick // P.K * P.N + offs_n, sent & (offs_n < P.N))
-            value = tl.where(offs_n < P.N, value, (slot % P.HELD).to(tl.float32))
-            store(out_ptr + offs_n, value, sent & (offs_n < P.N + 1))
+    for token in range(P.M):
+        for pick in range(P.K):
+            slot = tl.load(tile_ptr(slots, core) + token * P.K + pick).to(tl.int32)
+            rank = tl.load(tile_ptr(ranks, core) + token * P.K + pick).to(tl.int32) - P.FIRST
+            sent = (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
+            out_ptr = tile_ptr(out, core) + (slot // P.HELD * P.CAPACITY + rank) * (P.N + 1)
+            for start in range(0, P.N + 1, P.BLOCK_N):
+                # [BLOCK_N], the row, then its expert
+                offs_n = start + tl.arange(0, P.BLOCK_N)
+                value = load(tile_ptr(h, core) + token * P.N + offs_n, sent & (offs_n < P.N))
+                value = tl.where(offs_n < P.N, value, (slot % P.HELD).to(tl.float32))
+                store(out_ptr + offs_n, value, sent & (offs_n < P.N + 1))
 
 
 @LocalKernel
@@ -92,12 +95,11 @@ def dispatch(
 @triton.jit
 def _permute(args, core, P):
     a, picks, arrived = args
-    width = P.SOURCES * P.N
-    for start in range(0, P.SOURCES * P.CAPACITY * width, P.BLOCK):
+    for start in range(0, P.SOURCES * P.CAPACITY * P.WIDTH, P.BLOCK):
         # [BLOCK] of [SOURCES, CAPACITY, SOURCES, N]
         offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.SOURCES * P.CAPACITY * width
-        row, column = offs // width, offs % width // P.N
+        mask = offs < P.SOURCES * P.CAPACITY * P.WIDTH
+        row, column = offs // P.WIDTH, offs % P.WIDTH // P.N
         came = (row // P.CAPACITY * P.SOURCES + column) * P.CAPACITY + row % P.CAPACITY
         value = load(tile_ptr(arrived, core) + came * (P.N + 1) + offs % P.N, mask)
         store(tile_ptr(a, core) + offs, value, mask)
@@ -115,18 +117,17 @@ def permute(
 ) -> Part:  # fmt: skip
     """a [sources * capacity, sources * n] and picks of [sources, sources, capacity, n + 1]."""
     cap = block(sources * capacity * sources * n, 1024)
-    sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "BLOCK": cap}
+    sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "WIDTH": sources * n, "BLOCK": cap}
     return part(_permute, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
 def _unpermute(args, core, P):
     out, y = args
-    size = P.SOURCES * P.SOURCES * P.CAPACITY * P.N
-    for start in range(0, size, P.BLOCK):
+    for start in range(0, P.SIZE, P.BLOCK):
         # [BLOCK] of [SOURCES, SOURCES, CAPACITY, N]
         offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < size
+        mask = offs < P.SIZE
         to, row = offs // (P.CAPACITY * P.N), offs // P.N % P.CAPACITY
         lies = (to // P.SOURCES * P.CAPACITY + row) * P.SOURCES + to % P.SOURCES
         store(tile_ptr(out, core) + offs, load(tile_ptr(y, core) + lies * P.N + offs % P.N, mask), mask)
@@ -137,8 +138,9 @@ def unpermute(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, sources: int, capacity: int, n: int
 ) -> Part:  # fmt: skip
     """out [sources, sources, capacity, n] of y [sources * capacity, sources * n]."""
-    cap = block(sources * sources * capacity * n, 1024)
-    sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "BLOCK": cap}
+    size = sources * sources * capacity * n
+    cap = block(size, 1024)
+    sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "SIZE": size, "BLOCK": cap}
     return part(_unpermute, (*outs, *ins), sizes, warps(cap))
 
 

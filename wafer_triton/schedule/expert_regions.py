@@ -59,7 +59,8 @@ class Regions:
             if not 0 <= expert < experts.count or not free:
                 why = "lives in all of them" if 0 <= expert < experts.count else f"is none of {experts.count}"
                 raise MeshError(
-                    f"{experts.name}: no further copy of expert {expert} in {self.count} regions: it {why}; leave it out"
+                    f"{experts.name}: no further copy of expert {expert} in {self.count} regions, it {why}; leave it "
+                    f"out"
                 )
             min(free, key=len).append(expert)
         return tuple(map(tuple, living))
@@ -138,7 +139,7 @@ def prefill_routing(b: Builder, block: Block, tokens: int, past: int) -> None:
 
     demand [1] is the most rows that any row of cores has for a region.
     """
-    _routing(b, block, tokens)
+    _routing(b, block, tokens, "resident")
 
 
 @part("prefill experts in regions")
@@ -151,7 +152,7 @@ def prefill_pass(b: Builder, block: Block, tokens: int, past: int, number: int) 
 @part("prefill experts in regions, whole")
 def prefill_experts_in_regions(b: Builder, block: Block, tokens: int, past: int, passes: int) -> None:
     """x -> x plus the sum of the chosen experts' outputs by their shares, in so many passes; `past` is ignored."""
-    _routing(b, block, tokens)
+    _routing(b, block, tokens, "scratch")
     for number in range(passes):
         _pass(b, block, tokens, number)
 
@@ -170,11 +171,11 @@ def _queues(b: Builder, block: Block, m: int, role: str) -> None:
         b.buffer(name, (m, picks), "fp32", role)
 
 
-def _routing(b: Builder, block: Block, m: int) -> None:
+def _routing(b: Builder, block: Block, m: int, role: str) -> None:
     e, regions = _regions(block)
     regions.check(block)
     d = block.share(block.shape.hidden_size, "x")
-    _queues(b, block, m, "resident")
+    _queues(b, block, m, role)
     b.buffer("norm", (d,), block.dtype, "resident")
     b.buffer("router", (d, e.logits), block.dtype, "resident")
     b.buffer("real", (m,), "fp32", "input")
