@@ -129,8 +129,8 @@ def moves(mesh: Mesh) -> list[Case]:
 
 def regions_of(square: Mesh) -> expert_regions.Regions:
     """The fewest regions of experts that a mesh can be cut into, of several with a copy of an expert."""
-    side = next((count for count in range(2, square.shape[0] + 1) if square.shape[0] % count == 0), 1)
-    return expert_regions.Regions(side, 2, (1,) if side > 1 else ())
+    fewest = expert_regions.fewest_regions(square)
+    return replace(fewest, capacity=2, copies=(1,) if fewest.side > 1 else ())
 
 
 def parts(mesh: Mesh) -> list[Case]:

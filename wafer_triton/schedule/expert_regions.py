@@ -17,6 +17,7 @@ from typing import Any
 
 from wafer_triton.errors import MeshError, check_counts
 from wafer_triton.experts import Experts
+from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.block import Block, part
 from wafer_triton.schedule.builder import Builder
@@ -100,6 +101,12 @@ class Regions:
                 f"most, give more regions"
             )
         self.homes(e)
+
+
+def fewest_regions(mesh: Mesh) -> Regions:
+    """The fewest regions, of several, that a square mesh can be cut into, or one."""
+    side = mesh.shape[0]
+    return Regions(next((count for count in range(2, side + 1) if side % count == 0), 1), 1)
 
 
 def hottest(counts: Counter[int], regions: int, copies: int) -> tuple[int, ...]:
