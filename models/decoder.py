@@ -28,7 +28,7 @@ from wafer_triton.models.checkpoint.weights import Checkpoint, complete
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_forward, stream, token_ids, token_rows
 from wafer_triton.models.module import PlacedModule
-from wafer_triton.models.place.choice import Groups, place
+from wafer_triton.models.place.choice import Experts, Groups, place
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_overs
 from wafer_triton.models.place.regions import Placement, Region
@@ -39,7 +39,6 @@ from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
-from wafer_triton.schedule.expert_regions import Regions
 from wafer_triton.schedule.kv_cache import KvCache
 
 PHASES = ("prefill", "replacement", "decode")
@@ -53,7 +52,8 @@ class WaferForCausalLM(PlacedModule):
     line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
     each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
-    more than padding, see `wafer_triton.cost.trim`.
+    more than padding, see `wafer_triton.cost.trim`. In prefill the `experts` of a mixture are "spread", each over the
+    whole mesh, or live in "regions", given ones or the best (default: the faster by the cost model that fits).
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
@@ -83,7 +83,7 @@ class WaferForCausalLM(PlacedModule):
         head_groups: int | None = None,
         prefill_head_groups: int | None = None,
         trim: bool = False,
-        experts: str | Regions | None = None,
+        experts: Experts = None,
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,

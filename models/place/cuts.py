@@ -164,7 +164,7 @@ def expert_cuts(block: Block, into: str, out_of: str) -> dict[str, tuple[Cut, ..
 
 def region_tiles(weights: Weights, layer: int, block: Block) -> Tiles:
     """All tiles [rows, cols, *tile] of a block of experts in regions, for prefill."""
-    e, regions, mesh, names = block.shape.experts, block.regions, block.mesh, names_of(block.shape)
+    e, regions, mesh, names = block.shape.experts, block.expert_regions, block.mesh, names_of(block.shape)
     assert e is not None and regions is not None, "a block whose experts have regions"
     size, held = mesh.shape[0] // regions.side, regions.held(e)
     square = replace(mesh, rows=size, cols=size, origin=(0, 0), fold=(1, 1))
@@ -209,7 +209,7 @@ def layer_tiles(
 
     For decode they may be those of the rows and columns `here` alone.
     """
-    if kind == "experts" and phase == "prefill" and block.regions is not None:
+    if kind == "experts" and phase == "prefill" and block.expert_regions is not None:
         return region_tiles(weights, layer, block)
     tiles = {}
     for name, parts in cuts(block, kind, phase).items():

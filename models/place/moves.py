@@ -291,7 +291,8 @@ class Phases:
         heads in different groups, they are cut once and kept.
         """
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
-        alike = decode.layout == prefill.layout if kind == "attention" else kind == "ffn" or prefill.regions is None
+        alike = kind != "attention" or decode.layout == prefill.layout
+        alike &= kind != "experts" or prefill.expert_regions is None
         if decode.mesh.shape == mesh.shape and alike:
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():

@@ -19,7 +19,7 @@ from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, Part, schedule
-from wafer_triton.schedule.expert_regions import Regions, prefill_pass
+from wafer_triton.schedule.expert_regions import ExpertRegions, prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 
@@ -114,7 +114,7 @@ class Prefill:
             for kind in shape.layers_of
             if kind != "attention"
         }
-        regions = self.block.regions
+        regions = self.block.expert_regions
         self.passes, self.overflow = [], 0
         if regions is not None:
             for part in parts:  # before weights are loaded, which its memory is for
@@ -163,7 +163,7 @@ class Prefill:
             xs = [attention[0].read("x")]
         return torch.cat([self._whole(tiles, part) for tiles, part in zip(xs, parts, strict=True)])
 
-    def _send(self, routing: Program, number: int, part: Chunk, regions: Regions) -> None:
+    def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """The passes that take a chunk's tokens to their experts, after their routing."""
         passes = -(-int(routing.read("demand").max()) // regions.capacity)
         for turn in range(passes):

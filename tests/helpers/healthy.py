@@ -127,7 +127,7 @@ def moves(mesh: Mesh) -> list[Case]:
     return schedules
 
 
-def regions_of(square: Mesh) -> expert_regions.Regions:
+def regions_of(square: Mesh) -> expert_regions.ExpertRegions:
     """The fewest regions of experts that a mesh can be cut into, of several with a copy of an expert."""
     fewest = expert_regions.fewest_regions(square)
     return replace(fewest, capacity=2, copies=(1,) if fewest.side > 1 else ())
@@ -177,7 +177,7 @@ def parts(mesh: Mesh) -> list[Case]:
         (
             "prefill experts in regions",
             expert_regions.prefill_experts_in_regions,
-            block.Block(MIXTURE, square, regions=regions_of(square)),
+            block.Block(MIXTURE, square, expert_regions=regions_of(square)),
             (2, 0, 2),
         ),
         ("prefill attention apart", prefill.attention, block.Block(APART, square), (2, 0)),

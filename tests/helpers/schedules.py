@@ -164,7 +164,7 @@ def decoding(part: block.Part, *args: int, head_groups: int = 1, shape: DecoderS
 
 def prefilling(
     part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE,
-    regions: expert_regions.Regions | None = None,
+    regions: expert_regions.ExpertRegions | None = None,
 ) -> Make:  # fmt: skip
     """A part of a layer of prefill; no more head groups than columns, and one region of experts on an odd side."""
 
@@ -172,7 +172,9 @@ def prefilling(
         square = mesh.square()
         groups = min(head_groups, square.shape[1])
         cut = regions if regions is None or square.shape[0] % regions.side == 0 else replace(regions, side=1, copies=())
-        sizes = block.Block(shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups, regions=cut)
+        sizes = block.Block(
+            shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups, expert_regions=cut
+        )
         return block.schedule(part, sizes, *args)
 
     return make
@@ -218,7 +220,12 @@ LAYERS: dict[str, Make] = {
     "prefill-ffn": prefilling(prefill.ffn, 2, 0),
     "prefill-experts": prefilling(experts.prefill_experts, 2, 0, shape=MIXTURE),
     "prefill-experts-in-regions": prefilling(
-        expert_regions.prefill_experts_in_regions, 2, 0, 2, shape=MIXTURE, regions=expert_regions.Regions(2, 2, (1,))
+        expert_regions.prefill_experts_in_regions,
+        2,
+        0,
+        2,
+        shape=MIXTURE,
+        regions=expert_regions.ExpertRegions(2, 2, (1,)),
     ),
 }
 

@@ -187,7 +187,7 @@ def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
     groups = block.groups if times == common else None
     sizes = tuple(min(size, 1) for size in args)
-    return _routes_of(part, small, (groups, 1, None), None, 1, sizes, norms, block.regions is not None)
+    return _routes_of(part, small, (groups, 1, None), None, 1, sizes, norms, block.expert_regions is not None)
 
 
 @lru_cache(maxsize=1024)
@@ -202,7 +202,7 @@ def _routes_of(
     shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=norms[0], qk_norm_whole=norms[1], experts=experts)
     block = Block(
         shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree,
-        regions=regions,
+        expert_regions=regions,
     )  # fmt: skip
     whole = Builder if part.family == "decode" or heads == 1 else Ways
     b = whole(mesh, part.title, part.family)

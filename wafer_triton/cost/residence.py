@@ -250,7 +250,7 @@ def _weights(block: Block) -> dict[str, int]:
         if kind == "ffn":
             block.ffn_weights(b, "x", block.apart)
         else:
-            block.expert_weights(b, "x") if block.regions is None else block.expert_weights_in_regions(b)
+            block.expert_weights(b, "x") if block.expert_regions is None else block.expert_weights_in_regions(b)
         needs.append(_layer_need(attention, sram.need([b])))
     return _largest(needs).stays
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
-from itertools import count, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -182,43 +182,44 @@ def _planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
     A tile on its way lies in a slot that is free when it arrives: one that is sent in that round is not.
     """
     held: dict[tuple[int, int], Place] = {}
-    taken: list[set[int]] = [set() for _ in range(line.length)]
-    planned, most = list[list[Sends]](), 0
+    free: list[list[int]] = [[] for _ in range(line.length)]  # of the slots for waiting, each a heap
+    used = [0] * line.length
+    planned = list[list[Sends]]()
     for moves in MOVES[algorithm](line):
-        if not moves:
-            continue
-        groups: dict[tuple[str, str, int, int], list[tuple[Move, Place, Place]]] = defaultdict(list)
-        sent: dict[tuple[str, str, int, int], int] = defaultdict(int)
+        # by both ends, way and number in that way: the sender, its slot, the receiver and its slot
+        groups: dict[tuple[str, str, bool, int], list[tuple[int, int, int, int]]] = defaultdict(list)
+        sent: dict[tuple[str, str, bool, int], int] = defaultdict(int)
         freed = []
-        for move in moves:
-            tile = move.source, move.target
-            sent_from, sent_to = line.slots[tile]
-            place = held.get(tile, ("src", sent_from))
-            if place[0] == "waiting":
-                freed.append((move.here, place[1]))
-            if move.there == move.target:
-                after: Place = ("dst", sent_to)
+        for source, target, here, there in moves:
+            sent_from, sent_to = line.slots[source, target]
+            src, before = held.pop((source, target), ("src", sent_from))
+            if src == "waiting":
+                freed.append((here, before))
+            if there == target:
+                dst, after = "dst", sent_to
+            elif free[there]:
+                dst, after = "waiting", heappop(free[there])
             else:
-                slot = next(slot for slot in count() if slot not in taken[move.there])
-                taken[move.there].add(slot)
-                after, most = ("waiting", slot), max(most, slot + 1)
-            held[tile] = after
-            kind = place[0], after[0], int(move.there > move.here), move.here
-            groups[place[0], after[0], kind[2], sent[kind]].append((move, place, after))
-            sent[kind] += 1
+                dst, after = "waiting", used[there]
+                used[there] += 1
+            if there != target:
+                held[source, target] = dst, after
+            way = src, dst, there > here
+            number = sent[(*way, here)]
+            sent[(*way, here)] = number + 1
+            groups[(*way, number)].append((there, after, here, before))
         for core, slot in freed:
-            taken[core].discard(slot)
-        planned.append([_exchange(line.length, *key[:2], group) for key, group in sorted(groups.items())])
-    return planned, most
+            heappush(free[core], slot)
+        if groups:
+            planned.append([_exchange(line.length, *key[:2], group) for key, group in sorted(groups.items())])
+    return planned, max(used)
 
 
-def _exchange(length: int, src: str, dst: str, group: list[tuple[Move, Place, Place]]) -> Sends:
+def _exchange(length: int, src: str, dst: str, group: list[tuple[int, int, int, int]]) -> Sends:
     """The ends of one exchange, in which a core sends one tile at most."""
-    group = sorted(group, key=lambda entry: entry[0].there)
-    held, placed = np.zeros(length, np.int64), np.zeros(length, np.int64)
-    for move, before, after in group:
-        held[move.here], placed[move.there] = before[1], after[1]
-    send, recv = (np.array(cores) for cores in zip(*((move.here, move.there) for move, _, _ in group), strict=True))
+    recv, after, send, before = np.array(sorted(group)).T
+    held, placed = np.zeros((2, length), np.int64)
+    held[send], placed[recv] = before, after
     return ((src, held), (dst, placed)), send, recv
 
 

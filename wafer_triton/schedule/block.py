@@ -24,7 +24,7 @@ from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shapes import DecoderShape
 
 if TYPE_CHECKING:
-    from wafer_triton.schedule.expert_regions import Regions
+    from wafer_triton.schedule.expert_regions import ExpertRegions
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Block:
     has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
 
     The columns hold the heads in `head_groups` groups. `head_tree` are the groups of the K-tree over
-    the columns of one of several head groups (None: `default_groups`). In prefill experts live in `regions` of the
-    mesh, or each on all of it (None). Raises MeshError for head groups that do not fit the model or the mesh.
+    the columns of one of several head groups (None: `default_groups`). In prefill experts live in `expert_regions` of
+    the mesh, or each on all of it (None). Raises MeshError for head groups that do not fit the model or the mesh.
     """
 
     shape: DecoderShape
@@ -51,7 +51,7 @@ class Block:
     overlap: bool = True
     head_groups: int = 1
     head_tree: tuple[int, ...] | None = None
-    regions: Regions | None = None
+    expert_regions: ExpertRegions | None = None
 
     def __post_init__(self) -> None:
         head_groups(self.shape, self.mesh.shape[1], self.head_groups)
@@ -177,7 +177,7 @@ class Block:
 
     def expert_weights_in_regions(self, b: Builder) -> None:
         """Declare the weights of the experts of a core's region, a tile of each."""
-        e, regions = self.shape.experts, self.regions
+        e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
         held, d = regions.held(e), regions.side * self.share(self.shape.hidden_size, "x")
         f = -(-e.width // (self.mesh.shape[0] // regions.side))

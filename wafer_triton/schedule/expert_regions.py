@@ -9,7 +9,6 @@ cores make as many passes as the fullest needs, which each knows after one all-r
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
@@ -30,7 +29,7 @@ MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of til
 
 
 @dataclass(frozen=True)
-class Regions:
+class ExpertRegions:
     """Experts in `side` x `side` regions, and the rows that a row of cores sends to each of them in a pass.
 
     `copies` are experts that live in one region more, once for each time that they stand there. Raises ShapeError for
@@ -103,26 +102,10 @@ class Regions:
         self.homes(e)
 
 
-def fewest_regions(mesh: Mesh) -> Regions:
+def fewest_regions(mesh: Mesh) -> ExpertRegions:
     """The fewest regions, of several, that a square mesh can be cut into, or one."""
     side = mesh.shape[0]
-    return Regions(next((count for count in range(2, side + 1) if side % count == 0), 1), 1)
-
-
-def hottest(counts: Counter[int], regions: int, copies: int) -> tuple[int, ...]:
-    """So many copies for the experts that tokens chose the most, by how often they did: the next for the fullest copy.
-
-    An expert has a copy in every region at the most.
-    """
-    own = Counter(counts.keys())
-    made: list[int] = []
-    for _ in range(copies):
-        open_ = [expert for expert in counts if own[expert] < regions]
-        if not open_:
-            break
-        made.append(max(open_, key=lambda expert: (counts[expert] / own[expert], -expert)))
-        own[made[-1]] += 1
-    return tuple(made)
+    return ExpertRegions(next((count for count in range(2, side + 1) if side % count == 0), 1), 1)
 
 
 @lru_cache(maxsize=1024)
@@ -164,9 +147,9 @@ def prefill_experts_in_regions(b: Builder, block: Block, tokens: int, past: int,
         _pass(b, block, tokens, number)
 
 
-def _regions(block: Block) -> tuple[Experts, Regions]:
-    assert block.shape.experts is not None and block.regions is not None, "a block whose experts have regions"
-    return block.shape.experts, block.regions
+def _regions(block: Block) -> tuple[Experts, ExpertRegions]:
+    assert block.shape.experts is not None and block.expert_regions is not None, "a block whose experts have regions"
+    return block.shape.experts, block.expert_regions
 
 
 def _queues(b: Builder, block: Block, m: int, role: str) -> None:

@@ -132,7 +132,7 @@ PARTS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by t
 
 def first(block: Block, kind: str) -> Part:
     """The part that a block of this kind begins with; all of it but for the passes of experts in regions."""
-    return prefill_routing if kind == "experts" and block.regions is not None else PARTS[kind]
+    return prefill_routing if kind == "experts" and block.expert_regions is not None else PARTS[kind]
 
 
 def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
@@ -142,6 +142,6 @@ def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> tuple[
     expected if each is as likely as any other.
     """
     parts: tuple[tuple[Part, tuple[int, ...]], ...] = ((attention, (tokens, past)), (first(block, kind), (tokens, 0)))
-    if kind == "experts" and block.regions is not None:
-        parts += ((prefill_pass, (tokens, 0, 0)),) * block.regions.expected_passes(block, tokens)
+    if kind == "experts" and block.expert_regions is not None:
+        parts += ((prefill_pass, (tokens, 0, 0)),) * block.expert_regions.expected_passes(block, tokens)
     return parts

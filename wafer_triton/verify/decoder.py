@@ -211,7 +211,7 @@ def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
 
 
 def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> Intent:
-    regions, side = block.regions, block.mesh.shape[0]
+    regions, side = block.expert_regions, block.mesh.shape[0]
     assert regions is not None, "a block whose experts have regions"
     size = side // regions.side
 

@@ -85,7 +85,7 @@ def sent(
     wgu and wdown are [regions, experts of a region, ...]. The tokens of each row of cores that choose an expert with
     copies take its homes in turn. Tokens that are not `real` go to no region. All is NaN where rounding may decide.
     """
-    e, regions = block.shape.experts, block.regions
+    e, regions = block.shape.experts, block.expert_regions
     assert e is not None and regions is not None, "a block whose experts have regions"
     logits, rows, demand = h @ router, block.mesh.shape[0], 0
     ranked = logits[:, : e.count].sort(-1, True)
@@ -120,5 +120,5 @@ def sent(
 
 def _cols(block: Block) -> int:
     """Columns of a region of experts."""
-    assert block.regions is not None
-    return block.mesh.shape[1] // block.regions.side
+    assert block.expert_regions is not None
+    return block.mesh.shape[1] // block.expert_regions.side
