@@ -24,7 +24,7 @@ from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, layer_tiles, sources
+from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, prefill_tiles, sources
 from wafer_triton.models.place.regions import ENDS, Placement
 from wafer_triton.models.run.prefill import Chunk
 from wafer_triton.schedule.block import Block
@@ -298,7 +298,7 @@ class Phases:
             bias = tiles.get("bqkv")
             return None if bias is None else self.executor.together(decode.mesh, bias)
         if (layer, kind) not in self._kept:
-            self._kept[layer, kind] = layer_tiles(self.weights, layer, prefill, kind, "prefill")
+            self._kept[layer, kind] = prefill_tiles(self.weights, layer, prefill, kind)
         for name, target in memory.items():
             target.copy_(self._kept[layer, kind][name][self.executor.rectangle(mesh)].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")
