@@ -100,7 +100,9 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        self.pipeline = here = Pipeline.of(config, TorchExecutor() if executor is None else executor, dtype)
+        self.pipeline = here = Pipeline.of(
+            config, TorchExecutor() if executor is None else executor, dtype, batch * max_length
+        )
         self.executor = here.executor
         self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights if here.has_head else None)
@@ -156,7 +158,7 @@ class WaferForCausalLM(PlacedModule):
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
-        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device)
+        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
         self.turn += 1
         self._broken = False
 

@@ -33,7 +33,7 @@ Weights = Mapping[str, torch.Tensor]
 Part = tuple[slice, slice]  # rows and columns of cores
 EMBEDDING = "model.embed_tokens.weight"
 PHASES = ("decode", "prefill")
-LARGE = 2**22  # numbers of a parameter that are read from a file at once
+LARGE = 2**20  # numbers of a parameter that are read from a file at once
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -166,7 +167,14 @@ def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
     tokens = list(model.generate([[1, 2, 3, 4, 5], [7, 8, 9]], 2))
     logits = model.advance([5, 6])
     counted = model.account(), {phase: one.cycles for phase, one in model.predicted().items()}
-    return tokens, counted, logits.tolist(), model(torch.tensor([[1, 2, 3, 4], [4, 5, 6, 7], [2, 2, 2, 2]])).tolist()
+    took = model.passes.trace(), [each.as_json() for each in model.passes]
+    return (
+        tokens,
+        counted,
+        took,
+        logits.tolist(),
+        model(torch.tensor([[1, 2, 3, 4], [4, 5, 6, 7], [2, 2, 2, 2]])).tolist(),
+    )
 
 
 def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
@@ -189,8 +197,13 @@ def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]
 
 
 def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
-    """The exit code of each command, and what this rank prints: to stdout, to stderr."""
+    """The exit code of each command, and what this rank prints: to stdout, to stderr.
+
+    Rank 0 alone may import what tokenizes.
+    """
     answers = []
+    if rank:
+        sys.modules.update(dict.fromkeys(("tokenizers", "transformers")))
     for number, command in enumerate(commands):
         if not dist.is_initialized():  # each command leaves the process group
             size = int(os.environ["WORLD_SIZE"])

@@ -8,9 +8,8 @@ import torch
 
 import ranked
 from schedules import ROOMY
-from tiny import CONFIG, checkpoint
+from tiny import CONFIG, MIXTURE, checkpoint
 from wafer_triton.cli.main import main
-from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
@@ -33,8 +32,9 @@ THREE = {"num_hidden_layers": 3}
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2", (1, 2), "elided")]),
-        (3, [(QWEN | THREE, "3", None, "explicit"), (LLAMA, "3", None, "elided")]),  # three stages; one of three ranks
+        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2", (1, 2), "elided"), (MIXTURE | THREE, "2", None, "explicit")]),
+        # three stages; one of three ranks
+        (3, [(QWEN | THREE, "3", None, "explicit"), (LLAMA, "3", None, "elided"), (MIXTURE, "3", None, "elided")]),
         (4, [(QWEN, "3", None, "explicit")]),  # two stages of two ranks
         (6, [(LLAMA, "3", None, "elided")]),  # two stages of three ranks
     ],
@@ -93,6 +93,7 @@ def test_stages_are_as_even_as_layers_let_them_be():
     tied = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 9, "tie_word_embeddings": True, "vocab_size": 512})
     ends = stage_layers(tied, 3)
     assert ends[0] == 0 and ends[-1] == 9 and ends[3] - ends[2] == 1  # the table lies beside the last
+    assert stage_layers(tied, 3, cached=8192) == [0, 3, 6, 9]  # but is little beside long caches
 
 
 def test_ranks_go_to_layers_first():
@@ -106,7 +107,9 @@ def test_ranks_go_to_layers_first():
 
 
 def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
-    folder, text = checkpoint(tmp_path / "tiny"), tmp_path / "text"
+    folder, bare, text = checkpoint(tmp_path / "tiny"), checkpoint(tmp_path / "bare"), tmp_path / "text"
+    for file in bare.glob("tokenizer*"):
+        file.unlink()
     text.write_text("to be or not to be")
     model = ["--model", str(folder), "--mesh", "2"]
     commands = [
@@ -114,6 +117,7 @@ def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
         ["perplexity", *model, "--text", str(text), "--window", "5"],
         ["generate", *model, "--prompt", "hello", "--max-new-tokens", "400"],
         ["generate", *model, "--prompt", "hello", "--cut", "3x1"],
+        ["generate", "--model", str(bare), "--mesh", "2", "--prompt", "hello"],
     ]
     ours, others = ranked.on_ranks(2, ranked.commanded, *commands)
     for command, (code, out, err), (other, nothing, told) in zip(commands, ours, others, strict=True):
@@ -127,6 +131,7 @@ def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
     messages = {ours[3][2], others[3][2]}
     assert messages == {"", "wafer-triton: error: cut 3x1: 2 ranks are no stages of 3 ranks each for 2 layers; give "
                             "another cut, or none\n"}  # fmt: skip
+    assert "no tokenizer there (tokenizer.json)" in ours[4][2] + others[4][2]
     assert capsys.readouterr().err == "" and main(commands[3]) == 2
     assert "cut 3x1 is for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
 
@@ -155,13 +160,6 @@ def test_ctrl_c_leaves_no_rank_behind(tmp_path):
 def _counted(out: str) -> list[str]:
     """What a command prints, without times."""
     return [line for line in out.splitlines() if "emulat" not in line and "seconds" not in line]
-
-
-def test_a_mixture_of_experts_runs_on_one_rank():
-    executor = object.__new__(DistributedExecutor)
-    executor.ranks = 2
-    with pytest.raises(BackendError, match="a mixture of experts runs on one rank, .* start it without torchrun"):
-        Pipeline.of(shape_of("olmoe-1b-7b"), executor, "fp32")
 
 
 @pytest.mark.parametrize(

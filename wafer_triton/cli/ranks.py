@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def count() -> int:
@@ -26,6 +29,17 @@ def quiet() -> Iterator[None]:
         return
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
+
+
+def of_first(work: Callable[[], T]) -> T:
+    """What `work` gives on rank 0, which alone does it; the ranks have joined."""
+    if count() == 1:
+        return work()
+    import torch.distributed as dist
+
+    from wafer_triton.emulate import crossing
+
+    return crossing.of_first(work, dist.group.WORLD)
 
 
 def first_to_say(message: str) -> bool:

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from wafer_triton.emulate.partition import Share
-from wafer_triton.errors import BackendError
+from wafer_triton.errors import BackendError, WaferError
 from wafer_triton.schedule.rounds import Index
 
+T = TypeVar("T")
 ALIGNED = 16  # bytes, to which the parts of a message are rounded up
 
 
@@ -112,6 +114,27 @@ def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[Non
         raise BackendError(
             f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see what it said, and start all again"
         ) from None
+
+
+def of_first(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
+    """What `work` gives on the first rank, which alone does it, on all of them; without a group, here.
+
+    What a user can mend (WaferError, ImportError) is raised on all ranks too.
+    """
+    if group is None:
+        return work()
+    answer: list[Any] = [None, None]
+    if group.rank() == 0:
+        try:
+            answer[0] = work()
+        except (WaferError, ImportError) as error:
+            answer[1] = error
+    with blaming(group, [0]):
+        dist.broadcast_object_list(answer, group=group, group_src=0)
+    if answer[1] is not None:
+        raise answer[1]
+    result: T = answer[0]
+    return result
 
 
 def first(kind: str, name: str, value: str) -> str:
