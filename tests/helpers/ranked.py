@@ -22,6 +22,7 @@ from wafer_triton.cli.main import main
 from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
+from wafer_triton.models import demo
 from wafer_triton.models.decoder import WaferForCausalLM
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
@@ -190,10 +191,23 @@ def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
 def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:
     """The parameters that a rank has, the bytes that its programs hold, and a seed that all agree on."""
     model = model_of(config, "3", DistributedExecutor(TorchExecutor()))
+    stream = model.generate([1, 2], 2, temperature=1.0)
+    return list(model.weights), resident_bytes(model), stream.sampling.seed
+
+
+def resident_bytes(model: WaferForCausalLM) -> int:
+    """The bytes of weights, caches and what else a model's programs for decode hold between steps."""
     tensors = [t for layer in model.layers.layers for part in (layer.project, layer.ffn) for t in part.memory.values()]
     tensors += [*model.head.memory.values(), *model.embedding.memory.values()]
-    stream = model.generate([1, 2], 2, temperature=1.0)
-    return list(model.weights), sum({t.data_ptr(): t.nbytes for t in tensors}.values()), stream.sampling.seed
+    return sum({t.data_ptr(): t.nbytes for t in tensors}.values())
+
+
+def smollm2(rank: int, folder: str, ids: list[int], count: int) -> tuple[list[int], int]:
+    """What SmolLM2 says after a prompt, and the bytes that a rank holds of it."""
+    model = WaferForCausalLM.from_pretrained(
+        folder, mesh=demo.MESH, dtype="fp32", max_length=80, executor=DistributedExecutor(TorchExecutor())
+    )
+    return list(model.generate(ids, count)), resident_bytes(model)
 
 
 def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
