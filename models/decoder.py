@@ -294,6 +294,7 @@ class WaferForCausalLM(PlacedModule):
 
     def begin(self, tokens: Prompt) -> None:
         """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self._known(tokens)  # on every rank, or those that look nothing up would wait for one that has raised
         self.pipeline.begin(lambda: self.embed(tokens))
 
     def prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
