@@ -102,7 +102,9 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        self.pipeline = here = Pipeline.of(config, TorchExecutor() if executor is None else executor, dtype)
+        self.pipeline = here = Pipeline.of(
+            config, TorchExecutor() if executor is None else executor, dtype, batch * max_length
+        )
         self.executor = here.executor
         self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights if here.has_head else None)
@@ -158,7 +160,7 @@ class WaferForCausalLM(PlacedModule):
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
-        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device)
+        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
         self.turn += 1
         self._broken = False
 
@@ -294,6 +296,7 @@ class WaferForCausalLM(PlacedModule):
 
     def begin(self, tokens: Prompt) -> None:
         """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self._known(tokens)  # on every rank, or those that look nothing up would wait for one that has raised
         self.pipeline.begin(lambda: self.embed(tokens))
 
     def prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:

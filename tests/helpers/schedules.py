@@ -45,6 +45,23 @@ def product(algorithm: str, transposed: bool = False) -> Make:
     return make
 
 
+def beside(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+    """MeshGEMM of an operand whose neighbour's tile each core reads before the product and after it."""
+    b, size = Builder(mesh.square(), "gemm beside sums"), 3
+    b.buffer("a", (size, size), dtype, "input")
+    for name in ("near", "c"):
+        b.buffer(name, (size, size), dtype if name == "near" else sums)
+    b.buffer("w", (size, size), dtype, "resident")
+    for name in ("before", "out", "after"):
+        b.buffer(name, (size, size), dtype, "output")
+    collectives.shift(b, "a", "near", "x", wrap=True)
+    b.round(b.local("add", "before", ("near", "w"), size=size**2))
+    gemm.matmul(b, "a", "w", "c", m=size, k=size, n=size, accumulate=sums)
+    b.round(b.local("copy", "out", "c", size=size**2))
+    b.round(b.local("add", "after", ("near", "before"), size=size**2))
+    return b.build()
+
+
 def vector(algorithm: str, axis: str) -> Make:
     """y = x W for two vectors, by an all-reduce algorithm."""
 
@@ -185,6 +202,7 @@ SUMS: dict[str, Make] = {  # what adds integers alone
     **{f"gemm-t-{algorithm}": product(algorithm, True) for algorithm in gemm.ALGORITHMS},
     **{f"gemv-{algorithm}-y": vector(algorithm, "y") for algorithm in reduce.ALGORITHMS},
     "gemv-ktree-x": vector("ktree", "x"),
+    "gemm-beside": beside,
 }
 MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
     **{f"all-reduce-{algorithm}-x": all_reduce(algorithm, "x", "add") for algorithm in reduce.ALGORITHMS},
