@@ -23,6 +23,7 @@ def test_runs_tell_their_passes_and_are_compared(runs, capsys):
     home, folder = runs
     for mesh in ("2", "3"):
         asked = ["--model", str(folder), "--prompt", "hello", "--mesh", mesh, "--max-new-tokens", "4", "--json"]
+        asked += ["--experts", "regions" if mesh == "2" else "spread"]
         assert main(["generate", *asked, "--routing-out", str(home / f"trace{mesh}.json")]) == 0
         (home / f"run{mesh}.json").write_text(capsys.readouterr().out)
     record = json.loads((home / "run2.json").read_text())
@@ -30,6 +31,8 @@ def test_runs_tell_their_passes_and_are_compared(runs, capsys):
     assert (prefill["mode"], prefill["tokens"], len(decode)) == ("prefill", 5, 3)
     assert [each["kv_tokens"] for each in decode] == [6, 7, 8]
     assert all(each["distinct_experts"] == [2] for each in decode), "one layer of two has experts"
+    assert record["experts"].startswith("2 x 2 regions, ") and prefill["region_passes"] >= 1
+    assert prefill["overflow_rows"] >= 0 and "region_passes" not in decode[0]
     assert sum(prefill["tokens_per_expert"][0].values()) == 5 * 2
     for phase, each in (("prefill", [prefill]), ("decode", decode)):
         seconds = sum(one["seconds"] for one in each)
