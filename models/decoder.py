@@ -97,7 +97,7 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
-            trim=trim, experts=on_ranks(experts, executor),
+            trim=trim, experts=on_ranks(experts, config, executor),
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)

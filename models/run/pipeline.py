@@ -212,13 +212,13 @@ def stage_layers(shape: DecoderShape, stages: int, cached: int = 0) -> list[int]
     return [sum(counts[:number]) for number in range(stages + 1)]
 
 
-def on_ranks(experts: Placement, executor: Executor | None) -> Placement:
+def on_ranks(experts: Placement, shape: DecoderShape, executor: Executor | None) -> Placement:
     """Where experts live in prefill: over the whole mesh, where several ranks share a model and nothing is asked for.
 
     Raises BackendError for regions on several ranks, none of which knows how many passes the others make.
     """
-    if not isinstance(executor, DistributedExecutor) or executor.ranks == 1 or experts == "spread":
+    if shape.experts is None or not isinstance(executor, DistributedExecutor) or executor.ranks == 1:
         return experts
-    if experts is not None:
+    if experts not in (None, "spread"):
         raise BackendError("experts in regions run on one rank; give experts='spread', or start without torchrun")
     return "spread"
