@@ -25,6 +25,6 @@ def test_what_is_announced_goes_by_the_rounds_that_run(config, monkeypatch):
     placed = model.placement
     assert effort.seconds(placed, model.executor, prompts=3, tokens=18, steps=2) == 5
     assert told == [
-        rounds_of(placed.prefill, lambda kind: prefill.layer(2, 0, kind)),
+        rounds_of(placed.prefill, lambda kind: prefill.layer(placed.prefill, 2, 0, kind)),
         rounds_of(placed.decode, lambda kind: decode.layer(placed.decode, 27, kind)),
     ]
