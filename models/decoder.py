@@ -197,8 +197,9 @@ class WaferForCausalLM(PlacedModule):
 
         Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
         """
-        self.begin(tokens)
-        return self.logits(self.prompt(tokens, progress, sequence)[-1:])()[0]
+        ids = self.checked(tokens, sequence)
+        self.begin(ids)
+        return self.logits(self.prompt(ids, progress, sequence)[-1:])()[0]
 
     def step(self, token: int) -> torch.Tensor:
         """Run one token after the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
@@ -292,13 +293,11 @@ class WaferForCausalLM(PlacedModule):
             )
         self.block.cache(prefilled).room(count)
 
-    def begin(self, tokens: Prompt) -> None:
-        """Start a prompt on its way, before it is run; only several ranks have something to do."""
-        self._known(tokens)  # on every rank, or those that look nothing up would wait for one that has raised
-        self.pipeline.begin(lambda: self.embed(tokens))
+    def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
+        """The ids of a prompt for a sequence; what is wrong with it is raised before a part of it is on its way.
 
-    def prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
-        """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
+        Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for what does not fit its cache.
+        """
         tokens = token_ids(tokens)
         count = len(tokens)
         if count == 0:
@@ -309,8 +308,17 @@ class WaferForCausalLM(PlacedModule):
         if self._broken or self.counts[sequence]:
             held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
             raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
+        return self._known(tokens)
+
+    def begin(self, ids: torch.Tensor) -> None:
+        """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self.pipeline.begin(lambda: self.embedding.run(ids))
+
+    def prompt(self, ids: torch.Tensor, progress: Progress, sequence: int) -> torch.Tensor:
+        """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
+        count = len(ids)
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
-        x = self.pipeline.enter(lambda: self.embed(tokens), len(self._known(tokens)))
+        x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
         cache = self.block.cache(count)
         self.turn += 1
         self._enter("prefill")

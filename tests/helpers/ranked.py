@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import schedules
+import tiny
 from wafer_triton import distributed, mesh_gemm
 from wafer_triton.cli.main import main
 from wafer_triton.emulate.distributed import DistributedExecutor
@@ -24,6 +25,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
 from wafer_triton.models import demo
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.generate import prefills
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
 # installed modules alone: what is not on the path of the server is left out in silence
@@ -186,6 +188,19 @@ def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
         want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange))) if rank == 0 else got
         failed += [(config, mesh, cut, exchange)] * (got != want)
     return failed
+
+
+def refused(rank: int) -> list[Any]:
+    """What ranks are told of prompts that cannot be run, and whether those that follow get their own logits."""
+    model, prompt = (
+        model_of(tiny.CONFIG | {"tie_word_embeddings": True}, "2", DistributedExecutor(TorchExecutor())),
+        [1, 2],
+    )
+    answers: list[Any] = [raised(lambda: list(prefills(model, [prompt, [999]])))]
+    want = model.prefill(prompt)
+    for tokens, sequence in (([3], 0), ([3], 2), (range(99), 1), ([], 1)):
+        answers.append(raised(lambda tokens=tokens, sequence=sequence: model.prefill(tokens, sequence=sequence)))
+    return [*answers, torch.equal(model.prefill(prompt, sequence=1), want)]
 
 
 def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:

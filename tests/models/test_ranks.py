@@ -106,6 +106,13 @@ def test_ranks_go_to_layers_first():
             stage_count(layers, ranks, (1, 2))
 
 
+def test_a_prompt_that_cannot_be_run_leaves_nothing_on_its_way():
+    first, last = ranked.on_ranks(2, ranked.refused)
+    told = ["token 999 is outside", "holds 2 tokens", "sequence 2: the model", "99 tokens", "the prompt is empty"]
+    assert first == last and first[-1] is True
+    assert all(word in message for word, message in zip(told, first[:-1], strict=True)), first
+
+
 def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
     folder, bare, text = checkpoint(tmp_path / "tiny"), checkpoint(tmp_path / "bare"), tmp_path / "text"
     for file in bare.glob("tokenizer*"):
