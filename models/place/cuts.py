@@ -139,6 +139,8 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
             "wgu": (Cut("mlp.gate_proj.weight", up_gate), Cut("mlp.up_proj.weight", up_gate)),
             "wdown": (Cut("mlp.down_proj.weight", f"({into} d) ({out_of} f) -> f d"),),
         }
+    if kind == "experts" and phase == "prefill" and block.expert_regions is not None:
+        return outside_regions(block)
     if kind == "experts":
         return expert_cuts(block, into, out_of)
     c = block.shape
@@ -185,6 +187,17 @@ def expert_cuts(block: Block, into: str, out_of: str) -> dict[str, tuple[Cut, ..
     }
 
 
+def outside_regions(block: Block) -> dict[str, tuple[Cut, ...]]:
+    """The buffers of a block of experts in regions, for prefill, but for those of the experts themselves."""
+    own = expert_cuts(block, "x", "y")
+    held = {"norm": own["norm"], "router": own["router"]}
+    if block.shape.experts is not None and block.shape.experts.shared:
+        both = (Cut(f"{SHARED}{part}_proj.weight", "(x f) (y d) -> d f") for part in ("gate", "up"))
+        held["wgu.shared"] = tuple(both)
+        held["wdown.shared"] = (Cut(f"{SHARED}down_proj.weight", "(x d) (y f) -> f d"),)
+    return held
+
+
 def fill(
     memory: Tiles, buffers: Mapping[str, tuple[Cut, ...]], weights: Weights, prefix: str, mesh: Mesh, here: Part
 ) -> None:
@@ -222,9 +235,9 @@ def head_cuts(block: Block) -> dict[str, tuple[Cut]]:
     return {"norm": (Cut("model.norm.weight", "(y d)"),), "table": (Cut(table, "(x v) (y d) -> d v"),)}
 
 
-def skewed(name: str, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """A tile as MeshGEMM's alignment would move it, if it is one of a matrix."""
-    return tile.flatten(0, 1)[aligned(mesh)].view_as(tile) if name in MATRICES else tile
+def skewed(name: str, tile: torch.Tensor, mesh: Mesh, region: int | None = None) -> torch.Tensor:
+    """A tile as MeshGEMM's alignment, in a `region` by itself if there are some, would move it, if it is a matrix's."""
+    return tile.flatten(0, 1)[aligned(mesh, region)].view_as(tile) if name.split(".")[0] in MATRICES else tile
 
 
 MATRICES = ("wqkv", "wo", "wgu", "wdown")

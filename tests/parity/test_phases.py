@@ -16,8 +16,8 @@ from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place import moves
 from wafer_triton.models.place.cuts import prefill_tiles
-from wafer_triton.models.place.moves import blocks_of, redistribute
 from wafer_triton.models.place.regions import prefill_need
+from wafer_triton.models.place.transfers import blocks_of, redistribute
 from wafer_triton.models.run.prefill import chunks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, schedule
