@@ -334,8 +334,14 @@ class WaferForCausalLM(PlacedModule):
             )
             self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
-        layers = partial(self._prefill.tally, parts, self._prefill.passes)
-        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(layers)
+        passes = self._prefill.passes
+
+        @lru_cache
+        def layers() -> Tally:
+            every = self.pipeline.of_all(passes) if passes else []
+            return self._prefill.tally(parts, [sum(chunk) for chunk in zip(*every, strict=True)])
+
+        ran = lru_cache(partial(self.embedding.prompt_tally, count)), layers
         self.passes.add("prefill", [count], self._prefill.chosen, *ran)
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))

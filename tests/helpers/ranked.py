@@ -155,7 +155,7 @@ def disagreements(rank: int) -> list[str]:
     ]
 
 
-Case = tuple[dict[str, Any], str, tuple[int, int] | None, str]  # a configuration, a mesh, a cut, an exchange
+Case = tuple[Any, ...]  # a configuration, a mesh, a cut, an exchange; and where experts live in prefill
 
 
 def model_of(config: dict[str, Any], mesh: str, executor: Any, **options: Any) -> WaferForCausalLM:
@@ -183,10 +183,12 @@ def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
 def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
     """The cases in which a model on ranks says something else than in one process."""
     failed = []
-    for config, mesh, cut, exchange in cases:
-        got = spoken(model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), cut=cut)))
-        want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange))) if rank == 0 else got
-        failed += [(config, mesh, cut, exchange)] * (got != want)
+    for case in cases:
+        config, mesh, cut, exchange, *experts = case
+        options = dict(zip(("experts",), experts, strict=False))
+        got = spoken(model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), cut=cut), **options))
+        want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange), **options)) if rank == 0 else got
+        failed += [case] * (got != want)
     return failed
 
 

@@ -32,7 +32,15 @@ THREE = {"num_hidden_layers": 3}
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2", (1, 2), "elided"), (MIXTURE | THREE, "2", None, "explicit")]),
+        (
+            2,
+            [
+                (LLAMA, "3", None, "explicit"),
+                (QWEN, "2", (1, 2), "elided"),
+                (MIXTURE | THREE, "2", None, "explicit"),
+                (MIXTURE | THREE, "2", None, "explicit", "regions"),
+            ],
+        ),
         # three stages; one of three ranks
         (3, [(QWEN | THREE, "3", None, "explicit"), (LLAMA, "3", None, "elided"), (MIXTURE, "3", None, "elided")]),
         (4, [(QWEN, "3", None, "explicit")]),  # two stages of two ranks
