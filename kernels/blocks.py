@@ -57,7 +57,8 @@ def candidates(
     if not alike or k % 16 or min(m, n) < 16:
         return ways
     copied = n % 8 == 0 and all(map(_copied, (a, b), (m * k, k * n)))
-    boxed = not chosen["ADD"] and m % BOX == n % BOX == k % BOX == 0 and out.tensor.dtype == a.tensor.dtype and _copied(out, m * n)
+    boxed = m % BOX == n % BOX == k % BOX == 0 and out.tensor.dtype == a.tensor.dtype and _copied(out, m * n)
+    boxed = boxed and copied and not chosen["ADD"]
     for block_m, block_n, warps, stages in ((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 4), (128, 256, 8, 4)):
         group = max(1, block_m // m), max(1, block_n // n)
         whole = all(
@@ -72,7 +73,7 @@ def candidates(
                 ways.insert(0, way | {"by": "tensor"})
             ways.insert(0, way | {"by": "loads"})
             # its instructions for matrices are Hopper's alone
-            if copied and boxed and block_m == 2 * BOX and block_n > BOX and on_nvidia(90, 99):
+            if boxed and block_m == 2 * BOX and block_n > BOX and on_nvidia(90, 99):
                 depth = RING // (BOX * (block_m + block_n) * a.tensor.itemsize)
                 ways.insert(0, way | {"num_warps": 4, "num_stages": depth, "by": "warps"})
     return ways

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -257,7 +256,7 @@ def elided(
     if not asked:
         can = ", ".join(f"{way['GROUP_M']} x {way['GROUP_N']} by {way['by']}" for way in ways)
         raise BackendError(
-            f"elided MeshGEMM cannot serve {group or 'any'} cores a program with tiles by {by or 'any'}; here it can {can}"
+            f"elided MeshGEMM cannot serve {group or 'any'} cores a program by {by or 'any way'}; here it can {can}"
         )
     if chosen["ADD"]:  # a trial would add, too
         asked = asked[-1:]

@@ -1,7 +1,7 @@
 """MeshGEMM with its exchange elided, on Hopper: one warp fetches tiles into a ring, two groups of four multiply them.
 
 A slot of the ring holds BOX values of k: two boxes of A, one a group, and a row of boxes of B for both. TMA fills it,
-and tells the slot's barrier `full` how many bytes came. Each group says to its barrier `free` when it has read the slot.
+and tells the slot's barrier `full` how many bytes came. Each group tells its barrier `free` when it has read the slot.
 A program stays for several blocks, so that the next block's tiles come while the groups write this one's sums.
 
 Each core adds the products that it adds in `elided`, in the same order. A group serves one row of cores, as
@@ -19,7 +19,11 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_wait,
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
 )  # fmt: skip
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 

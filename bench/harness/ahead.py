@@ -35,14 +35,15 @@ def recorder(backend: str, arch: str, warp_size: str, machine_code: bool = False
         seen.clear()
         call(*args, **params)
         (kernel,) = seen
-        return describe(kernel) | ({"loads_in_flight": in_flight(kernel)} if machine_code else {})
+        return describe(kernel) | (of_machine_code(kernel) if machine_code else {})
 
     return compiled
 
 
-def in_flight(kernel: Any) -> int:
-    """16-byte loads that a compiled kernel has in flight."""
-    return loads_in_flight(disassembled(kernel.asm["cubin"]))
+def of_machine_code(kernel: Any) -> dict[str, Any]:
+    """16-byte loads that a compiled kernel has in flight, and whether some of its warps have other registers."""
+    sass = disassembled(kernel.asm["cubin"])
+    return {"loads_in_flight": loads_in_flight(sass), "specialised": "USETMAXREG" in sass}
 
 
 def describe(kernel: Any) -> dict[str, Any]:

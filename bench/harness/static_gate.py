@@ -1,8 +1,8 @@
 """What sm_90 makes of the benchmarked kernels, without a GPU: python bench/harness/static_gate.py [--write]
 
 The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers or shared
-memory, nor spill, nor lose its matrix instructions, its copies by tensor (TMA), the width of its accesses or loads in
-flight.
+memory, nor spill, nor lose its matrix instructions, its copies by tensor (TMA), its warps with work of their own, the
+width of its accesses or loads in flight.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from wafer_triton.kernels.waiting import Alarm
 
 TABLE = Path(__file__).parents[1] / "results" / f"sm_90-triton-{triton.__version__}.csv"
 COLUMNS = (
-    "case", "registers", "spills", "shared_bytes", "wgmma", "tma", "widest_access_bytes", "loads_in_flight",
-    "cooperative", "warps",
+    "case", "registers", "spills", "shared_bytes", "wgmma", "tma", "specialised", "widest_access_bytes",
+    "loads_in_flight", "cooperative", "warps",
 )  # fmt: skip
 BF16 = torch.bfloat16
 
@@ -58,8 +58,8 @@ def rows() -> list[dict[str, object]]:
         seen = compiled(*call, **params)
         facts = (
             case, seen["registers"], seen["spills"], seen["shared"],
-            int("wgmma.mma_async" in seen["matrix_instructions"]), int(seen["tma"]), seen["widest_access_bytes"],
-            seen["loads_in_flight"], int(seen["cooperative"]), seen["num_warps"],
+            int("wgmma.mma_async" in seen["matrix_instructions"]), int(seen["tma"]), int(seen["specialised"]),
+            seen["widest_access_bytes"], seen["loads_in_flight"], int(seen["cooperative"]), seen["num_warps"],
         )  # fmt: skip
         table.append(dict(zip(COLUMNS, facts, strict=True)))
 
@@ -81,12 +81,16 @@ def rows() -> list[dict[str, object]]:
         c, out, a, b = tile(n * n, torch.float32), tile(n * n), tile(n * n), tile(n * n)
         add(
             f"elided {shape}, {group[0]} x {group[1]} cores a program",
-            elided, c, out, a, b, side, side, labels, labels, group=group, tma=False, m=n, k=n, n=n,
+            elided, c, out, a, b, side, side, labels, labels, group=group, by="loads", m=n, k=n, n=n,
+        )  # fmt: skip
+        add(
+            f"elided {shape}, {group[0]} x {group[1]} cores a program, by warp groups",
+            elided, c, out, a, b, side, side, labels, labels, group=group, by="warps", m=n, k=n, n=n,
         )  # fmt: skip
         if group[1] == 1 or "8192" in shape:
             add(
                 f"elided {shape}, blocks copied by tensor",
-                elided, c, out, a, b, side, side, labels, labels, group=(1, 1), tma=True, m=n, k=n, n=n,
+                elided, c, out, a, b, side, side, labels, labels, group=(1, 1), by="tensor", m=n, k=n, n=n,
             )  # fmt: skip
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)

@@ -32,10 +32,9 @@ class Machine:
         self.pid = self.programs = 0
         names = dict(vars(warp_groups))
         names |= {
-            "BOX": blocks.BOX, "MULTIPLIES": 240, "FETCHES": 24, "placed": FunctionType(blocks.placed.fn.__code__, {}),
-            "gl": self.language(), "mbarrier": self.barriers(), "tma": self.copies(), "fence_async_shared": lambda: None,
-            "warpgroup_mma": lambda a, b, total, is_async: (*total, (a, b)) if isinstance(total, tuple) else (total, (a, b)),
-            "warpgroup_mma_wait": self.multiplied,
+            "BOX": blocks.BOX, "placed": FunctionType(blocks.placed.fn.__code__, {}), "gl": self.language(),
+            "mbarrier": self.barriers(), "tma": self.copies(), "fence_async_shared": lambda: None,
+            "warpgroup_mma": self.multiply, "warpgroup_mma_wait": self.multiplied,
         }  # fmt: skip
         for name, value in vars(warp_groups).items():
             if isinstance(value, GluonJITFunction):
@@ -86,13 +85,14 @@ class Machine:
             while len(self.mine()) > pending:
                 self.mine().pop(0)()
 
-        return SimpleNamespace(
-            async_copy_global_to_shared=fetch, async_copy_shared_to_global=leave, store_wait=wait
-        )
+        return SimpleNamespace(async_copy_global_to_shared=fetch, async_copy_shared_to_global=leave, store_wait=wait)
 
     def mine(self) -> list[Any]:
         """The copies out of this partition that may not have read yet what they copy."""
         return self.leaving.__dict__.setdefault("copies", [])
+
+    def multiply(self, a: Shared, b: Shared, total: Any, is_async: bool) -> Any:
+        return (*(total if isinstance(total, tuple) else (total,)), (a, b))
 
     def multiplied(self, pending: int, deps: list[Any]) -> Any:
         total, *products = deps[0] if isinstance(deps[0], tuple) else (deps[0],)
@@ -103,7 +103,8 @@ class Machine:
 
     def partitions(self, work: list[Any], warps: list[int], registers: list[int]) -> None:
         """All at once: each works until it waits in vain, and then another does."""
-        assert warps == [4, 1] and registers[0] % 8 == 0 and 4 * 240 + 4 * registers[0] + 4 * registers[1] <= 504 * 4
+        # of 64 Ki over 12 warps; the first partition has as many as the second, and Triton makes four warps of one
+        assert warps == [4, 1] and 2 * registers[0].value + registers[1].value <= 64 * 1024 // (12 * 32) // 8 * 8 * 3
         threads = [threading.Thread(target=self.partition, args=one, daemon=True) for one in work]
         self.waiting = dict.fromkeys(threads)
         for thread in threads:

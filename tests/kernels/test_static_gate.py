@@ -29,6 +29,10 @@ def test_benchmarked_kernels_stay_within_the_committed_bounds():
     assert [fault for case in found for fault in faults(found[case], bounds[case])] == []
     copied = [row["tma"] for case, row in found.items() if "copied by tensor" in case]
     assert copied == ["1", "1"], "P = 64 and P = 32 of 8192^3"
+    groups = [row for case, row in found.items() if "by warp groups" in case]
+    assert len(groups) == 5 and all(row["wgmma"] == row["tma"] == row["specialised"] == "1" for row in groups)
+    assert {row["warps"] for row in groups} == {"12"}, "two groups of 4, and one that fetches, which takes 4 as well"
+    assert all(int(row["shared_bytes"]) <= 227 * 1024 for row in groups), "what a program may have on sm_90"
     vectors = [row for case, row in found.items() if case.startswith("mesh_gemv [1,") and "660" not in case]
     assert len(vectors) == 4 and all(int(row["loads_in_flight"]) >= 8 for row in vectors), "16 bytes each"
 
@@ -40,13 +44,13 @@ def faults(found: dict[str, str], bound: dict[str, str]) -> list[str]:
         for name in ("registers", "spills", "shared_bytes", "warps")
         if int(found[name]) > int(bound[name]) or (name == "spills" and int(found[name]))
     ]
-    least = ("wgmma", "tma", "widest_access_bytes", "loads_in_flight", "cooperative")
+    least = ("wgmma", "tma", "specialised", "widest_access_bytes", "loads_in_flight", "cooperative")
     worse += [name for name in least if int(found[name]) < int(bound[name])]
     return [f"{found['case']}: {name} {found[name]}, bound {bound[name]}" for name in worse]
 
 
 def test_each_figure_of_the_gate_can_fail():
-    least = ("wgmma", "tma", "widest_access_bytes", "loads_in_flight", "cooperative")
+    least = ("wgmma", "tma", "specialised", "widest_access_bytes", "loads_in_flight", "cooperative")
     bound = dict.fromkeys(("registers", "spills", "shared_bytes", "warps", *least), "4")
     sound = bound | {"case": "k", "spills": "0"}
     assert faults(sound, bound) == []
