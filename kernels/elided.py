@@ -235,14 +235,13 @@ def elided(
         del chosen[name]
     side, mode = rows.numel(), chosen.pop("MODE")
     where = (rows, cols, a_labels, b_labels, side)
-    if mode != "dot":
-        blocks = -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
-        _core_kernel[(side * side * blocks,)](c, out, a, b, *where, MODE=mode, **chosen)
-        return
 
     def launch(way: dict[str, Any]) -> None:
         blocks = {name: value for name, value in way.items() if name != "by"}
         programs = number_of(side, chosen, way)
+        if mode != "dot":
+            _core_kernel[(programs,)](c, out, a, b, *where, MODE=mode, **chosen)
+            return
         if way["by"] == "warps":
             warp_groups(out, a, b, *where, programs, chosen | blocks)
             return
@@ -252,6 +251,8 @@ def elided(
         _dot_kernel[(programs,)](c, out, a, b, *copied, *where, **(chosen | blocks))
 
     ways = candidates(a, b, out, chosen, side, a_labels.step == b_labels.step == 0)
+    if mode != "dot":
+        ways = ways[-1:]
     asked = [way for way in ways if group in (None, (way["GROUP_M"], way["GROUP_N"])) and by in (None, way["by"])]
     if not asked:
         can = ", ".join(f"{way['GROUP_M']} x {way['GROUP_N']} by {way['by']}" for way in ways)

@@ -105,3 +105,5 @@ def test_what_cannot_be_says_what_can():
     words = r"cannot serve \(2, 2\) cores a program by warps; here it can .*2 x 2 by loads"
     with pytest.raises(BackendError, match=words):
         elided(out, out, *given, *where, group=(2, 2), by="warps", m=64, k=64, n=64)
+    with pytest.raises(BackendError, match="cannot serve any cores a program by warps; here it can 1 x 1 by loads$"):
+        elided(out, out, *given, *where, by="warps", m=64, k=64, n=64, accumulate="fp16")
