@@ -67,6 +67,8 @@ def describe(kernel: Any) -> dict[str, Any]:
         "num_warps": kernel.metadata.num_warps,
         "cooperative": kernel.metadata.launch_cooperative_grid,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
+        # what the products in the code cost: each is of 64 rows and 16 of k
+        "wgmma_columns": sum(map(int, re.findall(r"wgmma\.mma_async\S+?m64n(\d+)k16", code))),
         "tma": "cp.async.bulk.tensor" in code,
         "widest_access_bytes": max(widths, default=0) // 8,
         "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),

@@ -1,8 +1,9 @@
 """What sm_90 makes of the benchmarked kernels, without a GPU: python bench/harness/static_gate.py [--write]
 
-The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers or shared
-memory, nor spill, nor lose its matrix instructions, its copies by tensor (TMA), its warps with work of their own, the
-width of its accesses or loads in flight.
+The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers, shared
+memory or columns of matrix products (masked products are wider than sums of their own), nor spill, nor lose its matrix
+instructions, its copies by tensor (TMA), its warps with registers of their own, the width of its accesses or loads in
+flight.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from wafer_triton.kernels.waiting import Alarm
 
 TABLE = Path(__file__).parents[1] / "results" / f"sm_90-triton-{triton.__version__}.csv"
 COLUMNS = (
-    "case", "registers", "spills", "shared_bytes", "wgmma", "tma", "specialised", "widest_access_bytes",
-    "loads_in_flight", "cooperative", "warps",
+    "case", "registers", "spills", "shared_bytes", "wgmma", "wgmma_columns", "tma", "specialised",
+    "widest_access_bytes", "loads_in_flight", "cooperative", "warps",
 )  # fmt: skip
 BF16 = torch.bfloat16
 
@@ -58,8 +59,9 @@ def rows() -> list[dict[str, object]]:
         seen = compiled(*call, **params)
         facts = (
             case, seen["registers"], seen["spills"], seen["shared"],
-            int("wgmma.mma_async" in seen["matrix_instructions"]), int(seen["tma"]), int(seen["specialised"]),
-            seen["widest_access_bytes"], seen["loads_in_flight"], int(seen["cooperative"]), seen["num_warps"],
+            int("wgmma.mma_async" in seen["matrix_instructions"]), seen["wgmma_columns"], int(seen["tma"]),
+            int(seen["specialised"]), seen["widest_access_bytes"], seen["loads_in_flight"], int(seen["cooperative"]),
+            seen["num_warps"],
         )  # fmt: skip
         table.append(dict(zip(COLUMNS, facts, strict=True)))
 
