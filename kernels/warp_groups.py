@@ -166,6 +166,7 @@ def _groups_kernel(out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, program
     for slot in gl.static_range(S.DEPTH):
         mbarrier.init(full.index(slot), count=1)  # the warp that fetches
         mbarrier.init(free.index(slot), count=2)  # both groups
+    fence_async_shared()  # TMA sees the barriers as they are now
     ring = (ring_a, ring_b, full, free)
     gl.warp_specialize(
         [
