@@ -2,7 +2,8 @@
 
 A slot of the ring holds BOX values of k: two boxes of A, one a group, and a row of boxes of B for both. TMA fills it,
 and tells the slot's barrier `full` how many bytes came. Each group tells its barrier `free` when it has read the slot.
-A program stays for several blocks, so that the next block's tiles come while the groups write this one's sums.
+A program stays for several blocks, so that the next block's tiles come while the groups write this one's sums. It is in
+Gluon because plain Triton, 3.6.0 and 3.7.1, takes `warp_specialize` for Hopper and leaves all warps alike.
 
 Each core adds the products that it adds in `elided`, in the same order. A group serves one row of cores, as
 GROUP_M is 1 or 2. Where cores share a program, not all columns multiply in the first and last labels: their boxes of B
