@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import Launcher
+from wafer_triton.kernels.dispatch import combine, dispatch, enqueue, permute, scale_rows, unpermute
 from wafer_triton.kernels.elementwise import add, clip, copy, maximum, silu_mul, swap
 from wafer_triton.kernels.experts import expert_gemm, expert_sum, top_k
 from wafer_triton.kernels.gemm import gemm, gemm_t
@@ -32,6 +33,12 @@ KERNELS: dict[str, Launcher] = {
     "top_k": top_k,
     "expert_gemm": expert_gemm,
     "expert_sum": expert_sum,
+    "enqueue": enqueue,
+    "dispatch": dispatch,
+    "permute": permute,
+    "unpermute": unpermute,
+    "combine": combine,
+    "scale_rows": scale_rows,
 }
 
 

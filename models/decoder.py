@@ -28,7 +28,7 @@ from wafer_triton.models.checkpoint.weights import Checkpoint, complete
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_forward, stream, token_ids, token_rows
 from wafer_triton.models.module import PlacedModule
-from wafer_triton.models.place.choice import Groups, place
+from wafer_triton.models.place.choice import Experts, Groups, place
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_overs
 from wafer_triton.models.place.regions import Placement, Region
@@ -52,7 +52,8 @@ class WaferForCausalLM(PlacedModule):
     line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
     each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
-    more than padding, see `wafer_triton.cost.trim`.
+    more than padding, see `wafer_triton.cost.trim`. In prefill the `experts` of a mixture are "spread", each over the
+    whole mesh, or live in "regions", given ones or the best (default: the faster by the cost model that fits).
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
@@ -82,6 +83,7 @@ class WaferForCausalLM(PlacedModule):
         head_groups: int | None = None,
         prefill_head_groups: int | None = None,
         trim: bool = False,
+        experts: Experts = None,
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,
@@ -95,12 +97,14 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
-            trim=trim,
+            trim=trim, experts=experts,
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        self.pipeline = here = Pipeline.of(config, TorchExecutor() if executor is None else executor, dtype)
+        self.pipeline = here = Pipeline.of(
+            config, TorchExecutor() if executor is None else executor, dtype, batch * max_length
+        )
         self.executor = here.executor
         self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights if here.has_head else None)
@@ -156,7 +160,7 @@ class WaferForCausalLM(PlacedModule):
         self.caches: list[KvCache] = [self.block.cache()] * self.batch
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
-        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device)
+        self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
         self.turn += 1
         self._broken = False
 
@@ -292,6 +296,7 @@ class WaferForCausalLM(PlacedModule):
 
     def begin(self, tokens: Prompt) -> None:
         """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self._known(tokens)  # on every rank, or those that look nothing up would wait for one that has raised
         self.pipeline.begin(lambda: self.embed(tokens))
 
     def prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
@@ -321,7 +326,8 @@ class WaferForCausalLM(PlacedModule):
             )
             self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
-        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(partial(self._prefill.tally, parts))
+        layers = partial(self._prefill.tally, parts, self._prefill.passes)
+        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(layers)
         self.passes.add("prefill", [count], self._prefill.chosen, *ran)
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))

@@ -183,7 +183,7 @@ def decoder_layer(
     if tokens:
         square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
         best = prefill_head_group_choices(square, tokens, constants(mesh.device), head_groups)[0]
-        phases["prefill"] = [(best, *step) for step in prefill.layer(tokens, 0, kind)]
+        phases["prefill"] = [(best, *step) for step in prefill.layer(best, tokens, 0, kind)]
     parts = [(phase, *part) for phase, several in phases.items() for part in several]
     operations = []
     with sized(f"a layer of {block.shape.name} on mesh {mesh}"):

@@ -11,6 +11,9 @@ from typing import Any, TypeVar
 from wafer_triton.cost import trim as trims
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, with_head_groups
+from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.placement import checked as check_experts
+from wafer_triton.cost.placement import placed as with_experts
 from wafer_triton.cost.search import plan
 from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
@@ -32,7 +35,7 @@ SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 def place(
     config: DecoderConfig, *, mesh: Any, device: Any, dtype: str, accumulate: str, max_length: int, max_prompt: int,
     kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None,
-    prefill_head_groups: int | None, trim: bool,
+    prefill_head_groups: int | None, trim: bool, experts: Experts,
 ) -> Placement:  # fmt: skip
     """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
@@ -43,6 +46,7 @@ def place(
         raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(dtype, accumulate)
     trims.check(trim)
+    check_experts(experts, config)
     checked_groups(groups)
     checked_groups(prefill_groups)
     prompt = min(max_prompt, max_length)
@@ -77,8 +81,10 @@ def place(
 
         if trim:
             with suppress(WaferError):
-                return most([trims.prefill_block(on, apart, prompt, c, count)])
-        return most(prefill_head_group_choices(on(apart), rows_of(apart), c, count))
+                best = trims.prefill_block(on, apart, prompt, c, count)
+                return most(with_experts([best], rows_of(best.mesh), c, experts))
+        choices = prefill_head_group_choices(on(apart), rows_of(apart), c, count)
+        return most(with_experts(choices, rows_of(apart), c, experts))
 
     if mesh is not None:
         return placed(mesh, prefill_mesh)

@@ -8,9 +8,12 @@ heads a column holds is the block's layout (see `schedule.heads`).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,7 @@ Weights = Mapping[str, torch.Tensor]
 Part = tuple[slice, slice]  # rows and columns of cores
 EMBEDDING = "model.embed_tokens.weight"
 PHASES = ("decode", "prefill")
+LARGE = 2**20  # numbers of a parameter that are read from a file at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +56,33 @@ class Cut:
         whole = weight if self.rows is None else picked(weight, self.rows, self.dim)
         return scatter(whole, mesh, self.pattern, **self.sizes).tiles
 
-    def read(self, weights: Weights, name: str, mesh: Mesh, part: Part | None) -> torch.Tensor:
+    def each(self, weights: Weights, name: str, mesh: Mesh, here: Part) -> Iterator[tuple[Part, torch.Tensor]]:
+        """The tiles of the cores `here`, with which of them these are.
+
+        Of a large parameter in a file one band of cores comes after another, so that the whole is never in memory.
+        """
+        bands, axes = 1, self._axes
+        if isinstance(weights, Checkpoint) and all(axes):
+            bands = -(-prod(weights.shapes[name]) // LARGE)
+        number = 0 if axes[0] == "y" else 1  # a band of cores along the first dimension is one piece of the file
+        begin, length = here[number].start, here[number].stop - here[number].start
+        for start, stop in pairwise(sorted({length * band // bands for band in range(bands + 1)})):
+            part, own = [*here], [slice(None), slice(None)]
+            part[number], own[number] = slice(begin + start, begin + stop), slice(start, stop)
+            yield (own[0], own[1]), self._read(weights, name, mesh, (part[0], part[1]))
+
+    @property
+    def _axes(self) -> list[str]:
+        """The axis of the mesh that cuts each dimension; "" among them where a dimension is not just cut."""
+        return re.findall(r"\(([yx]) \w+\)|\S+", self.pattern.partition("->")[0])
+
+    def _read(self, weights: Weights, name: str, mesh: Mesh, part: Part) -> torch.Tensor:
         """The tiles of some rows and columns of cores, of which no other number is read from a checkpoint's file."""
-        if part is None or tuple(here.stop - here.start for here in part) == mesh.shape:
-            return self.tiles(weights[name], mesh)
+        if tuple(here.stop - here.start for here in part) == mesh.shape or not all(self._axes):
+            return self.tiles(weights[name], mesh)[part]
         sides, index, held = dict(zip("yx", part, strict=True)), list[slice](), list[int]()
         shape = weights.shapes[name] if isinstance(weights, Checkpoint) else weights[name].shape
-        axes = re.findall(r"\(([yx])", self.pattern.partition("->")[0])
-        for dim, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+        for dim, (size, axis) in enumerate(zip(shape, self._axes, strict=True)):
             here, rows = sides[axis], self.rows if dim == self.dim else None
             tile = -(-size // mesh.length(axis)) if rows is None else rows.size // mesh.length(axis)
             held.append(tile * (here.stop - here.start))
@@ -103,7 +126,7 @@ def unpicked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
     return values.index_select(dim, torch.from_numpy(first[number >= 0]).to(values.device))
 
 
-EMBEDDING_CUT = Cut(EMBEDDING, "(x v) (y d) -> d v")
+EMBEDDING_CUTS = {"table": (Cut(EMBEDDING, "(x v) (y d) -> d v"),)}
 
 
 def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
@@ -116,6 +139,8 @@ def cuts(block: Block, kind: str, phase: str) -> dict[str, tuple[Cut, ...]]:
             "wgu": (Cut("mlp.gate_proj.weight", up_gate), Cut("mlp.up_proj.weight", up_gate)),
             "wdown": (Cut("mlp.down_proj.weight", f"({into} d) ({out_of} f) -> f d"),),
         }
+    if kind == "experts" and phase == "prefill" and block.expert_regions is not None:
+        return outside_regions(block)
     if kind == "experts":
         return expert_cuts(block, into, out_of)
     c = block.shape
@@ -162,43 +187,57 @@ def expert_cuts(block: Block, into: str, out_of: str) -> dict[str, tuple[Cut, ..
     }
 
 
-def layer_tiles(
-    weights: Weights, layer: int, block: Block, kind: str, phase: str, here: Part | None = None
-) -> Tiles:  # fmt: skip
-    """All tiles [rows, cols, *tile] of a block for "decode" or "prefill"; a bias is given once, for one row.
+def outside_regions(block: Block) -> dict[str, tuple[Cut, ...]]:
+    """The buffers of a block of experts in regions, for prefill, but for those of the experts themselves."""
+    own = expert_cuts(block, "x", "y")
+    held = {"norm": own["norm"], "router": own["router"]}
+    if block.shape.experts is not None and block.shape.experts.shared:
+        both = (Cut(f"{SHARED}{part}_proj.weight", "(x f) (y d) -> d f") for part in ("gate", "up"))
+        held["wgu.shared"] = tuple(both)
+        held["wdown.shared"] = (Cut(f"{SHARED}down_proj.weight", "(x d) (y f) -> f d"),)
+    return held
 
-    For decode they may be those of the rows and columns `here` alone.
+
+def fill(
+    memory: Tiles, buffers: Mapping[str, tuple[Cut, ...]], weights: Weights, prefix: str, mesh: Mesh, here: Part
+) -> None:
+    """Put weights into the memory [rows, cols, *tile] of their buffers on the cores `here`, piece by piece.
+
+    A bias is repeated for each sequence.
     """
+    for name, parts in buffers.items():
+        filled = Counter[str]()  # of the last dimension, of each expert by itself
+        for part in parts:
+            held = memory[name] if part.experts is None else memory[name][:, :, part.experts]
+            start = filled[str(part.experts)]
+            for cores, tiles in part.each(weights, prefix + part.name, mesh, here):
+                own = held[cores][..., start : start + tiles.shape[-1]]
+                own.copy_(tiles.unsqueeze(2) if own.ndim > tiles.ndim else tiles)
+            filled[str(part.experts)] = start + tiles.shape[-1]
+
+
+def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tiles:
+    """All tiles [rows, cols, *tile] of a block as prefill places them; a bias is given once, for one row."""
     tiles = {}
-    for name, parts in cuts(block, kind, phase).items():
+    for name, parts in cuts(block, kind, "prefill").items():
         pieces: dict[str, list[torch.Tensor]] = {}  # side by side, of each expert by itself
         for part in parts:
-            tile = part.read(weights, f"model.layers.{layer}.{part.name}", block.mesh, here)
+            tile = part.tiles(weights[f"model.layers.{layer}.{part.name}"], block.mesh)
             pieces.setdefault(str(part.experts), []).append(tile)
         each = [torch.cat(some, -1) if len(some) > 1 else some[0] for some in pieces.values()]
         tiles[name] = torch.cat(each, 2) if len(each) > 1 else each[0]
-    return tiles if phase == "decode" else {name: skewed(name, tile, block.mesh) for name, tile in tiles.items()}
+    return {name: skewed(name, tile, block.mesh) for name, tile in tiles.items()}
 
 
-def head_tiles(weights: Weights, block: Block, here: Part | None = None) -> Tiles:
-    """The tiles of the final norm and the LM head (the embedding where they are tied)."""
-    return {name: cut.read(weights, cut.name, block.mesh, here) for name, cut in head_cuts(block).items()}
-
-
-def embedding_tiles(weights: Weights, block: Block, here: Part | None = None) -> Tiles:
-    """The tiles of an embedding of its own, on the block of the head."""
-    return {"table": EMBEDDING_CUT.read(weights, EMBEDDING, block.mesh, here)}
-
-
-def head_cuts(block: Block) -> dict[str, Cut]:
+def head_cuts(block: Block) -> dict[str, tuple[Cut]]:
     """The buffers of the head."""
     table = EMBEDDING if block.shape.tie_word_embeddings else "lm_head.weight"
-    return {"norm": Cut("model.norm.weight", "(y d)"), "table": Cut(table, EMBEDDING_CUT.pattern)}
+    return {"norm": (Cut("model.norm.weight", "(y d)"),), "table": (Cut(table, "(x v) (y d) -> d v"),)}
 
 
-def skewed(name: str, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """A tile as MeshGEMM's alignment would move it, if it is one of a matrix."""
-    return tile.flatten(0, 1)[aligned(mesh)].view_as(tile) if name in MATRICES else tile
+def skewed(name: str, tile: torch.Tensor, mesh: Mesh, region: int | None = None) -> torch.Tensor:
+    """A tile as MeshGEMM's alignment, in a `region` by itself if there are some, would move it, if it is a matrix's."""
+    return tile.flatten(0, 1)[aligned(mesh, region)].view_as(tile) if name.split(".")[0] in MATRICES else tile
 
 
 MATRICES = ("wqkv", "wo", "wgu", "wdown")
@@ -228,7 +267,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
     ) -> None:  # fmt: skip
         self.block, self.layers, self.head_block, self.head, self.embedding = block, layers, head_block, head, embedding
         self.together = together
-        ends = {cut.name for name, cut in head_cuts(head_block).items() if name in head}
+        ends = {cut.name for name, (cut,) in head_cuts(head_block).items() if name in head}
         ends |= {EMBEDDING} if embedding else set()
         self.shapes = {
             name: shape for name, shape in param_shapes(block.shape).items()
@@ -250,8 +289,8 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
         if name not in self.shapes:
             raise KeyError(name)
         if name == EMBEDDING:
-            return self.embedding["table"], EMBEDDING_CUT, self.head_block.mesh
-        for buffer, cut in head_cuts(self.head_block).items():
+            return self.embedding["table"], EMBEDDING_CUTS["table"][0], self.head_block.mesh
+        for buffer, (cut,) in head_cuts(self.head_block).items():
             if cut.name == name:
                 return self.head[buffer], cut, self.head_block.mesh
         layer, part = name.removeprefix("model.layers.").split(".", 1)

@@ -9,89 +9,28 @@ schedule that runs.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.price import Cost, Tally, tally
+from wafer_triton.cost.price import Cost, Tally
 from wafer_triton.count.account import Account
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, layer_tiles, sources
+from wafer_triton.models.place import expert_regions
+from wafer_triton.models.place.cuts import MATRICES, TURNED, PlacedWeights, Tiles, prefill_tiles, sources
 from wafer_triton.models.place.regions import ENDS, Placement
+from wafer_triton.models.place.transfers import blocks_of, grid, moved, sides, skewed_schedule, sliced, turned_schedule
 from wafer_triton.models.run.prefill import Chunk
 from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import transpose
-from wafer_triton.schedule.gemm import align
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
-
-
-def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
-    """Unit u of `numel` elements moves on every line from core source[u] to core target[u] of an axis.
-
-    The units of a core lie in the slots of `from` and `to` in the order of u. In a round a core sends one and receives
-    one.
-    """
-    b = Builder(mesh, f"redistribute along {axis}")
-    here, there = _ranks(source), _ranks(target)
-    b.buffer("from", (numel,), dtype, "input", int(here.max()) + 1)
-    b.buffer("to", (numel,), dtype, "output", int(there.max()) + 1)
-    ends = (("from", source, here), ("to", target, there))
-    sending: dict[int, set[int]] = defaultdict(set)
-    getting: dict[int, set[int]] = defaultdict(set)
-    rounds: dict[int, list[int]] = defaultdict(list)
-    for unit, (sender, receiver) in enumerate(zip(source.tolist(), target.tolist(), strict=True)):
-        busy = sending[sender], getting[receiver]
-        number = next(number for number in count() if all(number not in numbers for numbers in busy))
-        for numbers in busy:
-            numbers.add(number)
-        rounds[number].append(unit)
-    for number in sorted(rounds):
-        units = np.array(rounds[number])
-        steps: list[Exchange | Local] = []
-        moving = source[units] != target[units]
-        for part, moves in ((units[moving], True), (units[~moving], False)):
-            if part.size:
-                src, dst = (_slots(mesh, axis, name, cores[part], ranks[part]) for name, cores, ranks in ends)
-                steps.append(
-                    b.exchange(axis, src, dst, source[part], target[part])
-                    if moves
-                    else b.local("copy", dst, src, Cores(axis, np.sort(source[part])), size=numel)
-                )
-        b.round(*steps, label="redistribute")
-    return b.build()
-
-
-def _slots(mesh: Mesh, axis: str, name: str, cores: Index, ranks: Index) -> Slot:
-    index = np.zeros(mesh.length(axis), np.int64)
-    index[cores] = ranks
-    return Slot(name, index, axis)
-
-
-def _ranks(cores: Index) -> Index:
-    """How many earlier units lie on the same core."""
-    order = np.argsort(cores, kind="stable")
-    placed = cores[order]
-    first = np.searchsorted(placed, placed)
-    ranks = np.empty_like(cores)
-    ranks[order] = np.arange(len(cores)) - first
-    return ranks
-
-
-def blocks_of(size: int, cores: int) -> Index:
-    """[size]: the core that holds each element of a dimension cut into whole tiles."""
-    return np.arange(size) // -(-size // cores)
-
+from wafer_triton.schedule.rounds import Index
 
 HEADS = {"wqkv": "qkv", "bqkv": "qkv", "wo": "q", "qk_norm": "qk"}  # the heads that buffers hold along x
 
@@ -138,6 +77,8 @@ def matrix(name: str, decode: Block, prefill: Block, kind: str = "ffn") -> tuple
     `kind` is that of the block after attention, whose weights have the same names in every kind.
     """
     e = decode.shape.experts if kind == "experts" else None
+    if name in ("wgu", "wdown") and e is not None and prefill.expert_regions is not None:
+        return tuple(expert_regions.matrix(name, decode, prefill))
     here, there, c = decode.mesh, prefill.mesh, decode.shape
     down = 1 if name in ("bqkv", "qk_norm") else c.hidden_size
     # along x the columns of every unit; for every position along y a unit's elements, and those of a core in prefill
@@ -147,24 +88,29 @@ def matrix(name: str, decode: Block, prefill: Block, kind: str = "ffn") -> tuple
         held = prefill.pairs * 2 * _heads(prefill, HEADS[name])
     elif name == "router":
         held = e.logits if e is not None else 1
+    elif name.endswith(".shared") and e is not None:  # in decode several experts of the common width
+        lies = blocks_of(e.width, here.cols)[np.arange(e.shared_width) % e.width]
+        columns, unit = (lies, blocks_of(e.shared_width, there.shape[1])), 2 if name == "wgu.shared" else 1
+        held = prefill.share(e.shared_width, "x") * unit
     elif name != "norm":
         width, unit = (c.intermediate_size, 1) if e is None else (e.width, e.tiles)
         columns = blocks_of(width, here.cols), blocks_of(width, there.shape[1])
         unit *= 2 if name == "wgu" else 1
         held = prefill.share(width, "x") * unit
-    (rows, cols), (f_rows, f_cols), steps = _sides(here, there), there.fold, []
+    (rows, cols), (f_rows, f_cols), steps = sides(here, there), there.fold, []
     apart = here.shape != there.shape
-    if columns is not None and (apart or (name in HEADS and decode.layout != prefill.layout)):
-        grid = _grid(here, here.rows, cols, (1, f_cols))
-        steps.append(_moved(grid, "x", columns[0] * f_cols, columns[1], -(-down // here.rows) * unit, decode.dtype))
+    anew = apart or (name in HEADS and decode.layout != prefill.layout) or name.endswith(".shared")
+    if columns is not None and anew:
+        own = grid(here, here.rows, cols, (1, f_cols))
+        steps.append(moved(own, "x", columns[0] * f_cols, columns[1], -(-down // here.rows) * unit, decode.dtype))
     if down > 1 and apart:
         lines = blocks_of(down, here.rows) * f_rows, blocks_of(down, there.shape[0])
-        steps.append(_moved(_grid(here, rows, there.cols, there.fold), "y", *lines, held, decode.dtype))
+        steps.append(moved(grid(here, rows, there.cols, there.fold), "y", *lines, held, decode.dtype))
     numel = -(-down // there.shape[0]) * held
-    if name in TURNED:
-        steps.append(_sliced(numel, lambda part: turned_schedule(there, part, decode.dtype)))
-    if name in MATRICES:
-        steps.append(_sliced(numel, lambda part: skewed_schedule(there, part, decode.dtype)))
+    if name.split(".")[0] in TURNED:
+        steps.append(sliced(numel, lambda part: turned_schedule(there, part, decode.dtype)))
+    if name.split(".")[0] in MATRICES:
+        steps.append(sliced(numel, lambda part: skewed_schedule(there, part, decode.dtype)))
     return tuple(steps)
 
 
@@ -176,6 +122,8 @@ def all_weights(decode: Block, prefill: Block) -> Tally:
         "ffn": ["norm", "wgu", "wdown"],
         "experts": ["norm", "router", "wgu", "wdown"],
     }
+    if prefill.expert_regions is not None and c.experts is not None and c.experts.shared:
+        names["experts"] += ["wgu.shared", "wdown.shared"]
     return sum(
         (step * layers for kind, layers in c.layers_of.items() for name in names[kind]
          for step in matrix(name, decode, prefill, kind)),
@@ -186,58 +134,17 @@ def all_weights(decode: Block, prefill: Block) -> Tally:
 def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index) -> Tally:
     """The tally of moving a prompt's keys and values from rows `source` of prefill to rows `target` of decode."""
     here, there = prefill.mesh, decode.mesh
-    (rows, cols), (f_rows, f_cols) = _sides(here, there), here.fold
+    (rows, cols), (f_rows, f_cols) = sides(here, there), here.fold
     steps = []
     if decode.layout != prefill.layout:
         columns, placed = _pairs(decode.layout, prefill.layout, "k")
         held = 2 * int(np.bincount(source).max())
-        grid = _grid(here, here.rows, cols, here.fold)
-        steps.append(_moved(grid, "x", placed, columns * f_cols, held, decode.dtype))
+        own = grid(here, here.rows, cols, here.fold)
+        steps.append(moved(own, "x", placed, columns * f_cols, held, decode.dtype))
     if (source != target * f_rows).any():
-        grid, held = _grid(here, rows, there.cols, (f_rows, 1)), decode.kv_heads * decode.head
-        steps.append(_moved(grid, "y", source, target * f_rows, held, decode.dtype))
+        own, held = grid(here, rows, there.cols, (f_rows, 1)), decode.kv_heads * decode.head
+        steps.append(moved(own, "y", source, target * f_rows, held, decode.dtype))
     return sum(steps, Tally()) * (2 * decode.shape.num_hidden_layers)
-
-
-def _moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Tally:
-    """The tally of units moving along an axis; units that always go together are moved as one."""
-    together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
-    unit = int(np.gcd.reduce(together))
-    return _sliced(numel * unit, lambda part: redistribute(grid, axis, source[::unit], target[::unit], part, dtype))
-
-
-def _sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
-    return max(mesh.rows, other.rows), max(mesh.cols, other.cols)
-
-
-def _grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
-    return Mesh(rows, cols, like.device, fold=fold)
-
-
-def turned_schedule(mesh: Mesh, numel: int, dtype: str) -> Schedule:
-    """Every core's tile of `numel` elements to the core across the diagonal."""
-    b = Builder(mesh, "transpose weights")
-    b.buffer("w", (numel,), dtype, "input")
-    b.buffer("t", (numel,), dtype, "output")
-    transpose(b, "w", "t")
-    return b.build()
-
-
-def skewed_schedule(mesh: Mesh, numel: int, dtype: str) -> Schedule:
-    """The alignment of weight tiles of `numel` elements."""
-    b = Builder(mesh, "skew weights")
-    align(b, b.buffer("w", (numel,), dtype, "resident"), "y")
-    return b.build()
-
-
-def _sliced(numel: int, build: Callable[[int], Schedule]) -> Tally:
-    """The tally of moving `numel` elements a tile, in as many equal slices as fit the SRAM at once."""
-    slices = 1
-    while True:
-        try:
-            return tally(build(-(-numel // slices))) * slices
-        except SramError:
-            slices *= 2
 
 
 def hand_over(source: Mesh, target: Mesh, size: int) -> Tally:
@@ -291,14 +198,18 @@ class Phases:
         heads in different groups, they are cut once and kept.
         """
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
-        if decode.mesh.shape == mesh.shape and (kind != "attention" or decode.layout == prefill.layout):
+        alike = kind != "attention" or decode.layout == prefill.layout
+        alike &= kind != "experts" or prefill.expert_regions is None
+        if decode.mesh.shape == mesh.shape and alike:
             tiles = self.weights.layers[layer][kind]
             for name, target in memory.items():
                 self.executor.take(mesh, tiles[name].flatten(2), sources(mesh)[name], target)
             bias = tiles.get("bqkv")
             return None if bias is None else self.executor.together(decode.mesh, bias)
         if (layer, kind) not in self._kept:
-            self._kept[layer, kind] = layer_tiles(self.weights, layer, prefill, kind, "prefill")
+            self._kept[layer, kind] = prefill_tiles(self.weights, layer, prefill, kind)
+            if kind == "experts" and prefill.expert_regions is not None:
+                self._kept[layer, kind] |= expert_regions.region_tiles(self.weights, layer, prefill)
         for name, target in memory.items():
             target.copy_(self._kept[layer, kind][name][self.executor.rectangle(mesh)].reshape(target.shape))
         return self._kept[layer, kind].get("bqkv")

@@ -14,7 +14,8 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, Part
-from wafer_triton.schedule.prefill import PARTS
+from wafer_triton.schedule.expert_regions import prefill_pass
+from wafer_triton.schedule.prefill import first
 
 ENDS = ("embedding", "head")  # on a mesh of their own, and at rest; a tied model has its embedding in the head
 
@@ -54,7 +55,10 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
 def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need | str:
     """The need, or why it is too much, which takes as long to find out."""
     try:
-        return sram.need([_checked(PARTS[kind], block, tokens, past)])
+        parts = [(first(block, kind), (tokens, past))]
+        if kind == "experts" and block.expert_regions is not None:
+            parts.append((prefill_pass, (tokens, 0, 0)))
+        return sram.need([_checked(part, block, *args) for part, args in parts])
     except SramError as error:
         return str(error)
 

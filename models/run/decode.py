@@ -11,14 +11,14 @@ import torch
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.emulate.steps import Step, Tables
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, Weights, layer_tiles, picked
+from wafer_triton.layout import scatter
+from wafer_triton.models.place.cuts import Tiles, Weights, cuts, fill, picked
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.schedule.rounds import Buffer, Schedule
 
 _SHARED = ("x", "cos", "sin", "q", "k", "v", "att")  # by all layers
 
@@ -39,7 +39,15 @@ class Layer:
 
     @property
     def tiles(self) -> dict[str, Tiles]:
-        """The weights of the layer's blocks where they lie, as `layer_tiles` cuts them."""
+        """The weights of the layer's blocks where they lie, a bias for the first sequence."""
+        return {
+            kind: {name: tiles[:, :, 0] if name == "bqkv" else tiles for name, tiles in weights.items()}
+            for kind, weights in self.weights.items()
+        }
+
+    @property
+    def weights(self) -> dict[str, Tiles]:
+        """The memory [rows, cols, *tile] of the weights of the layer's blocks, by kind."""
         return {kind: self._weights(program) for kind, program in self.blocks.items()}
 
     @property
@@ -51,10 +59,9 @@ class Layer:
         weights = {}
         for buffer in program.schedule.buffers.values():
             if buffer.role == "resident" and buffer.slots == 1 and buffer.name != "x":
-                tiles = program.memory[buffer.name].unflatten(-1, buffer.tile)
-                # the bias is repeated for each sequence, the norms of heads are cut as one vector
-                tiles = tiles[:, :, 0] if buffer.name == "bqkv" else tiles
-                weights[buffer.name] = tiles.flatten(2) if buffer.name == "qk_norm" else tiles
+                # the norms of heads are cut as one vector
+                tile = (buffer.numel,) if buffer.name == "qk_norm" else buffer.tile
+                weights[buffer.name] = program.memory[buffer.name].unflatten(-1, tile)
         return weights
 
 
@@ -93,7 +100,7 @@ class Decode:
                 for which in "kv"
                 for sequence in sequences  # zeros, as an empty slot is masked, which NaN would pass through
             }
-            first = executor.bind(project, self._tiles(weights, number, "attention"), shared | caches, scratch)
+            first = executor.bind(project, {}, shared | caches | self._room(project, "attention"), scratch)
             appends = tuple(
                 executor.bind(append, {}, first.memory, scratch, table)
                 for append, table in zip(first_appends, tables, strict=True)
@@ -106,17 +113,16 @@ class Decode:
             other = self.others[kinds[1]]
             # what tokens choose is read after the step, of every layer
             own = {name: executor.allocate(other, other.buffers[name]) for name in ("chosen",) if name in other.buffers}
-            last = executor.bind(other, self._tiles(weights, number, kinds[1]), shared | own, scratch)
+            last = executor.bind(other, {}, shared | own | self._room(other, kinds[1]), scratch)
             middle = executor.bind(output, {}, first.memory, scratch)
             self.layers.append(Layer(kinds, first, appends, attends, middle, last))
+            self._fill(number, weights)
             progress("placing weights", len(self.layers), len(self.numbers))
 
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
-        for number, layer in zip(self.numbers, self.layers, strict=True):
-            for kind, program in layer.blocks.items():
-                for name, tiles in self._tiles(weights, number, kind).items():
-                    program.write(name, tiles)
+        for number in self.numbers:
+            self._fill(number, weights)
 
     def run(
         self,
@@ -176,9 +182,7 @@ class Decode:
                 layer.attend[sequence].run()
             layer.output.run()
             layer.ffn.run()
-        tiles = self.layers[-1].ffn.read("x")
-        shape = (self.block.batch, self.block.shape.hidden_size)
-        x = MeshTensor(self.block.mesh, tiles, "m (y d)", shape, {}).gather()
+        x = self.layers[-1].ffn.gather("x", "m (y d)", (self.block.batch, self.block.shape.hidden_size))
         self.results[active] = x if self.head is None else self.head.run(x)
 
     def chosen(self, active: Sequence[int]) -> list[torch.Tensor]:
@@ -203,9 +207,13 @@ class Decode:
             own = cut[here, along].to(memory.dtype)
             memory.unflatten(-1, (block.slots, -1))[row[here] - down.start, :, slot[here]] = own
 
-    def _tiles(self, weights: Weights, layer: int, kind: str) -> Tiles:
-        here = self.executor.rectangle(self.block.mesh)
-        tiles = layer_tiles(weights, layer, self.block, kind, "decode", here)
-        if "bqkv" in tiles:
-            tiles["bqkv"] = tiles["bqkv"].unsqueeze(2).expand(-1, -1, self.block.batch, -1).contiguous()
-        return tiles
+    def _room(self, schedule: Schedule, kind: str) -> Tiles:
+        """Memory for the weights of a block."""
+        return self.executor.room(schedule, cuts(self.block, kind, "decode"))
+
+    def _fill(self, number: int, weights: Weights) -> None:
+        """Put a layer's weights where they belong."""
+        mesh, layer = self.block.mesh, self.layers[number - self.numbers.start]
+        for kind, memory in layer.weights.items():
+            here, prefix = self.executor.rectangle(mesh), f"model.layers.{number}."
+            fill(memory, cuts(self.block, kind, "decode"), weights, prefix, mesh, here)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, Weights, embedding_tiles, head_tiles
+from wafer_triton.layout import scatter
+from wafer_triton.models.place.cuts import EMBEDDING_CUTS, Cut, Tiles, Weights, fill, head_cuts
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, Part, schedule
 
@@ -33,10 +35,8 @@ class End:
         buffers = schedule(self.part, self.block, 1).buffers
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
 
-    def _replace(self, tiles: Tiles) -> None:
-        built = schedule(self.part, self.block, 1)
-        for name, memory in self.memory.items():
-            memory.copy_(self.executor.part(built, built.buffers[name], tiles[name]))
+    def _fill(self, buffers: Mapping[str, tuple[Cut, ...]], weights: Weights) -> None:
+        fill(self.tiles, buffers, weights, "", self.block.mesh, self.executor.rectangle(self.block.mesh))
 
     def tally(self, tokens: int) -> Tally:
         """Counts and predicted cost of so many tokens at once."""
@@ -58,12 +58,14 @@ class Head(End):
     part = blocks.head
 
     def __init__(self, block: Block, executor: Executor, weights: Weights | None) -> None:
-        tiles = {} if weights is None else head_tiles(weights, block, executor.rectangle(block.mesh))
-        super().__init__(block, executor, _stored(self.part, block, executor, tiles))
+        names = () if weights is None else head_cuts(block)
+        super().__init__(block, executor, executor.room(schedule(self.part, block, 1), names))
+        if weights is not None:
+            self.place(weights)
 
     def place(self, weights: Weights) -> None:
-        """Replace the weights by others."""
-        self._replace(head_tiles(weights, self.block, self.executor.rectangle(self.block.mesh)))
+        """Put weights where they belong, in the place of others if there are some."""
+        self._fill(head_cuts(self.block), weights)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,8 +77,7 @@ class Head(End):
         program = self.program(len(x))
         program.write("x", scatter(x, self.block.mesh, "m (y d)").tiles)
         program.run()
-        shape = (len(x), self.block.shape.vocab_size)
-        return MeshTensor(self.block.mesh, program.read("logits"), "m (x v)", shape, {}).gather()
+        return program.gather("logits", "m (x v)", (len(x), self.block.shape.vocab_size))
 
 
 class Embedding(End):
@@ -93,15 +94,15 @@ class Embedding(End):
         if weights is not None and self.tied:
             memory = {"table": head.memory["table"]}
         elif weights is not None:
-            memory = _stored(
-                self.part, block, executor, embedding_tiles(weights, block, executor.rectangle(block.mesh))
-            )
+            memory = executor.room(schedule(self.part, block, 1), EMBEDDING_CUTS)
         super().__init__(block, executor, memory)
+        if weights is not None:
+            self.place(weights)
 
     def place(self, weights: Weights) -> None:
-        """Replace a table of its own by another."""
+        """Put a table of its own where it belongs, in the place of another if there is one."""
         if not self.tied:
-            self._replace(embedding_tiles(weights, self.block, self.executor.rectangle(self.block.mesh)))
+            self._fill(EMBEDDING_CUTS, weights)
 
     def run(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [tokens, width] of the table."""
@@ -125,11 +126,6 @@ class Embedding(End):
 
     def look_up(self, tokens: int) -> torch.Tensor:
         """Rows [tokens, width] of the table, of so many tokens that were given."""
-        program, shape = self.program(tokens), (tokens, self.block.shape.hidden_size)
+        program = self.program(tokens)
         program.run()
-        return MeshTensor(self.block.mesh, program.read("x"), "m (y d)", shape, {}).gather()
-
-
-def _stored(part: Part, block: Block, executor: Executor, tiles: Tiles) -> Tiles:
-    built = schedule(part, block, 1)
-    return {name: executor.store(built, built.buffers[name], tile) for name, tile in tiles.items()}
+        return program.gather("x", "m (y d)", (tokens, self.block.shape.hidden_size))

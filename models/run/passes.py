@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 
@@ -12,6 +13,8 @@ from wafer_triton.cost.price import Tally
 from wafer_triton.cost.routing import hits
 from wafer_triton.device import Device
 from wafer_triton.shapes import DecoderShape
+
+Chosen = list[list[torch.Tensor]]  # of each pass, of each layer
 
 
 @dataclass(eq=False)
@@ -36,10 +39,16 @@ class Forward:
 
 
 class Passes:
-    """The passes since a model's `reset`, in order."""
+    """The passes since a model's `reset`, in order.
 
-    def __init__(self, shape: DecoderShape, dtype: str, device: Device) -> None:
-        self.shape, self.dtype, self.device = shape, dtype, device
+    `of_all` gives what each stage of layers has for what this one has: they tell one another which experts tokens took
+    when that is asked for, on all ranks alike.
+    """
+
+    def __init__(
+        self, shape: DecoderShape, dtype: str, device: Device, of_all: Callable[[Chosen], list[Chosen]] = lambda x: [x]
+    ) -> None:
+        self.shape, self.dtype, self.device, self.of_all = shape, dtype, device, of_all
         self.ran: list[Forward] = []
 
     def add(self, mode: str, contexts: Sequence[int], chosen: list[torch.Tensor], *due: Callable[[], Tally]) -> None:
@@ -51,7 +60,7 @@ class Passes:
         self.ran[-1].due.append(due)
 
     def __iter__(self) -> Iterator[cap.Pass]:
-        return (each.measured(self.device) for each in self.ran)
+        return (each.measured(self.device) for each in self._whole())
 
     def cap(self) -> dict[str, cap.Cap]:
         """MoE-CAP's measures of each phase that ran."""
@@ -61,5 +70,13 @@ class Passes:
 
     def trace(self) -> list[list[list[int]]]:
         """The experts that all tokens took, of each layer that has some, token by token."""
-        layers = zip(*(each.chosen for each in self.ran), strict=True)
+        layers = zip(*(each.chosen for each in self._whole()), strict=True)
         return [torch.cat(layer).tolist() for layer in layers]
+
+    def _whole(self) -> list[Forward]:
+        """The passes with the layers of all stages; one that Ctrl-C cut off on some ranks is left out."""
+        if self.shape.experts is None:
+            return self.ran
+        stages = self.of_all([each.chosen for each in self.ran])
+        layers = (list(chain.from_iterable(parts)) for parts in zip(*stages, strict=False))
+        return [replace(each, chosen=chosen) for each, chosen in zip(self.ran, layers, strict=False)]

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.crossing import blaming
 from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.ranks import blaming, of_first
 from wafer_triton.errors import BackendError
 from wafer_triton.models.config import param_shapes
 from wafer_triton.shapes import DecoderShape
@@ -48,22 +48,20 @@ class Pipeline:
     _under_way: deque[tuple[dist.Work, torch.Tensor]] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, shape: DecoderShape, executor: Executor, dtype: str) -> Pipeline:
-        """This rank's place; BackendError where the ranks of `executor` are no stages of so many layers."""
+    def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0) -> Pipeline:
+        """This rank's place, beside caches of `cached` tokens in all.
+
+        BackendError where the ranks of `executor` are no stages of so many layers.
+        """
         if not isinstance(executor, DistributedExecutor):
             return cls(shape, executor, range(shape.num_hidden_layers), dtype)
-        if shape.experts is not None and executor.ranks > 1:
-            raise BackendError(
-                f"{shape.name}: a mixture of experts runs on one rank, as ranks do not tell one another which experts "
-                f"tokens took; start it without torchrun"
-            )
         stages = stage_count(shape.num_hidden_layers, executor.ranks, executor.cut)
         ranks = torch.tensor(dist.get_process_group_ranks(executor.group)).view(stages, -1)
         devices = DeviceMesh(torch.device(executor.device).type, ranks, mesh_dim_names=("stage", "core"))
         inside = executor.inside
         if ranks.shape[1] > 1:
             inside = DistributedExecutor(inside, devices.get_group("core"), executor.cut)
-        group, ends = devices.get_group("stage"), stage_layers(shape, stages)
+        group, ends = devices.get_group("stage"), stage_layers(shape, stages, cached)
         number = group.rank()
         return cls(shape, inside, range(ends[number], ends[number + 1]), dtype, number, stages, group, executor.group)
 
@@ -79,12 +77,16 @@ class Pipeline:
 
     def agreed(self, value: T) -> T:
         """The value that the first rank has, on all of them."""
-        if self.everyone is None:
-            return value
-        values = [value]
-        with blaming(self.everyone, [0]):
-            dist.broadcast_object_list(values, group=self.everyone, group_src=0)
-        return values[0]
+        return of_first(lambda: value, self.everyone)
+
+    def of_all(self, value: T) -> list[T]:
+        """The values that the stages have, in their order, on all ranks."""
+        if self.group is None:
+            return [value]
+        values: list[Any] = [None] * self.count
+        with blaming(self.group):
+            dist.all_gather_object(values, value, group=self.group)
+        return values
 
     def begin(self, look_up: Callable[[], torch.Tensor]) -> None:
         """Send the rows of the embedding that `look_up` gives to the first stage, where they lie in the last."""
@@ -187,10 +189,15 @@ def stage_count(layers: int, ranks: int, cut: tuple[int, int] | None) -> int:
     return ranks // size
 
 
-def stage_layers(shape: DecoderShape, stages: int) -> list[int]:
-    """The first layer of each stage, and the end of the last: the largest stage has as few parameters as can be."""
+def stage_layers(shape: DecoderShape, stages: int, cached: int = 0) -> list[int]:
+    """The first layer of each stage, and the end of the last.
+
+    The largest stage has as few numbers as can be: parameters, and the keys and values of `cached` tokens.
+    """
     sizes = {name: prod(size) for name, size in param_shapes(shape).items()}
-    layer = sum(size for name, size in sizes.items() if name.startswith("model.layers.0."))
+    # layers are alike, but for the few that are dense in a mixture of experts
+    layer = sum(size for name, size in sizes.items() if name.startswith("model.layers.")) // shape.num_hidden_layers
+    layer += 2 * cached * shape.num_key_value_heads * shape.head_dim
     embedding = sizes["model.embed_tokens.weight"]
     held = [layer] * stages
     held[-1] += embedding

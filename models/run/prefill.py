@@ -18,11 +18,12 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
-from wafer_triton.schedule.block import Block, schedule
+from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.expert_regions import ExpertRegions, prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 
-WEIGHTS = ("norm", "router", "wqkv", "wo", "wgu", "wdown", "qk_norm")
+WEIGHTS = ("norm", "router", "wqkv", "wo", "wgu", "wdown", "qk_norm", "wgu.shared", "wdown.shared")
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,23 @@ class Prefill:
         self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
         self.side = block.mesh.shape[0]
         self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # that all layers pass through
-        self.programs: dict[tuple[str, int, int], Program] = {}
+        self.programs: dict[tuple[Part, tuple[int, ...]], Program] = {}
         self.scratch: dict[Buffer, torch.Tensor] = {}
-        self.chosen: list[torch.Tensor] = []  # of the last prompt, by sparse layer, see `run`
+        # of the last prompt: experts by sparse layer, see `run`; with regions the passes of each chunk, and the rows of
+        # tokens that did not go in the first
+        self.chosen: list[torch.Tensor] = []
+        self.passes: list[int] = []
+        self.overflow = 0
 
-    def tally(self, parts: Sequence[Chunk]) -> Tally:
-        """Counts and predicted cost of a prompt through all layers."""
+    def tally(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Tally:
+        """Counts and predicted cost of a prompt through all layers, with so many passes of experts of each chunk."""
         total = Tally()
-        for part in parts:
+        for number, part in enumerate(parts):
             for kind, layers in self.block.shape.layers_of.items():
                 past = part.past if kind == "attention" else 0
-                total += tally(schedule(prefill_blocks.PARTS[kind], self.block, part.tokens, past)) * layers
+                total += tally(schedule(prefill_blocks.first(self.block, kind), self.block, part.tokens, past)) * layers
+            if passes:
+                total += tally(schedule(prefill_pass, self.block, part.tokens, 0, 0)) * passes[number]
         return total
 
     def run(
@@ -107,6 +114,12 @@ class Prefill:
             for kind in shape.layers_of
             if kind != "attention"
         }
+        regions = self.block.expert_regions
+        self.passes, self.overflow = [], 0
+        if regions is not None:
+            for part in parts:  # before weights are loaded, which its memory is for
+                self._bound(prefill_pass, "experts", part.tokens, 0, 0)
+            self.passes = [0] * len(parts)
         xs = [self._spread(x, part, "(y m) (x d)") for part in parts]
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         angles = [[self._spread(values, part, "(y m) (x p)") for values in held] for part in parts]
@@ -125,12 +138,17 @@ class Prefill:
                     for name, tiles in zip(("cos", "sin"), angles[number], strict=True):
                         first.write(name, tiles)
                     first.write("bias", masks[number])
+                if kinds[1] == "experts" and regions is not None:
+                    real = (part.position >= 0).to(x.dtype)[:, None].expand(-1, self.side, -1)
+                    second.write("real", real.contiguous())
                 if bias is not None:
                     first.write("bqkv", bias.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
                 for name, past in (("keys", keys), ("values", values)):
                     self._past(first, name, part, past)
                 first.run()
                 second.run()
+                if kinds[1] == "experts" and regions is not None:
+                    self._send(second, number, part, regions)
                 keys.append(first.read("k"))
                 values.append(first.read("v"))
                 if kinds[1] == "experts":
@@ -145,10 +163,21 @@ class Prefill:
             xs = [attention[0].read("x")]
         return torch.cat([self._whole(tiles, part) for tiles, part in zip(xs, parts, strict=True)])
 
+    def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
+        """The passes that take a chunk's tokens to their experts, after their routing."""
+        passes = -(-int(routing.read("demand").max()) // regions.capacity)
+        for turn in range(passes):
+            self._bound(prefill_pass, "experts", part.tokens, 0, turn).run()
+        self.passes[number] += passes
+        self.overflow += int((routing.read("ranks")[:, 0] >= regions.capacity).sum())
+
     def _program(self, kind: str, tokens: int, past: int) -> Program:
-        key = (kind, tokens, past)
+        return self._bound(prefill_blocks.first(self.block, kind), kind, tokens, past)
+
+    def _bound(self, adds: Part, kind: str, *args: int) -> Program:
+        key = (adds, args)
         if key not in self.programs:
-            step = schedule(prefill_blocks.PARTS[kind], self.block, tokens, past)
+            step = schedule(adds, self.block, *args)
             shared: Tiles = {}
             for name, buffer in step.buffers.items():
                 if buffer.role not in ("input", "resident"):

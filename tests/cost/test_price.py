@@ -147,7 +147,7 @@ def test_the_price_of_a_layer_is_that_of_the_schedules_that_run(side: int, model
     steps = layers.decode_steps(block, context, c)
     same(layers.total(steps), whole)
     for block in layers.prefill_head_group_choices(layers.prefill_block(shape, on, c, program), 3, c):
-        whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(3)), Cost())
+        whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(block, 3)), Cost())
         same(layers.total(layers.prefill_steps(block, 3, c)), whole)
 
 
@@ -158,7 +158,7 @@ def test_prefill_in_groups_costs_what_its_schedules_cost(number: int) -> None:
     one = layers.prefill_block(DecoderShape(36, 50, 2, 6, 2, 8, 97, qk_norm=True), on, c)
     (block,) = layers.prefill_head_group_choices(one, 3, c, number)
     block = replace(block, overlap=False)
-    parts = (*prefill.layer(2), *prefill.layer(1, 2))
+    parts = (*prefill.layer(block, 2), *prefill.layer(block, 1, 2))
     same(
         layers.total(layers.prefill_steps(block, 3, c, 2)),
         sum((price(schedule(part, block, *args)) for part, args in parts), Cost()),
@@ -168,7 +168,7 @@ def test_prefill_in_groups_costs_what_its_schedules_cost(number: int) -> None:
 def test_on_a_rectangle_too() -> None:
     on, c = Mesh(4, 6, ROOMY), constants(ROOMY)
     block = layers.prefill_block(DecoderShape(36, 50, 2, 6, 2, 8, 97), on, c)
-    whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(2)), Cost())
+    whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(block, 2)), Cost())
     same(layers.total(layers.prefill_steps(block, 2, c)), whole)
 
 

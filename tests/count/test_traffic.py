@@ -125,7 +125,7 @@ def blocks(mesh: Mesh) -> Iterator[tuple[str, Schedule]]:
     block = Block(shape_of("smollm2-135m"), mesh, "fp16", entries=32)
     for adds, args in (*decode.layer(block, 5), (decode.head, (1,))):
         yield f"decode {adds.title}", built(adds, block, *args)
-    for adds, args in prefill.layer(7):
+    for adds, args in prefill.layer(block, 7):
         yield f"prefill {adds.title}", built(adds, replace(block, mesh=mesh.square()), *args)
 
 

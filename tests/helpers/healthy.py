@@ -7,7 +7,7 @@ import numpy as np
 
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import block, collectives, decode, experts, gemm, prefill, reduce
+from wafer_triton.schedule import block, collectives, decode, expert_regions, experts, gemm, prefill, reduce
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import ring_position
@@ -127,6 +127,12 @@ def moves(mesh: Mesh) -> list[Case]:
     return schedules
 
 
+def regions_of(square: Mesh) -> expert_regions.ExpertRegions:
+    """The fewest regions of experts that a mesh can be cut into, of several with a copy of an expert."""
+    fewest = expert_regions.fewest_regions(square)
+    return replace(fewest, capacity=2, copies=(1,) if fewest.side > 1 else ())
+
+
 def parts(mesh: Mesh) -> list[Case]:
     """Every part of a decoder, the appends to its KV cache among them."""
     square = mesh.square()
@@ -168,6 +174,12 @@ def parts(mesh: Mesh) -> list[Case]:
         ),
         ("prefill ffn", prefill.ffn, filling, (2, 0)),
         ("prefill experts", experts.prefill_experts, block.Block(MIXTURE, square), (2, 0)),
+        (
+            "prefill experts in regions",
+            expert_regions.prefill_experts_in_regions,
+            block.Block(MIXTURE, square, expert_regions=regions_of(square)),
+            (2, 0, 2),
+        ),
         ("prefill attention apart", prefill.attention, block.Block(APART, square), (2, 0)),
         ("prefill ffn apart", prefill.ffn, block.Block(APART, square), (2, 0)),
     ]

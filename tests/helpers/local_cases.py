@@ -40,6 +40,14 @@ MIXED = [
     (1, 4, 6, 9, 300, {"add": True}),
     (2, 2, 3, 5, 4, {"accumulate": "fp16", "add": True}),
 ]
+REGIONS = {"regions": 4, "held": 3, "copies": ((1, 2), (1, 8), (6, 5))}
+
+
+def sent(capacity: int) -> dict:
+    """The rows that a second pass takes to regions."""
+    return {"regions": 4, "held": 3, "capacity": capacity, "first": capacity}
+
+
 GEMMS = [
     matmul(op, *shape, **more)
     for op in ("gemm", "gemm_t")
@@ -70,6 +78,22 @@ EXACT = [
     *(
         Case("swap", (rows * cols * size,), (rows * cols * size,), {"rows": rows, "cols": cols, "size": size})
         for rows, cols, size in ((1, 1, 1), (3, 5, 7), (2, 33, 20))
+    ),
+    *(
+        Case("enqueue", (m * k, m * k, 1), (m * picks, m), {"m": m, "k": k, "picks": picks, **REGIONS})
+        for m, k, picks in ((1, 1, 1), (3, 2, 3), (9, 4, 4))
+    ),
+    *(
+        Case("dispatch", (4 * capacity * (n + 1),), (m * n, m * k, m * k), {"m": m, "k": k, "n": n, **sent(capacity)})
+        for m, k, n, capacity in ((1, 1, 1, 1), (5, 2, 7, 2), (9, 4, 1030, 3))
+    ),
+    *(
+        Case("permute", (a * a * c * n, a * c), (a * a * c * (n + 1),), {"sources": a, "capacity": c, "n": n})
+        for a, c, n in ((1, 1, 1), (3, 2, 7), (2, 5, 300))
+    ),
+    *(
+        Case("unpermute", (a * a * c * n,), (a * a * c * n,), {"sources": a, "capacity": c, "n": n})
+        for a, c, n in ((1, 1, 1), (3, 2, 7), (2, 5, 300))
     ),
     *(Case("sum_squares", (m,), (m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 1030), (33, 36), (5, 7))),
 ]
@@ -136,6 +160,19 @@ ROUNDED = [
         )
         for m, experts, k, shared, normalized in ((1, 1, 1, 0, True), (3, 5, 2, 0, True), (2, 33, 8, 2, False))
     ),
+    *(
+        Case(
+            "combine",
+            (m * n,),
+            (4 * capacity * n, m * k, m * k, m * picks),
+            {"m": m, "k": k, "n": n, "picks": picks, **sent(capacity)},
+        )
+        for m, k, n, picks, capacity in ((1, 1, 1, 1, 1), (5, 2, 7, 3, 2), (9, 4, 1030, 4, 3))
+    ),
+    *(
+        Case("scale_rows", (m * n,), (m * n, m * picks), {"m": m, "n": n, "picks": picks, "pick": picks - 1})
+        for m, n, picks in ((1, 1, 1), (5, 7, 3), (3, 1030, 2))
+    ),
     *(experts("expert_gemm", *shape, **more) for *shape, more in MIXED),
     *(experts("expert_sum", *shape, **more) for *shape, more in MIXED),
     *(Case("silu_mul", (m * n,), (2 * m * n,), {"m": m, "n": n}) for m, n in ((1, 1), (1, 96), (5, 7), (33, 35))),
@@ -161,7 +198,12 @@ def draw(
         tiles = outs if place < operation.outs else ins
         place -= 0 if place < operation.outs else operation.outs
         if name == "chosen" and tiles is ins:
-            tiles[place] = torch.randint(case.params["experts"], tiles[place].shape)
+            tiles[place] = torch.randint(case.params.get("experts", 10), tiles[place].shape)
         if name in operation.dtypes and case.op != "lookup":
             tiles[place] = tiles[place].float()
+    if "slots" in operation.operands[operation.outs :]:
+        m, k = case.params["m"], case.params["k"]
+        first = operation.operands.index("slots") - operation.outs
+        chosen, real, demand = torch.randint(10, (cores, m * k)), torch.rand(cores, m) - 0.2, torch.empty(cores, 1)
+        local.enqueue_torch(*ins[first : first + 2], demand, chosen.float(), real, m=m, k=k, picks=k, **REGIONS)
     return ins, outs

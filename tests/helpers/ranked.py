@@ -2,6 +2,8 @@
 
 import io
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
@@ -20,6 +22,7 @@ from wafer_triton.cli.main import main
 from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
+from wafer_triton.models import demo
 from wafer_triton.models.decoder import WaferForCausalLM
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
@@ -165,7 +168,14 @@ def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
     tokens = list(model.generate([[1, 2, 3, 4, 5], [7, 8, 9]], 2))
     logits = model.advance([5, 6])
     counted = model.account(), {phase: one.cycles for phase, one in model.predicted().items()}
-    return tokens, counted, logits.tolist(), model(torch.tensor([[1, 2, 3, 4], [4, 5, 6, 7], [2, 2, 2, 2]])).tolist()
+    took = model.passes.trace(), [each.as_json() for each in model.passes]
+    return (
+        tokens,
+        counted,
+        took,
+        logits.tolist(),
+        model(torch.tensor([[1, 2, 3, 4], [4, 5, 6, 7], [2, 2, 2, 2]])).tolist(),
+    )
 
 
 def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
@@ -181,15 +191,33 @@ def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
 def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:
     """The parameters that a rank has, the bytes that its programs hold, and a seed that all agree on."""
     model = model_of(config, "3", DistributedExecutor(TorchExecutor()))
+    stream = model.generate([1, 2], 2, temperature=1.0)
+    return list(model.weights), resident_bytes(model), stream.sampling.seed
+
+
+def resident_bytes(model: WaferForCausalLM) -> int:
+    """The bytes of weights, caches and what else a model's programs for decode hold between steps."""
     tensors = [t for layer in model.layers.layers for part in (layer.project, layer.ffn) for t in part.memory.values()]
     tensors += [*model.head.memory.values(), *model.embedding.memory.values()]
-    stream = model.generate([1, 2], 2, temperature=1.0)
-    return list(model.weights), sum({t.data_ptr(): t.nbytes for t in tensors}.values()), stream.sampling.seed
+    return sum({t.data_ptr(): t.nbytes for t in tensors}.values())
+
+
+def smollm2(rank: int, folder: str, ids: list[int], count: int) -> tuple[list[int], int]:
+    """What SmolLM2 says after a prompt, and the bytes that a rank holds of it."""
+    model = WaferForCausalLM.from_pretrained(
+        folder, mesh=demo.MESH, dtype="fp32", max_length=80, executor=DistributedExecutor(TorchExecutor())
+    )
+    return list(model.generate(ids, count)), resident_bytes(model)
 
 
 def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
-    """The exit code of each command, and what this rank prints: to stdout, to stderr."""
+    """The exit code of each command, and what this rank prints: to stdout, to stderr.
+
+    Rank 0 alone may import what tokenizes.
+    """
     answers = []
+    if rank:
+        sys.modules.update(dict.fromkeys(("tokenizers", "transformers")))
     for number, command in enumerate(commands):
         if not dist.is_initialized():  # each command leaves the process group
             size = int(os.environ["WORLD_SIZE"])
@@ -207,6 +235,8 @@ class Cut(tuple[int, str, str]):
 
 def cut_off(rank: int, command: list[str], lost: int, kill: int) -> Cut:
     """A command in whose second decode step `lost`, or every rank if that is -1, gets the signal `kill`."""
+    # which a shell's background command, and so the tests in one, start out without
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     steps, advance = [0], WaferForCausalLM.advance
 
     def advancing(model: WaferForCausalLM, tokens: Any) -> torch.Tensor:

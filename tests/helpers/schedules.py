@@ -9,7 +9,7 @@ from torch import Tensor
 from wafer_triton.device import PRESETS
 from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import block, collectives, decode, experts, gemm, gemv, norm, prefill, reduce
+from wafer_triton.schedule import block, collectives, decode, expert_regions, experts, gemm, gemv, norm, prefill, reduce
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
@@ -43,6 +43,23 @@ def product(algorithm: str, transposed: bool = False) -> Make:
         return b.build()
 
     return make
+
+
+def beside(mesh: Mesh, dtype: str, sums: str) -> Schedule:
+    """MeshGEMM of an operand whose neighbour's tile each core reads before the product and after it."""
+    b, size = Builder(mesh.square(), "gemm beside sums"), 3
+    b.buffer("a", (size, size), dtype, "input")
+    for name in ("near", "c"):
+        b.buffer(name, (size, size), dtype if name == "near" else sums)
+    b.buffer("w", (size, size), dtype, "resident")
+    for name in ("before", "out", "after"):
+        b.buffer(name, (size, size), dtype, "output")
+    collectives.shift(b, "a", "near", "x", wrap=True)
+    b.round(b.local("add", "before", ("near", "w"), size=size**2))
+    gemm.matmul(b, "a", "w", "c", m=size, k=size, n=size, accumulate=sums)
+    b.round(b.local("copy", "out", "c", size=size**2))
+    b.round(b.local("add", "after", ("near", "before"), size=size**2))
+    return b.build()
 
 
 def vector(algorithm: str, axis: str) -> Make:
@@ -163,14 +180,18 @@ def decoding(part: block.Part, *args: int, head_groups: int = 1, shape: DecoderS
 
 
 def prefilling(
-    part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE
-) -> Make:
-    """A part of a layer of prefill; no more head groups than columns."""
+    part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE,
+    regions: expert_regions.ExpertRegions | None = None,
+) -> Make:  # fmt: skip
+    """A part of a layer of prefill; no more head groups than columns, and one region of experts on an odd side."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         square = mesh.square()
         groups = min(head_groups, square.shape[1])
-        sizes = block.Block(shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups)
+        cut = regions if regions is None or square.shape[0] % regions.side == 0 else replace(regions, side=1, copies=())
+        sizes = block.Block(
+            shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups, expert_regions=cut
+        )
         return block.schedule(part, sizes, *args)
 
     return make
@@ -181,6 +202,7 @@ SUMS: dict[str, Make] = {  # what adds integers alone
     **{f"gemm-t-{algorithm}": product(algorithm, True) for algorithm in gemm.ALGORITHMS},
     **{f"gemv-{algorithm}-y": vector(algorithm, "y") for algorithm in reduce.ALGORITHMS},
     "gemv-ktree-x": vector("ktree", "x"),
+    "gemm-beside": beside,
 }
 MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
     **{f"all-reduce-{algorithm}-x": all_reduce(algorithm, "x", "add") for algorithm in reduce.ALGORITHMS},
@@ -215,6 +237,14 @@ LAYERS: dict[str, Make] = {
     "prefill-attention-repeated-keys": prefilling(prefill.attention, 2, 1, overlap=False, head_groups=3),
     "prefill-ffn": prefilling(prefill.ffn, 2, 0),
     "prefill-experts": prefilling(experts.prefill_experts, 2, 0, shape=MIXTURE),
+    "prefill-experts-in-regions": prefilling(
+        expert_regions.prefill_experts_in_regions,
+        2,
+        0,
+        2,
+        shape=MIXTURE,
+        regions=expert_regions.ExpertRegions(2, 2, (1,)),
+    ),
 }
 
 

@@ -8,17 +8,18 @@ import torch
 
 import ranked
 from schedules import ROOMY
-from tiny import CONFIG, checkpoint
+from tiny import CONFIG, MIXTURE, checkpoint
 from wafer_triton.cli.main import main
-from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig, param_shapes
-from wafer_triton.models.place.cuts import embedding_tiles, head_tiles, layer_tiles
+from wafer_triton.models.place import cuts
+from wafer_triton.models.place.cuts import fill
 from wafer_triton.models.run.pipeline import Pipeline, stage_count, stage_layers
-from wafer_triton.schedule.block import Block
+from wafer_triton.schedule import decode as blocks
+from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.shapes import shape_of
 
 pytestmark = pytest.mark.slow
@@ -31,8 +32,9 @@ THREE = {"num_hidden_layers": 3}
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2", (1, 2), "elided")]),
-        (3, [(QWEN | THREE, "3", None, "explicit"), (LLAMA, "3", None, "elided")]),  # three stages; one of three ranks
+        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2", (1, 2), "elided"), (MIXTURE | THREE, "2", None, "explicit")]),
+        # three stages; one of three ranks
+        (3, [(QWEN | THREE, "3", None, "explicit"), (LLAMA, "3", None, "elided"), (MIXTURE, "3", None, "elided")]),
         (4, [(QWEN, "3", None, "explicit")]),  # two stages of two ranks
         (6, [(LLAMA, "3", None, "elided")]),  # two stages of three ranks
     ],
@@ -50,28 +52,39 @@ def test_each_rank_holds_its_part_and_all_draw_alike():
     assert seed == other and seed is not None
 
 
+def placed(weights, block, part, buffers, prefix, here):
+    """What `fill` puts on the cores `here`, of memory that nobody wrote."""
+    sides, built = [len(range(*cores.indices(100))) for cores in here], schedule(part, block, *(1,) * (prefix == ""))
+    memory = {name: torch.full((*sides, *built.buffers[name].tile), float("nan")) for name in buffers}
+    fill(memory, buffers, weights, prefix, block.mesh, here)
+    return memory
+
+
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(3, 5)])
 @pytest.mark.parametrize("cols", [slice(0, 1), slice(1, 4)])
 @pytest.mark.parametrize("head_groups", [1, 2])
 def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path, monkeypatch):
-    folder = checkpoint(tmp_path / "tiny")
-    weights = Checkpoint.of(folder)
+    weights = Checkpoint.of(checkpoint(tmp_path / "tiny"))
     block = Block(weights.config, as_mesh("5x4", ROOMY), "fp32", "fp32", 3, head_groups=head_groups)
-    whole = {kind: layer_tiles(weights, 0, block, kind, "decode") for kind in ("attention", "ffn")}
-    whole["head"], whole["embedding"] = head_tiles(weights, block), embedding_tiles(weights, block)
+    parts = {
+        "attention": (blocks.project, cuts.cuts(block, "attention", "decode"), "model.layers.0."),
+        "ffn": (blocks.ffn, cuts.cuts(block, "ffn", "decode"), "model.layers.0."),
+        "head": (blocks.head, cuts.head_cuts(block), ""),
+        "embedding": (blocks.embed, cuts.EMBEDDING_CUTS, ""),
+    }
     read: list[int] = []
-    part = Checkpoint.part
+    every, part = dict(weights), Checkpoint.part
+    monkeypatch.setattr(cuts, "LARGE", 200)  # numbers at once: one band of cores after another
     monkeypatch.setattr(
         Checkpoint, "part", lambda self, *which: (read.append(part(self, *which).numel()), part(self, *which))[1]
     )
     monkeypatch.setattr(Checkpoint, "__getitem__", lambda self, name: pytest.fail(f"all of {name} was read"))
-    own = {kind: layer_tiles(weights, 0, block, kind, "decode", (rows, cols)) for kind in ("attention", "ffn")}
-    own["head"] = head_tiles(weights, block, (rows, cols))
-    own["embedding"] = embedding_tiles(weights, block, (rows, cols))
-    for kind, buffers in whole.items():
-        for name, tiles in buffers.items():
-            assert torch.equal(own[kind][name], tiles[rows, cols]), (kind, name)
+    for name, (made, buffers, prefix) in parts.items():
+        whole = placed(every, block, made, buffers, prefix, (slice(0, 5), slice(0, 4)))
+        for buffer, tiles in placed(weights, block, made, buffers, prefix, (rows, cols)).items():
+            assert torch.equal(tiles, whole[buffer][rows, cols]), (name, buffer)
     assert sum(read) < 0.75 * sum(prod(shape) for name, shape in weights.shapes.items() if "layers.1" not in name)
+    assert max(read) < 0.6 * prod(weights.shapes["lm_head.weight"])
 
 
 def test_stages_are_as_even_as_layers_let_them_be():
@@ -80,6 +93,7 @@ def test_stages_are_as_even_as_layers_let_them_be():
     tied = DecoderConfig.from_dict(CONFIG | {"num_hidden_layers": 9, "tie_word_embeddings": True, "vocab_size": 512})
     ends = stage_layers(tied, 3)
     assert ends[0] == 0 and ends[-1] == 9 and ends[3] - ends[2] == 1  # the table lies beside the last
+    assert stage_layers(tied, 3, cached=8192) == [0, 3, 6, 9]  # but is little beside long caches
 
 
 def test_ranks_go_to_layers_first():
@@ -93,7 +107,9 @@ def test_ranks_go_to_layers_first():
 
 
 def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
-    folder, text = checkpoint(tmp_path / "tiny"), tmp_path / "text"
+    folder, bare, text = checkpoint(tmp_path / "tiny"), checkpoint(tmp_path / "bare"), tmp_path / "text"
+    for file in bare.glob("tokenizer*"):
+        file.unlink()
     text.write_text("to be or not to be")
     model = ["--model", str(folder), "--mesh", "2"]
     commands = [
@@ -101,6 +117,7 @@ def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
         ["perplexity", *model, "--text", str(text), "--window", "5"],
         ["generate", *model, "--prompt", "hello", "--max-new-tokens", "400"],
         ["generate", *model, "--prompt", "hello", "--cut", "3x1"],
+        ["generate", "--model", str(bare), "--mesh", "2", "--prompt", "hello"],
     ]
     ours, others = ranked.on_ranks(2, ranked.commanded, *commands)
     for command, (code, out, err), (other, nothing, told) in zip(commands, ours, others, strict=True):
@@ -114,6 +131,7 @@ def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
     messages = {ours[3][2], others[3][2]}
     assert messages == {"", "wafer-triton: error: cut 3x1: 2 ranks are no stages of 3 ranks each for 2 layers; give "
                             "another cut, or none\n"}  # fmt: skip
+    assert "no tokenizer there (tokenizer.json)" in ours[4][2] + others[4][2]
     assert capsys.readouterr().err == "" and main(commands[3]) == 2
     assert "cut 3x1 is for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
 
@@ -142,13 +160,6 @@ def test_ctrl_c_leaves_no_rank_behind(tmp_path):
 def _counted(out: str) -> list[str]:
     """What a command prints, without times."""
     return [line for line in out.splitlines() if "emulat" not in line and "seconds" not in line]
-
-
-def test_a_mixture_of_experts_runs_on_one_rank():
-    executor = object.__new__(DistributedExecutor)
-    executor.ranks = 2
-    with pytest.raises(BackendError, match="a mixture of experts runs on one rank, .* start it without torchrun"):
-        Pipeline.of(shape_of("olmoe-1b-7b"), executor, "fp32")
 
 
 @pytest.mark.parametrize(

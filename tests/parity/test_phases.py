@@ -15,9 +15,9 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig, param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place import moves
-from wafer_triton.models.place.cuts import layer_tiles
-from wafer_triton.models.place.moves import blocks_of, redistribute
+from wafer_triton.models.place.cuts import prefill_tiles
 from wafer_triton.models.place.regions import prefill_need
+from wafer_triton.models.place.transfers import blocks_of, redistribute
 from wafer_triton.models.run.prefill import chunks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, schedule
@@ -246,7 +246,7 @@ def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch
 def test_tiles_for_prefill_are_those_of_decode_moved(mesh, head_groups):
     model = decoder(mesh, head_groups=head_groups)
     for kind in CONFIG.kinds(1):
-        cut = layer_tiles(weights(), 1, model.placement.prefill, kind, "prefill")
+        cut = prefill_tiles(weights(), 1, model.placement.prefill, kind)
         moved = filled(model, 1, kind, cut)
         assert all(torch.equal(moved[name], tiles) for name, tiles in cut.items())
 

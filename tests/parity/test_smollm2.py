@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import ranked
 from wafer_triton.models import demo
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -43,3 +44,17 @@ def test_tokens_are_those_of_transformers(models, kind):
         assert tokenizer.decode(comparison.tokens).startswith(" Paris")
     if kind == "longer-than-the-mesh":
         assert len(ids) > demo.MESH
+
+
+@pytest.mark.slow
+def test_two_ranks_with_half_of_it_each_say_the_same(models):
+    model, judge, tokenizer = models
+    ids = tokenizer(PROMPTS["one"])["input_ids"]
+    new = ranked.on_ranks(2, ranked.smollm2, str(model.folder), ids, 4)
+    model.reset()
+    tokens = list(model.generate(ids, 4))
+    assert [said for said, _ in new] == [tokens] * 2
+    expected = judge.generate(torch.tensor([ids]), max_new_tokens=4, do_sample=False)
+    assert tokens == expected[0, len(ids) :].tolist()
+    whole = ranked.resident_bytes(model)
+    assert max(held for _, held in new) < 0.51 * whole and sum(held for _, held in new) < 1.01 * whole

@@ -8,7 +8,9 @@ from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
+from wafer_triton.cli import ranks
 from wafer_triton.cli.options import (
     CHECKPOINT,
     EXECUTION,
@@ -70,7 +72,7 @@ def generate(args: argparse.Namespace) -> int:
         first = list(islice(tokens, 1))
     prefilled, interrupted = perf_counter(), False
     try:
-        with profiled(args.profile) as stepped:
+        with profiled(args.profile if ranks.number() == 0 else None) as stepped:
             for token in chain(first, tokens):
                 print(text.push(token), end="", file=stream, flush=True)
                 stepped()
@@ -100,8 +102,10 @@ def generate(args: argparse.Namespace) -> int:
     )
     print(f"\n{generation_tables(generation)}", file=stream)
     if args.routing_out is not None:
-        with writing(args.routing_out):
-            args.routing_out.write_text(json.dumps({"experts": model.passes.trace()}), encoding="utf-8")
+        trace = model.passes.trace()
+        if ranks.number() == 0:
+            with writing(args.routing_out):
+                args.routing_out.write_text(json.dumps({"experts": trace}), encoding="utf-8")
     if args.regions:
         print(f"\n{regions_table(model.regions)}", file=stream)
     if args.json:
@@ -112,14 +116,21 @@ def generate(args: argparse.Namespace) -> int:
 class TextStream:
     """A prompt's tokens, and the text of new ones as they come; raises CheckpointError without a tokenizer.
 
-    The bytes of one character may be spread over tokens, so text that ends in the middle of one waits for the rest.
+    The bytes of one character may be spread over tokens, so text that ends in the middle of one waits for the rest. Of
+    several ranks the one that prints has the tokenizer; for the others all text is empty.
     """
 
     def __init__(self, folder: Path, prompt: str) -> None:
-        from wafer_triton.models.checkpoint.text import tokenizer_of
+        self._tokenizer: Any = None
 
-        self._tokenizer = tokenizer_of(folder)
-        self.prompt: list[int] = self._tokenizer(prompt)["input_ids"]
+        def tokenized() -> list[int]:
+            from wafer_triton.models.checkpoint.text import tokenizer_of
+
+            self._tokenizer = tokenizer_of(folder)
+            ids: list[int] = self._tokenizer(prompt)["input_ids"]
+            return ids
+
+        self.prompt = ranks.of_first(tokenized)
         self.tokens: list[int] = []
         self.shown = ""
         # With the prompt in front, a tokenizer that strips the first space does not strip that of the new text.
@@ -137,6 +148,8 @@ class TextStream:
         return new
 
     def _decode(self) -> str:
+        if self._tokenizer is None:
+            return ""
         tokens = self.prompt + self.tokens
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text

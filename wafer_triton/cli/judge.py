@@ -8,6 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from wafer_triton.cli import ranks
 from wafer_triton.cli.options import (
     CHECKPOINT,
     EXECUTION,
@@ -25,6 +26,7 @@ from wafer_triton.cli.options import (
 
 if TYPE_CHECKING:
     from wafer_triton.draw.progress import Progress
+    from wafer_triton.emulate.executor import Executor
     from wafer_triton.models.decoder import WaferForCausalLM
     from wafer_triton.models.place.regions import Placement
 
@@ -36,9 +38,10 @@ def perplexity(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import precision
 
-    begun, ids = perf_counter(), _ids(args)
+    begun, executor = perf_counter(), executor_of(args)
+    ids = _ids(args)
     with Progress() as progress:
-        model = _model(args, progress, placed=_announce(args, progress, len(ids)))
+        model = _model(args, executor, progress, placed=_announce(args, executor, progress, len(ids)))
         judged, interrupted = _so_far(precision.perplexities(model, ids, args.window, progress))
     sram_peak_bytes = max(region.sram_peak_bytes for region in model.regions)
     answer = judged.as_json() | {"sram_peak_bytes": sram_peak_bytes}
@@ -50,9 +53,10 @@ def precision(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import precision
 
-    begun, ids = perf_counter(), _ids(args)
+    begun, executor = perf_counter(), executor_of(args)
+    ids = _ids(args)
     with Progress() as progress:
-        model = _model(args, progress, placed=_announce(args, progress, 2 * len(ids)))
+        model = _model(args, executor, progress, placed=_announce(args, executor, progress, 2 * len(ids)))
         # fp32 is the judge of values, whether it would fit or not
         meshes = model.block.mesh, model.placement.prefill.mesh
         mesh, prefill_mesh = (replace(mesh, device=mesh.device.unbounded()) for mesh in meshes)
@@ -65,7 +69,7 @@ def precision(args: argparse.Namespace) -> int:
             "dtype": "fp32",
             "accumulate": "fp32",
         }
-        judge = _model(args, progress, **wide)
+        judge = _model(args, executor, progress, **wide)
         judged, interrupted = _so_far(precision.comparisons(model, judge, ids, args.window, progress))
     return _tell(args, model, judged.as_json(), begun, interrupted)
 
@@ -89,12 +93,12 @@ def _ids(args: argparse.Namespace) -> list[int]:
     mesh_of(args)
     windows([0, 0], args.window)  # raises before anything is read
     text, folder = file_text(args.text), folder_of(args)
-    ids = file_ids(folder, args.text, text, args.tokens)
+    ids = ranks.of_first(lambda: file_ids(folder, args.text, text, args.tokens))
     DecoderConfig.from_folder(folder).room(min(args.window, len(ids)) - 1)
     return ids
 
 
-def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferForCausalLM:
+def _model(args: argparse.Namespace, executor: Executor, progress: Progress, **other: Any) -> WaferForCausalLM:
     from wafer_triton.models.checkpoint.fetch import resolve
     from wafer_triton.models.decoder import WaferForCausalLM
 
@@ -102,15 +106,17 @@ def _model(args: argparse.Namespace, progress: Progress, **other: Any) -> WaferF
     settings["head_groups"] = args.head_groups
     return WaferForCausalLM.from_pretrained(
         resolve(args.model), max_length=args.window, max_prompt=args.window, progress=progress,
-        executor=executor_of(args), **settings | other,
+        executor=executor, **settings | other,
     )  # fmt: skip
 
 
-def _announce(args: argparse.Namespace, progress: Progress, tokens: int) -> Callable[[Placement], None]:
+def _announce(
+    args: argparse.Namespace, executor: Executor, progress: Progress, tokens: int
+) -> Callable[[Placement], None]:
     """What tells about how long so many tokens take, window by window, once the model's place is known."""
     from wafer_triton.models import effort
 
-    executor, window = executor_of(args), min(args.window, tokens)
+    window = min(args.window, tokens)
     prompts = -(-tokens // window)
     return lambda placement: progress.announce(
         effort.seconds(placement, executor, prompts=prompts, tokens=window, steps=0)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def count() -> int:
@@ -28,6 +31,17 @@ def quiet() -> Iterator[None]:
         yield
 
 
+def of_first(work: Callable[[], T]) -> T:
+    """What `work` gives on rank 0, which alone does it; the ranks have joined."""
+    if count() == 1:
+        return work()
+    import torch.distributed as dist
+
+    from wafer_triton.emulate import ranks
+
+    return ranks.of_first(work, dist.group.WORLD)
+
+
 def first_to_say(message: str) -> bool:
     """Whether no other rank has told this already; before the ranks have joined, rank 0 tells what all of them know."""
     distributed = sys.modules.get("torch.distributed")
@@ -36,7 +50,7 @@ def first_to_say(message: str) -> bool:
     if distributed is None or not distributed.is_initialized():
         return number() == 0
     with suppress(RuntimeError):  # the store may be gone with its rank
-        from wafer_triton.emulate.crossing import first
+        from wafer_triton.emulate.ranks import first
 
         return first("said", message, str(number())) == str(number())
     return True

@@ -15,11 +15,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import capacity, layers, rivals
+from wafer_triton.cost import capacity, layers, placement, rivals
 from wafer_triton.cost import trim as trims
 from wafer_triton.cost.bands import ASSUMED, Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import decode_on, prefill_blocks, prefill_on, request_on
+from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.cost.residence import decode_residence, fitted, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
@@ -120,28 +121,30 @@ def decode(
 
 def prefill(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
-    as_if: bool = False, head_groups: int | None = None, trim: bool = False,
+    as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
 ) -> Layered:  # fmt: skip
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
     the measured program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
-    multiply-adds, see `wafer_triton.cost.trim`.
+    multiply-adds, see `wafer_triton.cost.trim`. `experts` says where those of a mixture live, see
+    `wafer_triton.cost.placement` (None: where it is the fastest).
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     check_counts(tokens=tokens)
     trims.check(trim, program)
-    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups, trim)
-    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim), as_if=why)
+    placement.checked(experts, shape)
+    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups, trim, experts)
+    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts), as_if=why)
 
 
 def _prefill_fitted(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool, head_groups: int | None,
-    trim: bool = False,
+    trim: bool = False, experts: Placement = None,
 ) -> tuple[Mesh, Constants, str | None]:  # fmt: skip
     def place(candidate: Mesh, counted: Constants) -> None:
-        prefill_blocks(candidate, shape, tokens, counted, program, head_groups, trim)
+        prefill_blocks(candidate, shape, tokens, counted, program, head_groups, trim, experts)
 
     return fitted(place, mesh, c, as_if)
 
@@ -149,10 +152,11 @@ def _prefill_fitted(
 def request(
     *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
+    experts: Placement = None,
 ) -> Request:  # fmt: skip
     """A prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
 
-    `head_groups` are those of both phases (None: the best of each).
+    `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`.
 
     Assumed: between regions of layers the activation crosses a mesh's width. Between prefill and decode weights and
     cache cross the middle of the smaller mesh once, over all its rows at a time.
@@ -164,8 +168,9 @@ def request(
     def place(candidate: Mesh, counted: Constants) -> None:
         decode_residence(layers.decode_block(shape, candidate, input + output, c, tree, program, head_groups), counted)
 
-    first, own, why = _prefill_fitted(prefill_mesh, shape, input, c, program, as_if, head_groups)
-    prefilled = prefill_on(first, shape, input, own, program, head_groups)
+    placement.checked(experts, shape)
+    first, own, why = _prefill_fitted(prefill_mesh, shape, input, c, program, as_if, head_groups, False, experts)
+    prefilled = prefill_on(first, shape, input, own, program, head_groups, False, experts)
     second, own, too = fitted(place, decode_mesh, c, as_if)
     whole = request_on(first, second, shape, prefilled, input, output, own, tree, program, head_groups)
     reasons = "; ".join(filter(None, (why, too))) or None

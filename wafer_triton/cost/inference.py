@@ -10,6 +10,7 @@ from wafer_triton.cost import layers, padding
 from wafer_triton.cost import trim as trims
 from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.placement import Placement, placed, where
 from wafer_triton.cost.price import Cost
 from wafer_triton.cost.residence import FullError, decode_residence, prefill_residence, regions_of
 from wafer_triton.cost.results import Layered, Request
@@ -35,7 +36,7 @@ def decode_on(
 
 def prefill_blocks(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
-    trim: bool,
+    trim: bool, experts: Placement = None,
 ) -> tuple[layers.Block, int, layers.Block]:  # fmt: skip
     """The block of prefill, the tokens that a row takes at once, and the block of the head, which takes the last alone.
 
@@ -48,8 +49,9 @@ def prefill_blocks(
 
     def resident(part: Mesh, *first: layers.Block) -> tuple[layers.Block, int, layers.Block]:
         last, block = layers.decode_block(shape, part, 1, c, None, program, 1), on(part)
-        choices = layers.prefill_head_group_choices(block, -(-tokens // block.mesh.shape[0]), c, head_groups)
-        return *prefill_residence([*first, *choices], last, tokens, c), last
+        rows = -(-tokens // block.mesh.shape[0])
+        choices = [*first, *layers.prefill_head_group_choices(block, rows, c, head_groups)]
+        return *prefill_residence(placed(choices, rows, c, experts), last, tokens, c), last
 
     if trim:
         best = trims.prefill_block(on, mesh.square(), tokens, c, head_groups)
@@ -60,13 +62,14 @@ def prefill_blocks(
 
 def prefill_on(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None,
-    trim: bool = False,
+    trim: bool = False, experts: Placement = None,
 ) -> Layered:  # fmt: skip
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
-    block, at_once, last = prefill_blocks(mesh, shape, tokens, c, program, head_groups, trim)
+    block, at_once, last = prefill_blocks(mesh, shape, tokens, c, program, head_groups, trim, experts)
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
-    return replace(whole, head_groups=block.head_groups, padding=padding.of_prefill(block, tokens, at_once))
+    padded = padding.of_prefill(block, tokens, at_once)
+    return replace(whole, head_groups=block.head_groups, padding=padded, experts=where(block, tokens))
 
 
 def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
@@ -95,6 +98,7 @@ def request_on(
         program=program,
         tokens_per_second=output / seconds,
         prefill_seconds=prefilled.seconds,
+        experts=prefilled.experts,
         replacement_seconds=replacement,
         decode_seconds=decoding,
         seconds=seconds,

@@ -25,12 +25,14 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.expert_regions import fewest_regions, prefill_pass, prefill_routing
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shapes import DecoderShape
 
 PROGRAMS = ("true", "measured")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
 WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
+EXPERTS = (decode.decode_experts, prefill.prefill_experts, prefill_routing, prefill_pass)
 _PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are the same on every mesh
 
 
@@ -90,10 +92,10 @@ def _prefill_parts(block: Block, tokens: int, at_once: int | None) -> Parts:
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
         for kind in feed_forward(block):
-            first, second = prefill.layer(min(size, tokens - past), past, kind)
+            first, *others = prefill.layer(block, min(size, tokens - past), past, kind)
             if kind == feed_forward(block)[0]:
                 yield "attention", *first
-            yield kind, *second
+            yield from ((kind, *each) for each in others)
 
 
 def feed_forward(block: Block) -> tuple[str, ...]:
@@ -184,19 +186,24 @@ def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
     small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
     groups = block.groups if times == common else None
-    return _routes_of(part, small, (groups, 1, None), None, 1, tuple(min(size, 1) for size in args), norms)
+    sizes = tuple(min(size, 1) for size in args)
+    return _routes_of(part, small, (groups, 1, None), None, 1, sizes, norms, block.expert_regions is not None)
 
 
 @lru_cache(maxsize=1024)
 def _routes_of(
     part: Part, mesh: Mesh, trees: tuple[Groups, int, Groups], policy: str | None, batch: int, args: tuple[int, ...],
-    norms: tuple[bool, bool],
+    norms: tuple[bool, bool], in_regions: bool = False,
 ) -> int:  # fmt: skip
     entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
     groups, heads, head_tree = trees
-    experts = Experts(2, 1, 2) if part in (decode.decode_experts, prefill.prefill_experts) else None
+    experts = Experts(2, 1, 2, shared_width=2) if part in EXPERTS else None
+    regions = fewest_regions(mesh) if in_regions else None
     shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=norms[0], qk_norm_whole=norms[1], experts=experts)
-    block = Block(shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree)
+    block = Block(
+        shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree,
+        expert_regions=regions,
+    )  # fmt: skip
     whole = Builder if part.family == "decode" or heads == 1 else Ways
     b = whole(mesh, part.title, part.family)
     part(b, block, *args)

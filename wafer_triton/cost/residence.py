@@ -247,7 +247,10 @@ def _weights(block: Block) -> dict[str, int]:
     needs = []
     for kind in feed_forward(block):
         b = Builder(block.mesh, "weights")
-        block.expert_weights(b, "x") if kind == "experts" else block.ffn_weights(b, "x", block.apart)
+        if kind == "ffn":
+            block.ffn_weights(b, "x", block.apart)
+        else:
+            block.expert_weights(b, "x") if block.expert_regions is None else block.expert_weights_in_regions(b)
         needs.append(_layer_need(attention, sram.need([b])))
     return _largest(needs).stays
 
@@ -262,10 +265,12 @@ def decode_need(block: Block) -> sram.Need:
 @lru_cache(maxsize=1024)
 def prefill_need(block: Block, tokens: int, past: int = 0) -> sram.Need:
     """What a core needs for one prefill layer of `tokens` new and `past` old tokens a row, as of `decode_need`."""
-    layers = (prefill.layer(tokens, past, kind) for kind in feed_forward(block))
-    return _largest(
-        [_layer_need(*(sram.need([outlined(part, block, *args)]) for part, args in layer)) for layer in layers]
-    )
+    needs = []
+    for kind in feed_forward(block):
+        attention, *others = dict.fromkeys(prefill.layer(block, tokens, past, kind))
+        built = [[outlined(part, block, *args) for part, args in parts] for parts in ([attention], others)]
+        needs.append(_layer_need(*map(sram.need, built)))
+    return _largest(needs)
 
 
 def _largest(needs: list[sram.Need]) -> sram.Need:

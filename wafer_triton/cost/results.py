@@ -59,6 +59,7 @@ class Layered:
     as_if: str | None = None
     head_groups: int | None = None
     padding: float | None = None  # multiply-adds of a layer on the mesh over those of the model
+    experts: str | None = None  # in prefill, where they live
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Request:
     error_band: float | None
     outside: str | None
     as_if: str | None = None
+    experts: str | None = None  # in prefill, where they live
 
 
 @dataclass(frozen=True)

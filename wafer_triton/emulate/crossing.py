@@ -6,8 +6,7 @@ rank receive crosses once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from wafer_triton.emulate.partition import Share
-from wafer_triton.errors import BackendError
+from wafer_triton.emulate.ranks import blaming
 from wafer_triton.schedule.rounds import Index
 
 ALIGNED = 16  # bytes, to which the parts of a message are rounded up
@@ -99,26 +98,32 @@ class Crossing:
             unpack()
 
 
-@contextmanager
-def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[None]:
-    """What torch.distributed raises, in one line that names the first of the ranks that were waited for."""
-    try:
-        yield
-    except RuntimeError as error:
-        who = f"rank {dist.get_global_rank(group, peers[0])}" if peers else "a rank"
-        how = "has not answered for too long" if "imed out" in str(error) else "is gone"
-        with suppress(RuntimeError):  # the store may be gone with its rank
-            who, how = first("lost", "rank", f"{who}\n{how}").split("\n")
-        raise BackendError(
-            f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see what it said, and start all again"
-        ) from None
+class Gather:
+    """Brings the tiles that cores hold in a turn from rows of `tiles` to `to`."""
+
+    def __init__(
+        self, tiles: torch.Tensor, rows: Index, begins: Index, gives: Index, cores: Index, to: torch.Tensor
+    ) -> None:
+        self.tiles, self.to = tiles, to
+        self.rows, self.begins, self.gives, self.cores = (
+            torch.from_numpy(index).to(tiles.device) for index in (rows, begins, gives, cores)
+        )
+        self.held = self.begins
+
+    def begin(self) -> None:
+        """Go back to the first turn."""
+        self.held = self.begins
+
+    def turn(self) -> None:
+        """Bring the tiles of this turn, and go on to the next."""
+        torch.index_select(self.tiles, 0, self.rows[self.held[self.cores]], out=self.to)
+        self.held = self.held.index_select(0, self.gives)
 
 
-def first(kind: str, name: str, value: str) -> str:
-    """The value that the first rank gave to a name, which is kept where the ranks met."""
-    store = dist.distributed_c10d._get_default_store()
-    kept: bytes = store.compare_set(f"wafer_triton/{kind}/{name}", "", value)
-    return kept.decode()
+def copied(found: Route, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
+    """A step that copies the tiles of a route that stay on the rank."""
+    sent, got = (torch.from_numpy(index).to(source.device) for index in (found.sent, found.got))
+    return lambda: target.index_copy_(0, got, source.index_select(0, sent))
 
 
 def _message(parts: Sequence[tuple[int, torch.Tensor]]) -> tuple[torch.Tensor, list[torch.Tensor]]:

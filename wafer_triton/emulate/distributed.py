@@ -20,10 +20,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from wafer_triton.emulate.crossing import Crossing, Route, blaming, route
+from wafer_triton.emulate.crossing import Crossing, Gather, Route, copied, route
 from wafer_triton.emulate.executor import Executor, whole
 from wafer_triton.emulate.launches import ComputeShifts
 from wafer_triton.emulate.partition import Share, partition
+from wafer_triton.emulate.ranks import agree, blaming
 from wafer_triton.emulate.steps import Apart, Memory, Place, Step, together
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
@@ -145,12 +146,13 @@ class DistributedExecutor(Executor):
         share, shape = self.share(memory.mesh), memory.mesh.shape
         if any(memory.buffers[place.slot.buffer].slots > 1 for place in (a, b)):
             return None
-        fetches, holds, gathers = list[Step](), list[str](), list[_Gather]()
+        fetches, holds, gathers = list[Step](), list[str](), list[Gather]()
         for number, (place, to) in enumerate(zip((a, b), run.to, strict=True)):
             begins, gives = place.flat(shape), np.argsort(to)
             tiles, rows = self._reach(memory, share, place.slot.buffer, begins, gives, run.number, fetches)
             holds.append(self._halo(memory, share, place.slot.buffer, number))
-            gathers.append(_Gather(tiles, rows, begins, gives, share.cores, _flat(memory, Slot(holds[-1]))))
+            self._fetched.get(memory, {}).pop(holds[-1], None)  # whose tiles the product's take the place of
+            gathers.append(Gather(tiles, rows, begins, gives, share.cores, memory.rows(Slot(holds[-1]))))
         local = self._local(memory, share)
         ins = tuple(map(Slot, holds))
         first, rest = (
@@ -199,9 +201,9 @@ class DistributedExecutor(Executor):
             homes = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
             found = self._route(memory, src.slot, exchanges[0].dst, homes, receivers)
             if not in_place:
-                return found, _flat(memory, src.slot), _flat(memory, exchanges[0].dst)
+                return found, memory.rows(src.slot), memory.rows(exchanges[0].dst)
             known[key] = found
-        return known[key], _flat(memory, src.slot), _flat(memory, exchanges[0].dst)
+        return known[key], memory.rows(src.slot), memory.rows(exchanges[0].dst)
 
     def _route(self, memory: Memory, src: Slot, dst: Slot, homes: Index, receivers: Index) -> Route:
         share, rows = self.share(memory.mesh), []
@@ -214,7 +216,7 @@ class DistributedExecutor(Executor):
 
     def _crossing(self, ways: Sequence[_Way]) -> tuple[list[Step], list[Step], list[Step]]:
         """The steps that send what crosses, that copy what does not, and that receive."""
-        inside: list[Step] = [Apart(_copy(source, target, found)) for found, source, target in ways if len(found.sent)]
+        inside: list[Step] = [Apart(copied(found, source, target)) for found, source, target in ways if len(found.sent)]
         if not any(found.crossing for found, _, _ in ways):
             return [], inside, []
         crossing = Crossing(ways, self.group)
@@ -237,7 +239,7 @@ class DistributedExecutor(Executor):
         if held.get(halo) != holds:
             held[halo] = holds
             found = self._route(memory, place.slot, Slot(halo), homes[cores], cores)
-            start, inside, finish = self._crossing([(found, _flat(memory, place.slot), _flat(memory, Slot(halo)))])
+            start, inside, finish = self._crossing([(found, memory.rows(place.slot), memory.rows(Slot(halo)))])
             fetches += [*start, *inside, *finish]
         return Place(Slot(halo))
 
@@ -271,7 +273,7 @@ class DistributedExecutor(Executor):
         rows[share.cores] = np.arange(len(share.cores))
         others = np.flatnonzero(reads[self.rank] & (owner != self.rank))
         rows[others] = len(share.cores) + np.arange(len(others))
-        source = _flat(memory, Slot(name))
+        source = memory.rows(Slot(name))
         tiles = source.new_zeros(len(share.cores) + len(others), source.shape[1])
         ranks, homes = np.nonzero(reads & (owner != np.arange(self.ranks)[:, None]))
         # a rank's first core stands for the rank, whose rows alone are asked for
@@ -295,54 +297,6 @@ class _Several:
     def __call__(self) -> None:
         for step in self.steps:
             step()
-
-
-class _Gather:
-    """Brings the tiles that cores hold in a turn from rows of `tiles` to `to`."""
-
-    def __init__(
-        self, tiles: torch.Tensor, rows: Index, begins: Index, gives: Index, cores: Index, to: torch.Tensor
-    ) -> None:
-        self.tiles, self.to = tiles, to
-        self.rows, self.begins, self.gives, self.cores = (
-            torch.from_numpy(index).to(tiles.device) for index in (rows, begins, gives, cores)
-        )
-        self.held = self.begins
-
-    def begin(self) -> None:
-        self.held = self.begins
-
-    def turn(self) -> None:
-        torch.index_select(self.tiles, 0, self.rows[self.held[self.cores]], out=self.to)
-        self.held = self.held.index_select(0, self.gives)
-
-
-def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
-    """BackendError, on all ranks, unless all of them have the same options; named is the first that differs."""
-    every: list[dict[str, object] | None] = [None] * group.size()
-    with blaming(group):
-        dist.all_gather_object(every, options, group=group)
-    for rank, theirs in enumerate(every):
-        assert theirs is not None and every[0] is not None
-        for name, value in theirs.items():
-            if value != every[0].get(name):
-                ranks = [dist.get_global_rank(group, number) for number in (0, rank)]
-                raise BackendError(
-                    f"the ranks do not agree: rank {ranks[1]} has {name} = {value!r}, rank {ranks[0]} "
-                    f"{every[0].get(name)!r}; give all ranks the same options"
-                )
-
-
-def _copy(source: torch.Tensor, target: torch.Tensor, found: Route) -> Step:
-    sent, got = (torch.from_numpy(index).to(source.device) for index in (found.sent, found.got))
-    return lambda: target.index_copy_(0, got, source.index_select(0, sent))
-
-
-def _flat(memory: Memory, slot: Slot) -> torch.Tensor:
-    """A buffer as [tiles, numel]; as one tile a core if the slot is the whole."""
-    tensor = memory.tensors[slot.buffer]
-    rows = tensor.shape[0] * tensor.shape[1]
-    return tensor.view(rows, -1) if slot.index is None else tensor.view(-1, memory.buffers[slot.buffer].numel)
 
 
 def _each(steps: Sequence[Step]) -> list[Step]:

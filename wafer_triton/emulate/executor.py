@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
@@ -24,6 +24,7 @@ from wafer_triton.emulate.launches import one_by_one
 from wafer_triton.emulate.stepping import State, number_of
 from wafer_triton.emulate.steps import Apart, Launch, Memory, Planner, Step, Tables
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
+from wafer_triton.layout import MeshTensor
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
@@ -117,6 +118,12 @@ class Executor(Planner):
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
         fill = float("nan") if self.poison else 0.0
         return torch.full(shape, fill, dtype=self.storage(buffer), device=self.device)
+
+    def room(self, schedule: Schedule, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Fresh storage of some buffers by name; BackendError if it does not fit."""
+        buffers = [schedule.buffers[name] for name in names]
+        self.admit(schedule, buffers)
+        return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """What this executor stores, [rows, cols, slots * numel], of values for all cores of a buffer.
@@ -266,6 +273,16 @@ class Program:
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
         held = self.executor.together(self.schedule.mesh, self.memory[name])
         return held.to(torch_dtype(buffer.dtype), copy=True).unflatten(-1, dims)
+
+    def gather(self, name: str, pattern: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor of a shape whose tiles a buffer of one slot holds, cut by `pattern`; raises as `read` does.
+
+        Of tiles that are repeated one copy is made.
+        """
+        self.executor.check()
+        buffer, mesh = self._buffer(name), self.schedule.mesh
+        tiles = self.executor.together(mesh, self.memory[name]).unflatten(-1, buffer.tile)
+        return MeshTensor(mesh, tiles, pattern, shape, {}).gather().to(torch_dtype(buffer.dtype), copy=True)
 
     def _buffer(self, name: str) -> Buffer:
         if name not in self.schedule.buffers:

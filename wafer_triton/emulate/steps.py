@@ -55,6 +55,11 @@ class Memory:
     tensors: dict[str, torch.Tensor]
     tables: Tables | None = None
 
+    def rows(self, slot: Slot) -> torch.Tensor:
+        """A buffer as [tiles, numel], every slot of every core a row; as one tile a core if the slot is the whole."""
+        tensor = self.tensors[slot.buffer]
+        return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
+
 
 class Tables:
     """The index tables of programs that are planned alike and so share them.

@@ -61,7 +61,7 @@ class TorchExecutor(Executor):
     def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
         """The step of any exchanges from one slot to one: a gather of what is sent, a scatter to where it goes."""
         sent, got = self._ends(memory, exchanges, src)
-        source, target = _flat(memory, src.slot), _flat(memory, exchanges[0].dst)
+        source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
         return lambda: target.index_copy_(0, got, source.index_select(0, sent))
 
     def _grid(self, memory: Memory, exchange: Exchange, src: Place) -> Step | None:
@@ -107,7 +107,7 @@ class TorchExecutor(Executor):
                 return lambda: [target.add_(source) for target, source in moves]
         home = [replace(exchange, dst=exchange.src) for exchange, _ in pairs]
         sent, got = self._ends(memory, home, Place(home[0].src))
-        acc = _flat(memory, pairs[0][0].src)
+        acc = memory.rows(pairs[0][0].src)
         if len(got.unique()) == len(got):
             return lambda: acc.index_add_(0, got, acc.index_select(0, sent))
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
@@ -259,19 +259,13 @@ class TorchExecutor(Executor):
         rows = cores
         if slot.index is not None:
             rows = cores * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
-        return torch.from_numpy(rows).to(self.device), _flat(memory, slot)
+        return torch.from_numpy(rows).to(self.device), memory.rows(slot)
 
     def _rows(self, memory: Memory, place: Place, slot: Slot, cores: Index) -> Take:
         """A function that gathers the tiles of `cores` from where they lie."""
         at = cores if place.is_own else place.flat(memory.mesh.shape)[cores]
         rows, flat = self._rows_of(memory, place.slot, at)
         return lambda: flat.index_select(0, rows)
-
-
-def _flat(memory: Memory, slot: Slot) -> torch.Tensor:
-    """A buffer as [tiles, numel], every slot of every core a row; as one tile a core if the slot is the whole."""
-    tensor = memory.tensors[slot.buffer]
-    return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, memory.buffers[slot.buffer].numel)
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:

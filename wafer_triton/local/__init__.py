@@ -9,6 +9,14 @@ With `accumulate="fp16"` every multiply-add rounds to fp16 as well, as WSE-2 sof
 Importing this package imports no torch: schedules are checked and priced where there is none.
 """
 
+from wafer_triton.local.dispatch import (
+    combine_torch,
+    dispatch_torch,
+    enqueue_torch,
+    permute_torch,
+    scale_rows_torch,
+    unpermute_torch,
+)
 from wafer_triton.local.elementwise import add_torch, clip_torch, copy_torch, maximum_torch, silu_mul_torch, swap_torch
 from wafer_triton.local.experts import expert_gemm_torch, expert_sum_torch, top_k_torch
 from wafer_triton.local.gemm import gemm_t_torch, gemm_torch
@@ -24,8 +32,11 @@ __all__ = [
     "Operand",
     "add_torch",
     "clip_torch",
+    "combine_torch",
     "copy_torch",
     "cut",
+    "dispatch_torch",
+    "enqueue_torch",
     "exp_sum_torch",
     "expert_gemm_torch",
     "expert_sum_torch",
@@ -37,11 +48,14 @@ __all__ = [
     "maximum_torch",
     "mean_squares_torch",
     "normalize_torch",
+    "permute_torch",
     "rms_scale_torch",
     "rope_torch",
     "row_max_torch",
+    "scale_rows_torch",
     "silu_mul_torch",
     "sum_squares_torch",
     "swap_torch",
     "top_k_torch",
+    "unpermute_torch",
 ]

@@ -7,6 +7,9 @@ neighbour, so two routes an axis serve all of them, where direct circuits would 
 - "farthest": in every round a link carries one tile each way, of those that wait the one with the farthest to go;
 - "ring": bundles go one way around the interleaved ring, whose steps take at most two hops.
 
+Where the mesh is cut into square or oblong regions, a core has a tile for each region alone. It goes to one core there,
+so that neighbours' tiles lie together: of a line of n cores in regions of w, core s sends to core s // (n / w) of each.
+
 With dimension-ordered routes the busiest link of R x C cores carries R floor(C/2) ceil(C/2) tiles, or as many with R
 and C exchanged if these are more. No all-to-all has less: so many tiles have to cross the middle. "farthest" keeps the
 links of the middle busy all the time. With two parts, of which one goes along x first and one along y first, those of
@@ -17,7 +20,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from heapq import heapify, heappop, heappush
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -26,12 +31,50 @@ import numpy as np
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring, ring_position
-from wafer_triton.schedule.rounds import Exchange, Index, Local, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Slot
 
 ALGORITHMS = ("shift", "farthest", "ring")
-LABEL = "all-to-all"
 STAGES = ("begin", "crossed", "turned", "end")
 Steps = Iterator[tuple[Exchange | Local, ...]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of cores in regions of `width`, and who sends to whom: cores to regions or, with `back`, regions to cores.
+
+    Where every core is a region of its own, each sends to each.
+    """
+
+    length: int
+    width: int
+    back: bool = False
+
+    @property
+    def regions(self) -> int:
+        """Regions of the line, so many tiles of a core to send and to receive."""
+        return self.length // self.width
+
+    @cached_property
+    def slots(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Of every pair of sender and receiver, the sender's slot of the tile and the receiver's."""
+        pairs = {}
+        for core in range(self.length):
+            for region in range(self.regions):
+                other = region * self.width + core // self.regions
+                if self.back:
+                    pairs[other, core] = core % self.regions, region
+                else:
+                    pairs[core, other] = region, core % self.regions
+        return pairs
+
+    @cached_property
+    def targets(self) -> list[list[int]]:
+        """[length]: to whom a core sends, itself left out."""
+        targets: list[list[int]] = [[] for _ in range(self.length)]
+        for source, target in self.slots:
+            if source != target:
+                targets[source].append(target)
+        return targets
 
 
 class Move(NamedTuple):
@@ -43,26 +86,46 @@ class Move(NamedTuple):
     there: int
 
 
-def all_to_all(b: Builder, x: str, out: str, *, size: int, parts: int = 1, algorithm: str = "farthest") -> None:
+def all_to_all(
+    b: Builder, x: str, out: str, *, size: int, parts: int = 1, algorithm: str = "farthest",
+    regions: tuple[int, int] | None = None, back: bool = False, label: str = "all-to-all",
+) -> None:  # fmt: skip
     """out [parts, row, column, size] = the tiles that all cores had in x [parts, row, column, size] for this one.
 
     Of x rows and columns are those of destinations, of out those of sources; a part is a slot. The first part goes
-    along x first, the second, if there is one, along y first. Raises MeshError for another algorithm, or more parts.
+    along x first, the second, if there is one, along y first.
+
+    With `regions`, how many there are along y and x, x has a tile for each of these, and out those of the cores that
+    send to this one of its region. `back` is the way back: x is as that out, and out as that x.
+
+    Raises MeshError for another algorithm, for more parts, and for regions that the mesh cannot be cut into.
     """
     if algorithm not in ALGORITHMS:
         raise MeshError(f"{b.name}: all-to-all algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     if parts not in (1, 2):
         raise MeshError(f"{b.name}: all-to-all in {parts!r} parts; give 1, or 2 that cross the axes in both orders")
+    regions = b.mesh.shape if regions is None else regions
+    for axis, number in zip("yx", regions, strict=True):
+        if number < 1 or b.mesh.length(axis) % number:
+            raise MeshError(
+                f"{b.name}: mesh {b.mesh} cannot be cut into {number} equal regions along {axis}; give a divisor of "
+                f"{b.mesh.length(axis)}"
+            )
+    lines = {axis: Line(b.mesh.length(axis), b.mesh.length(axis) // number, back)
+             for axis, number in zip("yx", regions, strict=True)}  # fmt: skip
     ways = [
-        _along(b, Slot(x, part), Slot(out, part), f"{x}.{part}", size, algorithm, "xy"[part]) for part in range(parts)
+        _along(b, Slot(x, part), Slot(out, part), f"{x}.{part}", size, algorithm, "xy"[part], lines)
+        for part in range(parts)
     ]
     for steps in zip_longest(*ways, fillvalue=()):
-        b.round(*(step for part in steps for step in part), label=LABEL)
+        b.round(*(step for part in steps for step in part), label=label)
 
 
-def _along(b: Builder, x: Slot, out: Slot, name: str, size: int, algorithm: str, first: str) -> Steps:
+def _along(
+    b: Builder, x: Slot, out: Slot, name: str, size: int, algorithm: str, first: str, along: dict[str, Line]
+) -> Steps:
     """The rounds of one part, along the axis `first` and then along the other."""
-    rows, cols = b.mesh.shape
+    rows, cols = along["y"].regions, along["x"].regions
     buffers = []
     for number, axis in enumerate(("x", "x", "y", "y") if first == "x" else ("y", "y", "x", "x")):
         lines, slots = (rows, cols) if axis == "x" else (cols, rows)
@@ -72,27 +135,30 @@ def _along(b: Builder, x: Slot, out: Slot, name: str, size: int, algorithm: str,
     whole, numel = {buffer: Slot(buffer, None) for buffer in buffers}, rows * cols * size
     if first == "x":  # given row by row, they go column by column
         yield (b.local("swap", whole[begin], x, rows=rows, cols=cols, size=size),)
-        yield from _line(b, begin, crossed, f"{name}.x", "x", algorithm)
+        yield from _line(b, begin, crossed, f"{name}.x", "x", algorithm, along["x"])
         yield (b.local("swap", whole[turned], whole[crossed], rows=cols, cols=rows, size=size),)
-        yield from _line(b, turned, end, f"{name}.y", "y", algorithm)
+        yield from _line(b, turned, end, f"{name}.y", "y", algorithm, along["y"])
         yield (b.local("copy", out, whole[end], size=numel),)
         return
     yield (b.local("copy", whole[begin], x, size=numel),)
-    yield from _line(b, begin, crossed, f"{name}.y", "y", algorithm)
+    yield from _line(b, begin, crossed, f"{name}.y", "y", algorithm, along["y"])
     yield (b.local("swap", whole[turned], whole[crossed], rows=rows, cols=cols, size=size),)
-    yield from _line(b, turned, end, f"{name}.x", "x", algorithm)
+    yield from _line(b, turned, end, f"{name}.x", "x", algorithm, along["x"])
     yield (b.local("swap", out, whole[end], rows=cols, cols=rows, size=size),)
 
 
-def _line(b: Builder, src: str, dst: str, name: str, axis: str, algorithm: str) -> Steps:
-    """Slot q of src goes to position q of its line, into slot p of dst, if it came from position p."""
-    length = b.mesh.length(axis)
-    here = np.arange(length)
-    keep = b.local("copy", Slot(dst, here, axis), Slot(src, here, axis), size=b.buffers[src].numel)
-    if length == 1:
+def _line(b: Builder, src: str, dst: str, name: str, axis: str, algorithm: str, line: Line) -> Steps:
+    """The tiles of src go to dst of the cores along an axis for which they are, into the slots that `line` says."""
+    own = [core for core in range(line.length) if (core, core) in line.slots]
+    sent, kept = np.zeros((2, line.length), np.int64)
+    for core in own:
+        sent[core], kept[core] = line.slots[core, core]
+    where = None if len(own) == line.length else Cores(axis, np.array(own))
+    keep = b.local("copy", Slot(dst, kept, axis), Slot(src, sent, axis), where, size=b.buffers[src].numel)
+    rounds, slots = _planned(line, algorithm)
+    if not rounds:
         yield (keep,)
         return
-    rounds, slots = _planned(length, algorithm)
     waiting = b.buffer(f"{name}.waiting", b.buffers[src].tile, b.buffers[src].dtype, "scratch", max(1, slots))
     names = {"src": src, "dst": dst, "waiting": waiting}
     for number, moves in enumerate(rounds):
@@ -110,88 +176,100 @@ Sends = tuple[
 
 
 @lru_cache(maxsize=128)
-def _planned(length: int, algorithm: str) -> tuple[list[list[Sends]], int]:
+def _planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
     """The exchanges of every round, as ends of slots by position, senders and receivers; and the slots for waiting.
 
     A tile on its way lies in a slot that is free when it arrives: one that is sent in that round is not.
     """
     held: dict[tuple[int, int], Place] = {}
-    taken: list[set[int]] = [set() for _ in range(length)]
-    planned, most = list[list[Sends]](), 0
-    for moves in MOVES[algorithm](length):
-        groups: dict[tuple[str, str, int, int], list[tuple[Move, Place, Place]]] = defaultdict(list)
-        sent: dict[tuple[str, str, int, int], int] = defaultdict(int)
+    free: list[list[int]] = [[] for _ in range(line.length)]  # of the slots for waiting, each a heap
+    used = [0] * line.length
+    planned = list[list[Sends]]()
+    for moves in MOVES[algorithm](line):
+        # by both ends, way and number in that way: the sender, its slot, the receiver and its slot
+        groups: dict[tuple[str, str, bool, int], list[tuple[int, int, int, int]]] = defaultdict(list)
+        sent: dict[tuple[str, str, bool, int], int] = defaultdict(int)
         freed = []
-        for move in moves:
-            tile = move.source, move.target
-            place = held.get(tile, ("src", move.target))
-            if place[0] == "waiting":
-                freed.append((move.here, place[1]))
-            if move.there == move.target:
-                after: Place = ("dst", move.source)
+        for source, target, here, there in moves:
+            sent_from, sent_to = line.slots[source, target]
+            src, before = held.pop((source, target), ("src", sent_from))
+            if src == "waiting":
+                freed.append((here, before))
+            if there == target:
+                dst, after = "dst", sent_to
+            elif free[there]:
+                dst, after = "waiting", heappop(free[there])
             else:
-                slot = next(slot for slot in range(length * length) if slot not in taken[move.there])
-                taken[move.there].add(slot)
-                after, most = ("waiting", slot), max(most, slot + 1)
-            held[tile] = after
-            kind = place[0], after[0], int(move.there > move.here), move.here
-            groups[place[0], after[0], kind[2], sent[kind]].append((move, place, after))
-            sent[kind] += 1
+                dst, after = "waiting", used[there]
+                used[there] += 1
+            if there != target:
+                held[source, target] = dst, after
+            way = src, dst, there > here
+            number = sent[(*way, here)]
+            sent[(*way, here)] = number + 1
+            groups[(*way, number)].append((there, after, here, before))
         for core, slot in freed:
-            taken[core].discard(slot)
-        planned.append([_exchange(length, *key[:2], group) for key, group in sorted(groups.items())])
-    return planned, most
+            heappush(free[core], slot)
+        if groups:
+            planned.append([_exchange(line.length, *key[:2], group) for key, group in sorted(groups.items())])
+    return planned, max(used)
 
 
-def _exchange(length: int, src: str, dst: str, group: list[tuple[Move, Place, Place]]) -> Sends:
+def _exchange(length: int, src: str, dst: str, group: list[tuple[int, int, int, int]]) -> Sends:
     """The ends of one exchange, in which a core sends one tile at most."""
-    group = sorted(group, key=lambda entry: entry[0].there)
-    held, placed = np.zeros(length, np.int64), np.zeros(length, np.int64)
-    for move, before, after in group:
-        held[move.here], placed[move.there] = before[1], after[1]
-    send, recv = (np.array(cores) for cores in zip(*((move.here, move.there) for move, _, _ in group), strict=True))
+    recv, after, send, before = np.array(sorted(group)).T
+    held, placed = np.zeros((2, length), np.int64)
+    held[send], placed[recv] = before, after
     return ((src, held), (dst, placed)), send, recv
 
 
-def _shift(length: int) -> Iterator[list[Move]]:
+def _shift(line: Line) -> Iterator[list[Move]]:
     """In round t every tile is t hops from where it came."""
-    for done in range(length - 1):
+    for done in range(line.length - 1):
         moves = []
         for way in (1, -1):
-            for source in range(length):
+            for source, targets in enumerate(line.targets):
                 here = source + way * done
-                targets = range(here + way, length) if way > 0 else range(here + way, -1, -1)
-                moves += [Move(source, target, here, here + way) for target in targets if 0 <= here < length]
+                moves += [Move(source, target, here, here + way) for target in targets if (target - here) * way > 0]
         yield moves
 
 
-def _farthest(length: int) -> Iterator[list[Move]]:
+def _farthest(line: Line) -> Iterator[list[Move]]:
     """Over every link one tile each way, of those that wait the one with the farthest to go."""
-    waiting = {core: [(core, target) for target in range(length) if target != core] for core in range(length)}
-    while any(waiting.values()):
+    waiting = {
+        way: [[(-way * target, -core) for target in targets if (target - core) * way > 0]
+              for core, targets in enumerate(line.targets)]
+        for way in (1, -1)
+    }  # fmt: skip
+    for heaps in waiting.values():
+        for heap in heaps:
+            heapify(heap)
+    while True:
         moves = []
-        for core, tiles in waiting.items():
-            for way in (1, -1):
-                onward = [tile for tile in tiles if (tile[1] - core) * way > 0]
-                if onward:
-                    source, target = max(onward, key=lambda tile: (abs(tile[1] - core), tile))
-                    moves.append(Move(source, target, core, core + way))
+        for way, heaps in waiting.items():
+            for core, heap in enumerate(heaps):
+                if heap:
+                    far, source = heappop(heap)
+                    moves.append(Move(-source, -way * far, core, core + way))
+        if not moves:
+            return
         for move in moves:
-            waiting[move.here].remove((move.source, move.target))
             if move.there != move.target:
-                waiting[move.there].append((move.source, move.target))
+                way = move.there - move.here
+                heappush(waiting[way][move.there], (-way * move.target, -move.source))
         yield moves
 
 
-def _ring(length: int) -> Iterator[list[Move]]:
+def _ring(line: Line) -> Iterator[list[Move]]:
     """In step t every tile is t steps of the interleaved ring from where it came."""
-    order, position = ring(length).tolist(), ring_position(length).tolist()
+    length, order, position = line.length, ring(line.length).tolist(), ring_position(line.length).tolist()
     for done in range(length - 1):
         moves = []
-        for source in range(length):
+        for source, targets in enumerate(line.targets):
             start = position[source]
             here, there = (order[(start + steps) % length] for steps in (done, done + 1))
-            moves += [Move(source, order[(start + away) % length], here, there) for away in range(done + 1, length)]
+            onward = sorted((position[target] - start) % length for target in targets)
+            moves += [Move(source, order[(start + away) % length], here, there) for away in onward if away > done]
         yield moves
 
 

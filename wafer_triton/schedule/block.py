@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
@@ -23,6 +23,9 @@ from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shapes import DecoderShape
 
+if TYPE_CHECKING:
+    from wafer_triton.schedule.expert_regions import ExpertRegions
+
 
 @dataclass(frozen=True)
 class Block:
@@ -33,8 +36,8 @@ class Block:
     has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
 
     The columns hold the heads in `head_groups` groups. `head_tree` are the groups of the K-tree over
-    the columns of one of several head groups (None: `default_groups`). Raises MeshError for head groups that do not fit
-    the model or the mesh.
+    the columns of one of several head groups (None: `default_groups`). In prefill experts live in `expert_regions` of
+    the mesh, or each on all of it (None). Raises MeshError for head groups that do not fit the model or the mesh.
     """
 
     shape: DecoderShape
@@ -48,6 +51,7 @@ class Block:
     overlap: bool = True
     head_groups: int = 1
     head_tree: tuple[int, ...] | None = None
+    expert_regions: ExpertRegions | None = None
 
     def __post_init__(self) -> None:
         head_groups(self.shape, self.mesh.shape[1], self.head_groups)
@@ -170,6 +174,15 @@ class Block:
         b.buffer("router", (d, e.logits), self.dtype, "resident")
         b.buffer("wgu", (e.tiles, d, 2 * f), self.dtype, "resident")
         b.buffer("wdown", (e.tiles, f, d), self.dtype, "resident")
+
+    def expert_weights_in_regions(self, b: Builder) -> None:
+        """Declare the weights of the experts of a core's region, a tile of each."""
+        e, regions = self.shape.experts, self.expert_regions
+        assert e is not None and regions is not None, "a block whose experts have regions"
+        held, d = regions.held(e), regions.side * self.share(self.shape.hidden_size, "x")
+        f = -(-e.width // (self.mesh.shape[0] // regions.side))
+        b.buffer("wgu", (held, d, 2 * f), self.dtype, "resident")
+        b.buffer("wdown", (held, f, d), self.dtype, "resident")
 
     def norm(self, b: Builder, axis: str) -> None:
         """h = RMSNorm of x, whose rows are cut along `axis`.

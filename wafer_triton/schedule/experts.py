@@ -57,18 +57,11 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     b.buffer("x", (m, d), block.dtype, "resident")
     block.expert_weights(b, axis)
     b.buffer("h", (m, d), block.dtype)
-    # the router decides in fp32, whatever the dtype of other sums
-    b.buffer("logits", (m, e.logits), "fp32")
-    b.buffer("chosen", (m, picks), "fp32", "output")
     b.buffer("shares", (m, picks), "fp32")
     b.buffer("gu", (m, picks, 2 * f), block.sums)
     b.buffer("act", (m, picks, f), block.dtype)
     b.buffer("y", (m, d), block.sums)
-    block.norm(b, axis)
-    b.round(b.local("gemm", "logits", ("h", "router"), m=m, k=d, n=e.logits), label="router")
-    all_reduce(b, "logits", axis, groups=block.groups, label="router")
-    choice: dict[str, Any] = {"m": m, "experts": e.count, "k": e.chosen, "shared": e.shared, "normalized": e.normalized}
-    b.round(b.local("top_k", ("chosen", "shares"), "logits", **choice), label="router")
+    routed(b, block, axis, m)
     sizes: dict[str, Any] = {"m": m, "picks": picks, "experts": e.tiles, "accumulate": block.accumulate}
 
     def gate_up(now: tuple[str, str], add: bool) -> Local:
@@ -81,3 +74,18 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     b.round(b.local("silu_mul", "act", "gu", m=m * picks, n=f), label="silu")
     multiplied(down, "wdown", "y", "x", "down")
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
+
+
+def routed(b: Builder, block: Block, axis: str, m: int) -> None:
+    """x -> h, its norm, and the experts chosen and shares of m tokens a core, which its router decides in fp32."""
+    e = block.shape.experts
+    assert e is not None, "a router is one of a model that has experts"
+    d = block.share(block.shape.hidden_size, axis)
+    # whatever the dtype of other sums
+    b.buffer("logits", (m, e.logits), "fp32")
+    b.buffer("chosen", (m, e.picks), "fp32", "output")
+    block.norm(b, axis)
+    b.round(b.local("gemm", "logits", ("h", "router"), m=m, k=d, n=e.logits), label="router")
+    all_reduce(b, "logits", axis, groups=block.groups, label="router")
+    choice: dict[str, Any] = {"m": m, "experts": e.count, "k": e.chosen, "shared": e.shared, "normalized": e.normalized}
+    b.round(b.local("top_k", ("chosen", "shares"), "logits", **choice), label="router")

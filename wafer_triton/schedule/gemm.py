@@ -27,13 +27,16 @@ from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, rin
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
 
-def align(b: Builder, name: str, axis: str, order: Ring = ring, by: Index | None = None) -> None:
+def align(
+    b: Builder, name: str, axis: str, order: Ring = ring, by: Index | None = None, region: int | None = None
+) -> None:
     """Skew the buffer `name`: along x, the tiles of row i move position(i) ring steps backwards; along y likewise.
 
     `by` [lines] has the ring steps of every line where they are others. Each line moves in its shorter direction, by
-    half a ring at most. Lines that moved an odd number of times copy back from the second buffer.
+    half a ring at most. Lines that moved an odd number of times copy back from the second buffer. With `region` every
+    square of so many cores a side is skewed by itself.
     """
-    _align(b, ((name, axis),), order, f"align {name}", by)
+    _align(b, ((name, axis),), order, f"align {name}", by, region)
 
 
 def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
@@ -41,13 +44,17 @@ def align_both(b: Builder, a: str, w: str, order: Ring = ring) -> None:
     _align(b, ((a, "x"), (w, "y")), order, f"align {a} and {w}")
 
 
-def _align(b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: str, by: Index | None = None) -> None:
+def _align(
+    b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: str, by: Index | None = None,
+    region: int | None = None,
+) -> None:  # fmt: skip
     size = side(b)
-    steps = (ring_position(size, order) if by is None else by).tobytes()
+    width = size if region is None else region
+    steps = (np.tile(ring_position(width, order), size // width) if by is None else by).tobytes()
     spares = [b.like(f"{name}.next", name) for name, _ in skewed]
     slots = tuple(b.buffers[name].slots for name, _ in skewed)
-    b.rounds += _skewing(b.mesh.shape, skewed, slots, order, steps, label)
-    odd = _skewed_lines(size, steps)[1]
+    b.rounds += _skewing(b.mesh.shape, width, skewed, slots, order, steps, label)
+    odd = _skewed_lines(width, steps)[1]
     if odd.size:
         back = (
             b.local("copy", name, spare, Cores(axis, np.arange(size), odd), size=b.buffers[name].numel)
@@ -58,21 +65,23 @@ def _align(b: Builder, skewed: tuple[tuple[str, str], ...], order: Ring, label: 
 
 @lru_cache(maxsize=256)
 def _skewing(
-    mesh: tuple[int, int], skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring, steps: bytes,
-    label: str,
+    mesh: tuple[int, int], width: int, skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring,
+    steps: bytes, label: str,
 ) -> tuple[Round, ...]:  # fmt: skip
-    """The rounds that skew buffers along axes; schedules that align alike share them, so that each is read once.
+    """The rounds that skew buffers along axes, on rings of so many cores.
+
+    Schedules that align alike share them, so that each is read once.
 
     `slots` is part of the key: exchanges are planned for a mesh and the buffers' numbers of slots.
     """
     del slots
-    rounds = []
-    for number, ways in enumerate(_skewed_lines(mesh[0], steps)[0]):
+    rounds, times = [], mesh[0] // width
+    for number, ways in enumerate(_skewed_lines(width, steps)[0]):
         moves = []
         for name, axis in skewed:
             src, dst = Slot(name), Slot(f"{name}.next")
             ends = (src, dst) if number % 2 == 0 else (dst, src)
-            moves += [Exchange(axis, *ends, *ring_ends(mesh[0], step, order), lines) for step, lines in ways]
+            moves += [Exchange(axis, *ends, *ring_ends(width, step, order, times), lines) for step, lines in ways]
         rounds.append(Round(tuple(moves), (), label))
     return tuple(rounds)
 
@@ -123,10 +132,13 @@ def meshgemm(
 
 def compute_shift(
     b: Builder, a: str, w: str, product: Callable[[tuple[str, str], bool], Local], *, label: str, order: Ring = ring,
-    again: bool = False,
+    again: bool = False, region: int | None = None,
 ) -> None:  # fmt: skip
-    """The rounds of `meshgemm` around any local product of the two buffers that hold a and w, and whether it adds."""
-    size = side(b)
+    """The rounds of `meshgemm` around any local product of the two buffers that hold a and w, and whether it adds.
+
+    With `region` every square of so many cores a side has a product of its own.
+    """
+    size = side(b) if region is None else region
     hands = (a, w)
     spare = (b.like(f"{a}.next", a), b.like(f"{w}.next", w))
     known: dict[tuple[bool, bool], Round] = {}
@@ -136,14 +148,14 @@ def compute_shift(
         kind = (number == 0, number % 2 == 0)
         if kind not in known:
             ways = enumerate("xy") if size > 1 else ()
-            shifts = (ring_step(b, axis, now[i], following[i], order=order) for i, axis in ways)
+            shifts = (ring_step(b, axis, now[i], following[i], order=order, segment=region) for i, axis in ways)
             known[kind] = Round(tuple(shifts), (product(now, number > 0),), label)
         b.rounds.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
 
     b.repeat(size, turn)
-    come_home(b, w, spare[1], label)
+    come_home(b, w, spare[1], label, size)
     if again:
-        come_home(b, a, spare[0], label)
+        come_home(b, a, spare[0], label, size)
 
 
 def meshgemm_t(
@@ -263,9 +275,10 @@ ALGORITHMS: dict[str, Callable[..., None]] = {
 }
 
 
-def come_home(b: Builder, name: str, spare: str, label: str) -> None:
-    """After an odd number of shifts the tiles that came full circle lie in the second buffer."""
-    if side(b) % 2 and side(b) > 1:
+def come_home(b: Builder, name: str, spare: str, label: str, size: int | None = None) -> None:
+    """After an odd number of shifts the tiles that came full circle, of `size` cores, lie in the second buffer."""
+    size = side(b) if size is None else size
+    if size % 2 and size > 1:
         b.round(b.local("copy", name, spare, size=b.buffers[name].numel), label=label)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.experts import prefill_experts
 from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.norm import softmax_parts
@@ -129,9 +130,18 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
 PARTS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by the kind of block
 
 
-def layer(tokens: int, past: int = 0, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
+def first(block: Block, kind: str) -> Part:
+    """The part that a block of this kind begins with; all of it but for the passes of experts in regions."""
+    return prefill_routing if kind == "experts" and block.expert_regions is not None else PARTS[kind]
+
+
+def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
     """The parts of a layer in order, each with its arguments: `tokens` new and `past` old tokens on each row.
 
-    `kind` is that of the block after attention, "ffn" or "experts".
+    `kind` is that of the block after attention, "ffn" or "experts". Experts in regions have as many passes as are
+    expected if each is as likely as any other.
     """
-    return ((attention, (tokens, past)), (PARTS[kind], (tokens, 0)))
+    parts: tuple[tuple[Part, tuple[int, ...]], ...] = ((attention, (tokens, past)), (first(block, kind), (tokens, 0)))
+    if kind == "experts" and block.expert_regions is not None:
+        parts += ((prefill_pass, (tokens, 0, 0)),) * block.expert_regions.expected_passes(block, tokens)
+    return parts

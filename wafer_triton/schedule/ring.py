@@ -44,15 +44,27 @@ def ring_step(
     step: int = 1,
     lines: Index | None = None,
     order: Ring = ring,
+    segment: int | None = None,
 ) -> Exchange:
-    """Every core sends its tile one ring step forwards (step = 1) or backwards (-1)."""
-    send, recv = ring_ends(b.mesh.length(axis), step, order)
+    """Every core sends its tile one ring step forwards (step = 1) or backwards (-1).
+
+    Each segment of so many cores of a line, if it is cut into some, has a ring of its own.
+    """
+    length = b.mesh.length(axis)
+    send, recv = ring_ends(segment or length, step, order, length // (segment or length))
     return Exchange(axis, as_slot(src), as_slot(dst), send, recv, lines)
 
 
 @cache
-def ring_ends(size: int, step: int, order: Ring) -> tuple[Index, Index]:
-    """Senders and receivers of a step, receivers in ascending order; steps share these arrays."""
+def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index, Index]:
+    """Senders and receivers of a step on each of so many rings, receivers in ascending order; steps share the arrays.
+
+    The rings lie one behind the other on a line.
+    """
+    if times > 1:
+        send, recv = ring_ends(size, step, order)
+        starts = np.arange(times)[:, None] * size
+        return _frozen((starts + send).reshape(-1)), _frozen((starts + recv).reshape(-1))
     send = order(size)
     recv = np.roll(send, -step)
     ascending = np.argsort(recv)

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.collectives import repeated
 from wafer_triton.schedule.gemm import align, come_home, side
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import ring, ring_ends, ring_position, ring_step
@@ -77,9 +76,7 @@ class BlockRing:
     @cached_property
     def ends(self) -> tuple[Index, Index]:
         """Senders and receivers of a ring step in all segments, for which blocks of one ring share arrays."""
-        times = self.size // self.width
-        send, recv = (repeated(end, self.width, times) for end in ring_ends(self.width, 1, ring))
-        return send, recv
+        return ring_ends(self.width, 1, ring, self.size // self.width)
 
     @property
     def every(self) -> Cores | None:

@@ -112,7 +112,8 @@ class Need:
         return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
 
 
-PASSING = ("x", "keys", "values")  # resident in a schedule, but the region's or the prompt's, not the block's
+# resident in a schedule, but the region's or the prompt's, not the block's
+PASSING = ("x", "keys", "values", "h", "shares", "slots", "ranks")
 
 
 def need(schedules: Iterable[Schedule | Builder]) -> Need:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import decode, experts, prefill
+from wafer_triton.schedule import decode, expert_regions, experts, prefill
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.verify.cuts import Tiles, whole_reference
-from wafer_triton.verify.plain import fed, head_means, joined, mixed, normed, segments, whole_means
+from wafer_triton.verify.plain import fed, head_means, joined, mixed, normed, segments, sent, whole_means
 from wafer_triton.verify.provenance import Intent
 
 if TYPE_CHECKING:
@@ -43,12 +43,15 @@ def _intent(
     )
 
 
-def _straight(tiles: Tensor, mesh: Mesh) -> Tensor:
-    """Tiles [rows, cols, ...] put back to where they came from, of weights that the alignment has moved."""
+def _straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
+    """Tiles [rows, cols, ...] put back to where they came from, of weights that the alignment has moved.
+
+    With `region` it has moved them in every square of so many cores a side.
+    """
     from wafer_triton.emulate.aligned import aligned
 
     straight = tiles.clone()
-    straight.flatten(0, 1)[aligned(mesh)] = tiles.flatten(0, 1)
+    straight.flatten(0, 1)[aligned(mesh, region)] = tiles.flatten(0, 1)
     return straight
 
 
@@ -207,6 +210,28 @@ def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
     return _intent(block, given, {"x": x, "chosen": "(y m) k"}, compute, ("wgu", "wdown"))
 
 
+def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> Intent:
+    regions, side = block.expert_regions, block.mesh.shape[0]
+    assert regions is not None, "a block whose experts have regions"
+    size = side // regions.side
+
+    def living(tiles: Tensor) -> Tensor:
+        """[regions, held, rows, columns] of the weights' tiles, which alignment has moved."""
+        straight = _straight(tiles.reshape(side, side, *tiles.shape[-3:]), block.mesh, size)
+        cut = straight.unflatten(1, (regions.side, size)).unflatten(0, (regions.side, size))
+        return cut.permute(0, 2, 4, 1, 5, 3, 6).flatten(5).flatten(3, 4).flatten(0, 1)
+
+    def compute(x: Tensor, norm: Tensor, router: Tensor, real: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        wgu, wdown = living(weights[0]), living(weights[1])
+        return sent(block, x, normed(block, x, norm), router, real, wgu, wdown, *weights[2:])
+
+    x, shared = "(y m) (x d)", ("wgu.shared", "wdown.shared")
+    e = block.shape.experts
+    rest = dict(zip(shared, ("(y d) (x w)", "(y f) (x d)"), strict=True)) if e is not None and e.shared else {}
+    given = {"x": x, "norm": "(x d)", "router": "(x d) e", "real": "(y m)", "wgu": "", "wdown": "", **rest}
+    return _intent(block, given, {"x": x, "chosen": "(y m) k", "demand": "n"}, compute, tuple(rest))
+
+
 def _embed(block: Block, tokens: int) -> Intent:
     def compute(ids: Tensor, table: Tensor) -> Tensor:
         columns = table.unflatten(-1, (-1, block.share(block.shape.vocab_size, "x")))  # [width, columns, rows]
@@ -305,4 +330,5 @@ _INTENTS: dict[Part, Callable[..., Intent]] = {
     prefill.ffn: _prefill_ffn,
     experts.decode_experts: _decode_experts,
     experts.prefill_experts: _prefill_experts,
+    expert_regions.prefill_experts_in_regions: _experts_in_regions,
 }

@@ -75,3 +75,50 @@ def mixed(block: Block, h: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor) -
 
 
 CLOSE = 1e-9  # of the largest logit
+
+
+def sent(
+    block: Block, x: Tensor, h: Tensor, router: Tensor, real: Tensor, wgu: Tensor, wdown: Tensor, *shared: Tensor
+) -> tuple[Tensor, ...]:
+    """x plus what experts in regions make of its tokens, their numbers, and the most rows for a region.
+
+    wgu and wdown are [regions, experts of a region, ...]. The tokens of each row of cores that choose an expert with
+    copies take its homes in turn. Tokens that are not `real` go to no region. All is NaN where rounding may decide.
+    """
+    e, regions = block.shape.experts, block.expert_regions
+    assert e is not None and regions is not None, "a block whose experts have regions"
+    logits, rows, demand = h @ router, block.mesh.shape[0], 0
+    ranked = logits[:, : e.count].sort(-1, True)
+    own = ranked.indices[:, : e.chosen].sort(-1).values
+    shares = logits[:, : e.count].softmax(-1).gather(-1, own)
+    if e.normalized:
+        shares = shares / shares.sum(-1, True)
+    homes = [[(expert % regions.count, expert // regions.count)] for expert in range(e.count)]
+    for region, living in enumerate(regions.living(e)):
+        for place, expert in enumerate(living):
+            if (region, place) not in homes[expert]:
+                homes[expert].append((region, place))
+    y, tokens = x.clone(), len(x) // rows
+    for row in range(rows):
+        seen, sent_to = [0] * e.count, [0] * regions.count
+        for token in range(row * tokens, (row + 1) * tokens):
+            for pick, expert in enumerate(own[token].tolist() if real[token] > 0 else ()):
+                region, place = homes[expert][seen[expert] % len(homes[expert])]
+                seen[expert], sent_to[region] = seen[expert] + 1, sent_to[region] + 1
+                up, down = wgu[region, place], wdown[region, place]
+                y[token] += shares[token, pick] * (fed(h[token][None] @ up, len(down) // _cols(block)) @ down)[0]
+        demand = max(demand, *sent_to)
+    if shared:
+        f = block.share(e.shared_width, "x")
+        y = y + logits[:, -1:].sigmoid() * (fed(h @ shared[0], f) @ shared[1])
+    chosen = joined([own, own.new_tensor([range(e.count, e.tiles)]).expand(len(h), -1)], 1).to(h.dtype)
+    edges = ranked.values[:, e.chosen - 1] - ranked.values[:, e.chosen] if e.chosen < e.count else logits[:, 0] * 0 + 1
+    if bool((edges <= CLOSE * ranked.values.abs().amax(-1)).any()):
+        return tuple(t * float("nan") for t in (y, chosen, y.new_tensor([demand])))
+    return y, chosen, y.new_tensor([demand])
+
+
+def _cols(block: Block) -> int:
+    """Columns of a region of experts."""
+    assert block.expert_regions is not None
+    return block.mesh.shape[1] // block.expert_regions.side

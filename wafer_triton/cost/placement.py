@@ -1,0 +1,149 @@
+"""Where experts live in prefill: each over the whole mesh, or in a region of cores, by what the cost model predicts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.layers import prefill_steps, total
+from wafer_triton.cost.phases import Product
+from wafer_triton.cost.price import product_cycles
+from wafer_triton.cost.routing import Trace
+from wafer_triton.errors import ConfigError, MeshError, check_counts
+from wafer_triton.local import find
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.expert_regions import ExpertRegions, expected_demand
+from wafer_triton.shapes import DecoderShape
+
+Placement = str | ExpertRegions | None
+PLACEMENTS = ("spread", "regions")
+MOST = 8  # regions along an axis that are tried
+PASSES = (1, 2, 3)  # that are expected of the capacities that are tried
+
+
+def checked(experts: Placement, shape: DecoderShape) -> None:
+    """Raise ConfigError unless `experts` is one of `PLACEMENTS`, ExpertRegions or None, of a model that has experts."""
+    if not isinstance(experts, ExpertRegions) and experts not in (*PLACEMENTS, None):
+        raise ConfigError(f"experts {experts!r}: choose 'spread', 'regions' or ExpertRegions(side, capacity)")
+    if experts is not None and shape.experts is None:
+        raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
+
+
+def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
+    """Blocks of prefill with their experts where `experts` says, for `tokens` tokens a row, the best first.
+
+    "spread" is each over the whole mesh, "regions" the regions whose products are predicted to take the fewest cycles.
+    None is the faster of the two, then the other. Raises MeshError for a mesh that cannot be cut into regions,
+    ConfigError as `checked`.
+    """
+    checked(experts, choices[0].shape)
+    ways = _ways(choices[0], tokens, c, experts)
+    return [replace(choice, expert_regions=way) for way in ways for choice in choices]
+
+
+@lru_cache(maxsize=256)
+def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[ExpertRegions | None, ...]:
+    if block.shape.experts is None or experts == "spread":
+        return (None,)
+    if isinstance(experts, ExpertRegions):
+        experts.check(block)
+        return (experts,)
+    tried = _tried(block, tokens, c)
+    if experts == "regions":
+        if not tried:
+            side, count = block.mesh.shape[0], block.shape.experts.count
+            raise MeshError(
+                f"{block.shape.name}: no regions for {count} experts on mesh {block.mesh}: its side {side} has no "
+                f"divisor from 2 to {MOST} whose square is at most {count}; take another mesh"
+            )
+        return tuple(tried)
+    ways = [None, *tried[:1]]
+    cycles = {way: total(prefill_steps(replace(block, expert_regions=way), tokens, c)).cycles for way in ways}
+    return tuple(sorted(ways, key=lambda way: cycles[way]))
+
+
+def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
+    """Regions and capacities, those whose products take the fewest cycles first."""
+    e = block.shape.experts
+    assert e is not None, "regions are of a model that has experts"
+    tried = {
+        ExpertRegions(side, -(-expected_demand(e.chosen, side * side, tokens, block.mesh.shape[0]) // passes)): 0.0
+        for side in _sides(block)
+        for passes in PASSES
+    }
+    for regions in tried:
+        tried[regions] = _product_cycles(replace(block, expert_regions=regions), tokens, c)
+    return sorted(tried, key=lambda regions: tried[regions])
+
+
+def _sides(block: Block) -> list[int]:
+    """Regions along an axis: as many as its cores can be cut into, and no more in all than experts."""
+    assert block.shape.experts is not None, "regions are of a model that has experts"
+    count = block.shape.experts.count
+    return [side for side in range(2, MOST + 1) if block.mesh.shape[0] % side == 0 and side * side <= count]
+
+
+def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
+    """Cycles of the products of experts in regions, which hide the messages beside them."""
+    e, regions, product = block.shape.experts, block.expert_regions, find("expert_gemm").product
+    assert e is not None and regions is not None and product is not None
+    size, d = block.mesh.shape[0] // regions.side, regions.side * block.share(block.shape.hidden_size, "x")
+    rows, f = regions.side * regions.capacity, -(-e.width // size)
+    each = (product(m=rows, picks=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
+    once = sum(product_cycles(Product(*sizes, block.dtype), c, True) for sizes in each)
+    return once * size * regions.expected_passes(block, tokens)
+
+
+def with_copies(regions: ExpertRegions, shape: DecoderShape, trace: Trace, copies: int, rows: int) -> ExpertRegions:
+    """Regions with so many copies of the experts that a trace's tokens took the most, over all layers.
+
+    Each copy is of the expert that has the most tokens a copy, which lives in every region at the most. The capacity is
+    the most rows that one of `rows` rows of cores then sends to a region, its tokens those of the trace in order.
+    Raises ShapeError for copies that are not a positive whole number, ConfigError for a model without experts.
+    """
+    checked(regions, shape)
+    check_counts(copies=copies)
+    assert shape.experts is not None
+    counts = Counter(expert for layer in trace for taken in layer for expert in taken)
+    lives, made = Counter(counts.keys()), list[int]()
+    for _ in range(copies):
+        left = [expert for expert in sorted(counts) if lives[expert] < regions.count]
+        if not left:
+            break
+        made.append(max(left, key=lambda expert: counts[expert] / lives[expert]))
+        lives[made[-1]] += 1
+    regions = replace(regions, copies=tuple(made))
+    return replace(regions, capacity=max(demand(regions, shape, layer, rows) for layer in trace))
+
+
+def demand(regions: ExpertRegions, shape: DecoderShape, layer: Sequence[Sequence[int]], rows: int) -> int:
+    """The most rows of tokens that one of `rows` rows of cores has for a region, of a layer's tokens in order."""
+    assert shape.experts is not None, "regions are of a model that has experts"
+    homes = [
+        [region for region, living in enumerate(regions.living(shape.experts)) if expert in living]
+        for expert in range(shape.experts.count)
+    ]
+    tokens, most = -(-len(layer) // rows), 1
+    for start in range(0, len(layer), tokens):
+        turns, sent = Counter[int](), Counter[int]()
+        for taken in layer[start : start + tokens]:
+            for expert in taken:
+                sent[homes[expert][turns[expert] % len(homes[expert])]] += 1
+                turns[expert] += 1
+        most = max(most, *sent.values())
+    return most
+
+
+def where(block: Block, tokens: int) -> str | None:
+    """In words, where the experts of a block of prefill live for a prompt of so many tokens; None of a dense model."""
+    if block.shape.experts is None:
+        return None
+    regions = block.expert_regions
+    if regions is None:
+        return "spread"
+    passes = regions.expected_passes(block, -(-tokens // block.mesh.shape[0]))
+    copies = f", {len(regions.copies)} copies" * bool(regions.copies)
+    return f"{regions.side} x {regions.side} regions{copies}, {regions.capacity} rows a pass, {passes} expected"

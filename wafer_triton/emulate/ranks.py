@@ -1,0 +1,72 @@
+"""What ranks say to one another besides tiles: what they agree on, what one tells all, and who was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from wafer_triton.errors import BackendError, WaferError
+
+T = TypeVar("T")
+
+
+def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
+    """BackendError, on all ranks, unless all of them have the same options; named is the first that differs."""
+    every: list[dict[str, object] | None] = [None] * group.size()
+    with blaming(group):
+        dist.all_gather_object(every, options, group=group)
+    for rank, theirs in enumerate(every):
+        assert theirs is not None and every[0] is not None
+        for name, value in theirs.items():
+            if value != every[0].get(name):
+                ranks = [dist.get_global_rank(group, number) for number in (0, rank)]
+                raise BackendError(
+                    f"the ranks do not agree: rank {ranks[1]} has {name} = {value!r}, rank {ranks[0]} "
+                    f"{every[0].get(name)!r}; give all ranks the same options"
+                )
+
+
+@contextmanager
+def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[None]:
+    """What torch.distributed raises, in one line that names the first of the ranks that were waited for."""
+    try:
+        yield
+    except RuntimeError as error:
+        who = f"rank {dist.get_global_rank(group, peers[0])}" if peers else "a rank"
+        how = "has not answered for too long" if "imed out" in str(error) else "is gone"
+        with suppress(RuntimeError):  # the store may be gone with its rank
+            who, how = first("lost", "rank", f"{who}\n{how}").split("\n")
+        raise BackendError(
+            f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see what it said, and start all again"
+        ) from None
+
+
+def of_first(work: Callable[[], T], group: dist.ProcessGroup | None) -> T:
+    """What `work` gives on the first rank, which alone does it, on all of them; without a group, here.
+
+    What a user can mend (WaferError, ImportError) is raised on all ranks too.
+    """
+    if group is None:
+        return work()
+    answer: list[Any] = [None, None]
+    if group.rank() == 0:
+        try:
+            answer[0] = work()
+        except (WaferError, ImportError) as error:
+            answer[1] = error
+    with blaming(group, [0]):
+        dist.broadcast_object_list(answer, group=group, group_src=0)
+    if answer[1] is not None:
+        raise answer[1]
+    result: T = answer[0]
+    return result
+
+
+def first(kind: str, name: str, value: str) -> str:
+    """The value that the first rank gave to a name, which is kept where the ranks met."""
+    store = dist.distributed_c10d._get_default_store()
+    kept: bytes = store.compare_set(f"wafer_triton/{kind}/{name}", "", value)
+    return kept.decode()

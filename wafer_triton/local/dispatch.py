@@ -1,0 +1,149 @@
+"""Experts in regions of cores, on one core: which rows go to which region, and what comes back.
+
+The tokens of a row of cores queue for regions. A message to a region has `capacity` rows, each with the number of its
+expert there behind it. Rows that are not taken are zeros, and what the experts make of them is not read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wafer_triton.local.registry import cut, local_op
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FP32 = dict.fromkeys(("slots", "ranks", "demand", "chosen", "real", "shares", "picks"), ("fp32",))
+
+
+def _queued(*, m: int, k: int, picks: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, k), (m, k), (1,), (m, picks), (m,)
+
+
+@local_op(tiles=_queued, work=lambda *, m, k, **_: (0, 8 * m * k), outs=3, dtypes=_FP32)
+def enqueue_torch(
+    slots: Tensor, ranks: Tensor, demand: Tensor, chosen: Tensor, real: Tensor, *, m: int, k: int, picks: int,
+    regions: int, held: int, copies: tuple[tuple[int, int], ...],
+) -> None:  # fmt: skip
+    """slots [m, k] = where the first k of a token's chosen experts live, and ranks [m, k] which row to there each is.
+
+    Expert e lives in slot e // regions of the `held` slots of region e % regions, and in the slots that `copies` has
+    for it, (e, slot); the tokens that choose it take these in turn. demand [1] is the most rows for a region. Tokens
+    whose `real` is not above 0 go nowhere: their slots are -1.
+    """
+    expert = cut(chosen, m, picks)[..., :k].flatten(-2)
+    taken = (cut(real, m, 1) > 0).expand(*real.shape[:-1], m, k).flatten(-2)
+    slot, order = expert % regions * held + (expert / regions).floor(), _before(expert, taken)
+    for copied in {number for number, _ in copies}:
+        own = [place for number, place in copies if number == copied]
+        for turn, place in enumerate(own, 1):
+            slot = slot.where((expert != copied) | (order % (len(own) + 1) != turn), place)
+    rank = _before((slot / held).floor(), taken)
+    cut(slots, m * k).copy_(slot.where(taken, -1.0))
+    cut(ranks, m * k).copy_(rank.where(taken, 0.0))
+    demand.copy_((rank + 1).where(taken, 0.0).amax(-1, True))
+
+
+def _before(kind: Tensor, taken: Tensor) -> Tensor:
+    """[..., n]: how many earlier ones, of those that are taken, are of the same kind."""
+    same = (kind[..., :, None] == kind[..., None, :]) & taken[..., None, :]
+    return same.tril(-1).sum(-1).to(kind.dtype)
+
+
+def _sent(*, m: int, k: int, n: int, regions: int, capacity: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (regions, capacity, n + 1), (m, n), (m, k), (m, k)
+
+
+@local_op(
+    tiles=_sent, work=lambda *, n, regions, capacity, **_: (0, regions * capacity * (n + 1)), dtypes=_FP32,
+    reads={"h": lambda *, n, regions, capacity, **_: regions * capacity * n},
+)  # fmt: skip
+def dispatch_torch(
+    out: Tensor, h: Tensor, slots: Tensor, ranks: Tensor, *, m: int, k: int, n: int, regions: int, held: int,
+    capacity: int, first: int,
+) -> None:  # fmt: skip
+    """out [regions, capacity, n + 1] = the tokens' rows of h [m, n] with ranks from `first` on, each with its expert.
+
+    Behind a row stands the number of its slot in the region.
+    """
+    row = _row(slots, ranks, m * k, held, capacity, first, regions)
+    slot = cut(slots, m * k, 1)
+    rows = _followed(cut(h, m, 1, n).expand(*h.shape[:-1], m, k, n).flatten(-3, -2), slot % held)
+    # rows for none go behind all others, which is cut off
+    whole = h.new_zeros(*h.shape[:-1], regions * capacity + 1, n + 1)
+    whole.scatter_(-2, row[..., None].expand_as(rows), rows)
+    cut(out, regions * capacity, n + 1).copy_(whole[..., :-1, :])
+
+
+def _followed(rows: Tensor, last: Tensor) -> Tensor:
+    """Rows [..., n, width] with one more column."""
+    whole = rows.new_empty(*rows.shape[:-1], rows.shape[-1] + 1)
+    whole[..., :-1], whole[..., -1:] = rows, last
+    return whole
+
+
+def _row(slots: Tensor, ranks: Tensor, size: int, held: int, capacity: int, first: int, regions: int) -> Tensor:
+    """[..., size]: the row of all messages, region by region, that holds a pick; one behind the last if none does."""
+    slot, rank = cut(slots, size), cut(ranks, size) - first
+    inside = (slot >= 0) & (rank >= 0) & (rank < capacity)
+    return ((slot / held).floor() * capacity + rank).where(inside, regions * capacity).long()
+
+
+def _arrived(*, sources: int, capacity: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    rows = sources * capacity
+    return (rows, sources * n), (rows,), (sources, sources, capacity, n + 1)
+
+
+@local_op(
+    tiles=_arrived, work=lambda *, sources, capacity, n: (0, sources * capacity * (sources * n + 1)), outs=2,
+    dtypes=_FP32,
+)  # fmt: skip
+def permute_torch(a: Tensor, picks: Tensor, arrived: Tensor, *, sources: int, capacity: int, n: int) -> None:
+    """a [sources * capacity, sources * n] = the rows that arrived from [sources rows, sources columns] side by side.
+
+    picks [sources * capacity] are the experts that stand behind them.
+    """
+    rows = cut(arrived, sources, sources, capacity, n + 1)
+    cut(a, sources, capacity, sources, n).copy_(rows[..., :n].transpose(-3, -2))
+    cut(picks, sources, capacity).copy_(rows[..., 0, :, n])
+
+
+@local_op(
+    tiles=lambda *, sources, capacity, n: ((sources, sources, capacity, n), (sources, capacity, sources, n)),
+    work=lambda *, sources, capacity, n: (0, sources * capacity * sources * n),
+)
+def unpermute_torch(out: Tensor, y: Tensor, *, sources: int, capacity: int, n: int) -> None:
+    """out [sources rows, sources columns, capacity, n] = the rows y for the cores that they came from."""
+    rows = cut(y, sources, capacity, sources, n).transpose(-3, -2)
+    cut(out, sources, sources, capacity, n).copy_(rows)
+
+
+def _combined(*, m: int, k: int, n: int, picks: int, regions: int, capacity: int, **_: Any) -> Any:
+    return (m, n), (regions, capacity, n), (m, k), (m, k), (m, picks)
+
+
+@local_op(
+    tiles=_combined, work=lambda *, m, k, n, **_: (0, 2 * m * k * n), dtypes=_FP32,
+    reads={"back": lambda *, m, k, n, **_: m * k * n},
+)  # fmt: skip
+def combine_torch(
+    y: Tensor, back: Tensor, slots: Tensor, ranks: Tensor, shares: Tensor, *, m: int, k: int, n: int, picks: int,
+    regions: int, held: int, capacity: int, first: int,
+) -> None:  # fmt: skip
+    """y [m, n] = sum over the first k picks of a token of shares [m, picks] times their rows that came back.
+
+    Rows with other ranks than `dispatch` took count nothing.
+    """
+    row = _row(slots, ranks, m * k, held, capacity, first, regions)
+    whole = back.new_zeros(*back.shape[:-1], regions * capacity + 1, n)
+    whole[..., :-1, :] = cut(back, regions * capacity, n)
+    rows = whole.gather(-2, row[..., None].expand(*row.shape, n))
+    cut(y, m, n).copy_((cut(rows.flatten(-2), m, k, n) * cut(shares, m, picks)[..., :k, None]).sum(-2))
+
+
+@local_op(
+    tiles=lambda *, m, n, picks, pick: ((m, n), (m, n), (m, picks)), work=lambda *, m, n, **_: (0, m * n), dtypes=_FP32
+)
+def scale_rows_torch(out: Tensor, a: Tensor, shares: Tensor, *, m: int, n: int, picks: int, pick: int) -> None:
+    """out [m, n] = every row of a times the share of one of its token's picks."""
+    cut(out, m, n).copy_(cut(a, m, n) * cut(shares, m, picks)[..., pick, None])
