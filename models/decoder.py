@@ -36,7 +36,7 @@ from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.models.run.passes import Passes
-from wafer_triton.models.run.pipeline import Pipeline
+from wafer_triton.models.run.pipeline import Pipeline, on_ranks
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
@@ -97,7 +97,7 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
-            trim=trim, experts=experts,
+            trim=trim, experts=on_ranks(experts, executor),
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)
@@ -329,6 +329,8 @@ class WaferForCausalLM(PlacedModule):
         layers = partial(self._prefill.tally, parts, self._prefill.passes)
         ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(layers)
         self.passes.add("prefill", [count], self._prefill.chosen, *ran)
+        if self._prefill.passes:
+            self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
         self._count("prefill", *ran, tokens=count)
         self._count("replacement", partial(self.phases.move_cache, parts, cache))
         return x

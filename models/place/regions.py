@@ -55,7 +55,7 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need:
 def _prefill_need(block: Block, kind: str, tokens: int, past: int) -> sram.Need | str:
     """The need, or why it is too much, which takes as long to find out."""
     try:
-        parts = [(first(block, kind), (tokens, past))]
+        parts: list[tuple[Part, tuple[int, ...]]] = [(first(block, kind), (tokens, past))]
         if kind == "experts" and block.expert_regions is not None:
             parts.append((prefill_pass, (tokens, 0, 0)))
         return sram.need([_checked(part, block, *args) for part, args in parts])

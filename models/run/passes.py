@@ -21,20 +21,24 @@ Chosen = list[list[torch.Tensor]]  # of each pass, of each layer
 class Forward:
     """One pass: the experts `chosen` [tokens, k] in each layer that has some, and what is `due` for its time.
 
-    `contexts` are the tokens in the caches after a pass of decode, that of prefill its tokens.
+    `contexts` are the tokens in the caches after a pass of decode, that of prefill its tokens. `sent` are the passes to
+    experts in regions and the rows that did not go in the first, if there are regions.
     """
 
     mode: str
     contexts: Sequence[int]
     chosen: list[torch.Tensor]
     due: list[Callable[[], Tally]] = field(default_factory=list)
+    sent: tuple[int, int] | None = None
 
     def measured(self, device: Device) -> cap.Pass:
         """The pass as MoE-CAP has it."""
         seconds = sum(entry().cost.cycles for entry in self.due) / device.clock_hz
         taken = [hits(layer.tolist()) for layer in self.chosen]
         if self.mode == "prefill":
-            return cap.Pass.prefill(self.contexts[0], seconds, taken)
+            passes, overflow = self.sent or (None, None)
+            ran = cap.Pass.prefill(self.contexts[0], seconds, taken)
+            return replace(ran, region_passes=passes, overflow_rows=overflow)
         return cap.Pass.decode(self.contexts, seconds, taken)
 
 
@@ -54,6 +58,10 @@ class Passes:
     def add(self, mode: str, contexts: Sequence[int], chosen: list[torch.Tensor], *due: Callable[[], Tally]) -> None:
         """Add a pass."""
         self.ran.append(Forward(mode, contexts, chosen, list(due)))
+
+    def sent(self, passes: int, overflow: int) -> None:
+        """Say of the last pass what went to experts in regions."""
+        self.ran[-1].sent = passes, overflow
 
     def also(self, due: Callable[[], Tally]) -> None:
         """Add to the time of the last pass."""

@@ -11,11 +11,13 @@ from typing import Any
 from wafer_triton.cli.options import (
     DEVICE,
     DTYPE,
+    EXPERTS,
     HEADS,
     MESH,
     Command,
     count,
     cut_short,
+    experts_of,
     given,
     option,
     path,
@@ -38,7 +40,7 @@ def estimate(args: argparse.Namespace) -> int:
     from wafer_triton import estimate
     from wafer_triton.draw import tables
 
-    options = _with_model(given(args))
+    options = _with_experts(args, _with_model(given(args)))
     estimated = asdict(getattr(estimate, args.kind)(**options))
     return tell(args, estimated, tables.fields(estimated, title=_title(args.kind, options)))
 
@@ -49,10 +51,10 @@ def plan(args: argparse.Namespace) -> int:
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
 
-    options = _with_model(given(args))
+    options = _with_experts(args, _with_model(given(args)))
     with Progress(brief=args.step > FINE_STEP) as progress:
         plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
-    shown = [{name: value for name, value in plan.items() if name not in BASIS} for plan in plans]
+    shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]
     text = tables.records(shown, title=_title("plans, the best first", options))
     basis = {name: plans[0][name] for name in BASIS}
     return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, title="the best of them"))
@@ -120,6 +122,14 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"give --model, or the sizes of one: {', '.join(missing)} missing")
     sizes["kv_heads"] = sizes["heads"] if sizes["kv_heads"] is None else sizes["kv_heads"]
     return options | {"model": of_sizes(*(sizes[name] for name in ("dim", "ffn", "heads", "kv_heads", "layers")))}
+
+
+def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of an estimate, with what says where experts live made one."""
+    if "experts" not in options:
+        return options
+    own = {name: value for name, value in options.items() if name not in ("copies", "routing")}
+    return own | {"experts": experts_of(args, options["model"])}
 
 
 def _title(subject: str, options: dict[str, Any]) -> str:
@@ -233,7 +243,7 @@ KINDS = (
     Command(
         "prefill",
         estimate,
-        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, PROGRAM, AS_IF, TRIM),
+        (*MODEL, MESH, DEVICE, size("--tokens", "tokens of the prompt"), HEADS, *EXPERTS, PROGRAM, AS_IF, TRIM),
         "a prompt",
     ),
     Command(
@@ -247,6 +257,7 @@ KINDS = (
             *REQUEST,
             GROUPS,
             HEADS,
+            *EXPERTS,
             PROGRAM,
             AS_IF,
         ),
@@ -296,6 +307,7 @@ COMMANDS = (
             DEVICE,
             *REQUEST,
             HEADS,
+            *EXPERTS,
             PROGRAM,
             option(
                 "--step", type=count, default=20, metavar="N", help="sides are multiples of N (default: %(default)s)"

@@ -19,6 +19,7 @@ from wafer_triton.cli.options import (
     count,
     cut_short,
     executor_of,
+    experts_of,
     folder_of,
     mesh_of,
     option,
@@ -34,6 +35,7 @@ def generate(args: argparse.Namespace) -> int:
     if not args.prompt:
         raise ShapeError("the prompt is empty; give at least one character")
     from wafer_triton.cli.profiling import profiled
+    from wafer_triton.cost.placement import where
     from wafer_triton.draw.generation import Generation, generation_tables, regions_table
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import effort
@@ -57,6 +59,7 @@ def generate(args: argparse.Namespace) -> int:
             mesh=mesh_of(args),
             device=args.device,
             head_groups=args.head_groups,
+            experts=experts_of(args, folder),
             dtype=args.dtype,
             accumulate=args.accumulate,
             max_length=args.max_length or len(text.prompt) + args.max_new_tokens,
@@ -90,6 +93,7 @@ def generate(args: argparse.Namespace) -> int:
         mesh=model.block.mesh,
         prefill_mesh=model.placement.prefill.mesh,
         head_groups=model.block.head_groups,
+        experts=where(model.placement.prefill, len(text.prompt)),
         regions=model.regions,
         account=model.account(),
         predicted={phase: prediction.as_json() for phase, prediction in model.predicted().items()},

@@ -17,6 +17,7 @@ from wafer_triton.cli.options import (
     count,
     cut_short,
     executor_of,
+    experts_of,
     folder_of,
     mesh_of,
     option,
@@ -66,6 +67,7 @@ def precision(args: argparse.Namespace) -> int:
             "prefill_mesh": prefill_mesh,
             "head_groups": model.block.head_groups,
             "prefill_head_groups": model.placement.prefill.head_groups,
+            "experts": model.placement.prefill.expert_regions or (model.config.experts and "spread"),
             "dtype": "fp32",
             "accumulate": "fp32",
         }
@@ -102,10 +104,12 @@ def _model(args: argparse.Namespace, executor: Executor, progress: Progress, **o
     from wafer_triton.models.checkpoint.fetch import resolve
     from wafer_triton.models.decoder import WaferForCausalLM
 
-    settings = {"mesh": mesh_of(args), "device": args.device, "dtype": args.dtype, "accumulate": args.accumulate}
-    settings["head_groups"] = args.head_groups
+    settings: dict[str, Any] = {"mesh": mesh_of(args), "device": args.device}
+    settings |= {"dtype": args.dtype, "accumulate": args.accumulate}
+    folder = resolve(args.model)
+    settings |= {"head_groups": args.head_groups, "experts": experts_of(args, folder)}
     return WaferForCausalLM.from_pretrained(
-        resolve(args.model), max_length=args.window, max_prompt=args.window, progress=progress,
+        folder, max_length=args.window, max_prompt=args.window, progress=progress,
         executor=executor, **settings | other,
     )  # fmt: skip
 

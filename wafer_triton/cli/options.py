@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.cli import ranks
+from wafer_triton.errors import ConfigError
 from wafer_triton.mesh import Mesh, as_mesh
 
 if TYPE_CHECKING:
@@ -92,6 +93,14 @@ HEADS = option(
     "--head-groups", type=count, metavar="N",
     help="groups of heads on the columns (default: in each phase the fastest on the wafer)",
 )  # fmt: skip
+EXPERTS = (
+    option(
+        "--experts", choices=("spread", "regions"),
+        help="where those of a mixture live in prefill: each over the whole mesh, or in a region (default: the faster)",
+    ),
+    option("--copies", type=count, metavar="N", help="with --experts regions: copies of the hottest, by --routing"),
+    option("--routing", type=path, metavar="FILE", help="for --copies: what tokens took, by --routing-out"),
+)  # fmt: skip
 CHECKPOINT = option(
     "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"
 )
@@ -102,6 +111,7 @@ PLACE = (
         help="virtual cores of a region, 16 or 16x24; plan: fastest on the wafer, slow here (default: %(default)s)",
     ),
     HEADS,
+    *EXPERTS,
 )  # fmt: skip
 EXECUTION = (
     DTYPE,
@@ -123,6 +133,19 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 def mesh_of(args: argparse.Namespace) -> Mesh | None:
     """The mesh of `PLACE`; None leaves it to the cost model."""
     return None if args.mesh == "plan" else as_mesh(args.mesh, args.device)
+
+
+def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
+    """Where `EXPERTS` says that the experts of a model live; ConfigError for options that do not go together."""
+    if (args.copies is None) != (args.routing is None) or (args.copies and args.experts != "regions"):
+        raise ConfigError("--copies of the hottest experts: give --experts regions and --routing FILE with it, or none")
+    if args.copies is None:
+        return args.experts
+    from wafer_triton.cost.placement import HotRegions
+    from wafer_triton.cost.routing import read_trace
+    from wafer_triton.shapes import shape_of
+
+    return HotRegions(read_trace(args.routing, shape_of(model)), args.copies)
 
 
 def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:

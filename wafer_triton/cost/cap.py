@@ -27,7 +27,9 @@ class Pass:
     """A forward pass of `batch` sequences with `tokens` new tokens, after which their caches hold `kv_tokens`.
 
     `mode` is "prefill" or "decode", `pairs` how many queries meet how many keys in a head, `seconds` on the wafer, and
-    `experts` the tokens that took each expert in each layer that has some.
+    `experts` the tokens that took each expert in each layer that has some. Where experts live in regions,
+    `region_passes` are the passes that took rows of tokens there, over all layers and chunks, and `overflow_rows` those
+    that did not go in the first one.
     """
 
     mode: str
@@ -37,6 +39,8 @@ class Pass:
     pairs: int
     seconds: float
     experts: tuple[Hits, ...] = ()
+    region_passes: int | None = None
+    overflow_rows: int | None = None
 
     @classmethod
     def decode(cls, contexts: Sequence[int], seconds: float, experts: Sequence[Hits] = ()) -> Pass:
@@ -58,6 +62,8 @@ class Pass:
         """Everything as plain values; experts that no token took are left out."""
         experts = [{str(number): hits for number, hits in sorted(layer.items())} for layer in self.experts]
         own = {name: getattr(self, name) for name in ("mode", "batch", "tokens", "kv_tokens", "seconds")}
+        if self.region_passes is not None:
+            own |= {"region_passes": self.region_passes, "overflow_rows": self.overflow_rows}
         return own | {"distinct_experts": list(self.distinct), "tokens_per_expert": experts}
 
 

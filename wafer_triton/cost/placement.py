@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
@@ -18,15 +18,31 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_regions import ExpertRegions, expected_demand
 from wafer_triton.shapes import DecoderShape
 
-Placement = str | ExpertRegions | None
 PLACEMENTS = ("spread", "regions")
 MOST = 8  # regions along an axis that are tried
 PASSES = (1, 2, 3)  # that are expected of the capacities that are tried
 
 
+@dataclass(frozen=True, eq=False)
+class HotRegions:
+    """The best regions, with so many copies of the experts that a trace's tokens took the most, see `with_copies`.
+
+    Raises ShapeError for copies that are not a positive whole number.
+    """
+
+    trace: Trace
+    copies: int
+
+    def __post_init__(self) -> None:
+        check_counts(copies=self.copies)
+
+
+Placement = str | ExpertRegions | HotRegions | None
+
+
 def checked(experts: Placement, shape: DecoderShape) -> None:
-    """Raise ConfigError unless `experts` is one of `PLACEMENTS`, ExpertRegions or None, of a model that has experts."""
-    if not isinstance(experts, ExpertRegions) and experts not in (*PLACEMENTS, None):
+    """Raise ConfigError unless `experts` is a placement, and if it is not None, of a model that has experts."""
+    if not isinstance(experts, ExpertRegions | HotRegions) and experts not in (*PLACEMENTS, None):
         raise ConfigError(f"experts {experts!r}: choose 'spread', 'regions' or ExpertRegions(side, capacity)")
     if experts is not None and shape.experts is None:
         raise ConfigError(f"{shape.name} has no experts to place; leave experts out")
@@ -36,8 +52,8 @@ def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placeme
     """Blocks of prefill with their experts where `experts` says, for `tokens` tokens a row, the best first.
 
     "spread" is each over the whole mesh, "regions" the regions whose products are predicted to take the fewest cycles.
-    None is the faster of the two, then the other. Raises MeshError for a mesh that cannot be cut into regions,
-    ConfigError as `checked`.
+    None is the faster of the two, then the other; for `HotRegions` the regions get copies. Raises MeshError for a mesh
+    that cannot be cut into regions, ConfigError as `checked`.
     """
     checked(experts, choices[0].shape)
     ways = _ways(choices[0], tokens, c, experts)
@@ -52,13 +68,16 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
         experts.check(block)
         return (experts,)
     tried = _tried(block, tokens, c)
-    if experts == "regions":
+    if experts is not None:
         if not tried:
             side, count = block.mesh.shape[0], block.shape.experts.count
             raise MeshError(
                 f"{block.shape.name}: no regions for {count} experts on mesh {block.mesh}: its side {side} has no "
                 f"divisor from 2 to {MOST} whose square is at most {count}; take another mesh"
             )
+        if isinstance(experts, HotRegions):
+            made = (with_copies(regions, block.shape, experts, block.mesh.shape[0]) for regions in tried)
+            tried = list(dict.fromkeys(made))
         return tuple(tried)
     ways = [None, *tried[:1]]
     cycles = {way: total(prefill_steps(replace(block, expert_regions=way), tokens, c)).cycles for way in ways}
@@ -97,26 +116,22 @@ def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
     return once * size * regions.expected_passes(block, tokens)
 
 
-def with_copies(regions: ExpertRegions, shape: DecoderShape, trace: Trace, copies: int, rows: int) -> ExpertRegions:
-    """Regions with so many copies of the experts that a trace's tokens took the most, over all layers.
+def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, rows: int) -> ExpertRegions:
+    """Regions with copies of the experts that a trace's tokens took the most, over all layers.
 
     Each copy is of the expert that has the most tokens a copy, which lives in every region at the most. The capacity is
     the most rows that one of `rows` rows of cores then sends to a region, its tokens those of the trace in order.
-    Raises ShapeError for copies that are not a positive whole number, ConfigError for a model without experts.
     """
-    checked(regions, shape)
-    check_counts(copies=copies)
-    assert shape.experts is not None
-    counts = Counter(expert for layer in trace for taken in layer for expert in taken)
+    counts = Counter(expert for layer in hot.trace for taken in layer for expert in taken)
     lives, made = Counter(counts.keys()), list[int]()
-    for _ in range(copies):
+    for _ in range(hot.copies):
         left = [expert for expert in sorted(counts) if lives[expert] < regions.count]
         if not left:
             break
         made.append(max(left, key=lambda expert: counts[expert] / lives[expert]))
         lives[made[-1]] += 1
     regions = replace(regions, copies=tuple(made))
-    return replace(regions, capacity=max(demand(regions, shape, layer, rows) for layer in trace))
+    return replace(regions, capacity=max(demand(regions, shape, layer, rows) for layer in hot.trace))
 
 
 def demand(regions: ExpertRegions, shape: DecoderShape, layer: Sequence[Sequence[int]], rows: int) -> int:

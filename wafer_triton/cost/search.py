@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import signature
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
+from wafer_triton.cost.cap import Pass, measured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_measured
+from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
@@ -24,13 +26,17 @@ from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shapes import DecoderShape, shape_of
 
+FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too, which takes seconds for each
+
 
 @dataclass(frozen=True)
 class Plan:
     """A choice of square meshes, by their sides, and of groups for a request, with what they are predicted to give.
 
     `groups` are those of the K-trees' first level, `head_groups` those of the heads on the columns in decode.
-    `constants`, `error_band` and `outside` are those of the request (see `wafer_triton.cost.results`).
+    `constants`, `error_band` and `outside` are those of the request (see `wafer_triton.cost.results`). Of a mixture of
+    experts, `experts` says where they live in prefill (in decode each lies over the whole mesh); `s_mbu` is that of
+    decode for one sequence, and `s_mbu_in_regions` the most that it could be with every expert in a region of its own.
     """
 
     prefill_mesh: int
@@ -45,6 +51,9 @@ class Plan:
     constants: str
     error_band: float | None
     outside: str | None
+    experts: str | None = None
+    s_mbu: float | None = None
+    s_mbu_in_regions: float | None = None
 
 
 @contextmanager
@@ -66,12 +75,14 @@ def _without_collection() -> Iterator[None]:
 def plan(
     *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "true", head_groups: int | None = None,
-    progress: Progress = silent,
+    experts: Placement = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
-    `head_groups`, or the best (None). Reports "meshes of prefill" and "meshes of decode" to `progress`.
+    `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
+    ways on the meshes that are the fastest with each expert over the whole mesh. Reports "meshes of prefill" and
+    "meshes of decode" to `progress`.
     Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
     a positive whole number.
     """
@@ -87,11 +98,17 @@ def plan(
     def square(side: int) -> Mesh:
         return Mesh(side, side, target)
 
+    def prefilled(side: int, way: Placement) -> estimate.Layered:
+        return estimate.prefill_on(square(side), shape, input, c, program, head_groups, experts=way)
+
+    checked(experts, shape)
+    both = shape.experts is not None and experts is None
     prefills, reason = _estimates(
-        sides,
-        lambda side: estimate.prefill_on(square(side), shape, input, c, program, head_groups),
-        partial(progress, "meshes of prefill"),
+        sides, partial(prefilled, way="spread" if both else experts), partial(progress, "meshes of prefill")
     )
+    for side in sorted(prefills, key=lambda side: prefills[side].seconds)[: FASTEST if both else 0]:
+        with suppress(WaferError):
+            prefills[side] = min(prefills[side], prefilled(side, "regions"), key=lambda layer: layer.seconds)
     decodes, why = _estimates(
         sides,
         lambda side: _slowest(square(side), shape, input, output, c, program, head_groups),
@@ -129,9 +146,23 @@ def plan(
             request.constants,
             request.error_band,
             request.outside,
+            request.experts,
+            *_sparse(shape, target, decodes[side].seconds, input + output),
         )
         for first, side, request in candidates[:best]
     ]
+
+
+def _sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -> tuple[float | None, float | None]:
+    """S-MBU of decode steps of so many seconds with one sequence, and the most if experts lived in regions.
+
+    A token then takes k of E regions. None of a dense model.
+    """
+    if shape.experts is None:
+        return None, None
+    taken = dict.fromkeys(range(shape.experts.chosen), 1)
+    step = Pass.decode([context], seconds, [taken] * shape.layers_of["experts"])
+    return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.chosen / shape.experts.count
 
 
 def _slowest(

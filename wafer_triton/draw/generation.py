@@ -39,6 +39,7 @@ class Generation:
     )  # on the wafer, by phase and field
     cap: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # MoE-CAP's, by phase and field
     passes: list[Mapping[str, Any]] = field(default_factory=list)
+    experts: str | None = None  # of a mixture, where they live in prefill
 
     @property
     def tokens_per_second(self) -> float:
@@ -71,6 +72,7 @@ class Generation:
             "mesh": str(self.mesh),
             "prefill_mesh": str(self.prefill_mesh),
             "head_groups": self.head_groups,
+            "experts": self.experts,
             **self.settings,
             "sram_bytes": self.mesh.device.sram_bytes,
             "sram_peak_bytes": self.sram_peak_bytes,
@@ -106,6 +108,7 @@ def generation_tables(generation: Generation) -> str:
             f"{settings['dtype']} tiles, {settings['accumulate']} sums",
         ),
         ("head groups", f"{generation.head_groups} in decode, of {columns} {'column' if columns == 1 else 'columns'}"),
+        *([("experts", f"{generation.experts}, in prefill")] if generation.experts else []),
         ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
         ("regions", f"{len(generation.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
         ("SRAM peak", f"{sram_peak} of a core's {shown('sram_bytes', device.sram_bytes)}"),

@@ -68,6 +68,7 @@ UNITS: dict[str, str] = {
     "kv_bytes": "B",
     # shares
     "s_mbu": "%",
+    "s_mbu_in_regions": "%",
     "mbu": "%",
     "s_mfu": "%",
     "mfu": "%",
@@ -133,6 +134,8 @@ LABELS: dict[str, str] = {
     "activated_bytes": "weights in use, all passes",
     "kv_bytes": "keys and values, all passes",
     "s_mbu": "S-MBU",
+    "s_mbu_in_regions": "at most, in regions",
+    "experts": "experts in prefill",
     "mbu": "MBU",
     "s_mfu": "S-MFU",
     "mfu": "MFU",

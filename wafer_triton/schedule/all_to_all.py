@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import zip_longest
@@ -179,8 +179,12 @@ Sends = tuple[
 def _planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
     """The exchanges of every round, as ends of slots by position, senders and receivers; and the slots for waiting.
 
-    A tile on its way lies in a slot that is free when it arrives: one that is sent in that round is not.
+    A tile on its way lies in a slot that is free when it arrives: one that is sent in that round is not. The way back
+    is the way there, backwards.
     """
+    if line.back:
+        onward, slots = _planned(replace(line, back=False), algorithm)
+        return [[_backwards(sends) for sends in exchanges] for exchanges in reversed(onward)], slots
     held: dict[tuple[int, int], Place] = {}
     free: list[list[int]] = [[] for _ in range(line.length)]  # of the slots for waiting, each a heap
     used = [0] * line.length
@@ -221,6 +225,15 @@ def _exchange(length: int, src: str, dst: str, group: list[tuple[int, int, int, 
     held, placed = np.zeros((2, length), np.int64)
     held[send], placed[recv] = before, after
     return ((src, held), (dst, placed)), send, recv
+
+
+def _backwards(sends: Sends) -> Sends:
+    """The ends of an exchange that undoes one."""
+    ((src, held), (dst, placed)), send, recv = sends
+    order = np.argsort(send)
+    other = {"src": "dst", "dst": "src"}
+    ends = (other.get(dst, dst), placed), (other.get(src, src), held)
+    return ends, recv[order], send[order]
 
 
 def _shift(line: Line) -> Iterator[list[Move]]:
