@@ -63,6 +63,7 @@ def operands(side: int, m: int, k: int, n: int, shared: bool):
     return given, (order, order, *labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_bits_are_those_of_the_plain_kernel(case, machine):
     side, (m, k, n), group, shared = CASES[case]
