@@ -37,6 +37,7 @@ LAUNCH = 2.5e-6  # seconds between kernels of a CUDA graph; estimate
 HANDOVER = 1.5e-6  # seconds until another program has seen a flag and read up to TAKEN sums; estimate
 MULTIPROCESSORS = 132  # of an H200 SXM, as of an H100 SXM
 PROGRAMS = 6  # a multiprocessor: 64 Ki registers over 128 threads of 80, see results/sm_90-triton-3.7.1.csv
+TIGHT = 8  # over 128 threads of 64, where the whole mesh fits then
 LATENCY = 0.7e-6  # seconds from a load to its value while the memory is busy; estimate
 TREES = 10  # of a decode layer: two norms, qkv, scores, maxima, weighted values, weights, output, gate and up, down
 LINES = ("product", "weights (MB)", "at bandwidth (us)", "programs", "in flight (kB)", "of bandwidth", "expected (us)")
@@ -73,7 +74,7 @@ def handovers(side: int) -> dict[str, int]:
 
 def rounds_a_launch(side: int) -> int:
     """All of MeshGEMM's rounds where the GPU holds the mesh, else a window, less one program in eight."""
-    held = MULTIPROCESSORS * PROGRAMS
+    held = MULTIPROCESSORS * (TIGHT if side * side <= MULTIPROCESSORS * TIGHT else PROGRAMS)
     return window(tables(side), np.arange(side * side), held if side * side <= held else held - held // 8, side)
 
 

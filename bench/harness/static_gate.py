@@ -1,9 +1,9 @@
 """What sm_90 makes of the benchmarked kernels, without a GPU: python bench/harness/static_gate.py [--write]
 
-The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers, shared
-memory or columns of matrix products (masked products are wider than sums of their own), nor spill, nor lose its matrix
+The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers, stack,
+shared memory or columns of matrix products (masked products are wider than sums of their own), nor lose its matrix
 instructions, its copies by tensor (TMA), its warps with registers of their own, the width of its accesses or loads in
-flight.
+flight. What has values on the stack at all is named in tests/kernels/test_static_gate.py.
 """
 
 from __future__ import annotations
@@ -77,6 +77,11 @@ def rows() -> list[dict[str, object]]:
         "several_rounds, 64 x 64 tiles",
         several_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, alarm, rounds=3, here=0,
         whole=True, **size, add=True,
+    )  # fmt: skip
+    add(
+        "several_rounds, 64 x 64 tiles, tight",
+        several_rounds, c, out, (a, next_a), (b, next_b), cores, cores[None], cores, alarm, rounds=3, here=0,
+        whole=True, tight=True, **size, add=False,
     )  # fmt: skip
     labels = Labels(side, side, 0)
     for shape, n, group in ELIDED:

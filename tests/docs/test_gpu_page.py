@@ -24,4 +24,5 @@ def test_a_case_takes_its_longest_bound_and_what_comes_one_after_the_other():
 
 
 def test_a_mesh_that_fits_runs_all_rounds_in_one_launch():
-    assert expected.rounds_a_launch(16) == 16 and 1 <= expected.rounds_a_launch(64) < 16
+    assert [expected.rounds_a_launch(side) for side in (16, 32)] == [16, 32]
+    assert 1 <= expected.rounds_a_launch(64) < 16
