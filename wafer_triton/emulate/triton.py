@@ -266,9 +266,9 @@ class TritonExecutor(Executor):
         for start in range(0, number, most):
             rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
             params: dict[str, Any] = {**shifts.params, "add": shifts.add or start > 0}
-            chosen: dict[str, Any] = {"rounds": rounds, "here": here, "whole": fits >= mesh.cores, "tight": tight}
             target = out if start + rounds == number else c
-            run = partial(several_rounds, c, target, *shared, **chosen, **params)
+            chosen = params | {"rounds": rounds, "here": here, "whole": fits >= mesh.cores, "tight": tight}
+            run = partial(several_rounds, c, target, *shared, **chosen)
             if most == 1:
                 run = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
             steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))
