@@ -36,7 +36,7 @@ from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.models.run.passes import Passes
-from wafer_triton.models.run.pipeline import Pipeline, on_ranks
+from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
@@ -97,7 +97,7 @@ class WaferForCausalLM(PlacedModule):
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
             max_prompt=max_prompt, kv_policy=kv_policy, batch=batch, prefill_mesh=prefill_mesh, groups=groups,
             prefill_groups=prefill_groups, head_groups=head_groups, prefill_head_groups=prefill_head_groups,
-            trim=trim, experts=on_ranks(experts, executor),
+            trim=trim, experts=experts,
         )  # fmt: skip
         if placed is not None:
             placed(self.placement)
@@ -199,8 +199,9 @@ class WaferForCausalLM(PlacedModule):
 
         Raises ShapeError for an empty prompt, CacheError for one longer than the cache.
         """
-        self.begin(tokens)
-        return self.logits(self.prompt(tokens, progress, sequence)[-1:])()[0]
+        ids = self.checked(tokens, sequence)
+        self.begin(ids)
+        return self.logits(self.prompt(ids, progress, sequence)[-1:])()[0]
 
     def step(self, token: int) -> torch.Tensor:
         """Run one token after the cached ones; logits [vocab]. Raises CacheError when the cache is full."""
@@ -294,13 +295,11 @@ class WaferForCausalLM(PlacedModule):
             )
         self.block.cache(prefilled).room(count)
 
-    def begin(self, tokens: Prompt) -> None:
-        """Start a prompt on its way, before it is run; only several ranks have something to do."""
-        self._known(tokens)  # on every rank, or those that look nothing up would wait for one that has raised
-        self.pipeline.begin(lambda: self.embed(tokens))
+    def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
+        """The ids of a prompt for a sequence; what is wrong with it is raised before a part of it is on its way.
 
-    def prompt(self, tokens: Prompt, progress: Progress, sequence: int) -> torch.Tensor:
-        """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
+        Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for what does not fit its cache.
+        """
         tokens = token_ids(tokens)
         count = len(tokens)
         if count == 0:
@@ -311,8 +310,17 @@ class WaferForCausalLM(PlacedModule):
         if self._broken or self.counts[sequence]:
             held = "broke off in the middle of a step" if self._broken else f"holds {self.counts[sequence]} tokens"
             raise CacheError(f"prefill needs an empty cache, which {held}; call reset() first")
+        return self._known(tokens)
+
+    def begin(self, ids: torch.Tensor) -> None:
+        """Start a prompt on its way, before it is run; only several ranks have something to do."""
+        self.pipeline.begin(lambda: self.embedding.run(ids))
+
+    def prompt(self, ids: torch.Tensor, progress: Progress, sequence: int) -> torch.Tensor:
+        """All positions [count, width] of a prompt after the last layer; its keys and values are in the cache."""
+        count = len(ids)
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
-        x = self.pipeline.enter(lambda: self.embed(tokens), len(self._known(tokens)))
+        x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
         cache = self.block.cache(count)
         self.turn += 1
         self._enter("prefill")
@@ -326,8 +334,14 @@ class WaferForCausalLM(PlacedModule):
             )
             self.pipeline.leave(x)
         self.counts[sequence], self.caches[sequence] = count, cache
-        layers = partial(self._prefill.tally, parts, self._prefill.passes)
-        ran = lru_cache(partial(self.embedding.prompt_tally, count)), lru_cache(layers)
+        passes = self._prefill.passes
+
+        @lru_cache
+        def layers() -> Tally:
+            every = self.pipeline.of_all(passes) if passes else []
+            return self._prefill.tally(parts, [sum(chunk) for chunk in zip(*every, strict=True)])
+
+        ran = lru_cache(partial(self.embedding.prompt_tally, count)), layers
         self.passes.add("prefill", [count], self._prefill.chosen, *ran)
         if self._prefill.passes:
             self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)

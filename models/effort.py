@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import os
 
+from wafer_triton.cost.layers import PhasesOf, decode_phases, prefill_phases
 from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.models.config import param_shapes
 from wafer_triton.models.place.regions import Placement
-from wafer_triton.models.run.prefill import chunks
 from wafer_triton.report import emulation_seconds
-
-# Rounds of a layer by the side P of its mesh, as schedules of known models have them on meshes of 16 to 128 a side.
-# Prefill aligns operands, then shifts them P times, for each of its products; decode's trees grow with the root of P.
-PREFILL_ROUNDS = 28  # times P
-STEP_ROUNDS, TREE_ROUNDS = 30, 10  # and times the root of P
+from wafer_triton.schedule.block import Block
 
 
 def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: int, steps: int) -> float:
@@ -24,15 +19,18 @@ def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: i
     interpreted = not isinstance(inside, TorchExecutor)
     if interpreted and os.environ.get("TRITON_INTERPRET") != "1":
         return 0.0
-    shape, side = placement.decode.shape, placement.prefill.mesh.shape[0]
-    weights = sum(rows * width for rows, width in (size for size in param_shapes(shape).values() if len(size) == 2))
-    parts = len(chunks(side, tokens, placement.chunk(tokens)))
-    prefill = emulation_seconds(
-        PREFILL_ROUNDS * side * shape.num_hidden_layers * parts, placement.prefill.mesh.cores, weights * tokens,
-        prompt=True, interpreted=interpreted,
-    )  # fmt: skip
-    step = emulation_seconds(
-        (STEP_ROUNDS + TREE_ROUNDS * max(placement.decode.mesh.shape) ** 0.5) * shape.num_hidden_layers,
-        placement.decode.mesh.cores, weights, interpreted=interpreted,
-    )  # fmt: skip
-    return prompts * prefill + steps * step
+    decode, prefill = placement.decode, placement.prefill
+    rows = -(-tokens // prefill.mesh.shape[0])
+    prompt = _seconds(prefill, prefill_phases(prefill, rows, placement.chunk(tokens)), interpreted)
+    step = _seconds(decode, decode_phases(decode, decode.entries * decode.mesh.shape[0]), interpreted)
+    return prompts * prompt + steps * step
+
+
+def _seconds(block: Block, phases: PhasesOf, interpreted: bool) -> float:
+    """Seconds for a token or a prompt through all layers, and for the products of the head."""
+    shape, cores = block.shape, block.mesh.cores
+    each = [(one, one.times * shape.layers_of[kind]) for kind, phases_ in phases.items() for one in phases_]
+    rounds = sum(times * one.rounds for one, times in each)
+    computing = sum(times * one.rounds for one, times in each if one.kind in ("local", "product"))
+    macs = cores * sum(times * one.macs for one, times in each) + shape.hidden_size * shape.vocab_size
+    return emulation_seconds(rounds, cores, macs, computing=computing, interpreted=interpreted)

@@ -159,10 +159,11 @@ def prefills(model: WaferForCausalLM, prompts: Iterable[Prompt], progress: Progr
     if model.pipeline.count == 1:
         return (model.prefill(prompt, progress, sequence=number) for number, prompt in enumerate(prompts))
 
-    def run(each: tuple[int, Prompt]) -> Callable[[], torch.Tensor]:
+    def run(each: tuple[int, torch.Tensor]) -> Callable[[], torch.Tensor]:
         return model.logits(model.prompt(each[1], progress, each[0])[-1:])
 
-    every = model.pipeline.flow(enumerate(prompts), lambda each: model.begin(each[1]), run)
+    checked = [model.checked(prompt, number) for number, prompt in enumerate(prompts)]
+    every = model.pipeline.flow(enumerate(checked), lambda each: model.begin(each[1]), run)
     return (logits[0] for logits in every)
 
 
@@ -175,13 +176,13 @@ def each_forward(
     """
     model.reset()
 
-    def run(row: Prompt) -> Callable[[], torch.Tensor]:
+    def run(row: torch.Tensor) -> Callable[[], torch.Tensor]:
         x = model.prompt(row, progress, 0)
         model.counts[0], model.caches[0] = 0, model.block.cache()
         parts = [model.logits(part) for part in x.split(model.head.most_tokens)]
         return lambda: torch.cat([part() for part in parts])
 
-    return model.pipeline.flow(rows, model.begin, run)
+    return model.pipeline.flow([model.checked(row) for row in rows], model.begin, run)
 
 
 def token_ids(tokens: Any) -> list[int]:

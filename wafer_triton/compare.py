@@ -83,7 +83,7 @@ def _beside(
     if wanted:
         rounds = sum(counted.account.rounds for counted in tallies.values())
         cores = recipes[names[0]].schedule.mesh.cores
-        announce(emulation_seconds(rounds, cores, len(names) * product.macs, product=True))
+        announce(emulation_seconds(rounds, cores, len(names) * product.macs))
     errors = {}
     for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
         errors[name] = error

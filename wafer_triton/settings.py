@@ -16,7 +16,6 @@ from typing import Any
 from wafer_triton.errors import ConfigError
 
 MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
-ROPE_KINDS = ("linear", "dynamic", "llama3", "yarn")
 
 EXPERTS = ("num_experts", "num_local_experts")
 MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")  # families with experts, see `wafer_triton.experts`
@@ -25,7 +24,7 @@ MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")  # families with exper
 SUPPORTED: Mapping[str, tuple[Any, ...]] = {
     "model_type": ("llama", "mistral", "qwen2", "qwen3", *MIXTURES),
     "hidden_act": ("silu",),
-    "rope_type": ("default", *ROPE_KINDS),
+    "rope_type": ("default", "linear", "dynamic", "llama3", "yarn"),
 }
 
 # Keys that ask for something outside the decoder, each with the values, beside null, that ask for nothing.
@@ -77,9 +76,7 @@ class RopeScaling:
     truncate: bool = True
 
     def __post_init__(self) -> None:
-        if self.kind not in ROPE_KINDS:
-            known = ", ".join(repr(kind) for kind in ("default", *ROPE_KINDS))
-            raise ConfigError(f"rope_scaling: rope_type = {self.kind!r} is not computed here; supported: {known}")
+        check_supported("rope_scaling", "rope_type", self.kind)
         for key in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings", "beta_fast",
                     "beta_slow", "attention_factor", "mscale", "mscale_all_dim"):  # fmt: skip
             value = getattr(self, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from wafer_triton.shapes import DecoderShape, shape_of
 PAGE = Path(__file__).resolve().parents[1] / "moe.md"
 CONTEXT = 4096
 SIDES = (180, 240, 300)
+TOKENS = 2048
+WIDE = (240, 360, 480, 600, 720)  # of prefill
 MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", None), ("mixtral-8x7b", 8))  # and layers, of those that fit
 MESHES = ((4, 8), (6, 8), (8, 8))
 WAYS = (("shift", 1), ("ring", 1), ("farthest", 1), ("farthest", 2))
@@ -57,18 +60,47 @@ embedding and head. Qwen3-30B-A3B takes 61,064,245,248 B in fp16 and is refused 
 and 44,236,800,000 B.
 """
 
-BOUNDS = """
+REGIONS = """
 Here all cores read tiles of an expert, so what bounds S-MBU is that a step takes as long as its all-reduces. With
 experts in regions of their own only k of E regions would read: 12.5 % at most for OLMoE, 6.25 % for Qwen3-30B-A3B and
-25 % for Mixtral, before any other loss.
+25 % for Mixtral, before any other loss. So decode has every expert on every core, whatever prefill has.
+
+## Experts in regions of cores
+
+In prefill experts can live in regions (`wafer_triton/schedule/expert_regions.py`): the mesh is cut into g x g squares
+of cores, and each holds some experts, tiled over it. So the tiles of an expert circle over a g-th of the mesh alone,
+and products with it have rows of many tokens.
+
+| step | what happens |
+| --- | --- |
+| router, choice, shares | as above |
+| queue | a row of cores numbers its rows of tokens for every region; one all-reduce tells all the longest queue |
+| dispatch | an all-to-all takes the next rows of each queue to their region, each with its expert's number |
+| gate and up, down | MeshGEMM in every region by itself |
+| combine | an all-to-all takes the rows back, where they are added by their shares |
+
+The capacity is how many rows a row of cores sends to a region in a pass. What is over goes in a further pass, so no
+token is dropped, and the record of a run has the passes and the rows that went in further ones. The shared expert stays
+on the whole mesh. An expert that many tokens take can have copies in further regions, which its tokens take in turn:
+`--copies 8 --routing trace.json` makes them from a trace.
+
+Rows that are not taken are multiplied all the same. So regions win where tokens are many and experts small, and
+experts on every core win where tokens are few or experts large. `plan`, `estimate` and `generate` take the faster of
+both by the cost model; `--experts spread` or `--experts regions` forces one.
+
+Prefill of {tokens} tokens, fp16, each way on the fastest of the square meshes {sides} that hold the model.
+
+"""
+
+BOUNDS = """
+Weights are taken to lie in their regions when prefill begins. Bringing them to decode's place, and back, is a part of
+the phase "replacement" of a run. Over several ranks experts are on every core.
 
 ## All-to-all
 
-Experts in regions of their own take an all-to-all there and back. It is there as a schedule
-(`wafer_triton/schedule/all_to_all.py`), which is run, counted, checked and drawn as all others are. No model runs
-that way yet: there is one placement of experts, the one above. The table has tiles, one for every pair of cores: over
-the busiest link in all, and one after another over the busiest link of each round. "2 parts" are one half x-first,
-the other y-first.
+The all-to-all is a schedule (`wafer_triton/schedule/all_to_all.py`), which is run, counted, checked and drawn as all
+others are. The table has tiles, one for every pair of cores: over the busiest link in all, and one after another over
+the busiest link of each round. "2 parts" are one half x-first, the other y-first.
 
 """
 
@@ -111,6 +143,8 @@ def page() -> str:
     head = ("model", "layers", "device", "mesh", "tokens/s", "time of a token", "router", "S-MBU", "MBU", "S-MFU")
     text = INTRODUCTION.format(context=f"{CONTEXT:,}", sides=sides, whole=whole, part=MODELS[-1][1])
     text += "\n" + table(head, [row(model, layers, chip) for model, layers in MODELS for chip in ("wse2", "wse3")], 3)
+    prompts = [prefill_row(*model, chip) for model in MODELS for chip in ("wse2", "wse3")]
+    text += REGIONS.format(tokens=f"{TOKENS:,}", sides=", ".join(map(str, WIDE))) + table(PREFILL, prompts, 3)
     head = (
         "mesh",
         "bound",
@@ -133,6 +167,24 @@ def row(model: str, layers: int | None, chip: str) -> list[str]:
     shares = [f"{100 * share:.3f} %" for share in (cap.s_mbu, cap.mbu, cap.s_mfu)]
     cells = [model, own, chip, f"{side} x {side}", digits(token.tokens_per_second), f"{1e6 * token.seconds:.0f} us"]
     return [*cells, f"{100 * router:.0f} %", *shares]
+
+
+PREFILL = ("model", "layers", "device", "spread: mesh", "tokens/s", "regions: mesh", "tokens/s", "experts in regions")
+
+
+def prefill_row(model: str, layers: int | None, chip: str) -> list[str]:
+    """The fastest prefill of a model, or of some of its layers, with its experts in both places."""
+    shape = shape_of(model)
+    part = shape if layers is None else replace(shape, num_hidden_layers=layers)
+    cells = [model, f"{part.num_hidden_layers} of {shape.num_hidden_layers}", chip]
+    for where in ("spread", "regions"):
+        prompts = {}
+        for side in WIDE:
+            with suppress(WaferError):
+                prompts[side] = estimate.prefill(device=chip, model=part, mesh=side, tokens=TOKENS, experts=where)
+        side = max(prompts, key=lambda each: prompts[each].tokens_per_second)
+        cells += [f"{side} x {side}", digits(prompts[side].tokens_per_second)]
+    return [*cells, str(prompts[side].experts).partition(",")[0]]
 
 
 def fastest(shape: DecoderShape, chip: str) -> tuple[int, estimate.Layered]:

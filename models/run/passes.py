@@ -14,7 +14,7 @@ from wafer_triton.cost.routing import hits
 from wafer_triton.device import Device
 from wafer_triton.shapes import DecoderShape
 
-Chosen = list[list[torch.Tensor]]  # of each pass, of each layer
+Own = list[tuple[list[torch.Tensor], tuple[int, int]]]  # of each pass what is `chosen` and `sent` in a stage's layers
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class Passes:
     """
 
     def __init__(
-        self, shape: DecoderShape, dtype: str, device: Device, of_all: Callable[[Chosen], list[Chosen]] = lambda x: [x]
+        self, shape: DecoderShape, dtype: str, device: Device, of_all: Callable[[Own], list[Own]] = lambda x: [x]
     ) -> None:
         self.shape, self.dtype, self.device, self.of_all = shape, dtype, device, of_all
         self.ran: list[Forward] = []
@@ -85,6 +85,9 @@ class Passes:
         """The passes with the layers of all stages; one that Ctrl-C cut off on some ranks is left out."""
         if self.shape.experts is None:
             return self.ran
-        stages = self.of_all([each.chosen for each in self.ran])
-        layers = (list(chain.from_iterable(parts)) for parts in zip(*stages, strict=False))
-        return [replace(each, chosen=chosen) for each, chosen in zip(self.ran, layers, strict=False)]
+        stages, whole = self.of_all([(each.chosen, each.sent or (0, 0)) for each in self.ran]), list[Forward]()
+        for each, parts in zip(self.ran, zip(*stages, strict=False), strict=False):
+            chosen, sent = zip(*parts, strict=True)
+            passes, overflow = map(sum, zip(*sent, strict=True))
+            whole.append(replace(each, chosen=[*chain(*chosen)], sent=each.sent and (passes, overflow)))
+        return whole

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from wafer_triton.cost.placement import Placement
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
@@ -210,15 +209,3 @@ def stage_layers(shape: DecoderShape, stages: int, cached: int = 0) -> list[int]
         held[least] += layer
         counts[least] += 1
     return [sum(counts[:number]) for number in range(stages + 1)]
-
-
-def on_ranks(experts: Placement, executor: Executor | None) -> Placement:
-    """Where experts live in prefill: over the whole mesh, where several ranks share a model and nothing is asked for.
-
-    Raises BackendError for regions on several ranks, none of which knows how many passes the others make.
-    """
-    if not isinstance(executor, DistributedExecutor) or executor.ranks == 1 or experts == "spread":
-        return experts
-    if experts is not None:
-        raise BackendError("experts in regions run on one rank; give experts='spread', or start without torchrun")
-    return "spread"

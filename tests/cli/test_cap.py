@@ -23,6 +23,7 @@ def test_runs_tell_their_passes_and_are_compared(runs, capsys):
     home, folder = runs
     for mesh in ("2", "3"):
         asked = ["--model", str(folder), "--prompt", "hello", "--mesh", mesh, "--max-new-tokens", "4", "--json"]
+        asked += ["--experts", "regions" if mesh == "2" else "spread"]
         assert main(["generate", *asked, "--routing-out", str(home / f"trace{mesh}.json")]) == 0
         (home / f"run{mesh}.json").write_text(capsys.readouterr().out)
     record = json.loads((home / "run2.json").read_text())
@@ -30,6 +31,8 @@ def test_runs_tell_their_passes_and_are_compared(runs, capsys):
     assert (prefill["mode"], prefill["tokens"], len(decode)) == ("prefill", 5, 3)
     assert [each["kv_tokens"] for each in decode] == [6, 7, 8]
     assert all(each["distinct_experts"] == [2] for each in decode), "one layer of two has experts"
+    assert record["experts"].startswith("2 x 2 regions, ") and prefill["region_passes"] >= 1
+    assert prefill["overflow_rows"] >= 0 and "region_passes" not in decode[0]
     assert sum(prefill["tokens_per_expert"][0].values()) == 5 * 2
     for phase, each in (("prefill", [prefill]), ("decode", decode)):
         seconds = sum(one["seconds"] for one in each)
@@ -51,6 +54,8 @@ def test_runs_tell_their_passes_and_are_compared(runs, capsys):
     seconds = 1 / first["tokens_per_second"]
     wanted = 1e6 * (first["joules_per_token"] / 3.6e6 * 0.2 + 2e6 * seconds / (26280 * 3600))
     assert first["dollars_per_million_tokens"] == pytest.approx(wanted)
+    assert main(["cap", *files, "--watts", "9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["runs"][0]["joules_per_token"] == 9 * seconds
 
     assert main(["cap", *files, "--accuracy", "1"]) == 2
     assert "1 times --accuracy for 2 runs; give one for each" in capsys.readouterr().err
@@ -69,5 +74,8 @@ def test_runs_tell_their_passes_and_are_compared(runs, capsys):
     assert "a picture has three axes, but cost, accuracy is not given" in capsys.readouterr().err
     assert main(["cap", str(home / "trace2.json")]) == 2
     assert "no record of a run (cap missing); give what `generate --json` prints last" in capsys.readouterr().err
+    (home / "text").write_text("Paris\n")
+    assert main(["cap", str(home / "text")]) == 2
+    assert "text: no record of a run (all missing)" in capsys.readouterr().err
     assert main(["cap", *files, "--hardware-price", "5"]) == 2
     assert "--hardware-price needs --lifetime-hours" in capsys.readouterr().err

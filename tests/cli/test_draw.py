@@ -46,6 +46,7 @@ def folder(tmp_path, monkeypatch):
         (f"{GEMM} --picture timeline --algorithm cannon", "cycles of gemm"),
         (f"{GEMM} --picture compare", "hops"),
         ("gemv --k 16 --n 16 --mesh 4x2 --picture sram", "SRAM of a core"),
+        ("gemv --k 16 --n 16 --mesh 4 --picture compare", "hops"),
         ("own.py:sums", "busiest_link_bytes"),
         ("model --model smollm2-135m --mesh 64", "regions"),
     ],
@@ -55,6 +56,12 @@ def test_a_picture_is_drawn_and_named(line, shown, folder, capsys):
     assert main(shlex.split(f"draw {line} --out x.png")) == 0
     assert capsys.readouterr().out == "written: x.png\n"
     assert shown in numbers_of(folder / "x.png")
+
+
+def test_the_validation_is_drawn_where_it_is_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr("wafer_triton.draw.validation", lambda out: None)
+    assert main(["draw", "validation", "--out", "x.svg"]) == 0
+    assert capsys.readouterr().out == "written: x.svg\n"
 
 
 def test_a_trace_goes_with_a_picture(folder, capsys):

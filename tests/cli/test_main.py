@@ -24,6 +24,25 @@ def test_a_line_that_is_no_command(capsys, args, message):
     assert message in capsys.readouterr().err
 
 
+def test_of_ranks_that_have_not_joined_the_first_tells_a_mistake(capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, told in (("0", True), ("1", False)):
+        monkeypatch.setenv("RANK", rank)
+        assert main(["fly"]) == 2
+        assert ("invalid choice: 'fly'" in capsys.readouterr().err) is told
+
+
+def test_a_rank_tells_a_mistake_where_no_rank_is_left_to_ask(capsys, monkeypatch):
+    def gone(*_):
+        raise RuntimeError("Connection reset by peer")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("wafer_triton.emulate.ranks.first", gone)
+    assert main(["fly"]) == 2
+    assert "invalid choice: 'fly'" in capsys.readouterr().err
+
+
 def test_devices(capsys):
     assert main(["devices"]) == 0
     out = capsys.readouterr().out

@@ -46,9 +46,9 @@ def test_a_brief_one_is_silent_unless_it_takes_long(capsys):
 
 
 def test_the_estimate_grows_with_rounds_cores_and_work():
-    known = emulation_seconds(100, 256)
-    assert emulation_seconds(200, 256) == pytest.approx(2 * known)
-    assert known < emulation_seconds(100, 1024) < emulation_seconds(100, 1024, prompt=True)
-    assert emulation_seconds(100, 256, 1e9) > known
-    assert emulation_seconds(4 * 500, 500 * 500, product=True) > LONG
-    assert emulation_seconds(1, 10**6, interpreted=True) == pytest.approx(INTERPRETED_SECONDS * 10**6)
+    known = emulation_seconds(100, 256, 0)
+    assert emulation_seconds(200, 256, 0) == pytest.approx(2 * known)
+    assert emulation_seconds(100, 256, 0, computing=50) < known < emulation_seconds(100, 1024, 0)
+    assert emulation_seconds(100, 256, 10**9) > known
+    assert emulation_seconds(4 * 500, 500 * 500, 0) > LONG
+    assert emulation_seconds(1, 10**6, 0, interpreted=True) == pytest.approx(INTERPRETED_SECONDS * 10**6)

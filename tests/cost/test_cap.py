@@ -69,6 +69,7 @@ def test_operations_are_those_of_active_weights_and_peaks_those_of_all_cores():
     qwen = shape_of("qwen3-30b-a3b")
     assert operations(qwen, 1, 0) / 2 + qwen.vocab_size * qwen.hidden_size == pytest.approx(3.04e9, rel=0.002)
     assert operations(qwen, 1, 0, every=True) == pytest.approx(2 * (30.53e9 - 2 * 151936 * 2048), rel=0.002)
+    assert 2 * qwen.matrices == operations(qwen, 1, 0, every=True)
     assert kv_bytes(qwen, "bf16", 1) == 96 * 1024
     bandwidth, rate = peaks(WSE2, "fp16")
     assert bandwidth == 850_000 * 24 * 1.1e9 and rate == 2 * 850_000 * WSE2.macs_per_cycle_fp16 * 1.1e9

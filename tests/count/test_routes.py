@@ -250,3 +250,9 @@ def test_the_colours_of_one_line_are_those_of_an_assignment():
     )
     built.append(moves(Mesh(3, 3), [("x", [0, 1, 2], [0, 1, 2])]))
     assert [colours(schedule) for schedule in built] == [routes(schedule).colours for schedule in built]
+
+
+def test_lines_that_are_kept_are_not_more_than_so_many(monkeypatch):
+    schedule, kept = gemv(9, "ktree", "x"), {(number, 0, frozenset()): ([], 0) for number in range(4096)}
+    monkeypatch.setattr("wafer_triton.count.routes._LINES", kept)
+    assert colours(schedule) == routes(schedule).colours and len(kept) == 2

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 PRODUCTS = [*schedules.SUMS, *schedules.MOVES]
 LAYERS = [name for name in schedules.LAYERS if "groups" not in name and "past" not in name]
-OURS = ["gemm-mesh", "gemm-t-mesh", "gemv-ktree-y", "gemv-ktree-x", *schedules.MOVES]
+OURS = ["gemm-mesh", "gemm-t-mesh", "gemm-beside", "gemv-ktree-y", "gemv-ktree-x", *schedules.MOVES]
 
 
 @pytest.mark.parametrize(

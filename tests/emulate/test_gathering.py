@@ -17,14 +17,16 @@ from wafer_triton.schedule.rounds import Schedule
 
 
 def reduced(
-    mesh: Mesh, names: tuple[str, ...] = ("a",), dtype: str = "fp32", to_all: bool = True, **options
+    mesh: Mesh, names: tuple[str, ...] = ("a",), dtype: str = "fp32", to_all: bool = True, sent: bool = False, **options
 ) -> Schedule:
-    """A reduction along x of each named buffer, all together, then twice the sum of the first."""
+    """A reduction along x of each named buffer, all together, then twice the sum of the first, or first the sum."""
     b = Builder(mesh, "reduced")
     for name in names:
         b.buffer(name, (5,), dtype, "resident")
     b.buffer("twice", (5,), dtype, "output")
     (all_reduce if to_all else reduce)(b, names, "x", **options)
+    if sent:
+        b.round(b.exchange("x", names[0], "twice", 4, range(mesh.cols)))
     b.round(b.local("add", "twice", (names[0], names[0]), size=5))
     return b.build()
 
@@ -112,8 +114,9 @@ def test_the_bits_are_those_of_every_hop(case, trees):
     assert trees and all(tree.senders is not None and tree.mailbox is None for tree in trees)
 
 
-def test_what_is_left_on_the_way_stays_where_somebody_may_look_at_it(trees):
-    made = reduced(Mesh(1, 9), to_all=False)
+@pytest.mark.parametrize("sent", [False, True], ids=["told-nobody", "sent-elsewhere"])
+def test_what_is_left_on_the_way_stays_where_somebody_may_look_at_it(sent, trees):
+    made = reduced(Mesh(1, 9), to_all=False, sent=sent)
     given = {"a": torch.randn(1, 9, 5)}
     want = bits(TorchExecutor().bind(made, given), ["a", "twice"])
     assert all(map(torch.equal, bits(TritonExecutor(exchange="elided").bind(made, given), ["a", "twice"]), want))

@@ -137,6 +137,12 @@ def test_sums_that_their_buffer_rounds_are_rounded_every_round():
     same_everywhere(product_of(4, "bf16").build())
 
 
+def test_a_product_that_does_not_go_all_around_its_rings():
+    b = product_of(4)
+    del b.rounds[-2:]
+    same_everywhere(b.build())
+
+
 @pytest.mark.parametrize("side", [3, 4])
 def test_operands_that_lie_where_the_sums_go(side):
     turn = [*range(1, side), 0]

@@ -194,7 +194,7 @@ def test_rounds_beside_a_product(kind, exchange):
 
 def test_reductions_that_one_launch_cannot_do_take_several():
     """A core that receives again after it has sent, and a second reduction of another buffer."""
-    b = Builder(Mesh(1, 4), "several")
+    b = Builder(Mesh(1, 5), "several")
     for name in ("s", "t"):
         b.buffer(name, (2,), "fp32", "resident")
         b.like(f"{name}.up", name)
@@ -206,10 +206,10 @@ def test_reductions_that_one_launch_cannot_do_take_several():
     add("s", [0, 2], [1, 3])
     add("s", [1], [3])
     add("s", [3], [0])  # 0 has sent already
-    add("t", [3], [2])
+    add("t", [3, 4], [2, 0])  # trees whose cores are not equally far apart
     add("s", [0], [2])
     schedule = b.build()
-    given = {name: torch.randint(-9, 10, (1, 4, 2)).float() for name in "st"}
+    given = {name: torch.randint(-9, 10, (1, 5, 2)).float() for name in "st"}
     found = []
     for executor in (TorchExecutor(), TritonExecutor(shuffle=3), TritonExecutor(exchange="elided")):
         program = executor.bind(schedule, given)

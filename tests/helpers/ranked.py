@@ -17,6 +17,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import schedules
+import tiny
 from wafer_triton import distributed, mesh_gemm
 from wafer_triton.cli.main import main
 from wafer_triton.emulate.distributed import DistributedExecutor
@@ -24,6 +25,7 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
 from wafer_triton.models import demo
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.models.generate import prefills
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
 # installed modules alone: what is not on the path of the server is left out in silence
@@ -153,7 +155,7 @@ def disagreements(rank: int) -> list[str]:
     ]
 
 
-Case = tuple[dict[str, Any], str, tuple[int, int] | None, str]  # a configuration, a mesh, a cut, an exchange
+Case = tuple[Any, ...]  # a configuration, a mesh, a cut, an exchange; and where experts live in prefill
 
 
 def model_of(config: dict[str, Any], mesh: str, executor: Any, **options: Any) -> WaferForCausalLM:
@@ -181,11 +183,26 @@ def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
 def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
     """The cases in which a model on ranks says something else than in one process."""
     failed = []
-    for config, mesh, cut, exchange in cases:
-        got = spoken(model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), cut=cut)))
-        want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange))) if rank == 0 else got
-        failed += [(config, mesh, cut, exchange)] * (got != want)
+    for case in cases:
+        config, mesh, cut, exchange, *experts = case
+        options = dict(zip(("experts",), experts, strict=False))
+        got = spoken(model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), cut=cut), **options))
+        want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange), **options)) if rank == 0 else got
+        failed += [case] * (got != want)
     return failed
+
+
+def refused(rank: int) -> list[Any]:
+    """What ranks are told of prompts that cannot be run, and whether those that follow get their own logits."""
+    model, prompt = (
+        model_of(tiny.CONFIG | {"tie_word_embeddings": True}, "2", DistributedExecutor(TorchExecutor())),
+        [1, 2],
+    )
+    answers: list[Any] = [raised(lambda: list(prefills(model, [prompt, [999]])))]
+    want = model.prefill(prompt)
+    for tokens, sequence in (([3], 0), ([3], 2), (range(99), 1), ([], 1)):
+        answers.append(raised(lambda tokens=tokens, sequence=sequence: model.prefill(tokens, sequence=sequence)))
+    return [*answers, torch.equal(model.prefill(prompt, sequence=1), want)]
 
 
 def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:

@@ -100,6 +100,7 @@ def early(monkeypatch):
         ("--mesh 2 --head-groups 3", "head_groups = 3, but 2 query heads on 2 columns take a whole number from 1 to 2"),
         ("--mesh 31x37", "mesh 31x37: products of matrices fold it"),
         ("--mesh 2 --max-new-tokens 1000000000", "1000000000 tokens are more than the 64 positions"),
+        ("--mesh 2 --routing-out trace.json", " has no experts, so that there is no routing to write"),
     ],
 )
 def test_what_options_and_config_tell_is_told_before_the_tokenizer_is_loaded(wrong, early, tiny, line, message):

@@ -1,5 +1,6 @@
 """What a user may call wrong in Python: a `WaferError` with what, where and what to do."""
 
+import sys
 import warnings
 from itertools import count
 
@@ -36,6 +37,7 @@ from wafer_triton.compare import compare_gemm
 from wafer_triton.cost.search import plan
 from wafer_triton.models.convert import off_mesh
 from wafer_triton.schedule.rounds import Cores
+from wafer_triton.shapes import DecoderShape
 
 A = torch.arange(36.0).view(6, 6)
 LINEAR = nn.Sequential(nn.Linear(2, 2))
@@ -92,6 +94,7 @@ CALLS = {
     lambda: mesh_gemm(A, A, mesh=(31, 37)): "mesh 31x37: products of matrices fold it .* 1,147 logical cores on each",
     lambda: compare_gemm(4, 0, 1, 1): "m = 0 must be a whole number of at least 1",
     lambda: mesh_gemm(A, A, mesh=2, backend=5): "gemm: backend = 5 must be a name in quotes",
+    lambda: mesh_gemm(A, A, mesh=2, executor=5): "gemm: executor = 5 is none; give what wafer_triton.executor makes",
     lambda: as_mesh(4, []): r"unknown device \[\]",
     lambda: Builder("4", "t"): "Builder 't': mesh is of type str; give a Mesh",
     lambda: built(send=[[0], [0, 1]]): r"send = \[\[0\], \[0, 1\]\] must be whole numbers, positions",
@@ -119,8 +122,11 @@ CALLS = {
     lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, as_if="no"): "as_if = 'no' must be true or false",
     lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, head_groups="8"): "head_groups = '8', but 9",
     lambda: estimate.request(model="smollm2-135m", prefill_mesh=64, decode_mesh=64, input=1, output=0): "output = 0 ",
+    lambda: estimate.decode(model="olmoe-1b-7b", mesh=64, context=5, program="measured"): "no program with experts was",
+    lambda: DecoderShape(8, 8, 1, 1, 1, 8, 0, qkv_bias=True, rotary=False): "decoder: without rotary embedding no bias",
     lambda: estimate.energy(seconds="1", against_seconds=1): "seconds = '1' must be a number",
     lambda: plan(model="smollm2-135m", input=1, output=1, sides=[]): "sides is empty; give a side at least",
+    lambda: plan(model="smollm2-135m", input=1, output=1, step=900): "no mesh of wse2 was tried: .* no multiple of 900",
     lambda: rms_norm(A[:0], A[0], mesh=2): r"rms_norm of \[0, 6\], \[6\]: every size must be a whole number",
     lambda: softmax(A[:0], mesh=2): r"softmax of \[0, 6\]: every size must be a whole number",
     lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, head_groups="3"): "head_groups = '3', but 9",
@@ -155,6 +161,12 @@ NUMBERS = count()
 def test_a_wrong_call(call, message):
     with pytest.raises(WaferError, match=message):
         call()
+
+
+def test_a_backend_whose_package_is_not_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wafer_triton.emulate.triton", None)
+    with pytest.raises(WaferError, match="the Triton backend needs the package triton .*; use backend='torch'"):
+        executor("triton")
 
 
 @pytest.mark.parametrize("x", [torch.randn(3, 5), torch.ones(3, 2, dtype=torch.int32)])

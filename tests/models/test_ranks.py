@@ -32,9 +32,26 @@ THREE = {"num_hidden_layers": 3}
 @pytest.mark.parametrize(
     ("ranks", "cases"),
     [
-        (2, [(LLAMA, "3", None, "explicit"), (QWEN, "2", (1, 2), "elided"), (MIXTURE | THREE, "2", None, "explicit")]),
+        (
+            2,
+            [
+                (LLAMA, "3", None, "explicit"),
+                (QWEN, "2", (1, 2), "elided"),
+                (MIXTURE | THREE, "2", None, "explicit"),
+                (MIXTURE | THREE, "2", None, "explicit", "regions"),
+            ],
+        ),
         # three stages; one of three ranks
-        (3, [(QWEN | THREE, "3", None, "explicit"), (LLAMA, "3", None, "elided"), (MIXTURE, "3", None, "elided")]),
+        (
+            3,
+            [
+                (QWEN | THREE, "3", None, "explicit"),
+                (LLAMA, "3", None, "elided"),
+                (MIXTURE, "3", None, "elided"),
+                (MIXTURE, "4", None, "explicit", "regions"),
+                (MIXTURE, "4", None, "elided", "regions"),
+            ],
+        ),
         (4, [(QWEN, "3", None, "explicit")]),  # two stages of two ranks
         (6, [(LLAMA, "3", None, "elided")]),  # two stages of three ranks
     ],
@@ -104,6 +121,13 @@ def test_ranks_go_to_layers_first():
             BackendError, match=f"cut 1x2: {ranks} ranks are no stages of 2 ranks each for {layers} lay"
         ):
             stage_count(layers, ranks, (1, 2))
+
+
+def test_a_prompt_that_cannot_be_run_leaves_nothing_on_its_way():
+    first, last = ranked.on_ranks(2, ranked.refused)
+    told = ["token 999 is outside", "holds 2 tokens", "sequence 2: the model", "99 tokens", "the prompt is empty"]
+    assert first == last and first[-1] is True
+    assert all(word in message for word, message in zip(told, first[:-1], strict=True)), first
 
 
 def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from wafer_triton import ExpertRegions
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.experts import Experts
@@ -67,6 +68,10 @@ def test_a_mixture_of_experts_agrees_with_torch():
     assert_close(got, want.double(), "fp32", want * (1 + 1e-5))
     elided = logits(TritonExecutor(exchange="elided", shuffle=6, poison=True), "2", prompt=6, config=MIXTURE)
     assert bits(elided) == bits(got)
+    regions = {"experts": ExpertRegions(2, 1, (1,)), "config": MIXTURE, "prompt": 6}
+    here = logits(TritonExecutor(shuffle=6, poison=True), "2", **regions)
+    assert_close(here, logits(TorchExecutor(), "2", **regions).double(), "fp32", want * (1 + 1e-5))
+    assert bits(logits(TritonExecutor(exchange="elided"), "2", **regions)) == bits(here)
 
 
 def test_a_decoder_layer_with_fp16_accumulation():

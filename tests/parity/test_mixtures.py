@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tiny import draw_norms_and_biases
+from wafer_triton import ExpertRegions
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.config import DecoderConfig
@@ -100,9 +101,11 @@ def run(decoder: WaferForCausalLM, steps: int) -> tuple[list[int], torch.Tensor,
     return tokens, torch.stack(logits), torch.tensor(decoder.passes.trace())
 
 
-@mixtures
-def test_logits_tokens_and_choices_are_those_of_transformers(mixture, folders, roomy):
-    decoder = wafer(folders(mixture), "2", device=roomy)
+@pytest.mark.parametrize(
+    ("mixture", "where"), [*((mixture, "regions") for mixture in MIXTURES), (SHARED, "spread")], ids=str
+)
+def test_logits_tokens_and_choices_are_those_of_transformers(mixture, where, folders, roomy):
+    decoder = wafer(folders(mixture), "2", device=roomy, experts=where)
     tokens, got, chosen = run(decoder, STEPS)
     wanted, router = judged(mixture, tokens)
     assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
@@ -116,21 +119,24 @@ def test_logits_tokens_and_choices_are_those_of_transformers(mixture, folders, r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mixture", [MIXTURES[1], *MIXTURES[3:]], ids=str)
-def test_chunks_meshes_head_groups_batches_and_exchanges_agree(mixture, folders, roomy, monkeypatch):
+def test_chunks_meshes_head_groups_placements_batches_and_exchanges_agree(mixture, folders, roomy, monkeypatch):
     tokens, want, chosen = run(wafer(folders(mixture), "3", device=roomy), 3)
     torch.testing.assert_close(want, judged(mixture, tokens)[0], rtol=1e-4, atol=1e-4)
     elided = wafer(folders(mixture), "3", device=roomy, executor=TorchExecutor(exchange="elided"))
     assert torch.equal(run(elided, 3)[1], want)
     others = [wafer(folders(mixture), "1x4", device=roomy, head_groups=4, prefill_mesh="2")]
-    others.append(wafer(folders(mixture), "2", device=roomy))
-    for other in others:
-        if other is others[-1]:  # the prompt goes in chunks of two tokens a row
+    for exchange in ("explicit", "elided"):  # three rows go to a region in a pass
+        regions, executor = ExpertRegions(2, 3, (1,)), TorchExecutor(exchange=exchange)
+        others.append(wafer(folders(mixture), "2", device=roomy, prefill_mesh="4", experts=regions, executor=executor))
+    in_chunks = [wafer(folders(mixture), "2", device=roomy, experts=where) for where in ("spread", ExpertRegions(2, 1))]
+    for other in (*others, *in_chunks):
+        if other is in_chunks[0]:  # of two tokens a row
             monkeypatch.setattr(type(other.placement), "chunk", lambda *_: 2)
         said, got, routed = run(other, 3)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
         assert said == tokens and torch.equal(routed, chosen)
     monkeypatch.undo()
-    batch = wafer(folders(mixture), "2", device=roomy, batch=3)
+    batch = wafer(folders(mixture), "2", device=roomy, batch=3, experts="regions")
     for sequence in range(3):
         batch.prefill(tokens[: PROMPT - sequence], sequence=sequence)
     both = batch.advance([tokens[PROMPT], None, tokens[PROMPT - 2]])

@@ -4,36 +4,16 @@ import numpy as np
 import pytest
 import torch
 
+from refusals import builder, refused
 from wafer_triton import executor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import ScheduleError, ShapeError, WaferError
-from wafer_triton.local import registry
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Round, Slot
 
 ALL = [0, 1, 2]
 RING = [2, 0, 1]
-
-
-def builder(rows: int = 2, cols: int = 3) -> Builder:
-    b = Builder(Mesh(rows, cols), "demo")
-    for name in ("a", "b", "c"):
-        b.buffer(name, (4,), "fp32", "input")
-    b.buffer("two", (4,), "fp32", "scratch", 2)
-    b.buffer("half", (4,), "fp16")
-    b.buffer("long", (5,), "fp32")
-    return b
-
-
-def refused(b: Builder, *steps, message: str, label: str = "") -> None:
-    b.round(*steps, label=label)
-    with pytest.raises(ScheduleError) as caught:
-        b.build()
-    where = "demo, round 0" + (f" ({label})" if label else "") + ": "
-    assert str(caught.value) == where + message
-    assert isinstance(caught.value, WaferError)
-
 
 EXCHANGES = {
     "undeclared-source": (
@@ -117,130 +97,6 @@ def test_per_core_slots_keep_arrivals_apart():
         two([0, 0, 1], [1, 0, 1])
 
 
-def local(outs, ins, where=None, op="copy", **params):
-    return lambda b: b.local(op, outs, ins, where, **({"size": 4} | params))
-
-
-LOCALS = {
-    "undeclared-output": (local("z", "a"), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
-    "undeclared-input": (local("a", "z"), "buffer 'z' is not declared; declared: a, b, c, two, half, long"),
-    "slot": (local("a", Slot("two", 5)), "slot 5..5 of 'two' does not exist; it has 2"),
-    "too-many-outputs": (local(("a", "b"), "c"), "copy writes 1 and reads 1 slots (out of a), not 2 and 1"),
-    "too-few-inputs": (local("a", "b", op="add"), "add writes 1 and reads 2 slots (out of a, b), not 1 and 1"),
-    "unknown-parameter": (local("a", "b", sise=4), "copy has no parameter 'sise'; copy takes size"),
-    "fractional-size": (local("a", "b", size=2.5), "copy: size = 2.5 must be a whole number of at least 0"),
-    "negative-size": (local("a", "b", size=-1), "copy: size = -1 must be a whole number of at least 0"),
-    "too-long": (
-        local("a", "b", size=9),
-        "copy: operand out is a[0] with 4 elements, but by size=9 it is [9], 9 elements; give a larger buffer, or "
-        "other sizes",
-    ),
-}
-GEMM = {"m": 2, "k": 2, "n": 2}
-TYPED = {
-    "writes-what-it-reads": ("gemm", "a", ("a", "b"), GEMM, "gemm writes a[0], which it reads"),
-    "missing": (
-        "gemm", "a", ("b", "c"), {"m": 1, "n": 4},
-        "gemm lacks its parameter 'k'; gemm takes m, k, n, heads, kv_heads, add, accumulate"),
-    "reads-past-its-tile": (
-        "gemm", "a", ("b", "c"), {"m": 1, "k": 4, "n": 40},
-        "gemm: operand c is a[0] with 4 elements, but by m=1, k=4, n=40 it is [1, 1, 40], 40 elements; give a larger "
-        "buffer, or other sizes"),
-    "a-number-for-a-flag": ("gemm", "a", ("b", "c"), GEMM | {"add": 1}, "gemm: add = 1 must be True or False"),
-    "not-a-number": (
-        "row_max", "a", ("b", "c"), {"heads": 1, "m": 4, "n": 1, "scale": float("nan")},
-        "row_max: scale = nan must be a finite number"),
-    "a-string": ("gemm", "a", ("b", "c"), GEMM | {"accumulate": 16}, "gemm: accumulate = 16 must be a string"),
-    "dtype": (
-        "lookup", "a", ("b", "half"), {"m": 4, "d": 1, "v": 4},
-        "lookup: operand ids is half[0] in fp16, but it must be in fp32"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("op", "outs", "ins", "params", "message"), TYPED.values(), ids=TYPED)
-def test_operations_are_typed(op, outs, ins, params, message):
-    b = builder()
-    refused(b, b.local(op, outs, ins, **params), message=message)
-
-
-def test_an_operation_of_ones_own_is_typed_too(monkeypatch):
-    monkeypatch.setattr(registry, "LOCAL_OPS", dict(registry.LOCAL_OPS))
-
-    @registry.local_op(tiles=lambda *, size: ((size,), (1,)), work=lambda *, size: (0, size))
-    def fill_torch(out, value, *, size):
-        out.copy_(value.expand_as(out))
-
-    b = builder()
-    message = "fill: operand value is b[0] with 4 elements, but by size=4 it is [1], 1 elements; "
-    refused(
-        b, b.local("fill", "a", "b", size=4), message=f"{message}copy the part to a buffer of its own, or other sizes"
-    )
-
-
-@pytest.mark.parametrize(("make", "message"), LOCALS.values(), ids=LOCALS)
-def test_local_operations(make, message):
-    b = builder()
-    refused(b, make(b), message=message)
-
-
-def test_an_unknown_operation_lists_the_known():
-    b = builder()
-    b.round(b.local("conv", "a", "b"))
-    with pytest.raises(
-        ScheduleError, match="operation 'conv' is not registered; known: add, clip, combine, copy, dispatch, "
-    ):
-        b.build()
-
-
-@pytest.mark.parametrize(
-    ("out", "read", "op", "more", "params"),
-    [
-        (0, np.array([0, 1, 1]), "gemm", ("a",), GEMM),
-        (np.array([0, 1, 1]), 0, "gemm", ("a",), GEMM),
-        (np.array([0, 1, 0]), np.array([1, 1, 1]), "gemm", ("a",), GEMM),
-        (None, 1, "lookup", ("ids",), {"m": 2, "d": 4, "v": 1}),
-        (1, None, "silu_mul", (), {"m": 2, "n": 2}),
-    ],
-    ids=["slot-and-slots", "slots-and-slot", "slots-and-slots", "whole-and-slot", "slot-and-whole"],
-)
-def test_a_slot_that_some_core_reads_is_not_written(out, read, op, more, params):
-    b = builder()
-    b.buffer("ids", (2,), "fp32")
-    b.round(b.local(op, Slot("two", out), (Slot("two", read), *more), **params))
-    with pytest.raises(ScheduleError, match=rf"{op} writes two.*, which it reads"):
-        b.build()
-
-
-def test_an_elementwise_operation_may_write_what_it_reads():
-    b = builder()
-    b.round(b.local("add", "a", ("a", "b"), size=4))
-    assert b.build()
-
-
-def test_an_operation_may_write_another_slot_of_what_it_reads():
-    b = builder()
-    b.round(b.local("gemm", Slot("two", 0), (Slot("two", 1), "a"), **GEMM))
-    assert b.build()
-
-
-@pytest.mark.parametrize(
-    "where",
-    [
-        Cores("x", np.array([3])),
-        Cores("x", np.array([-1])),
-        Cores("x", np.array([0]), np.array([2])),
-        Cores("y", np.array([2])),
-        Cores("x", np.array([[0], [3]])),
-    ],
-    ids=["column", "negative", "line", "row", "one-of-the-lines"],
-)
-def test_an_operation_off_the_mesh_is_refused(where):
-    b = builder()
-    b.round(b.local("copy", "a", "b", where, size=4))
-    with pytest.raises(ScheduleError, match="off the mesh"):
-        b.build()
-
-
 def test_what_is_being_sent_is_not_overwritten():
     b = builder()
     shift = b.exchange("x", "a", "b", RING, ALL)
@@ -315,17 +171,6 @@ def test_rounds_say_what_they_touch_and_whether_they_overlap():
 )
 def test_cores_are_numbered_row_by_row(cores, flat):
     assert cores.flat(Mesh(2, 3)).tolist() == flat
-
-
-@pytest.mark.parametrize("op", ["add", "maximum"])
-def test_sums_of_parts_of_tiles_are_refused(op):
-    b = Builder(Mesh(1, 2), "part")
-    b.buffer("x", (6,), "fp32", "resident")
-    b.buffer("y", (4,), "fp32", "resident")
-    b.round(b.local(op, "x", ("x", "y"), size=4))
-    words = rf"{op}: operand out is x.0. with 6 elements, but by size=4 it is .*; copy the part to a buffer of its own"
-    with pytest.raises(ScheduleError, match=words):
-        b.build()
 
 
 BUILT = {

@@ -6,18 +6,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from drafts import (
+    Case,
+    first,
+    half_a_message,
+    on,
+    relabelled,
+    short,
+    twice,
+    with_exchange,
+    with_local,
+    with_operand,
+    with_operation,
+    without_add,
+    without_exchange,
+)
 from wafer_triton.device import device
 from wafer_triton.errors import ScheduleError
-from wafer_triton.kernels.protocol import compute_shift
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import collectives, reduce, sram
 from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.rounds import Cores, Exchange, Round, Schedule, Slot
-from wafer_triton.verify.faults import Finding, Intent, check
-from wafer_triton.verify.interleavings import explore
+from wafer_triton.schedule.rounds import Cores, Round, Slot
+from wafer_triton.verify.faults import Intent, check
 
-Case = tuple[Schedule, Intent]
 ROOMY = replace(device("wse2"), name="roomy", routes=None)
 
 
@@ -104,39 +116,6 @@ def test_a_healthy_schedule_raises_nothing(case):
     assert check(schedule).ok
 
 
-def with_round(
-    schedule: Schedule, number: int, change: Callable[[Round], Round | None], every: bool = False
-) -> Schedule:
-    """A draft in which one round (`every`: each that is the same object) is changed or left out."""
-    here = schedule.rounds[number]
-    picked = [one is here if every else at == number for at, one in enumerate(schedule.rounds)]
-    rounds = [change(one) if pick else one for one, pick in zip(schedule.rounds, picked, strict=True)]
-    return replace(schedule, rounds=tuple(one for one in rounds if one is not None))
-
-
-def with_exchange(case: Case, number: int, change: Callable[[Exchange], Exchange | None], which: int = 0) -> Case:
-    """A draft in which one exchange of one round is changed or left out."""
-
-    def other(round_: Round) -> Round:
-        made = list(round_.exchanges)
-        changed = change(made[which])
-        made[which : which + 1] = [] if changed is None else [changed]
-        return replace(round_, exchanges=tuple(made))
-
-    return with_round(case[0], number, other), case[1]
-
-
-def on(case: Case, **numbers: int) -> Case:
-    """A draft on another device."""
-    schedule, intent = case
-    mesh = replace(schedule.mesh, device=replace(schedule.mesh.device, **numbers))
-    return replace(schedule, mesh=mesh), intent
-
-
-def first(schedule: Schedule, label: str) -> int:
-    return next(number for number, round_ in enumerate(schedule.rounds) if round_.label == label)
-
-
 def backwards() -> Case:
     """A circles the wrong way."""
     schedule, intent = gemm()
@@ -190,17 +169,6 @@ def wrong_groups() -> Case:
     return built(add, SUM)
 
 
-def without_add(case: Case, number: int) -> Case:
-    """A round whose arrivals are not combined."""
-    return with_round(case[0], number, lambda one: replace(one, locals=())), case[1]
-
-
-def twice(case: Case, number: int) -> Case:
-    schedule, intent = case
-    rounds = (*schedule.rounds[: number + 1], *schedule.rounds[number:])
-    return replace(schedule, rounds=rounds), intent
-
-
 def shifted_transpose() -> Case:
     """A transpose that ends one column too far."""
 
@@ -235,30 +203,6 @@ def norm(kind: str = "rms_norm", side: int = 4) -> Case:
     return by_letters((made.schedule, Intent.of(made)))
 
 
-def with_local(case: Case, number: int, **changes: object) -> Case:
-    """A draft in which the first local operation of a round is another."""
-
-    def other(round_: Round) -> Round:
-        op, *rest = round_.locals
-        return replace(round_, locals=(replace(op, **changes), *rest))
-
-    return with_round(case[0], number, other), case[1]
-
-
-def with_operand(case: Case, number: int, place: int, name: str) -> Case:
-    """A draft in which the first local operation of a round reads another buffer."""
-    ins = list(case[0].rounds[number].locals[0].ins)
-    ins[place] = Slot(name)
-    return with_local(case, number, ins=tuple(ins))
-
-
-def with_operation(case: Case, old: str, new: str) -> Case:
-    """A draft with one operation in place of another everywhere."""
-    changed = lambda op: replace(op, op=new) if op.op == old else op  # noqa: E731
-    rounds = (replace(each, locals=tuple(map(changed, each.locals))) for each in case[0].rounds)
-    return replace(case[0], rounds=tuple(rounds)), case[1]
-
-
 def turned_chunks() -> Case:
     """A ring all-reduce whose chunks are put together in another order."""
     schedule, intent = all_reduce("ring")
@@ -273,25 +217,6 @@ def turned_chunks() -> Case:
         b.rounds[-1] = Round((), (replace(copy, ins=(Slot(chunks, None),)),))
 
     return built(add, intent)
-
-
-def relabelled(case: Case, number: int, old: int, new: int) -> Case:
-    """A shift along x whose receiver `old` becomes `new`."""
-    return with_exchange(case, number, lambda one: replace(one, recv=np.where(one.recv == old, new, one.recv)))
-
-
-def short(case: Case, number: int, end: str) -> Case:
-    return with_exchange(case, number, lambda one: replace(one, **{end: getattr(one, end)[:-1]}))
-
-
-def half_a_message(case: Case, number: int, line: int) -> Case:
-    return with_exchange(
-        case, number, lambda one: replace(one, recv=np.where(one.lines[:, None] == line, -1, one.recv))
-    )
-
-
-def without_exchange(case: Case, number: int) -> Case:
-    return with_exchange(case, number, lambda one: None)
 
 
 MESH, CANNON, SUM_OF_8 = gemm(), gemm("cannon"), all_reduce()  # the last: root 6, in rounds 0 to 2, then a broadcast
@@ -371,19 +296,6 @@ def test_a_sum_of_what_is_whole_may_be_joined_otherwise():
     assert check(schedule, Intent(given, {"out": "(y m) (x n)"})).ok
     wrong = check(schedule, Intent(given | {"r": "(x m) (y n)"}, {"out": "(y m) (x n)"}))
     assert "combines c[0] (m=0, n=1) by r[0] (m=1, n=0): m differs" in str(wrong)
-
-
-def test_a_missing_credit_is_found_in_the_protocol():
-    ring = [[1, 2, 0]]
-    assert explore(compute_shift(ring, 3)).finding is None
-    sound = compute_shift(ring, 3)
-    unpaid = tuple(tuple(step._replace(also=()) for step in steps) for steps in sound.programs)
-    found = explore(replace(sound, programs=unpaid))
-    assert isinstance(found.finding, Finding)
-    assert str(found.finding) == (
-        "overwritten (core 0, round 1): core 0 in round 1 writes tile[operand 0, slot 0] of core 1 before what it held "
-        "was read"
-    )
 
 
 def test_a_result_that_is_only_asked_of_some_cores():

@@ -152,8 +152,13 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
 @lru_cache(maxsize=4096)
 def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """The phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
-    sketch = sketched(part, block, *args)
-    return phases(sketch), _colours(part, block, args), sram.account(sketch).peak_bytes
+    peak = sram.account(sketched(part, block, *args)).peak_bytes
+    return _phased(part, block, args), _colours(part, block, args), peak
+
+
+@lru_cache(maxsize=4096)
+def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
+    return phases(sketched(part, block, *args))
 
 
 @lru_cache(maxsize=64)
@@ -227,20 +232,36 @@ def decode_stays(block: Block) -> dict[str, int]:
 
 def decode_macs(block: Block, context: int) -> dict[str, int]:
     """Multiply-adds on the whole mesh of one token through each kind of block of decode layers."""
-    return _macs(block, _decode_parts(block, context))
+    return _macs(block, decode_phases(block, context))
 
 
 def prefill_macs(block: Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
     """Multiply-adds on the whole mesh of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
-    return _macs(block, _prefill_parts(block, tokens, at_once))
+    return _macs(block, prefill_phases(block, tokens, at_once))
 
 
-def _macs(block: Block, parts: Parts) -> dict[str, int]:
-    macs = dict.fromkeys(block.shape.layers_of, 0)
+def _macs(block: Block, phases_: PhasesOf) -> dict[str, int]:
+    return {kind: block.mesh.cores * sum(one.macs * one.times for one in each) for kind, each in phases_.items()}
+
+
+PhasesOf = dict[str, list[Phase]]  # by the kind of block
+
+
+def decode_phases(block: Block, context: int) -> PhasesOf:
+    """The phases of one token through each kind of block of decode layers."""
+    return _by_kind(block, _decode_parts(block, context))
+
+
+def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> PhasesOf:
+    """The phases of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
+    return _by_kind(block, _prefill_parts(block, tokens, at_once))
+
+
+def _by_kind(block: Block, parts: Parts) -> PhasesOf:
+    found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, part, args in parts:
-        phases_, _, _ = _read(part, block, args)
-        macs[kind] += sum(phase.macs * phase.times for phase in phases_)
-    return {kind: each * block.mesh.cores for kind, each in macs.items()}
+        found[kind] += _phased(part, block, args)
+    return found
 
 
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:

@@ -91,9 +91,8 @@ class Work:
         return ", ".join([*words, *["broadcast"] * bool(self.sends)])
 
     def round_of(self, core: int, slot: int | None) -> int:
-        """The round in which a core's message number `slot` arrives, or what its root sends."""
-        if self.found is None:
-            return self.start
+        """The round in which a core's message number `slot` arrives in the tree, or what its root sends."""
+        assert self.found is not None, "work goes on behind a tree alone"
         return self.start + (self.found.rounds if slot is None else self.found.round_of(core, slot))
 
 

@@ -153,9 +153,9 @@ class Planner(ABC):
         """All steps of a program, those that can go together made one."""
         return steps
 
+    @abstractmethod
     def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
         """One step for all products of a run of compute-shift rounds, on tiles as they lie, where there is one."""
-        return None
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
         """The steps of one round: its moves, then its local operations."""

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -175,7 +175,7 @@ Sends = tuple[
 ]  # both ends as buffer and slots, senders, receivers
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=32)
 def _planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
     """The exchanges of every round, as ends of slots by position, senders and receivers; and the slots for waiting.
 
@@ -185,6 +185,8 @@ def _planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
     if line.back:
         onward, slots = _planned(replace(line, back=False), algorithm)
         return [[_backwards(sends) for sends in exchanges] for exchanges in reversed(onward)], slots
+    if algorithm == "farthest":
+        return _farthest(line)
     held: dict[tuple[int, int], Place] = {}
     free: list[list[int]] = [[] for _ in range(line.length)]  # of the slots for waiting, each a heap
     used = [0] * line.length
@@ -215,16 +217,52 @@ def _planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
         for core, slot in freed:
             heappush(free[core], slot)
         if groups:
-            planned.append([_exchange(line.length, *key[:2], group) for key, group in sorted(groups.items())])
+            sends = ((key, np.array(sorted(group)).T) for key, group in sorted(groups.items()))
+            planned.append([_exchange(line.length, *key[:2], moves) for key, moves in sends])
     return planned, max(used)
 
 
-def _exchange(length: int, src: str, dst: str, group: list[tuple[int, int, int, int]]) -> Sends:
-    """The ends of one exchange, in which a core sends one tile at most."""
-    recv, after, send, before = np.array(sorted(group)).T
+def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
+    """The ends of one exchange, in which a core sends one tile at most: receivers, slots, senders and their slots."""
+    recv, after, send, before = moves
     held, placed = np.zeros((2, length), np.int64)
     held[send], placed[recv] = before, after
     return ((src, held), (dst, placed)), send, recv
+
+
+def _farthest(line: Line) -> tuple[list[list[Sends]], int]:
+    """In every round one tile each way over a link, of those that wait the one with the farthest to go.
+
+    Upwards, the tiles that have t regions beyond theirs take rounds t (j + 1) to t (j + 1) + j of the link above core
+    j, first that of core j, last that of core 0. So they wait t rounds at a core, and a core has a slot for each region
+    from its own on, and one more. Downwards is the mirror image.
+    """
+    length, count = line.length, line.regions
+    room = count + 1 - np.arange(length) // line.width  # slots of a core for tiles on their way upwards
+    source, region = np.divmod(np.arange(length * count), count)
+    hops = np.maximum(region * line.width + source // count - source, 0)
+    done = np.arange(hops.sum()) - np.repeat(np.cumsum(hops) - hops, hops)
+    source, region, hops = (np.repeat(numbers, hops) for numbers in (source, region, hops))
+    here, beyond, first, last = source + done, count - 1 - region, done == 0, done == hops - 1
+    when, there = beyond * (here + 1) + done, here + 1
+    waited, waits = (when - beyond - 1) % room[here], when % room[there]
+    ways = []
+    for upwards in (True, False):
+        if upwards:
+            ends, sent, kept = (there, here), region, source % count
+        else:
+            ends, sent, kept = (length - 1 - there, length - 1 - here), beyond, (length - 1 - source) % count
+            waits, waited = (slot + room[core] for slot, core in zip((waits, waited), ends, strict=True))
+        held, placed = np.where(first, sent, waited), np.where(last, kept, waits)
+        ways.append((when, 4 * upwards + 2 * first + last, ends[0], placed, ends[1], held))
+    moves = np.concatenate(ways, 1)
+    moves = moves[:, np.lexsort(moves[2::-1])]
+    edges = np.flatnonzero(np.diff(moves[0] * 8 + moves[1])) + 1
+    rounds: dict[int, list[Sends]] = defaultdict(list)
+    for group in np.split(moves, edges, 1) if moves.size else ():
+        names = "src" if group[1, 0] & 2 else "waiting", "dst" if group[1, 0] & 1 else "waiting"
+        rounds[int(group[0, 0])].append(_exchange(length, *names, group[2:]))
+    return list(rounds.values()), count + 3
 
 
 def _backwards(sends: Sends) -> Sends:
@@ -247,32 +285,6 @@ def _shift(line: Line) -> Iterator[list[Move]]:
         yield moves
 
 
-def _farthest(line: Line) -> Iterator[list[Move]]:
-    """Over every link one tile each way, of those that wait the one with the farthest to go."""
-    waiting = {
-        way: [[(-way * target, -core) for target in targets if (target - core) * way > 0]
-              for core, targets in enumerate(line.targets)]
-        for way in (1, -1)
-    }  # fmt: skip
-    for heaps in waiting.values():
-        for heap in heaps:
-            heapify(heap)
-    while True:
-        moves = []
-        for way, heaps in waiting.items():
-            for core, heap in enumerate(heaps):
-                if heap:
-                    far, source = heappop(heap)
-                    moves.append(Move(-source, -way * far, core, core + way))
-        if not moves:
-            return
-        for move in moves:
-            if move.there != move.target:
-                way = move.there - move.here
-                heappush(waiting[way][move.there], (-way * move.target, -move.source))
-        yield moves
-
-
 def _ring(line: Line) -> Iterator[list[Move]]:
     """In step t every tile is t steps of the interleaved ring from where it came."""
     length, order, position = line.length, ring(line.length).tolist(), ring_position(line.length).tolist()
@@ -286,7 +298,7 @@ def _ring(line: Line) -> Iterator[list[Move]]:
         yield moves
 
 
-MOVES = {"shift": _shift, "farthest": _farthest, "ring": _ring}
+MOVES = {"shift": _shift, "ring": _ring}
 
 
 def busiest(rows: int, cols: int) -> int:

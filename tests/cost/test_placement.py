@@ -1,0 +1,95 @@
+"""Where experts live in prefill, by cost: which way is taken, hot experts with copies, and what is refused."""
+
+import json
+
+import pytest
+
+from wafer_triton import ExpertRegions, estimate
+from wafer_triton.cli import main as cli
+from wafer_triton.cost import layers, search
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.placement import HotRegions, demand, placed
+from wafer_triton.cost.routing import drawn
+from wafer_triton.errors import ConfigError, MeshError, ShapeError
+from wafer_triton.mesh import as_mesh
+from wafer_triton.shapes import shape_of
+
+OLMOE = shape_of("olmoe-1b-7b")
+C = constants(as_mesh(96).device)
+
+
+def olmoe(side: int) -> layers.Block:
+    return layers.prefill_block(OLMOE, as_mesh(side), C)
+
+
+def cycles(block: layers.Block, tokens: int) -> float:
+    return layers.total(layers.prefill_steps(block, tokens, C)).cycles
+
+
+@pytest.mark.parametrize("tokens", [1, 12])
+def test_the_faster_way_is_taken_first(tokens):
+    """Few tokens a row leave most rows of a message empty; many share a product with an expert's tile."""
+    (spread,), regions = (placed([olmoe(96)], tokens, C, where) for where in ("spread", "regions"))
+    assert spread.expert_regions is None and all(block.expert_regions for block in regions)
+    best = placed([olmoe(96)], tokens, C, None)
+    assert {block.expert_regions for block in best} == {None, regions[0].expert_regions}
+    assert cycles(best[0], tokens) == min(cycles(spread, tokens), cycles(regions[0], tokens))
+    assert (best[0].expert_regions is None) == (tokens == 1)
+
+
+def test_an_estimate_says_where_experts_live():
+    asked = {"model": OLMOE, "mesh": 360, "tokens": 1024}
+    spread, regions, best = (estimate.prefill(**asked, experts=where) for where in ("spread", "regions", None))
+    assert spread.experts == "spread" and regions.experts.startswith("4 x 4 regions, ") and best == regions
+    assert best.seconds < spread.seconds
+    own = estimate.prefill(**asked, experts=ExpertRegions(4, 9))
+    assert own.experts == "4 x 4 regions, 9 rows a pass, 1 expected"
+    assert estimate.prefill(model="llama3.2-1b", mesh=240, tokens=64).experts is None
+    request = {"model": OLMOE, "prefill_mesh": 360, "decode_mesh": 360, "input": 1024, "output": 4}
+    assert estimate.request(**request).experts == best.experts
+
+
+def test_a_plan_has_the_faster_way_and_what_bounds_s_mbu():
+    asked = {"model": OLMOE, "input": 1024, "output": 16, "sides": [360, 400]}
+    best, spread = search.plan(**asked)[0], search.plan(**asked, experts="spread")[0]
+    assert best.experts.endswith("expected") and spread.experts == "spread"
+    assert best.prefill_seconds < spread.prefill_seconds and best.decode_seconds == spread.decode_seconds
+    assert 0 < best.s_mbu < best.s_mbu_in_regions == 8 / 64
+    for device, held in (("wse2", "41,779,200,000"), ("wse3", "44,236,800,000")):
+        with pytest.raises(MeshError, match=f"take 61,064,245,248 B in fp16, .* hold {held} B. .* 8 of 128, 6.25% at"):
+            search.plan(model="qwen3-30b-a3b", device=device, input=1024, output=16, sides=[700])
+
+
+def test_copies_of_hot_experts_leave_fewer_rows_for_a_region():
+    trace = drawn(OLMOE, 96 * 3, skew=1.5)
+    made = {copies: placed([olmoe(96)], 3, C, HotRegions(trace, copies))[0].expert_regions for copies in (1, 16)}
+    assert [len(regions.copies) for regions in made.values()] == [1, 16]
+    assert made[16].copies[0] == made[1].copies[0] and len(set(made[16].copies)) > 1
+    few, many = (
+        max(demand(ExpertRegions(made[16].side, 1, copies), OLMOE, layer, 96) for layer in trace)
+        for copies in ((), made[16].copies)
+    )
+    assert many == made[16].capacity < few
+
+
+def test_what_cannot_be_placed_is_refused():
+    with pytest.raises(ConfigError, match="llama3-8b has no experts to place; leave experts out"):
+        estimate.prefill(model="llama3-8b", mesh=360, tokens=64, experts="regions")
+    with pytest.raises(ConfigError, match="experts 'tiled': choose 'spread', 'regions' or ExpertRegions"):
+        estimate.prefill(model=OLMOE, mesh=360, tokens=64, experts="tiled")
+    with pytest.raises(MeshError, match="no regions for 64 experts on mesh 361x361: its side 361 has no div"):
+        estimate.prefill(model=OLMOE, mesh=361, tokens=64, experts="regions")
+    with pytest.raises(ShapeError, match="copies = 0 must be a whole number of at least 1"):
+        HotRegions((), 0)
+
+
+def test_the_command_line_places_experts(capsys, tmp_path):
+    (tmp_path / "trace.json").write_text(json.dumps({"experts": drawn(OLMOE, 360, skew=1.5)}))
+    asked = ["estimate", "prefill", "--model", "olmoe-1b-7b", "--mesh", "360", "--tokens", "360"]
+    hot = ["--experts", "regions", "--copies", "4", "--routing", str(tmp_path / "trace.json")]
+    assert cli.main([*asked, *hot, "--json"]) == 0
+    out = capsys.readouterr()
+    assert "4 copies" in json.loads(out.out.splitlines()[-1])["experts"] and "experts in prefill" in out.err
+    for wrong in (hot[2:], hot[:4], ["--copies", "4"]):
+        assert cli.main([*asked, *wrong]) == 2
+        assert "--copies of the hottest experts: give --experts regions and --routing FILE" in capsys.readouterr().err

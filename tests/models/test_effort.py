@@ -1,0 +1,30 @@
+"""How long an emulation is said to take: from the rounds that run."""
+
+import pytest
+
+from tiny import CONFIG, MIXTURE
+from wafer_triton.cost.layers import feed_forward
+from wafer_triton.models import effort
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.block import Block, schedule
+
+
+def rounds_of(block: Block, layer) -> int:
+    """The rounds of all layers, of which `layer` has the parts by the kind of block."""
+    kinds = feed_forward(block)
+    each = {kind: sum(len(schedule(part, block, *args).rounds) for part, args in layer(kind)) for kind in kinds}
+    return sum(block.shape.layers_of[kind] * each[kind] for kind in kinds)
+
+
+@pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["dense", "mixture"])
+def test_what_is_announced_goes_by_the_rounds_that_run(config, monkeypatch):
+    told = []
+    monkeypatch.setattr(effort, "emulation_seconds", lambda rounds, *_, **__: told.append(rounds) or 1.0)
+    model = WaferForCausalLM.from_config(config, mesh=9, dtype="fp16", max_length=27, max_prompt=18)
+    placed = model.placement
+    assert effort.seconds(placed, model.executor, prompts=3, tokens=18, steps=2) == 5
+    assert told == [
+        rounds_of(placed.prefill, lambda kind: prefill.layer(placed.prefill, 2, 0, kind)),
+        rounds_of(placed.decode, lambda kind: decode.layer(placed.decode, 27, kind)),
+    ]
