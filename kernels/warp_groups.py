@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
-)  # fmt: skip
+)
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from wafer_triton.kernels import blocks
@@ -44,7 +44,10 @@ def _fetch(
     turn, first, end, p, q, begin_m, begin_n, a, b, a_labels, b_labels, ring, P, S,
     EACH: gl.constexpr, EDGE: gl.constexpr,
 ):  # fmt: skip
-    """Fill the ring for labels `first` to `end`; EACH group has `EACH` slots of a step, at an EDGE with zeros."""
+    """Fill the ring for labels `first` to `end`: EACH slots a step, 2 if each group has its own.
+
+    At an EDGE the columns of cores whose round it is not are zero.
+    """
     ring_a, ring_b, full, free = ring
     STEPS: gl.constexpr = S.K // BOX
     BOXES: gl.constexpr = S.BLOCK_N // BOX
@@ -85,7 +88,7 @@ def _column(box: gl.constexpr, begin_n, S):
 
 @gluon.jit
 def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
-    """total + the products of so many labels; `held` is the slot that the last product still reads, or -1."""
+    """total + the products of so many labels, EACH as of `_fetch`; `held`: the slot that the last still reads, or -1."""
     ring_a, ring_b, full, free = ring
     for _ in range(labels * (S.K // BOX)):
         for part in gl.static_range(EACH):
