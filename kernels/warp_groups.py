@@ -88,7 +88,7 @@ def _column(box: gl.constexpr, begin_n, S):
 
 @gluon.jit
 def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
-    """total + the products of so many labels, EACH as of `_fetch`; `held`: the slot that the last still reads, or -1."""
+    """total + the products of so many labels; `held` is the slot that the last still reads; EACH as of `_fetch`."""
     ring_a, ring_b, full, free = ring
     for _ in range(labels * (S.K // BOX)):
         for part in gl.static_range(EACH):
