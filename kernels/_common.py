@@ -98,12 +98,15 @@ def registers(a_thread: int) -> dict[str, int]:
     return {"maxnreg": a_thread}
 
 
-def copies_by_tensor() -> bool:
-    """Whether the GPU has a unit that copies blocks (TMA), as NVIDIA's have from Hopper on; the interpreter acts it."""
+def on_nvidia(least: int, most: int = 999, *, acted: bool = False) -> bool:
+    """Whether kernels are compiled for an NVIDIA GPU of such an architecture: 90 is Hopper; `acted` by the interpreter.
+
+    Such as the unit that copies blocks (TMA), from Hopper on.
+    """
     if INTERPRET:
-        return True
+        return acted
     target = triton.runtime.driver.active.get_current_target()
-    return target.backend == "cuda" and target.arch >= 90
+    return target.backend == "cuda" and least <= target.arch <= most
 
 
 def resident(kernel: Any, device: torch.device) -> int:

@@ -21,6 +21,7 @@ from wafer_triton.kernels.gemm import accumulate, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 
 ARRIVALS = tl.constexpr(protocol.ARRIVALS)
+TIGHT = 64  # registers a thread, of which 64 Ki are enough for 8 programs of 4 warps
 
 
 @triton.jit
@@ -99,13 +100,14 @@ def one_round(
 def several_rounds(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
     neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, here: int, whole: bool,
-    **params: Any,
+    tight: bool = False, **params: Any,
 ) -> None:  # fmt: skip
     """`rounds` compute-shift rounds in one launch, from slots `here` of a and b on; as many one by one give these bits.
 
     `neighbours` int32 [cores, 4]: who receives core i's a, its b, who sends it a, b. `counters` int32 [2, cores] is 0
     before and after. `rounds` must be no more than `protocol.rounds_at_once` allows for `residency` programs. `whole`:
-    all programs must be on the GPU at once, and a launch of more than it holds is refused.
+    all programs must be on the GPU at once, and a launch of more than it holds is refused. `tight`: with registers so
+    few that more of them are, and some values on the stack.
     """
     _rounds_kernel[(cores.numel(),)](
         c,
@@ -120,20 +122,22 @@ def several_rounds(
         alarm.launch,
         rounds,
         here,
-        **_rounds_plan(a[0], b[0], **params),
+        **_rounds_plan(a[0], b[0], tight, **params),
         launch_cooperative_grid=whole,
     )
 
 
 def residency(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
-    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, **params: Any,
+    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, tight: bool = False, **params: Any,
 ) -> int:  # fmt: skip
-    """How many programs of `several_rounds` this GPU holds at once, by its driver; 0 where it cannot run these.
+    """How many programs of `several_rounds` this GPU holds at once, by its driver; 0 where it cannot, or had best not.
 
     It keeps one block of sums, and both slots of an operand must lie alike in their tensors.
     """
-    chosen = _rounds_plan(a[0], b[0], **params)
+    chosen = _rounds_plan(a[0], b[0], tight, **params)
+    if tight and (chosen["MODE"] != "dot" or _many(chosen) or a[0].tensor.dtype.itemsize > 2):
+        return 0  # these would have most of their values on the stack
     alike = all(one.offset == two.offset and one.stride == two.stride for one, two in (a, b))
     if params.get("heads", 1) > 1 or chosen["M"] > chosen["BLOCK_M"] or chosen["N"] > chosen["BLOCK_N"] or not alike:
         return 0
@@ -144,11 +148,15 @@ def residency(
     return resident(kernel, cores.device)
 
 
-def _rounds_plan(a: Operand, b: Operand, **params: Any) -> dict[str, Any]:
+def _rounds_plan(a: Operand, b: Operand, tight: bool, **params: Any) -> dict[str, Any]:
     chosen = plan(a, b, **params)
     for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
         del chosen[name]
-    # masks, or sums of their own for every row, take more than accumulators and two tiles
-    many = any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")
+    most = 168 if chosen["MODE"] == "sum" else 128 if _many(chosen) else TIGHT if tight else 96
     # a tile must not be fetched before its round: no pipelining over rounds
-    return chosen | {"num_stages": 1} | registers(168 if chosen["MODE"] == "sum" else 128 if many else 96)
+    return chosen | {"num_stages": 1} | registers(most)
+
+
+def _many(chosen: dict[str, Any]) -> bool:
+    """Whether there are masks, or sums of their own for every row, which take more than accumulators and two tiles."""
+    return any(chosen[size] % chosen[f"BLOCK_{size}"] for size in "MKN")

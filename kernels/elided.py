@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from wafer_triton.errors import BackendError
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import INTERPRET, Operand, copies_by_tensor, load, store
+from wafer_triton.kernels._common import INTERPRET, Operand, load, store
+from wafer_triton.kernels.blocks import candidates, number_of, placed
 from wafer_triton.kernels.gemm import accumulate, plan
 
 
@@ -158,17 +159,7 @@ def _dot_kernel(
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, SWIZZLE: tl.constexpr,
 ):  # fmt: skip
-    # a program is GROUP_M x GROUP_N cores, or a block of one core; neighbours in time share tiles in the L2
-    blocks_m = tl.cdiv(M, BLOCK_M) if GROUP_M == 1 else 1
-    blocks_n = tl.cdiv(N, BLOCK_N) if GROUP_N == 1 else 1
-    all_m, all_n = P // GROUP_M * blocks_m, P // GROUP_N * blocks_n
-    pid = tl.program_id(0)
-    first_m = pid // (SWIZZLE * all_n) * SWIZZLE
-    size_m = min(all_m - first_m, SWIZZLE)
-    pid_m = first_m + pid % (SWIZZLE * all_n) % size_m
-    pid_n = pid % (SWIZZLE * all_n) // size_m
-    p, q = pid_m // blocks_m * GROUP_M, pid_n // blocks_n * GROUP_N
-    begin_m, begin_n = pid_m % blocks_m * BLOCK_M, pid_n % blocks_n * BLOCK_N
+    p, q, begin_m, begin_n = placed(tl.program_id(0), P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE)
 
     # [BLOCK_M]: of each row of the block its core's place in the group, and its row in that core's tile
     offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
@@ -230,72 +221,50 @@ def _core_kernel(
 
 def elided(
     c: Operand, out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Labels, b_labels: Labels,
-    *, group: tuple[int, int] | None = None, tma: bool | None = None, **params: Any,
+    *, group: tuple[int, int] | None = None, by: str | None = None, **params: Any,
 ) -> None:  # fmt: skip
     """out = (c +) the sum over all rounds of a @ b, on every core of a square mesh; parameters of `local.gemm_torch`.
 
-    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `group`: how many cores share a program, `tma`:
-    whether Hopper's unit for tensors copies blocks; by default what suits the GPU, found by trial unless tuning is off
-    (see `tuning`).
+    `rows`, `cols` int32 [P]: the mesh's rows and columns in ring order. `group`: how many cores share a program, `by`:
+    how tiles come (see `blocks`); by default what suits the GPU, found by trial unless tuning is off (see `tuning`).
+    BackendError if no way is as asked.
     """
     chosen = plan(a, b, **params)
     for name in ("HEADS", "KV_HEADS", "TRANSPOSED"):
         del chosen[name]
     side, mode = rows.numel(), chosen.pop("MODE")
     where = (rows, cols, a_labels, b_labels, side)
-    if mode != "dot":
-        blocks = -(-chosen["M"] // chosen["BLOCK_M"]) * -(-chosen["N"] // chosen["BLOCK_N"])
-        _core_kernel[(side * side * blocks,)](c, out, a, b, *where, MODE=mode, **chosen)
-        return
 
     def launch(way: dict[str, Any]) -> None:
-        blocks = {name: value for name, value in way.items() if name != "TMA"}
-        whole = {"M": blocks["GROUP_M"], "N": blocks["GROUP_N"]}
-        programs = [side // group * -(-chosen[size] // blocks[f"BLOCK_{size}"]) if group == 1 else side // group
-                    for size, group in whole.items()]  # fmt: skip
+        blocks = {name: value for name, value in way.items() if name != "by"}
+        programs = number_of(side, chosen, way)
+        if mode != "dot":
+            _core_kernel[(programs,)](c, out, a, b, *where, MODE=mode, **chosen)
+            return
+        if way["by"] == "warps":  # Gluon is experimental: what does without it may not fail for it
+            from wafer_triton.kernels.warp_groups import warp_groups
+
+            warp_groups(out, a, b, *where, programs, chosen | blocks)
+            return
         copied = (None, None)
-        if way["TMA"]:
+        if way["by"] == "tensor":
             copied = _blocks(a, chosen["K"], blocks, "MK"), _blocks(b, chosen["N"], blocks, "KN")
-        _dot_kernel[(programs[0] * programs[1],)](c, out, a, b, *copied, *where, **(chosen | blocks))
+        _dot_kernel[(programs,)](c, out, a, b, *copied, *where, **(chosen | blocks))
 
-    ways = candidates(a, b, chosen, side, a_labels.step == b_labels.step == 0)
-    if group is not None:
-        ways = [one for one in ways if (one["GROUP_M"], one["GROUP_N"]) == group]
-    if tma is not None:
-        ways = [one for one in ways if one["TMA"] == tma]
-    assert ways, f"cores cannot share programs by {group}, or blocks not be copied by tensor"
-    key = ("elided", side, *(chosen[size] for size in "MKN"), str(a.tensor.dtype), str(b.tensor.dtype))
-    if chosen["ADD"]:  # a trial would add, too
+    ways = candidates(a, b, out, chosen, side, a_labels.step == b_labels.step == 0)
+    if mode != "dot":
         ways = ways[-1:]
-    launch(ways[0] if len(ways) == 1 else tuning.best(key, ways, launch, a.tensor.device))
-
-
-def candidates(a: Operand, b: Operand, chosen: dict[str, Any], side: int, shared: bool) -> list[dict[str, Any]]:
-    """Ways to cut the work into programs, the likeliest first; the last is a program for a block of one core."""
-    own = {name: chosen[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_warps", "num_stages")}
-    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8, "TMA": False}]
-    m, k, n = (chosen[size] for size in "MKN")
-    alike = a.tensor.dtype == b.tensor.dtype != torch.float32
-    if not alike or k % 16 or min(m, n) < 16:
-        return ways
-    for block_m, block_n, warps, stages in ((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 4), (128, 256, 8, 4)):
-        group = max(1, block_m // m), max(1, block_n // n)
-        whole = all(
-            (one > 1 and one * size == block_size and side % one == 0) or (one == 1 and size % block_size == 0)
-            for one, size, block_size in zip(group, (m, n), (block_m, block_n), strict=True)
+    asked = [way for way in ways if group in (None, (way["GROUP_M"], way["GROUP_N"])) and by in (None, way["by"])]
+    if not asked:
+        can = ", ".join(f"{way['GROUP_M']} x {way['GROUP_N']} by {way['by']}" for way in ways)
+        raise BackendError(
+            f"elided MeshGEMM cannot serve {group or 'any'} cores a program by {by or 'any way'}; here it can {can}"
         )
-        if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
-            blocks = {"BLOCK_M": block_m, "BLOCK_K": min(64, k & -k), "BLOCK_N": block_n}
-            way = {"num_warps": warps, "num_stages": stages, "GROUP_M": group[0], "GROUP_N": group[1], "SWIZZLE": 8}
-            if group == (1, 1) and all(map(_copied, (a, b), (m * k, k * n))) and n % 8 == 0:
-                ways.insert(0, blocks | way | {"TMA": True})
-            ways.insert(0, blocks | way | {"TMA": False})
-    return ways
-
-
-def _copied(x: Operand, numel: int) -> bool:
-    """Whether there is a unit that copies blocks, and the tiles of an operand lie one after another, on 16 bytes."""
-    return copies_by_tensor() and x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0
+    if chosen["ADD"]:  # a trial would add, too
+        asked = asked[-1:]
+    key = ("elided", side, *(chosen[size] for size in "MKN"), str(a.tensor.dtype), str(b.tensor.dtype))
+    key += tuple(one for one in (group, by) if one is not None)
+    launch(asked[0] if len(asked) == 1 else tuning.best(key, asked, launch, a.tensor.device))
 
 
 def _blocks(x: Operand, cols: int, blocks: dict[str, Any], sizes: str) -> TensorDescriptor:

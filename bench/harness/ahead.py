@@ -35,14 +35,15 @@ def recorder(backend: str, arch: str, warp_size: str, machine_code: bool = False
         seen.clear()
         call(*args, **params)
         (kernel,) = seen
-        return describe(kernel) | ({"loads_in_flight": in_flight(kernel)} if machine_code else {})
+        return describe(kernel) | (of_machine_code(kernel) if machine_code else {})
 
     return compiled
 
 
-def in_flight(kernel: Any) -> int:
-    """16-byte loads that a compiled kernel has in flight."""
-    return loads_in_flight(disassembled(kernel.asm["cubin"]))
+def of_machine_code(kernel: Any) -> dict[str, Any]:
+    """16-byte loads that a compiled kernel has in flight, and whether some of its warps have other registers."""
+    sass = disassembled(kernel.asm["cubin"])
+    return {"loads_in_flight": loads_in_flight(sass), "specialised": "USETMAXREG" in sass}
 
 
 def describe(kernel: Any) -> dict[str, Any]:
@@ -66,6 +67,8 @@ def describe(kernel: Any) -> dict[str, Any]:
         "num_warps": kernel.metadata.num_warps,
         "cooperative": kernel.metadata.launch_cooperative_grid,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
+        # what the products in the code cost: each is of 64 rows and 16 of k
+        "wgmma_columns": sum(map(int, re.findall(r"wgmma\.mma_async\S+?m64n(\d+)k16", code))),
         "tma": "cp.async.bulk.tensor" in code,
         "widest_access_bytes": max(widths, default=0) // 8,
         "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),

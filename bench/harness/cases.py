@@ -7,6 +7,7 @@ within a bound on random values. What a row must move and compute is counted fro
 import gc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ EXCHANGES = ("explicit", "elided")
 ROWS = (*EXCHANGES, "emulation", "blas")
 ROUNDS = "explicit, a launch a round"  # a row for GPUs: what it takes to leave one launch for all rounds
 MOVING = ("explicit", ROUNDS, "emulation")
+# rows for GPUs: how an elided product comes by its tiles, see kernels/blocks.py; the row "elided" takes the fastest way
+TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,25 @@ def executor(row: str, device: str, **options: Any) -> Executor:
         return Emulation(device=device)
     if row == ROUNDS:
         return ops.executor(None, "explicit", device, launch="rounds", **options)
+    if row in TILES:
+        return one_way(ops.executor(None, "elided", device, **options), TILES[row])
     return ops.executor(None, row, device, **options)
+
+
+def one_way(executor: Executor, by: str) -> Executor:
+    """The executor, whose elided products come by their tiles in one way; a GPU that has no such way is passed over."""
+    from wafer_triton.kernels._common import on_nvidia
+
+    if by == "warps" and not on_nvidia(90, 99):
+        pytest.skip("warp groups multiply by instructions that Hopper alone has")
+    products = executor.products
+
+    def fixed(*given: Any) -> Any:
+        step = products(*given)
+        return None if step is None else replace(step, run=partial(step.run, by=by))
+
+    executor.products = fixed  # type: ignore[method-assign]
+    return executor
 
 
 def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str) -> None:

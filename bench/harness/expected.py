@@ -1,7 +1,9 @@
-"""What a model expects of an H200, as a table: python bench/harness/expected.py. Nothing of it is measured.
+"""What a model expects of an H200, as two tables: python bench/harness/expected.py. Nothing of it is measured.
 
 A case takes the time of its bytes or of its operations, whichever is longer, and of what comes one after the other:
 launches, and hand-overs from program to program. What the bytes are is counted from the schedule that runs.
+
+The second table is of what is not built: decode without hand-overs, where one program multiplies for a line of cores.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYTHONSAFEPATH
 
 import numpy as np
+import torch
 
 from cases import Shape, work
 from wafer_triton.emulate.gathering import gathered
 from wafer_triton.emulate.launches import reduction
+from wafer_triton.kernels._common import Operand
+from wafer_triton.kernels.gemm import plan
 from wafer_triton.kernels.protocol import TAKEN, window
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import param_shapes
@@ -32,7 +37,10 @@ LAUNCH = 2.5e-6  # seconds between kernels of a CUDA graph; estimate
 HANDOVER = 1.5e-6  # seconds until another program has seen a flag and read up to TAKEN sums; estimate
 MULTIPROCESSORS = 132  # of an H200 SXM, as of an H100 SXM
 PROGRAMS = 6  # a multiprocessor: 64 Ki registers over 128 threads of 80, see results/sm_90-triton-3.7.1.csv
+TIGHT = 8  # over 128 threads of 64, where the whole mesh fits then
+LATENCY = 0.7e-6  # seconds from a load to its value while the memory is busy; estimate
 TREES = 10  # of a decode layer: two norms, qkv, scores, maxima, weighted values, weights, output, gate and up, down
+LINES = ("product", "weights (MB)", "at bandwidth (us)", "programs", "in flight (kB)", "of bandwidth", "expected (us)")
 HEAD = ("case", "exchange", "bytes (MB)", "bytes (us)", "operations (us)", "launches", "hand-overs", "expected (us)")
 
 
@@ -66,7 +74,7 @@ def handovers(side: int) -> dict[str, int]:
 
 def rounds_a_launch(side: int) -> int:
     """All of MeshGEMM's rounds where the GPU holds the mesh, else a window, less one program in eight."""
-    held = MULTIPROCESSORS * PROGRAMS
+    held = MULTIPROCESSORS * (TIGHT if side * side <= MULTIPROCESSORS * TIGHT else PROGRAMS)
     return window(tables(side), np.arange(side * side), held if side * side <= held else held - held // 8, side)
 
 
@@ -98,11 +106,49 @@ def rows() -> Iterator[tuple[str, ...]]:
             yield row(case, exchange, held, 2 * numel * layers, 6 * layers, TREES * waits * layers)
 
 
+def lines(side: int) -> Iterator[tuple[str, ...]]:
+    """Products of a decode layer, if a program multiplied for all cores of a line by the blocks that a core has.
+
+    Other blocks add in another order. What a program has in flight is one block of weights, in its registers.
+    """
+    config = config_of("llama3-8b")
+    hidden, inner = config.hidden_size, config.intermediate_size
+    heads = config.head_dim * (config.num_attention_heads + 2 * config.num_key_value_heads)
+    shapes = {
+        "qkv": (hidden, heads),
+        "output": (hidden, hidden),
+        "gate and up": (hidden, 2 * inner),
+        "down": (inner, hidden),
+    }
+    whole, least = 0.0, 0.0
+    for name, (k, n) in shapes.items():
+        bf16 = Operand(torch.empty(0, dtype=torch.bfloat16), 0, 0)
+        chosen = plan(bf16, bf16, m=1, k=k // side, n=n // side)
+        programs = side * -(-chosen["N"] // chosen["BLOCK_N"])
+        flying = 2 * programs * chosen["BLOCK_K"] * chosen["BLOCK_N"]
+        share = min(1, flying / LATENCY / BANDWIDTH)
+        best = 2 * k * n / BANDWIDTH
+        whole, least = whole + best / share, least + best
+        figures = f"{2 * k * n / 1e6:.0f}", f"{best * 1e6:.0f}", str(programs), f"{flying / 1e3:,.0f}", f"{share:.0%}"
+        yield (name, *figures, f"{best / share * 1e6:.0f}")
+    yield ("all four", "", f"{least * 1e6:.0f}", "", "", f"{least / whole:.0%}", f"{whole * 1e6:.0f}")
+
+
 def table() -> str:
     """All cases as a Markdown table."""
-    lines = [HEAD, ("---", "---", *["---:"] * 6), *rows()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(HEAD, 2, rows())
+
+
+def lines_table() -> str:
+    """What is not built, as a Markdown table."""
+    return markdown(LINES, 1, lines(64))
+
+
+def markdown(head: tuple[str, ...], words: int, cells: Iterator[tuple[str, ...]]) -> str:
+    """A table whose first columns are words."""
+    every = [head, (*["---"] * words, *["---:"] * (len(head) - words)), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in every)
 
 
 if __name__ == "__main__":
-    print(table())
+    print(table(), lines_table(), sep="\n\n")

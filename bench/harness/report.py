@@ -108,11 +108,11 @@ def _goals() -> Iterator[Figure]:
         case = f"explicit MeshGEMM, {side} x {side} cores, 64 x 64 tiles, bf16"
         yield Figure(case, "times the PyTorch emulation", 3, match, _to("emulation"))
         yield Figure(case, "of the exchange limit", 0.6, match, _fact("fraction_of_exchange_limit"))
-    for size in (4096, 8192):
+    for size, bound in ((4096, 0.8), (8192, 0.95)):
         for side in (32, 64):
             match = {"what": "MeshGEMM", "exchange": "elided", "dtype": "bf16", "mesh": f"{side}x{side}"}
             case = f"elided MeshGEMM, {size}^3, P = {side}, bf16"
-            yield Figure(case, "of cuBLAS", 0.8, match | {"shape": [size] * 3}, _to("blas"))
+            yield Figure(case, "of cuBLAS", bound, match | {"shape": [size] * 3}, _to("blas"))
     for k, n in ((4096, 14336), (16384, 16384)):
         for side in (64, 128):
             match = {"what": "MeshGEMV", "exchange": "explicit", "dtype": "bf16", "mesh": f"{side}x{side}"}

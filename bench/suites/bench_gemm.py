@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cases import EXCHANGES, ROUNDS, WSE2, Shape, squares, time_product
+from cases import EXCHANGES, ROUNDS, TILES, WSE2, Shape, squares, time_product
 from wafer_triton import mesh_gemm, mesh_gemv
 
 SHAPES = {
@@ -14,6 +14,7 @@ SHAPES = {
     "cuda": [
         *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=0),
         *squares("gemm", "bf16", [(32, 128), (32, 256), (64, 128)], rank=1),
+        *squares("gemm", "bf16", [(32, 128), (64, 64), (32, 256), (64, 128)], rank=2, rows=tuple(TILES)),
         *squares("gemm", "bf16", [(660, 2), (720, 2)], rank=3, rows=EXCHANGES, on=WSE2),
         *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=4, rows=(ROUNDS,)),
         *squares("gemm", "bf16", [(32, 16), (32, 32), (128, 16), (128, 32)], rank=6),

@@ -205,7 +205,7 @@ def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ["explicit", cases.ROUNDS, "emulation", "blas"])
+@pytest.mark.parametrize("row", ["explicit", cases.ROUNDS, "elided, tiles by loads", "emulation", "blas"])
 def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     """The branch for GPUs, kernels interpreted: rotating inputs, limits by the copy kernel, facts and fractions."""
     Graphs(tick=0.001).patch(monkeypatch)
@@ -234,7 +234,7 @@ def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
     limits.matrix_rate.cache_clear()
     assert facts["sets"] == 2 and facts["timed"] == "graph replay" and facts["shape"] == [6, 8, 4]
     assert facts["fraction_of_bandwidth"] > 0 and facts["fraction_of_matrix_rate"] > 0
-    assert ("fraction_of_exchange_limit" in facts) == (row != "blas")
+    assert ("fraction_of_exchange_limit" in facts) == (row in cases.MOVING)
     assert {"emulation": "ways", "blas": "checked"}.get(row, "launches") in facts
 
 

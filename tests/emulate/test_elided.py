@@ -9,7 +9,8 @@ import triton
 from tiles import DEVICE
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, _common, tuning
-from wafer_triton.kernels.elided import Labels, candidates, elided
+from wafer_triton.kernels.blocks import candidates
+from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
 from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
@@ -19,13 +20,13 @@ from wafer_triton.schedule.ring import ring
 SIDE = 4
 
 
-def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] | None, shared: bool = True, tma=None):
+def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] | None, shared: bool = True, by=None):
     """C of small integers on a 4 x 4 mesh, and what it should be: both [4, 4, m, n]."""
     with torch.device(DEVICE):
-        return _on_rings(m, k, n, dtype, group, shared, tma)
+        return _on_rings(m, k, n, dtype, group, shared, by)
 
 
-def _on_rings(m, k, n, dtype, group, shared, tma):
+def _on_rings(m, k, n, dtype, group, shared, by):
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a, b = torch.randint(-3, 4, (SIDE, SIDE, m, k)).to(dtype), torch.randint(-3, 4, (SIDE, SIDE, k, n)).to(dtype)
     none, rows = torch.zeros(SIDE, dtype=torch.int32), order * SIDE
@@ -36,7 +37,7 @@ def _on_rings(m, k, n, dtype, group, shared, tma):
         labels = Labels(none, along.flatten(), SIDE), Labels(none, down.flatten(), SIDE)
     out = Operand(torch.full((SIDE * SIDE * m * n,), float("nan")), 0, m * n)
     operands = Operand(a.flatten(), 0, m * k), Operand(b.flatten(), 0, k * n)
-    elided(out, out, *operands, order, order, *labels, group=group, tma=tma, m=m, k=k, n=n)
+    elided(out, out, *operands, order, order, *labels, group=group, by=by, m=m, k=k, n=n)
     want = torch.einsum("ipmk,pjkn->ijmn", a.double(), b.double())
     return out.tensor.view(SIDE, SIDE, m, n).double(), want
 
@@ -68,9 +69,9 @@ def test_tiles_of_any_size_wherever_they_lie(m, k, n, shared):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("m", "k", "n", "shared"), [(64, 32, 64, False), (128, 16, 128, True)])
-@pytest.mark.skipif(torch.cuda.is_available() and not _common.copies_by_tensor(), reason="a GPU without such a unit")
+@pytest.mark.skipif(torch.cuda.is_available() and not _common.on_nvidia(90), reason="a GPU without such a unit")
 def test_blocks_that_are_copied_by_tensor(m, k, n, shared):
-    got, want = on_rings(m, k, n, torch.bfloat16, (1, 1), shared, tma=True)
+    got, want = on_rings(m, k, n, torch.bfloat16, (1, 1), shared, by="tensor")
     assert torch.equal(got, want)
 
 
@@ -79,7 +80,7 @@ def test_only_whole_tiles_on_16_bytes_are_copied_by_tensor(monkeypatch):
     apart = whole._replace(stride=2 * 64 * 64)
 
     def copied(a: Operand, b: Operand, m: int = 64, n: int = 64) -> bool:
-        return any(one["TMA"] for one in candidates(a, b, plan(a, b, m=m, k=64, n=n), 4, True))
+        return any(one["by"] == "tensor" for one in candidates(a, b, a, plan(a, b, m=m, k=64, n=n), 4, True))
 
     assert copied(whole, whole) and not copied(whole, off) and not copied(apart, whole)
     assert not copied(whole, whole, m=60), "a block would reach into the next tile"
@@ -122,7 +123,7 @@ def test_sums_that_go_on_are_never_added_to_on_trial(monkeypatch):
 def test_cores_share_programs_only_where_rings_and_tiles_allow():
     def groups(m: int, k: int, n: int, side: int, shared: bool = True, dtype: torch.dtype = torch.bfloat16):
         a, b = Operand(torch.empty(0, dtype=dtype), 0, 0), Operand(torch.empty(0, dtype=dtype), 0, 0)
-        ways = candidates(a, b, plan(a, b, m=m, k=k, n=n), side, shared)
+        ways = candidates(a, b, a, plan(a, b, m=m, k=k, n=n), side, shared)
         return [(one["GROUP_M"], one["GROUP_N"], one["BLOCK_M"], one["BLOCK_N"]) for one in ways]
 
     assert groups(64, 64, 64, 64)[:2] == [(2, 4, 128, 256), (2, 2, 128, 128)]
@@ -131,7 +132,7 @@ def test_cores_share_programs_only_where_rings_and_tiles_allow():
     assert all(one[:2] == (1, 1) for one in groups(64, 64, 64, 64, shared=False)), "tiles lie askew"
     assert all(one[:2] == (1, 1) for one in groups(64, 64, 64, 63)), "63 cores are no pairs"
     bf16, fp16 = (Operand(torch.empty(0, dtype=dtype), 0, 0) for dtype in (torch.bfloat16, torch.float16))
-    mixed = candidates(bf16, fp16, plan(bf16, fp16, m=64, k=64, n=64), 64, True)
+    mixed = candidates(bf16, fp16, bf16, plan(bf16, fp16, m=64, k=64, n=64), 64, True)
     assert [one["GROUP_M"] for one in mixed] == [1], "what is widened first takes FMA units"
     assert groups(48, 64, 48, 64) == groups(64, 64, 64, 64, dtype=torch.float32) == [(1, 1, 64, 64)]
 

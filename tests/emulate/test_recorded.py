@@ -41,7 +41,8 @@ def test_meshgemm_is_one_launch_a_round(launches):
 def gpu_that_holds(monkeypatch):
     """Stands in for a GPU that holds so many programs: several rounds in a launch are run one by one here."""
 
-    def several(c, out, a, b, neighbours, counters, cores, alarm, *, rounds, here, whole, **params):
+    def several(c, out, a, b, neighbours, counters, cores, alarm, *, rounds, here, whole, tight, **params):
+        taken.append(tight)
         assert not counters.any() and whole == (held >= len(neighbours))
         to_a, to_b, from_a, from_b = neighbours.t().contiguous()
         assert to_a[from_a].equal(to_b[from_b]) and to_a[from_a].equal(torch.arange(len(to_a), dtype=torch.int32))
@@ -51,13 +52,14 @@ def gpu_that_holds(monkeypatch):
             one_round(c, target, a[now], b[now], a[then], b[then], to_a, to_b, cores, **params)
             params["add"] = True
 
-    held = 0
+    held, taken = 0, []
 
-    def holds(programs: int) -> None:
+    def holds(programs: int, tightly: int = 0) -> list[bool]:
         nonlocal held
-        held = programs
-        monkeypatch.setattr(triton_executor, "residency", lambda *_, **__: programs)
+        held = max(programs, tightly)
+        monkeypatch.setattr(triton_executor, "residency", lambda *_, tight=False, **__: tightly if tight else programs)
         monkeypatch.setattr(triton_executor, "several_rounds", several)
+        return taken
 
     return holds
 
@@ -88,6 +90,13 @@ def test_as_many_rounds_in_a_launch_as_the_gpu_has_room_for(gpu_that_holds, hold
         assert torch.equal(product, (a @ b).bfloat16())
     said = [what.split(" x ")[-1] for what in program.launches if "compute-shift" in what]
     assert tuple(said) == launches
+
+
+@pytest.mark.parametrize(("holds", "tightly", "rounds"), [(8, 9, [True]), (9, 9, [False]), (7, 8, [False] * 2)])
+def test_a_mesh_that_fits_with_few_registers_is_one_launch(gpu_that_holds, holds, tightly, rounds):
+    taken = gpu_that_holds(holds, tightly)
+    run(*of("gemm", "3"), TritonExecutor())
+    assert taken == rounds, "of 3 rounds, two in a launch where 7 programs fit, and then one"
 
 
 def test_the_launches_that_are_made_say_how_many_rounds_go_together(gpu_that_holds, monkeypatch):

@@ -100,7 +100,8 @@ def _params(kernel: CompiledKernel) -> list[Any]:
 def _under(kernel: CompiledKernel, kind: Any, path: tuple[int, ...], left: Iterator[int]) -> Any:
     """What the kernel finds at a path in its arguments: what it was compiled with, or else the next that is handed."""
     if isinstance(kind, str) and kind.startswith("tensordesc"):  # what the stub encoded, then shape and strides again
-        encoded, *again = (next(left) for _ in range(1 + 2 * (1 + kind.count(","))))
+        rank = kind[: kind.index("]")].count(",") + 1  # what follows the block's shape is how Gluon lays it out
+        encoded, *again = (next(left) for _ in range(1 + 2 * rank))
         return [*encoded[: len(again) + 1], again]
     if isinstance(kind, tuple):
         return [_under(kernel, one, (*path, number), left) for number, one in enumerate(kind)]

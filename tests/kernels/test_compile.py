@@ -126,7 +126,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                 record(
                     f"elided tensors {m}x{k}x{n}-{name}",
                     3 * blocks // 2 + 3 * 8, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1),
-                    tma=True, **shape,
+                    by="tensor", **shape,
                 )  # fmt: skip
 
         for m, k, n in (*shapes, (4, 64, 64), (2, 64, 128), (4, 64, 256)) if whole else shapes:

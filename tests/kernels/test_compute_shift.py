@@ -294,6 +294,30 @@ def test_a_launch_of_a_whole_mesh_is_cooperative(whole, monkeypatch):
     assert (given["alarm_ptr"], given["launch"], given["rounds"], given["here"]) == (alarm.word, alarm.launch, 3, 1)
 
 
+@pytest.mark.parametrize("tight", [True, False])
+def test_tight_rounds_have_64_registers(tight, monkeypatch):
+    """And only those are tight that have little on the stack then."""
+    asked = []
+    kernel = SimpleNamespace(warmup=lambda *_, **options: asked.append(options["maxnreg"]))
+    monkeypatch.setattr(compute_shift, "_rounds_kernel", kernel)
+    monkeypatch.setattr(compute_shift, "registers", lambda number: {"maxnreg": number})
+    monkeypatch.setattr(compute_shift, "resident", lambda *_: 1056)
+    cores, c = torch.arange(6, dtype=torch.int32), operand(torch.zeros(2, 3, 64 * 64))
+
+    def holds(dtype: torch.dtype, **sizes: int) -> int:
+        a = operand(torch.zeros(2, 3, 64 * 64, dtype=dtype))
+        return residency(c, c, (a, a), (a, a), cores, cores[None], cores, raised(), tight=tight, **sizes)
+
+    whole = {"m": 64, "k": 64, "n": 64}
+    assert holds(torch.bfloat16, **whole) == 1056 and asked == [64 if tight else 96]
+    for dtype, sizes in (
+        (torch.float32, whole),
+        (torch.bfloat16, whole | {"k": 60}),
+        (torch.bfloat16, whole | {"m": 4}),
+    ):
+        assert holds(dtype, **sizes) == (0 if tight else 1056)
+
+
 def test_a_watch_keeps_no_memory_of_programs_that_are_gone():
     watch, counters = Watch("cpu"), torch.ones(3)
     kept, gone = watch.alarm("kept", 2, [counters], lambda core, round_: round_), ref(counters)

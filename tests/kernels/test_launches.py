@@ -105,6 +105,19 @@ def test_elided(launched):
     ], "where, columns and rows of all, of a block"
 
 
+def test_warp_groups(launched):
+    (launch,) = launched["warp groups"]
+    assert shape(launch) == ("_groups_kernel", [4, 1, 1], 384, False), "two groups of 4 warps, 4 for one that fetches"
+    args = launch["args"]
+    assert args.pop("S")[-1] == "constexpr[6]", "slots of the ring"
+    for name, lie in (("out", "tiles of c"), ("a", "tiles of a"), ("b", "tiles of b")):
+        assert args.pop(name) == [lie, 64, 16 * 64, 64, 64, [16 * 64, 64, 64, 1]]
+    assert args == {
+        "rows_ptr": "cores", "cols_ptr": "sends", "a_labels": ["others", "table", 0],
+        "b_labels": ["table", "others", 0], "P": 4, "programs": 4,
+    }  # fmt: skip
+
+
 def test_chain(launched):
     launch, gathering = launched["chain"]
     assert shape(launch) == ("_chain_kernel", [2 * 6, 1, 1], 32, False), "a program is a core in one stretch"
@@ -211,8 +224,13 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
         elided(c, out, a, b, *side, *labels, group=group, **sizes)
     tiles = [Operand(torch.zeros(4 * 64 * 32, dtype=bf16), 0, 64 * 32) for _ in "ab"]
     named |= {one.tensor.data_ptr(): f"tiles of {name}" for one, name in zip(tiles, "ab", strict=True)}
-    elided(c, out, *tiles, *side, *labels, group=(1, 1), tma=True, m=64, k=32, n=64)
+    elided(c, out, *tiles, *side, *labels, group=(1, 1), by="tensor", m=64, k=32, n=64)
     done["elided"] = since(named)
+    tiles = [Operand(torch.zeros(16 * 64 * 64, dtype=bf16), 0, 64 * 64) for _ in "abc"]
+    named |= {one.tensor.data_ptr(): f"tiles of {name}" for one, name in zip(tiles, "abc", strict=True)}
+    labels = Labels(others, table, 0), Labels(table, others, 0)
+    elided(c, tiles[2], *tiles[:2], *side, *labels, group=(2, 2), by="warps", m=64, k=64, n=64)
+    done["warp groups"] = since(named)
     vector = {"m": 1, "k": 16, "n": 64}
     tree = Tree(c, Operand(tables["mailbox"], 11, 1011), children, parents, slots, 2, 64)
     first = (find("gemm").part((c,), (a, b), **vector),), tree, Receivers(sends, others, 2), ((c, 64),)

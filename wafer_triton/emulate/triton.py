@@ -241,10 +241,14 @@ class TritonExecutor(Executor):
         round_of = lambda core, round_: start + round_  # noqa: E731
         alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], round_of)
         shared = (a, b, neighbours, counters, cores, alarm)
-        most = fits = 0
+        most, fits, tight = 0, 0, False
         if self.launch != "rounds":
             # all rounds in one launch, else by launches of three kinds, of which the worst counts
-            fits = residency(c, out, *shared, **{**shifts.params, "add": shifts.add})
+            alone: dict[str, Any] = {**shifts.params, "add": shifts.add}
+            fits = residency(c, out, *shared, **alone)
+            if 0 < fits < mesh.cores:  # values on the stack cost less than several launches
+                tight = residency(c, out, *shared, **alone, tight=True) >= mesh.cores
+                fits = mesh.cores if tight else fits
             if fits < mesh.cores and self.launch == "auto":
                 ways = [(c, shifts.add), (c, True), (out, True)]
                 fits = min(residency(c, end, *shared, **{**shifts.params, "add": add}) for end, add in ways)
@@ -263,8 +267,8 @@ class TritonExecutor(Executor):
             rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
             params: dict[str, Any] = {**shifts.params, "add": shifts.add or start > 0}
             target = out if start + rounds == number else c
-            whole = fits >= mesh.cores
-            run = partial(several_rounds, c, target, *shared, rounds=rounds, here=here, whole=whole, **params)
+            chosen = params | {"rounds": rounds, "here": here, "whole": fits >= mesh.cores, "tight": tight}
+            run = partial(several_rounds, c, target, *shared, **chosen)
             if most == 1:
                 run = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
             steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))

@@ -1,0 +1,84 @@
+"""How MeshGEMM with elided exchange is cut into programs: which cores share one, in what order, and how tiles come.
+
+`by` is how a program comes by its tiles:
+- "loads": each warp loads what it multiplies, on any GPU and in the interpreter;
+- "tensor": Hopper's unit for tensors (TMA) copies blocks, where a program serves one core (see `elided`);
+- "warps": so it does, for a warp that does nothing else (see `warp_groups`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+
+from wafer_triton.kernels._common import Operand, on_nvidia
+
+BOX = 64  # rows and columns that TMA copies at once for `warp_groups`: as wide as it swizzles 16-bit values
+RING = 192 * 1024  # bytes of shared memory for tiles that wait to be multiplied there
+
+
+@triton.jit
+def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE):
+    """The first core (p, q) and the first row and column in its tile of block `pid`; neighbours in time share tiles."""
+    # a program is GROUP_M x GROUP_N cores, or a block of one core
+    blocks_m = (M + BLOCK_M - 1) // BLOCK_M if GROUP_M == 1 else 1
+    blocks_n = (N + BLOCK_N - 1) // BLOCK_N if GROUP_N == 1 else 1
+    all_m, all_n = P // GROUP_M * blocks_m, P // GROUP_N * blocks_n
+    first_m = pid // (SWIZZLE * all_n) * SWIZZLE
+    size_m = min(all_m - first_m, SWIZZLE)
+    pid_m = first_m + pid % (SWIZZLE * all_n) % size_m
+    pid_n = pid % (SWIZZLE * all_n) // size_m
+    p, q = pid_m // blocks_m * GROUP_M, pid_n // blocks_n * GROUP_N
+    return p, q, pid_m % blocks_m * BLOCK_M, pid_n % blocks_n * BLOCK_N
+
+
+def number_of(side: int, chosen: dict[str, Any], way: dict[str, Any]) -> int:
+    """How many blocks there are."""
+    blocks = 1
+    for size in "MN":
+        group = way[f"GROUP_{size}"]
+        blocks *= side // group * (-(-chosen[size] // way[f"BLOCK_{size}"]) if group == 1 else 1)
+    return blocks
+
+
+def candidates(
+    a: Operand, b: Operand, out: Operand, chosen: dict[str, Any], side: int, shared: bool
+) -> list[dict[str, Any]]:
+    """Ways to cut the work into programs, the likeliest first; the last is a program for a block of one core.
+
+    `chosen` are the sizes and blocks of `gemm.plan`; `shared`: one table of labels serves all positions.
+    """
+    own = {name: chosen[name] for name in ("BLOCK_M", "BLOCK_K", "BLOCK_N", "num_warps", "num_stages")}
+    ways = [own | {"GROUP_M": 1, "GROUP_N": 1, "SWIZZLE": 8, "by": "loads"}]
+    m, k, n = (chosen[size] for size in "MKN")
+    alike = a.tensor.dtype == b.tensor.dtype != torch.float32
+    if not alike or k % 16 or min(m, n) < 16:
+        return ways
+    copied = n % 8 == 0 and all(map(_copied, (a, b), (m * k, k * n)))
+    boxed = m % BOX == n % BOX == k % BOX == 0 and out.tensor.dtype == a.tensor.dtype and _copied(out, m * n)
+    boxed = boxed and copied and not chosen["ADD"]
+    for block_m, block_n, warps, stages in ((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 4), (128, 256, 8, 4)):
+        group = max(1, block_m // m), max(1, block_n // n)
+        whole = all(
+            (one > 1 and one * size == block_size and side % one == 0) or (one == 1 and size % block_size == 0)
+            for one, size, block_size in zip(group, (m, n), (block_m, block_n), strict=True)
+        )
+        if whole and (shared or group == (1, 1)) and sum(group) - 2 < side:
+            blocks = {"BLOCK_M": block_m, "BLOCK_K": min(64, k & -k), "BLOCK_N": block_n}
+            way = blocks | {"num_warps": warps, "num_stages": stages}
+            way |= {"GROUP_M": group[0], "GROUP_N": group[1], "SWIZZLE": 8}
+            if group == (1, 1) and copied and on_nvidia(90, acted=True):
+                ways.insert(0, way | {"by": "tensor"})
+            ways.insert(0, way | {"by": "loads"})
+            # its instructions for matrices are Hopper's alone
+            if boxed and block_m == 2 * BOX and block_n > BOX and on_nvidia(90, 99):
+                depth = RING // (BOX * (block_m + block_n) * a.tensor.itemsize)
+                ways.insert(0, way | {"num_warps": 4, "num_stages": depth, "by": "warps"})
+    return ways
+
+
+def _copied(x: Operand, numel: int) -> bool:
+    """Whether the tiles of an operand lie one after another, on 16 bytes, as TMA asks."""
+    return x.stride == numel and x.tensor[x.offset :].data_ptr() % 16 == 0

@@ -1,0 +1,206 @@
+"""MeshGEMM with its exchange elided, on Hopper: one warp fetches tiles into a ring, two groups of four multiply them.
+
+A slot of the ring holds BOX values of k: two boxes of A, one a group, and a row of boxes of B for both. TMA fills it,
+and tells the slot's barrier `full` how many bytes came. Each group tells its barrier `free` when it has read the slot.
+A program stays for several blocks, so that the next block's tiles come while the groups write this one's sums. It is in
+Gluon because plain Triton, 3.6.0 and 3.7.1, takes `warp_specialize` for Hopper and leaves all warps alike.
+
+Each core adds the products that it adds in `elided`, in the same order. A group serves one row of cores, as
+GROUP_M is 1 or 2. Where cores share a program, not all columns multiply in the first and last labels: their boxes of B
+lie outside the matrix, which TMA fills with zeros. Those columns differ from group to group, so there each group has
+slots of its own, and lets the other's pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from wafer_triton.kernels import blocks
+from wafer_triton.kernels._common import Operand
+from wafer_triton.kernels.blocks import placed
+from wafer_triton.kernels.parts import constants
+
+BOX = gl.constexpr(blocks.BOX)
+# A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton
+# computes from what is left of 64 Ki, has as many as the second.
+MULTIPLIES, FETCHES = gl.constexpr(240), gl.constexpr(24)
+
+
+@gluon.jit
+def _fetch(
+    turn, first, end, p, q, begin_m, begin_n, a, b, a_labels, b_labels, ring, P, S,
+    EACH: gl.constexpr, EDGE: gl.constexpr,
+):  # fmt: skip
+    """Fill the ring for labels `first` to `end`: EACH slots a step, 2 if each group has its own.
+
+    At an EDGE the columns of cores whose round it is not are zero.
+    """
+    ring_a, ring_b, full, free = ring
+    STEPS: gl.constexpr = S.K // BOX
+    BOXES: gl.constexpr = S.BLOCK_N // BOX
+    HALVES: gl.constexpr = 2 // EACH
+    for step in range(first * STEPS, end * STEPS):
+        label = (p + q + S.SPREAD - step // STEPS + P) % P
+        start_k = step % STEPS * BOX
+        row_a = gl.load(a_labels.table + p * a_labels.step + label)
+        row_b = gl.load(b_labels.table + q * b_labels.step + label)
+        for part in gl.static_range(EACH):
+            slot = turn % S.DEPTH
+            mbarrier.wait(free.index(slot), turn // S.DEPTH % 2 ^ 1)
+            mbarrier.expect(full.index(slot), (HALVES + BOXES) * BOX * BOX * 2)
+            for half in gl.static_range(part, part + HALVES):
+                tile = gl.load(a_labels.first + p + half * (S.GROUP_M - 1)) + row_a
+                row = tile * S.M + begin_m + half * (2 - S.GROUP_M) * BOX
+                tma.async_copy_global_to_shared(a, [row, start_k], full.index(slot), ring_a.index(slot * 2 + half))
+            for box in gl.static_range(BOXES):
+                col, other = _column(box, begin_n, S)
+                row = (gl.load(b_labels.first + q + other) + row_b) * S.K + start_k
+                if EDGE:
+                    number = step // STEPS - S.SPREAD + part + other  # the round of the cores of this row
+                    row = gl.where((number >= 0) & (number < P), row, -BOX)
+                to = ring_b.index(slot).slice(box * BOX, BOX, dim=1)
+                tma.async_copy_global_to_shared(b, [row, col], full.index(slot), to)
+            turn += 1
+    return turn
+
+
+@gluon.jit
+def _column(box: gl.constexpr, begin_n, S):
+    """Where a box of columns begins in its core's tile, and how many cores further along the row that core is."""
+    if S.GROUP_N > 1:
+        return box * BOX % S.N, box * BOX // S.N
+    else:
+        return begin_n + box * BOX, 0
+
+
+@gluon.jit
+def _multiply(total, turn, held, labels, ring, S, GROUP: gl.constexpr, EACH: gl.constexpr):
+    """total + the products of so many labels; `held` is the slot that the last still reads; EACH as of `_fetch`."""
+    ring_a, ring_b, full, free = ring
+    for _ in range(labels * (S.K // BOX)):
+        for part in gl.static_range(EACH):
+            slot = turn % S.DEPTH
+            mbarrier.wait(full.index(slot), turn // S.DEPTH % 2)
+            if EACH == 1 or part == GROUP:
+                a, b = ring_a.index(slot * 2 + GROUP), ring_b.index(slot)
+                # the matrix units go on with this product while the slot of the last is given back
+                total = warpgroup_mma_wait(1, deps=[warpgroup_mma(a, b, total, is_async=True)])
+                mbarrier.arrive(free.index(gl.maximum(held, 0)), pred=held >= 0)
+                held = slot
+            else:
+                mbarrier.arrive(free.index(slot))
+            turn += 1
+    return total, turn, held
+
+
+@gluon.jit
+def _cut(block, NUMBER: gl.constexpr):
+    """The blocks of columns that make up a block."""
+    if NUMBER == 1:
+        return (block,)
+    else:
+        halves = gl.reshape(block, (block.shape[0], 2, block.shape[1] // 2))
+        low, high = gl.split(gl.permute(halves, (0, 2, 1)))
+        return _cut(low, NUMBER // 2) + _cut(high, NUMBER // 2)
+
+
+@gluon.jit
+def _fetching(a, b, a_labels, b_labels, ring, P, programs, S):
+    """What the warp does that fetches."""
+    turn = gl.to_tensor(0)
+    for pid in range(gl.program_id(0), programs, gl.num_programs(0)):
+        p, q, begin_m, begin_n = placed(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
+        for phase in gl.static_range(3):  # as in `elided`
+            turn = _fetch(
+                turn, (0, S.SPREAD, P)[phase], (S.SPREAD, P, P + S.SPREAD)[phase], p, q, begin_m, begin_n, a, b,
+                a_labels, b_labels, ring, P, S, 1 if phase == 1 else S.GROUP_M, phase != 1,
+            )  # fmt: skip
+
+
+@gluon.jit
+def _multiplying(out, rows_ptr, cols_ptr, ring, staged, P, programs, S, GROUP: gl.constexpr):
+    """What a group of warps does that multiplies; `staged` are boxes of sums on their way out, two a group."""
+    BOXES: gl.constexpr = S.BLOCK_N // BOX
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, S.BLOCK_N, 16])
+    turn = gl.to_tensor(0)
+    for pid in range(gl.program_id(0), programs, gl.num_programs(0)):
+        p, q, begin_m, begin_n = placed(pid, P, S.M, S.N, 2 * BOX, S.BLOCK_N, S.GROUP_M, S.GROUP_N, S.SWIZZLE)
+        total, held = gl.full([BOX, S.BLOCK_N], 0.0, gl.float32, layout), gl.to_tensor(-1)
+        for phase in gl.static_range(3):
+            total, turn, held = _multiply(
+                total, turn, held, (S.SPREAD, P - S.SPREAD, S.SPREAD)[phase], ring, S, GROUP,
+                1 if phase == 1 else S.GROUP_M,
+            )  # fmt: skip
+        total = warpgroup_mma_wait(0, deps=[total])
+        mbarrier.arrive(ring[3].index(held))
+        sums = _cut(total, BOXES)
+        row_core = gl.load(rows_ptr + p + GROUP * (S.GROUP_M - 1)) * P
+        for box in gl.static_range(BOXES):
+            tma.store_wait(1)  # the copy before the last has read its box
+            at = staged.index(GROUP * 2 + box % 2)
+            at.store(sums[box].to(out.dtype))
+            fence_async_shared()
+            col, other = _column(box, begin_n, S)
+            row = (row_core + gl.load(cols_ptr + q + other)) * S.M + begin_m + GROUP * (2 - S.GROUP_M) * BOX
+            tma.async_copy_shared_to_global(out, [row, col], at)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _groups_kernel(out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, programs, S):
+    lie: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    ring_a = gl.allocate_shared_memory(a.dtype, [S.DEPTH * 2, BOX, BOX], lie)
+    ring_b = gl.allocate_shared_memory(b.dtype, [S.DEPTH, BOX, S.BLOCK_N], lie)
+    staged = gl.allocate_shared_memory(out.dtype, [4, BOX, BOX], lie)
+    full = gl.allocate_shared_memory(gl.int64, [S.DEPTH, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [S.DEPTH, 1], mbarrier.MBarrierLayout())
+    for slot in gl.static_range(S.DEPTH):
+        mbarrier.init(full.index(slot), count=1)  # the warp that fetches
+        mbarrier.init(free.index(slot), count=2)  # both groups
+    fence_async_shared()  # TMA sees the barriers as they are now
+    ring = (ring_a, ring_b, full, free)
+    gl.warp_specialize(
+        [
+            (_multiplying, (out, rows_ptr, cols_ptr, ring, staged, P, programs, S, 0)),
+            (_multiplying, (out, rows_ptr, cols_ptr, ring, staged, P, programs, S, 1)),
+            (_fetching, (a, b, a_labels, b_labels, ring, P, programs, S)),
+        ],
+        [4, 1],
+        [MULTIPLIES, FETCHES],
+    )
+
+
+def warp_groups(
+    out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Any, b_labels: Any, side: int,
+    programs: int, chosen: dict[str, Any],
+) -> None:  # fmt: skip
+    """out = the sum over all rounds of a @ b, as of `elided`, in `programs` blocks `chosen` by `blocks.candidates`."""
+    lie = gl.NVMMASharedLayout(128, 16, 2)
+
+    def boxes(x: Operand, cols: int) -> TensorDescriptor:
+        rows = (x.tensor.numel() - x.offset) // cols
+        return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [blocks.BOX] * 2, lie)
+
+    stay = programs
+    if a.tensor.device.type == "cuda":  # one program a multiprocessor, as the ring leaves no room for two
+        stay = min(programs, torch.cuda.get_device_properties(a.tensor.device).multi_processor_count)
+    named = ("M", "K", "N", "BLOCK_N", "GROUP_M", "GROUP_N", "SWIZZLE")
+    sizes = {name: chosen[name] for name in named}
+    sizes |= {"SPREAD": chosen["GROUP_M"] + chosen["GROUP_N"] - 2, "DEPTH": chosen["num_stages"]}
+    _groups_kernel[(stay,)](
+        boxes(out, chosen["N"]), boxes(a, chosen["K"]), boxes(b, chosen["N"]), rows, cols, a_labels, b_labels, side,
+        programs, constants(sizes), num_warps=4,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Elided MeshGEMM by warp groups: the bits of the plain kernel in any order of partitions, and when it is taken."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gluon_machine import At, Machine, Matrix
+from wafer_triton.errors import BackendError
+from wafer_triton.kernels import Operand, blocks, warp_groups
+from wafer_triton.kernels.blocks import candidates
+from wafer_triton.kernels.elided import Labels, elided
+from wafer_triton.kernels.gemm import plan
+from wafer_triton.schedule.ring import ring
+
+CASES = {  # cores a side, tile, cores a program, whether one table of labels serves all positions
+    "2 x 4 cores": (8, (64, 64, 64), (2, 4), True),
+    "2 x 2 cores, two blocks of k": (4, (64, 128, 64), (2, 2), True),
+    "1 x 2 cores": (4, (128, 64, 128), (1, 2), True),
+    "a core": (3, (128, 64, 256), (1, 1), True),
+    "blocks of a core, tiles askew": (3, (256, 64, 384), (1, 1), False),
+}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A function: order, programs that stay -> nothing; from then on kernels of warp groups run on a machine."""
+
+    kernel = warp_groups._groups_kernel
+
+    def start(order: int, stay: int) -> None:
+        class Kernel:
+            def __getitem__(self, grid):
+                def launch(out, a, b, rows, cols, a_labels, b_labels, side, programs, sizes, num_warps):
+                    assert grid == (programs,) and num_warps == 4, "all at once where there is no GPU to ask"
+                    known = SimpleNamespace(**{name: one.value for name, one in sizes._asdict().items()})
+                    matrices = [Matrix(one.base[: one.shape[0] * one.shape[1]].view(one.shape)) for one in (out, a, b)]
+                    labels = [one._replace(first=At(one.first), table=At(one.table)) for one in (a_labels, b_labels)]
+                    Machine(kernel, order).run(stay, *matrices, At(rows), At(cols), *labels, side, programs, known)
+
+                return launch
+
+        monkeypatch.setattr(warp_groups, "_groups_kernel", Kernel())
+        monkeypatch.setattr(blocks, "on_nvidia", lambda *_, **__: True)
+
+    return start
+
+
+def operands(side: int, m: int, k: int, n: int, shared: bool):
+    """Tiles whose sums depend on the order, but not within a block of k; and what `elided` takes with them.
+
+    Of products of 2^24 and of 1, some of the large ones cancel: how many small ones are left depends on when.
+    """
+    order = torch.tensor(ring(side).tolist(), dtype=torch.int32)
+    none, rows = torch.zeros(side, dtype=torch.int32), order * side
+    labels = Labels(rows, order, 0), Labels(order, rows, 0)
+    if not shared:
+        along, down = rows[:, None] + order, rows[None, :] + order[:, None]
+        labels = Labels(none, along.flatten(), side), Labels(none, down.flatten(), side)
+    a, b = (torch.randint(0, 2, (side * side, *size)) * 2 - 1 for size in ((m, k), (k, n)))
+    a = torch.where(torch.rand(a.shape) < 0.5, a, a * 2**24) * (torch.arange(k) % blocks.BOX == 5)
+    given = [Operand(one.bfloat16().flatten(), 0, one[0].numel()) for one in (a, b)]
+    return given, (order, order, *labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_the_bits_are_those_of_the_plain_kernel(case, machine):
+    side, (m, k, n), group, shared = CASES[case]
+    given, where = operands(side, m, k, n, shared)
+    c = Operand(torch.zeros(side * side * m * n), 0, m * n)
+    found = [Operand(torch.full((side * side * m * n,), float("nan")).bfloat16(), 0, m * n) for _ in range(3)]
+    params = {"group": group, "m": m, "k": k, "n": n}
+    elided(c, found[0], *given, *where, **params, by="loads")
+    for out, (order, stay) in zip(found[1:], ((1, 1), (2, 3)), strict=True):
+        machine(order, stay)
+        elided(c, out, *given, *where, **params, by="warps")
+        assert torch.equal(out.tensor.view(torch.int16), found[0].tensor.view(torch.int16))
+
+
+def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
+    def taken(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, arch=90, add=False, out=None) -> list:
+        monkeypatch.setattr(blocks, "on_nvidia", lambda least, most=999, *, acted=False: least <= arch <= most)
+        a, b, c = (Operand(torch.empty(64, dtype=dtype), 0, numel) for numel in (m * k, k * n, m * n))
+        ways = candidates(a, b, out or c, plan(a, b, m=m, k=k, n=n, add=add), side, shared)
+        assert ways[-1]["by"] == "loads", "the last is the way that always is"
+        names = ("GROUP_M", "GROUP_N", "BLOCK_N", "num_stages")
+        return [tuple(way[name] for name in names) for way in ways if way["by"] == "warps"]
+
+    assert taken() == [(2, 4, 256, 4), (2, 2, 128, 6)], "cores a program, columns, slots in 192 KiB"
+    assert taken(128, 128, 128) == [(1, 2, 256, 4), (1, 1, 128, 6)]
+    assert taken(256, 192, 512, side=3, shared=False) == [(1, 1, 256, 4), (1, 1, 128, 6)]
+    assert taken(dtype=torch.float16) and taken(128, 64, 128, shared=False) == [(1, 1, 128, 6)]
+    wide = Operand(torch.empty(64), 0, 64 * 64)
+    apart = Operand(torch.empty(64, dtype=torch.bfloat16), 0, 2 * 64 * 64)
+    for other in (
+        {"arch": 80}, {"arch": 100}, {"dtype": torch.float32}, {"add": True}, {"out": wide}, {"out": apart},
+        {"m": 32}, {"k": 96}, {"n": 96}, {"side": 63}, {"shared": False},
+    ):  # fmt: skip
+        assert not taken(**other), other
+
+
+def test_what_cannot_be_says_what_can():
+    given, where = operands(4, 64, 64, 64, True)
+    out = Operand(torch.zeros(16 * 64 * 64).bfloat16(), 0, 64 * 64)
+    words = r"cannot serve \(2, 2\) cores a program by warps; here it can .*2 x 2 by loads"
+    with pytest.raises(BackendError, match=words):
+        elided(out, out, *given, *where, group=(2, 2), by="warps", m=64, k=64, n=64)
+    with pytest.raises(BackendError, match="cannot serve any cores a program by warps; here it can 1 x 1 by loads$"):
+        elided(out, out, *given, *where, by="warps", m=64, k=64, n=64, accumulate="fp16")
