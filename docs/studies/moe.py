@@ -20,7 +20,7 @@ PAGE = Path(__file__).resolve().parents[1] / "moe.md"
 CONTEXT = 4096
 SIDES = (180, 240, 300)
 TOKENS = 2048
-WIDE = (240, 360, 480, 600, 720)  # of prefill
+WIDE = (360, 412, 520, 600, 720)  # of prefill
 MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", None), ("mixtral-8x7b", 8))  # and layers, of those that fit
 MESHES = ((4, 8), (6, 8), (8, 8))
 WAYS = (("shift", 1), ("ring", 1), ("farthest", 1), ("farthest", 2))
@@ -94,7 +94,7 @@ Prefill of {tokens} tokens, fp16, each way on the fastest of the square meshes {
 
 BOUNDS = """
 Weights are taken to lie in their regions when prefill begins. Bringing them to decode's place, and back, is a part of
-the phase "replacement" of a run. Over several ranks experts are on every core.
+the phase "replacement" of a run.
 
 ## All-to-all
 

@@ -1,0 +1,202 @@
+"""All-to-all on one line of cores: who sends to whom, and in which round a tile crosses which link.
+
+- "shift": in every round all tiles that are under way move on, so a link carries bundles that shrink;
+- "farthest": in every round a link carries one tile each way, of those that wait the one with the farthest to go;
+- "ring": bundles go one way around the interleaved ring, whose steps take at most two hops.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+
+from wafer_triton.schedule.ring import ring, ring_position
+from wafer_triton.schedule.rounds import Index
+
+ALGORITHMS = ("shift", "farthest", "ring")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of cores in regions of `width`, and who sends to whom: cores to regions or, with `back`, regions to cores.
+
+    Where every core is a region of its own, each sends to each.
+    """
+
+    length: int
+    width: int
+    back: bool = False
+
+    @property
+    def regions(self) -> int:
+        """Regions of the line, so many tiles of a core to send and to receive."""
+        return self.length // self.width
+
+    @cached_property
+    def slots(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Of every pair of sender and receiver, the sender's slot of the tile and the receiver's."""
+        pairs = {}
+        for core in range(self.length):
+            for region in range(self.regions):
+                other = region * self.width + core // self.regions
+                if self.back:
+                    pairs[other, core] = core % self.regions, region
+                else:
+                    pairs[core, other] = region, core % self.regions
+        return pairs
+
+    @cached_property
+    def targets(self) -> list[list[int]]:
+        """[length]: to whom a core sends, itself left out."""
+        targets: list[list[int]] = [[] for _ in range(self.length)]
+        for source, target in self.slots:
+            if source != target:
+                targets[source].append(target)
+        return targets
+
+
+class Move(NamedTuple):
+    """In a round the tile from position `source` to position `target` of a line goes from core `here` to `there`."""
+
+    source: int
+    target: int
+    here: int
+    there: int
+
+
+Place = tuple[str, int]  # "src", "dst" or "waiting", and the slot there
+Sends = tuple[
+    tuple[tuple[str, Index], tuple[str, Index]], Index, Index
+]  # both ends as buffer and slots, senders, receivers
+
+
+@lru_cache(maxsize=32)
+def planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
+    """The exchanges of every round, as ends of slots by position, senders and receivers; and the slots for waiting.
+
+    A tile on its way lies in a slot that is free when it arrives: one that is sent in that round is not. The way back
+    is the way there, backwards.
+    """
+    if line.back:
+        onward, slots = planned(replace(line, back=False), algorithm)
+        return [[_backwards(sends) for sends in exchanges] for exchanges in reversed(onward)], slots
+    if algorithm == "farthest":
+        return _farthest(line)
+    held: dict[tuple[int, int], Place] = {}
+    free: list[list[int]] = [[] for _ in range(line.length)]  # of the slots for waiting, each a heap
+    used = [0] * line.length
+    rounds = list[list[Sends]]()
+    for moves in MOVES[algorithm](line):
+        # by both ends, way and number in that way: the sender, its slot, the receiver and its slot
+        groups: dict[tuple[str, str, bool, int], list[tuple[int, int, int, int]]] = defaultdict(list)
+        sent: dict[tuple[str, str, bool, int], int] = defaultdict(int)
+        freed = []
+        for source, target, here, there in moves:
+            sent_from, sent_to = line.slots[source, target]
+            src, before = held.pop((source, target), ("src", sent_from))
+            if src == "waiting":
+                freed.append((here, before))
+            if there == target:
+                dst, after = "dst", sent_to
+            elif free[there]:
+                dst, after = "waiting", heappop(free[there])
+            else:
+                dst, after = "waiting", used[there]
+                used[there] += 1
+            if there != target:
+                held[source, target] = dst, after
+            way = src, dst, there > here
+            number = sent[(*way, here)]
+            sent[(*way, here)] = number + 1
+            groups[(*way, number)].append((there, after, here, before))
+        for core, slot in freed:
+            heappush(free[core], slot)
+        if groups:
+            sends = ((key, np.array(sorted(group)).T) for key, group in sorted(groups.items()))
+            rounds.append([_exchange(line.length, *key[:2], moves) for key, moves in sends])
+    return rounds, max(used)
+
+
+def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
+    """The ends of one exchange, in which a core sends one tile at most: receivers, slots, senders and their slots."""
+    recv, after, send, before = moves
+    held, placed = np.zeros((2, length), np.int64)
+    held[send], placed[recv] = before, after
+    return ((src, held), (dst, placed)), send, recv
+
+
+def _farthest(line: Line) -> tuple[list[list[Sends]], int]:
+    """In every round one tile each way over a link, of those that wait the one with the farthest to go.
+
+    Upwards, the tiles that have t regions beyond theirs take rounds t (j + 1) to t (j + 1) + j of the link above core
+    j, first that of core j, last that of core 0. So they wait t rounds at a core, and a core has a slot for each region
+    from its own on, and one more. Downwards is the mirror image.
+    """
+    length, count = line.length, line.regions
+    room = count + 1 - np.arange(length) // line.width  # slots of a core for tiles on their way upwards
+    source, region = np.divmod(np.arange(length * count), count)
+    hops = np.maximum(region * line.width + source // count - source, 0)
+    done = np.arange(hops.sum()) - np.repeat(np.cumsum(hops) - hops, hops)
+    source, region, hops = (np.repeat(numbers, hops) for numbers in (source, region, hops))
+    here, beyond, first, last = source + done, count - 1 - region, done == 0, done == hops - 1
+    when, there = beyond * (here + 1) + done, here + 1
+    waited, waits = (when - beyond - 1) % room[here], when % room[there]
+    ways = []
+    for upwards in (True, False):
+        if upwards:
+            ends, sent, kept = (there, here), region, source % count
+        else:
+            ends, sent, kept = (length - 1 - there, length - 1 - here), beyond, (length - 1 - source) % count
+            waits, waited = (slot + room[core] for slot, core in zip((waits, waited), ends, strict=True))
+        held, placed = np.where(first, sent, waited), np.where(last, kept, waits)
+        ways.append((when, 4 * upwards + 2 * first + last, ends[0], placed, ends[1], held))
+    moves = np.concatenate(ways, 1)
+    moves = moves[:, np.lexsort(moves[2::-1])]
+    edges = np.flatnonzero(np.diff(moves[0] * 8 + moves[1])) + 1
+    rounds: dict[int, list[Sends]] = defaultdict(list)
+    for group in np.split(moves, edges, 1) if moves.size else ():
+        names = "src" if group[1, 0] & 2 else "waiting", "dst" if group[1, 0] & 1 else "waiting"
+        rounds[int(group[0, 0])].append(_exchange(length, *names, group[2:]))
+    return list(rounds.values()), count + 3
+
+
+def _backwards(sends: Sends) -> Sends:
+    """The ends of an exchange that undoes one."""
+    ((src, held), (dst, placed)), send, recv = sends
+    order = np.argsort(send)
+    other = {"src": "dst", "dst": "src"}
+    ends = (other.get(dst, dst), placed), (other.get(src, src), held)
+    return ends, recv[order], send[order]
+
+
+def _shift(line: Line) -> Iterator[list[Move]]:
+    """In round t every tile is t hops from where it came."""
+    for done in range(line.length - 1):
+        moves = []
+        for way in (1, -1):
+            for source, targets in enumerate(line.targets):
+                here = source + way * done
+                moves += [Move(source, target, here, here + way) for target in targets if (target - here) * way > 0]
+        yield moves
+
+
+def _ring(line: Line) -> Iterator[list[Move]]:
+    """In step t every tile is t steps of the interleaved ring from where it came."""
+    length, order, position = line.length, ring(line.length).tolist(), ring_position(line.length).tolist()
+    for done in range(length - 1):
+        moves = []
+        for source, targets in enumerate(line.targets):
+            start = position[source]
+            here, there = (order[(start + steps) % length] for steps in (done, done + 1))
+            onward = sorted((position[target] - start) % length for target in targets)
+            moves += [Move(source, order[(start + away) % length], here, there) for away in onward if away > done]
+        yield moves
+
+
+MOVES = {"shift": _shift, "ring": _ring}
