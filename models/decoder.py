@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 
 from wafer_triton.cost.price import Ledger, Prediction, Tally
 from wafer_triton.count.account import Account
-from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.dtype import BYTES, dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, CacheError, ShapeError
@@ -31,7 +31,7 @@ from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Experts, Groups, place
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
 from wafer_triton.models.place.moves import Phases, hand_overs
-from wafer_triton.models.place.regions import Placement, Region
+from wafer_triton.models.place.regions import Placement, Region, decode_need
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
@@ -102,9 +102,11 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
+        own = decode_need(self.placement.head, "head").passes
         self.pipeline = here = Pipeline.of(
-            config, TorchExecutor() if executor is None else executor, dtype, batch * max_length
-        )
+            config, TorchExecutor() if executor is None else executor, dtype, batch * max_length,
+            sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],
+        )  # fmt: skip
         self.executor = here.executor
         self.block = block = self.placement.decode
         self.head = Head(self.placement.head, self.executor, weights if here.has_head else None)

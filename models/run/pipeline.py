@@ -48,8 +48,8 @@ class Pipeline:
     _under_way: deque[tuple[dist.Work, torch.Tensor]] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0) -> Pipeline:
-        """This rank's place, beside caches of `cached` tokens in all.
+    def of(cls, shape: DecoderShape, executor: Executor, dtype: str, cached: int = 0, head: int = 0) -> Pipeline:
+        """This rank's place, beside caches of `cached` tokens in all; `head` is as of `stage_layers`.
 
         BackendError where the ranks of `executor` are no stages of so many layers.
         """
@@ -61,7 +61,7 @@ class Pipeline:
         inside = executor.inside
         if ranks.shape[1] > 1:
             inside = DistributedExecutor(inside, devices.get_group("core"), executor.cut)
-        group, ends = devices.get_group("stage"), stage_layers(shape, stages, cached)
+        group, ends = devices.get_group("stage"), stage_layers(shape, stages, cached, head)
         number = group.rank()
         return cls(shape, inside, range(ends[number], ends[number + 1]), dtype, number, stages, group, executor.group)
 
@@ -189,10 +189,11 @@ def stage_count(layers: int, ranks: int, cut: tuple[int, int] | None) -> int:
     return ranks // size
 
 
-def stage_layers(shape: DecoderShape, stages: int, cached: int = 0) -> list[int]:
+def stage_layers(shape: DecoderShape, stages: int, cached: int = 0, head: int = 0) -> list[int]:
     """The first layer of each stage, and the end of the last.
 
-    The largest stage has as few numbers as can be: parameters, and the keys and values of `cached` tokens.
+    The largest stage has as few numbers as can be: parameters, the keys and values of `cached` tokens, and the `head`
+    numbers of the head's working set, which are many on a large mesh, as each row of cores has sums of all logits.
     """
     sizes = {name: prod(size) for name, size in param_shapes(shape).items()}
     # layers are alike, but for the few that are dense in a mixture of experts
@@ -200,7 +201,7 @@ def stage_layers(shape: DecoderShape, stages: int, cached: int = 0) -> list[int]
     layer += 2 * cached * shape.num_key_value_heads * shape.head_dim
     embedding = sizes["model.embed_tokens.weight"]
     held = [layer] * stages
-    held[-1] += embedding
+    held[-1] += embedding + head
     if not shape.tie_word_embeddings:
         held[0] += embedding
     counts = [1] * stages
