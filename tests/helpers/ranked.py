@@ -213,9 +213,10 @@ def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]
 
 
 def resident_bytes(model: WaferForCausalLM) -> int:
-    """The bytes of weights, caches and what else a model's programs for decode hold between steps."""
+    """The bytes of weights, caches and what else a model's programs for decode hold, the head's sums among them."""
     tensors = [t for layer in model.layers.layers for part in (layer.project, layer.ffn) for t in part.memory.values()]
     tensors += [*model.head.memory.values(), *model.embedding.memory.values()]
+    tensors += [t for program in model.head.programs.values() for t in program.memory.values()]
     return sum({t.data_ptr(): t.nbytes for t in tensors}.values())
 
 

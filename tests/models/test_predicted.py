@@ -21,7 +21,7 @@ from wafer_triton.mesh import as_mesh
 from wafer_triton.models import demo
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.place import moves
+from wafer_triton.models.place import moves, transfers
 from wafer_triton.models.random import RandomWeights
 from wafer_triton.models.run.prefill import chunks
 from wafer_triton.schedule.rounds import Schedule
@@ -108,7 +108,7 @@ def built(monkeypatch, build: Callable[..., object], *args: object) -> list[Sche
         return tally(schedule)
 
     with monkeypatch.context() as patch:
-        patch.setattr(moves, "tally", counted)
+        patch.setattr(transfers, "tally", counted)
         build(*args)
     return schedules
 
