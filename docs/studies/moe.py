@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wafer_triton import estimate
+from wafer_triton.cost.constants import constants
 from wafer_triton.count.account import account
 from wafer_triton.device import device
 from wafer_triton.draw.units import digits
@@ -176,12 +177,13 @@ def prefill_row(model: str, layers: int | None, chip: str) -> list[str]:
     """The fastest prefill of a model, or of some of its layers, with its experts in both places."""
     shape = shape_of(model)
     part = shape if layers is None else replace(shape, num_hidden_layers=layers)
-    cells = [model, f"{part.num_hidden_layers} of {shape.num_hidden_layers}", chip]
+    cells, on = [model, f"{part.num_hidden_layers} of {shape.num_hidden_layers}", chip], device(chip)
     for where in ("spread", "regions"):
         prompts = {}
         for side in WIDE:
             with suppress(WaferError):
-                prompts[side] = estimate.prefill(device=chip, model=part, mesh=side, tokens=TOKENS, experts=where)
+                mesh = Mesh(side, side, on)  # an error then looks for no mesh that would do
+                prompts[side] = estimate.prefill_on(mesh, part, TOKENS, constants(on), experts=where)
         side = max(prompts, key=lambda each: prompts[each].tokens_per_second)
         cells += [f"{side} x {side}", digits(prompts[side].tokens_per_second)]
     return [*cells, str(prompts[side].experts).partition(",")[0]]

@@ -90,7 +90,7 @@ def place(
         return placed(mesh, prefill_mesh)
     chip = find_device("wse2" if device is None else device)
     candidates: Iterable[tuple[int, Any]] = _plans(
-        config, chip, blocks, prompt, max(1, max_length - prompt), head_groups
+        config, chip, blocks, prompt, max(1, max_length - prompt), head_groups, experts
     )
     if prefill_mesh is not None:
         _beside(prefill_mesh, Mesh(1, 1, chip))
@@ -157,7 +157,7 @@ def _with_trees(block: Block) -> Block:
 
 def _plans(
     config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int,
-    head_groups: int | None,
+    head_groups: int | None, experts: Experts,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
     """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
 
@@ -177,7 +177,7 @@ def _plans(
     try:
         plans = plan(
             model=config, device=device, input=prompt, output=answer, sides=sides, best=len(sides) ** 2,
-            head_groups=head_groups,
+            head_groups=head_groups, experts=experts,
         )  # fmt: skip
     except WaferError:
         plans = []

@@ -12,7 +12,11 @@ TEXT = STUDY["PAGE"].read_text(encoding="utf-8")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "of"),
-    [("row", (*STUDY["MODELS"][0], "wse3")), ("row", (*STUDY["MODELS"][2], "wse2")), ("loads", STUDY["MESHES"][0])],
+    [
+        ("row", (*STUDY["MODELS"][0], "wse3")),
+        ("row", (*STUDY["MODELS"][2], "wse2")),
+        ("loads", STUDY["MESHES"][0]),
+    ],
     ids=str,
 )
 def test_a_row_is_what_the_study_writes(part, of):
