@@ -20,7 +20,7 @@ _PUBLIC = {
     "models.decoder": ("WaferForCausalLM",),
     "ops": ("all_reduce", "executor", "mesh_gemm", "mesh_gemm_t", "mesh_gemv", "rms_norm", "run", "softmax"),
     "schedule.builder": ("Builder",),
-    "schedule.expert_regions": ("ExpertRegions",),
+    "schedule.expert_places": ("ExpertRegions",),
     "schedule.rounds": ("Cores", "Schedule", "Slot"),
     "verify.faults": ("check",),
     "verify.provenance": ("Intent",),

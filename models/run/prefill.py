@@ -19,7 +19,8 @@ from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, Part, schedule
-from wafer_triton.schedule.expert_regions import ExpertRegions, prefill_pass
+from wafer_triton.schedule.expert_places import ExpertRegions
+from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 

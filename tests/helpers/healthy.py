@@ -7,7 +7,17 @@ import numpy as np
 
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import block, collectives, decode, expert_regions, experts, gemm, prefill, reduce
+from wafer_triton.schedule import (
+    block,
+    collectives,
+    decode,
+    expert_places,
+    expert_regions,
+    experts,
+    gemm,
+    prefill,
+    reduce,
+)
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import ring_position
@@ -127,9 +137,9 @@ def moves(mesh: Mesh) -> list[Case]:
     return schedules
 
 
-def regions_of(square: Mesh) -> expert_regions.ExpertRegions:
+def regions_of(square: Mesh) -> expert_places.ExpertRegions:
     """The fewest regions of experts that a mesh can be cut into, of several with a copy of an expert."""
-    fewest = expert_regions.fewest_regions(square)
+    fewest = expert_places.fewest_regions(square)
     return replace(fewest, capacity=2, copies=(1,) if fewest.side > 1 else ())
 
 

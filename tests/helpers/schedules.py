@@ -9,7 +9,19 @@ from torch import Tensor
 from wafer_triton.device import PRESETS
 from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.schedule import block, collectives, decode, expert_regions, experts, gemm, gemv, norm, prefill, reduce
+from wafer_triton.schedule import (
+    block,
+    collectives,
+    decode,
+    expert_places,
+    expert_regions,
+    experts,
+    gemm,
+    gemv,
+    norm,
+    prefill,
+    reduce,
+)
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import KvCache
@@ -181,7 +193,7 @@ def decoding(part: block.Part, *args: int, head_groups: int = 1, shape: DecoderS
 
 def prefilling(
     part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE,
-    regions: expert_regions.ExpertRegions | None = None,
+    regions: expert_places.ExpertRegions | None = None,
 ) -> Make:  # fmt: skip
     """A part of a layer of prefill; no more head groups than columns, and one region of experts on an odd side."""
 
@@ -243,7 +255,7 @@ LAYERS: dict[str, Make] = {
         0,
         2,
         shape=MIXTURE,
-        regions=expert_regions.ExpertRegions(2, 2, (1,)),
+        regions=expert_places.ExpertRegions(2, 2, (1,)),
     ),
 }
 

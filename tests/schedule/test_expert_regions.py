@@ -19,7 +19,8 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.schedule import block, experts
 from wafer_triton.schedule.all_to_all import ALGORITHMS, all_to_all
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.expert_regions import expected_demand, prefill_experts_in_regions, prefill_pass
+from wafer_triton.schedule.expert_places import expected_demand
+from wafer_triton.schedule.expert_regions import prefill_experts_in_regions, prefill_pass
 from wafer_triton.verify.decoder import part_intent
 from wafer_triton.verify.faults import check
 
@@ -113,10 +114,9 @@ def test_what_is_wrong_with_regions_is_said():
         (ExpertRegions(1, 1, (2,)), "no further copy of expert 2 in 1 regions, it lives in all of them"),
     ):
         with pytest.raises(MeshError, match=said):
-            regions.check(replace(on, expert_regions=regions))
-    many = replace(on, shape=replace(SHAPE, experts=Experts(300, 2, 8)))
+            regions.check(SIX, on.mesh)
     with pytest.raises(MeshError, match="300 experts in each of 1 x 1 regions; 256 are the most, give more regions"):
-        ExpertRegions(1, 1).check(many)
+        ExpertRegions(1, 1).check(Experts(300, 2, 8), on.mesh)
 
 
 def test_the_demand_that_is_expected_falls_with_regions_and_grows_with_tokens():

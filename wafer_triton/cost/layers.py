@@ -25,7 +25,8 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.expert_regions import fewest_regions, prefill_pass, prefill_routing
+from wafer_triton.schedule.expert_places import fewest_regions
+from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shapes import DecoderShape
 

@@ -15,7 +15,7 @@ from wafer_triton.cost.routing import Trace
 from wafer_triton.errors import ConfigError, MeshError, check_counts
 from wafer_triton.local import find
 from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.expert_regions import ExpertRegions, expected_demand
+from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
 from wafer_triton.shapes import DecoderShape
 
 PLACEMENTS = ("spread", "regions")
@@ -65,7 +65,7 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
     if block.shape.experts is None or experts == "spread":
         return (None,)
     if isinstance(experts, ExpertRegions):
-        experts.check(block)
+        experts.check(block.shape.experts, block.mesh)
         return (experts,)
     tried = _tried(block, tokens, c)
     if experts is not None:
@@ -113,7 +113,7 @@ def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
     rows, f = regions.side * regions.capacity, -(-e.width // size)
     each = (product(m=rows, picks=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
     once = sum(product_cycles(Product(*sizes, block.dtype), c, True) for sizes in each)
-    return once * size * regions.expected_passes(block, tokens)
+    return once * size * block.expected_passes(tokens)
 
 
 def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, rows: int) -> ExpertRegions:
@@ -159,6 +159,6 @@ def where(block: Block, tokens: int) -> str | None:
     regions = block.expert_regions
     if regions is None:
         return "spread"
-    passes = regions.expected_passes(block, -(-tokens // block.mesh.shape[0]))
+    passes = block.expected_passes(-(-tokens // block.mesh.shape[0]))
     copies = f", {len(regions.copies)} copies" * bool(regions.copies)
     return f"{regions.side} x {regions.side} regions{copies}, {regions.capacity} rows a pass, {passes} expected"

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.heads import HeadGroups, head_groups
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.norm import rms_norm
@@ -22,9 +23,6 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shapes import DecoderShape
-
-if TYPE_CHECKING:
-    from wafer_triton.schedule.expert_regions import ExpertRegions
 
 
 @dataclass(frozen=True)
@@ -174,6 +172,12 @@ class Block:
         b.buffer("router", (d, e.logits), self.dtype, "resident")
         b.buffer("wgu", (e.tiles, d, 2 * f), self.dtype, "resident")
         b.buffer("wdown", (e.tiles, f, d), self.dtype, "resident")
+
+    def expected_passes(self, tokens: int) -> int:
+        """Passes that take `tokens` tokens a row to experts in regions, if each expert is as likely as any other."""
+        e, regions = self.shape.experts, self.expert_regions
+        assert e is not None and regions is not None, "a block whose experts have regions"
+        return regions.expected_passes(e.chosen, tokens, self.mesh.shape[0])
 
     def expert_weights_in_regions(self, b: Builder) -> None:
         """Declare the weights of the experts of a core's region, a tile of each."""

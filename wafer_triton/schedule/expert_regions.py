@@ -9,118 +9,17 @@ cores make as many passes as the fullest needs, which each knows after one all-r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from math import comb
 from typing import Any
 
-from wafer_triton.errors import MeshError, check_counts
 from wafer_triton.experts import Experts
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.block import Block, part
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.experts import routed
 from wafer_triton.schedule.gemm import align, compute_shift, meshgemm
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Local
-
-MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of tiles
-
-
-@dataclass(frozen=True)
-class ExpertRegions:
-    """Experts in `side` x `side` regions, and the rows that a row of cores sends to each of them in a pass.
-
-    `copies` are experts that live in one region more, once for each time that they stand there. Raises ShapeError for
-    sizes that are not positive whole numbers.
-    """
-
-    side: int
-    capacity: int
-    copies: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_counts(side=self.side, capacity=self.capacity)
-
-    @property
-    def count(self) -> int:
-        """Regions of the mesh."""
-        return self.side * self.side
-
-    def living(self, experts: Experts) -> tuple[tuple[int, ...], ...]:
-        """The experts of every region: one after the other in turn, then copies where the fewest live.
-
-        Raises MeshError for a copy of an expert that there is not, or that lives in every region.
-        """
-        living = [list(range(region, experts.count, self.count)) for region in range(self.count)]
-        for expert in self.copies:
-            free = [own for own in living if expert not in own]
-            if not 0 <= expert < experts.count or not free:
-                why = "lives in all of them" if 0 <= expert < experts.count else f"is none of {experts.count}"
-                raise MeshError(
-                    f"{experts.name}: no further copy of expert {expert} in {self.count} regions, it {why}; leave it "
-                    f"out"
-                )
-            min(free, key=len).append(expert)
-        return tuple(map(tuple, living))
-
-    def held(self, experts: Experts) -> int:
-        """The most experts of a region, copies among them."""
-        return max(map(len, self.living(experts)))
-
-    def homes(self, experts: Experts) -> tuple[tuple[int, int], ...]:
-        """The slot of every copy, as (expert, slot): `held` slots of a region follow one another."""
-        held = self.held(experts)
-        return tuple(
-            (expert, region * held + place)
-            for region, own in enumerate(self.living(experts))
-            for place, expert in enumerate(own)
-            if expert % self.count != region
-        )
-
-    def expected_passes(self, block: Block, tokens: int) -> int:
-        """Passes of `tokens` tokens a row if each expert is as likely as any other, see `expected_demand`."""
-        assert block.shape.experts is not None, "regions are of a model that has experts"
-        demand = expected_demand(block.shape.experts.chosen, self.count, tokens, block.mesh.shape[0])
-        return -(-demand // self.capacity)
-
-    def check(self, block: Block) -> None:
-        """Raise MeshError unless a block's mesh can be cut so, for the experts of its model."""
-        side, e = block.mesh.shape[0], block.shape.experts
-        assert e is not None, "regions are of a model that has experts"
-        if side % self.side:
-            raise MeshError(
-                f"{e.name}: {self.side} x {self.side} regions of experts on mesh {block.mesh}: give a divisor of its "
-                f"side {side}"
-            )
-        if self.held(e) > MOST_HELD:
-            raise MeshError(
-                f"{e.name}: {self.held(e)} experts in each of {self.side} x {self.side} regions; {MOST_HELD} are the "
-                f"most, give more regions"
-            )
-        self.homes(e)
-
-
-def fewest_regions(mesh: Mesh) -> ExpertRegions:
-    """The fewest regions, of several, that a square mesh can be cut into, or one."""
-    side = mesh.shape[0]
-    return ExpertRegions(next((count for count in range(2, side + 1) if side % count == 0), 1), 1)
-
-
-@lru_cache(maxsize=1024)
-def expected_demand(chosen: int, regions: int, tokens: int, rows: int) -> int:
-    """The most rows of tokens that one of `rows` rows of cores has for a region, if each region is as likely.
-
-    Every token chooses so many experts. It is the number that fewer than one of all rows and regions exceeds, if the
-    picks of a token were independent.
-    """
-    picks, odds, above = tokens * chosen, 1 / regions, 1.0
-    for most in range(picks):
-        above -= comb(picks, most) * odds**most * (1 - odds) ** (picks - most)
-        if rows * regions * above < 1:
-            return max(1, most)
-    return picks
 
 
 @part("prefill routing")
@@ -163,7 +62,7 @@ def _queues(b: Builder, block: Block, m: int, role: str) -> None:
 
 def _routing(b: Builder, block: Block, m: int, role: str) -> None:
     e, regions = _regions(block)
-    regions.check(block)
+    regions.check(e, block.mesh)
     d = block.share(block.shape.hidden_size, "x")
     _queues(b, block, m, role)
     b.buffer("norm", (d,), block.dtype, "resident")

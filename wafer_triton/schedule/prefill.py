@@ -143,5 +143,5 @@ def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> tuple[
     """
     parts: tuple[tuple[Part, tuple[int, ...]], ...] = ((attention, (tokens, past)), (first(block, kind), (tokens, 0)))
     if kind == "experts" and block.expert_regions is not None:
-        parts += ((prefill_pass, (tokens, 0, 0)),) * block.expert_regions.expected_passes(block, tokens)
+        parts += ((prefill_pass, (tokens, 0, 0)),) * block.expected_passes(tokens)
     return parts

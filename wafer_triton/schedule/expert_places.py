@@ -1,0 +1,105 @@
+"""Which region of cores holds which experts, copies among them, and how many rows of tokens are expected there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb
+
+from wafer_triton.errors import MeshError, check_counts
+from wafer_triton.experts import Experts
+from wafer_triton.mesh import Mesh
+
+MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of tiles
+
+
+@dataclass(frozen=True)
+class ExpertRegions:
+    """Experts in `side` x `side` regions, and the rows that a row of cores sends to each of them in a pass.
+
+    `copies` are experts that live in one region more, once for each time that they stand there. Raises ShapeError for
+    sizes that are not positive whole numbers.
+    """
+
+    side: int
+    capacity: int
+    copies: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_counts(side=self.side, capacity=self.capacity)
+
+    @property
+    def count(self) -> int:
+        """Regions of the mesh."""
+        return self.side * self.side
+
+    def living(self, experts: Experts) -> tuple[tuple[int, ...], ...]:
+        """The experts of every region: one after the other in turn, then copies where the fewest live.
+
+        Raises MeshError for a copy of an expert that there is not, or that lives in every region.
+        """
+        living = [list(range(region, experts.count, self.count)) for region in range(self.count)]
+        for expert in self.copies:
+            free = [own for own in living if expert not in own]
+            if not 0 <= expert < experts.count or not free:
+                why = "lives in all of them" if 0 <= expert < experts.count else f"is none of {experts.count}"
+                raise MeshError(
+                    f"{experts.name}: no further copy of expert {expert} in {self.count} regions, it {why}; leave it "
+                    f"out"
+                )
+            min(free, key=len).append(expert)
+        return tuple(map(tuple, living))
+
+    def held(self, experts: Experts) -> int:
+        """The most experts of a region, copies among them."""
+        return max(map(len, self.living(experts)))
+
+    def homes(self, experts: Experts) -> tuple[tuple[int, int], ...]:
+        """The slot of every copy, as (expert, slot): `held` slots of a region follow one another."""
+        held = self.held(experts)
+        return tuple(
+            (expert, region * held + place)
+            for region, own in enumerate(self.living(experts))
+            for place, expert in enumerate(own)
+            if expert % self.count != region
+        )
+
+    def expected_passes(self, chosen: int, tokens: int, rows: int) -> int:
+        """Passes of `tokens` tokens on each of `rows` rows, each of which takes `chosen` experts."""
+        return -(-expected_demand(chosen, self.count, tokens, rows) // self.capacity)
+
+    def check(self, e: Experts, mesh: Mesh) -> None:
+        """Raise MeshError unless a mesh can be cut so, for these experts."""
+        side = mesh.shape[0]
+        if side % self.side:
+            raise MeshError(
+                f"{e.name}: {self.side} x {self.side} regions of experts on mesh {mesh}: give a divisor of its "
+                f"side {side}"
+            )
+        if self.held(e) > MOST_HELD:
+            raise MeshError(
+                f"{e.name}: {self.held(e)} experts in each of {self.side} x {self.side} regions; {MOST_HELD} are the "
+                f"most, give more regions"
+            )
+        self.homes(e)
+
+
+def fewest_regions(mesh: Mesh) -> ExpertRegions:
+    """The fewest regions, of several, that a square mesh can be cut into, or one."""
+    side = mesh.shape[0]
+    return ExpertRegions(next((count for count in range(2, side + 1) if side % count == 0), 1), 1)
+
+
+@lru_cache(maxsize=1024)
+def expected_demand(chosen: int, regions: int, tokens: int, rows: int) -> int:
+    """The most rows of tokens that one of `rows` rows of cores has for a region, if each region is as likely.
+
+    Every token chooses so many experts. It is the number that fewer than one of all rows and regions exceeds, if the
+    picks of a token were independent.
+    """
+    picks, odds, above = tokens * chosen, 1 / regions, 1.0
+    for most in range(picks):
+        above -= comb(picks, most) * odds**most * (1 - odds) ** (picks - most)
+        if rows * regions * above < 1:
+            return max(1, most)
+    return picks
