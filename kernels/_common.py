@@ -58,13 +58,16 @@ def tile_ptr(x, core):
 @triton.jit
 def load(ptrs, mask):
     """Load as fp32, zero where masked off."""
+    ptrs, mask = tl.broadcast(ptrs, mask)
     return tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def store(ptrs, value, mask):
     """Round fp32 once to the buffer's dtype and store."""
-    tl.store(ptrs, rounded(value, ptrs.dtype.element_ty), mask=mask)
+    ptrs, mask = tl.broadcast(ptrs, mask)
+    ptrs, value = tl.broadcast(ptrs, rounded(value, ptrs.dtype.element_ty))
+    tl.store(ptrs, value, mask=mask)
 
 
 @triton.jit
@@ -76,6 +79,22 @@ def rounded(value, dtype: tl.constexpr):
         return bits.to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:
         return value.to(dtype)
+
+
+@triton.constexpr_function
+def _levels(size):
+    return size.bit_length() - 1
+
+
+@triton.jit
+def summed(x, BEFORE: tl.constexpr, SIZE: tl.constexpr, BEHIND: tl.constexpr):
+    """The sums [BEFORE, BEHIND] over the middle of x, seen as [BEFORE, SIZE, BEHIND], by halves.
+
+    A sum of two has one order. So the bits depend neither on warps nor on what else a block holds.
+    """
+    for level in tl.static_range(_levels(SIZE)):
+        x = tl.sum(tl.reshape(x, [BEFORE, 2, (SIZE >> level + 1) * BEHIND]), axis=1)
+    return tl.reshape(x, [BEFORE, BEHIND])
 
 
 def block(size: int, cap: int = MAX_BLOCK, floor: int = 1) -> int:

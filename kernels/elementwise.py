@@ -56,7 +56,7 @@ def elementwise(fn: Any) -> LocalKernel:
     def make(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> Part:
         cap = block(size)
         sizes = {"FN": fn, "INPUTS": len(ins), "SIZE": size, "BLOCK": cap}
-        return part(_elementwise, (*outs, *ins), sizes, warps(cap))
+        return part(_elementwise, (*outs, *ins), sizes, warps(cap), elements=cap)
 
     return LocalKernel(make)
 
@@ -84,7 +84,7 @@ def _silu_mul(args, core, P):
 def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> Part:
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
     cap = block(m * n, 1024)
-    return part(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap))
+    return part(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap), elements=cap)
 
 
 @triton.jit
@@ -103,7 +103,7 @@ def _clip(args, core, P):
 def clip(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, limit: float) -> Part:
     """out [size] = a, no further from 0 than `limit`."""
     cap = block(size)
-    return part(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap))
+    return part(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap), elements=cap)
 
 
 @triton.jit
@@ -122,4 +122,4 @@ def _swap(args, core, P):
 def swap(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, rows: int, cols: int, size: int) -> Part:
     """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
     cap = block(rows * cols * size, 1024)
-    return part(_swap, (*outs, *ins), {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}, warps(cap))
+    return part(_swap, (*outs, *ins), {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}, warps(cap), elements=cap)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
 from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
@@ -28,7 +28,7 @@ def _top_k(args, core, P):
         picked = mask_e & (ahead < P.K)
         powers = tl.exp(own - tl.max(own, axis=0))
         over = tl.where(picked, powers, 0.0) if P.NORMALIZED else tl.where(mask_e, powers, 0.0)
-        share = powers / tl.sum(over, axis=0)
+        share = powers / tl.reshape(summed(over, 1, P.BLOCK_E, 1), [1])
         offs = token * (P.K + P.SHARED) + tl.cumsum(picked.to(tl.int32), axis=0) - 1
         picked = picked & (offs < token * (P.K + P.SHARED) + P.K)  # NaN is ahead of nothing, so there may be more
         tl.store(tile_ptr(chosen, core) + offs, offs_e.to(tl.float32), mask=picked)
@@ -49,7 +49,7 @@ def top_k(
         "M": m, "EXPERTS": experts, "K": k, "SHARED": shared, "NORMALIZED": normalized,
         "WIDTH": experts + min(shared, 1), "BLOCK_E": cap,
     }  # fmt: skip
-    return part(_top_k, (*outs, *ins), sizes, warps(cap), sums=True)
+    return part(_top_k, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
@@ -87,7 +87,7 @@ def _expert_product(args, core, P):
                     else:
                         products += vector[:, None] * matrix
                 if not P.FP16:
-                    total += tl.sum(products, axis=0)
+                    total += tl.reshape(summed(products, 1, P.BLOCK_K, P.BLOCK_N), [P.BLOCK_N])
             store(c_ptrs, total, mask_n)
 
 
@@ -101,7 +101,7 @@ def _part(
         "ROWS": rows, "EACH": each, "TIMES": times, "K": k, "N": n, "ADD": add, "SUMMED": len(ins) == 4,
         "FP16": one_by_one, "BLOCK_K": block_k, "BLOCK_N": block_n,
     }  # fmt: skip
-    return part(_expert_product, (*outs, *ins), sizes, warps(block_k * block_n), sums=not one_by_one, rounds=one_by_one)
+    return part(_expert_product, (*outs, *ins), sizes, warps(block_k * block_n), rounds=one_by_one)
 
 
 @LocalKernel

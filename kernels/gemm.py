@@ -5,7 +5,8 @@ One kernel serves both. What differs is constexpr: the strides (`TRANSPOSED`), a
 - "dot": blocks of at least 16 on tensor cores (fp32: in full precision on FMA units);
 - "sum": for up to four rows, where a dot would be mostly padding: products are gathered in [BLOCK_M, BLOCK_K, BLOCK_N]
   registers and summed over K once, so that B streams through at load speed;
-- "heads": the same for several heads at once, which would otherwise wait for their loads one after another;
+- "rows": the same of several heads at once, which would otherwise wait for their loads one after another, and of
+  several cores;
 - "fp16": one k at a time, every multiply-add rounded to fp16, as WSE-2 software does.
 """
 
@@ -17,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, tile_ptr
+from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, summed, tile_ptr
 from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
@@ -91,42 +92,53 @@ def accumulate(
         else:
             total = (total + a * b).to(tl.float16).to(tl.float32)
     if MODE == "sum":
-        total += tl.sum(products, axis=1)
+        total += summed(products, BLOCK_M, BLOCK_K, BLOCK_N)
     return total
 
 
 @triton.jit
-def _heads(
-    c_ptr, out_ptr, a_ptr, b_ptr,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+def _rows(
+    c_ptr, out_ptr, a_ptr, b_ptr, first,
     stride_ch: tl.constexpr, stride_cm: tl.constexpr, stride_ah: tl.constexpr, stride_am: tl.constexpr,
-    stride_bh: tl.constexpr, stride_bk: tl.constexpr, stride_bn: tl.constexpr, ADD: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    stride_bh: tl.constexpr, stride_bk: tl.constexpr, stride_bn: tl.constexpr,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
+    ADD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    CORES: tl.constexpr, SLICES: tl.constexpr,
 ):  # fmt: skip
-    """out = (c +) a @ b, where a row of a block is a row of a head."""
-    for start in range(0, HEADS * M, BLOCK_M):
-        # [BLOCK_M]
-        rows = start + tl.arange(0, BLOCK_M)
-        mask_m, head, offs_m = rows < HEADS * M, rows // M, rows % M
-        rows_a = head * stride_ah + offs_m * stride_am
-        rows_b = head // (HEADS // KV_HEADS) * stride_bh
-        for start_n in range(0, N, BLOCK_N):
-            offs_n = start_n + tl.arange(0, BLOCK_N)
-            products = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+    """out = (c +) a @ b on the CORES at whose tiles the pointers are, a row of a block being a row of a head."""
+    # slices are of heads, or of the columns of one
+    BY_HEADS: tl.constexpr = HEADS > 1
+    first_m, STEP_M = (first, SLICES) if BY_HEADS else (0, 1)
+    first_n, STEP_N = (0, 1) if BY_HEADS else (first, SLICES)
+    for start_m in range(first_m * BLOCK_M, HEADS * M, STEP_M * BLOCK_M):
+        # [1, BLOCK_M, 1, 1]
+        rows = start_m + tl.reshape(tl.arange(0, BLOCK_M), [1, BLOCK_M, 1, 1])
+        head, offs_m, mask_m = rows // M, rows % M, rows < HEADS * M
+        for start_n in range(first_n * BLOCK_N, N, STEP_N * BLOCK_N):
+            # [1, 1, 1, BLOCK_N]
+            offs_n = start_n + tl.reshape(tl.arange(0, BLOCK_N), [1, 1, 1, BLOCK_N])
+            offs_b, mask_n = offs_n * stride_bn, offs_n < N
+            mask_b = mask_n
+            if BY_HEADS:
+                offs_b += head // (HEADS // KV_HEADS) * stride_bh
+                mask_b = mask_n & mask_m
+            products = tl.zeros([CORES, BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
             for start_k in range(0, K, BLOCK_K):
-                # [BLOCK_M, BLOCK_K, 1], [BLOCK_M, BLOCK_K, BLOCK_N]
-                offs_k = start_k + tl.arange(0, BLOCK_K)[None, :, None]
-                mask = mask_m[:, None, None] & (offs_k < K)
-                a = load(a_ptr + rows_a[:, None, None] + offs_k, mask)
-                offs_b = rows_b[:, None, None] + offs_k * stride_bk + offs_n[None, None, :] * stride_bn
-                products += a * load(b_ptr + offs_b, mask & (offs_n < N)[None, None, :])
-            # [BLOCK_M, BLOCK_N]
-            total = tl.sum(products, axis=1)
-            offs_c = (head * stride_ch + offs_m * stride_cm)[:, None] + offs_n[None, :]
-            mask_c = mask_m[:, None] & (offs_n < N)[None, :]
+                # [1, 1, BLOCK_K, 1]
+                offs_k = start_k + tl.reshape(tl.arange(0, BLOCK_K), [1, 1, BLOCK_K, 1])
+                x = load(a_ptr + head * stride_ah + offs_m * stride_am + offs_k, mask_m & (offs_k < K))
+                b_ptrs = b_ptr + offs_b + offs_k * stride_bk
+                if K % BLOCK_K == 0 and N % BLOCK_N == 0 and not BY_HEADS:  # blocks that divide the tile
+                    y = tl.load(b_ptrs).to(tl.float32)
+                else:
+                    y = load(b_ptrs, mask_b & (offs_k < K))
+                products += x * y
+            total = summed(products, CORES * BLOCK_M, BLOCK_K, BLOCK_N)
+            total = tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
+            offs_c = head * stride_ch + offs_m * stride_cm + offs_n
             if ADD:
-                total += load(c_ptr + offs_c, mask_c)
-            store(out_ptr + offs_c, total, mask_c)
+                total += load(c_ptr + offs_c, mask_m & mask_n)
+            store(out_ptr + offs_c, total, mask_m & mask_n)
 
 
 @triton.jit
@@ -135,6 +147,7 @@ def product(
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    first=0, CORES: tl.constexpr = 1, SLICES: tl.constexpr = 1,
 ):  # fmt: skip
     """out = (c +) a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
     # c, out [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
@@ -147,10 +160,10 @@ def product(
     stride_bk: tl.constexpr = 1 if TRANSPOSED else KV_HEADS * N
     stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
 
-    if MODE == "heads":
-        _heads(
-            c_ptr, out_ptr, a_ptr, b_ptr, M, K, N, HEADS, KV_HEADS, stride_ch, stride_cm, stride_ah, stride_am,
-            stride_bh, stride_bk, stride_bn, ADD, BLOCK_M, BLOCK_K, BLOCK_N,
+    if MODE == "rows":
+        _rows(
+            c_ptr, out_ptr, a_ptr, b_ptr, first, stride_ch, stride_cm, stride_ah, stride_am, stride_bh, stride_bk,
+            stride_bn, M, K, N, HEADS, KV_HEADS, ADD, BLOCK_M, BLOCK_K, BLOCK_N, CORES, SLICES,
         )  # fmt: skip
     else:
         for head in range(HEADS):
@@ -179,11 +192,12 @@ def product(
 
 
 @triton.jit
-def _gemm(args, core, P):
+def _gemm(args, core, P, first=0):
     c, a, b = args
     product(
         tile_ptr(c, core), tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None,
         P.M, P.K, P.N, P.HEADS, P.KV_HEADS, P.TRANSPOSED, P.ADD, P.MODE, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N,
+        first, P.CORES, P.SLICES,
     )  # fmt: skip
 
 
@@ -198,7 +212,7 @@ def plan(
 ) -> dict[str, Any]:  # fmt: skip
     """The constexpr arguments and launch options of `product` for these parameters.
 
-    `at_once`: few rows of several heads share blocks, for products whose operands are not passed on.
+    `at_once`: few rows, of all heads, share blocks, for products whose operands are not passed on.
     """
     wide = torch.float32 in (a.tensor.dtype, b.tensor.dtype)
     if accumulate == "fp16":
@@ -207,14 +221,14 @@ def plan(
     elif m <= 4 and heads > 1 and at_once:
         block_n = block(n, 256)
         block_k = block(k, 4096 // block_n)
-        mode, blocks = "heads", (block(heads * m, 4096 // (block_k * block_n)), block_k, block_n)
+        mode, blocks = "rows", (block(heads * m, 4096 // (block_k * block_n)), block_k, block_n)
         num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // 512)
     elif m <= 4:
         block_m, block_n = block(m), block(n, 256)
         # so many loads of 16 B are on their way at once in a thread: for one row of 16-bit weights it has registers
         loads = 8 if m == 1 and not wide else 2
         most = 8192 if loads == 8 else min(2048, 4096 // block_m)
-        mode, blocks = "sum", (block_m, block(k, most // block_n), block_n)
+        mode, blocks = "rows" if at_once else "sum", (block_m, block(k, most // block_n), block_n)
         num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // (256 * loads))
     else:
         # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
@@ -233,9 +247,12 @@ def plan(
 def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
     chosen = plan(*ins, **params, at_once=True)
     num_warps, num_stages, fused = (chosen.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion"))
+    few = chosen["MODE"] == "rows"
     # with four warps, blocks of 64 rows are added by other instructions
-    sums = chosen["MODE"] in ("sum", "heads") or (chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64)
-    options = {"sums": sums, "rounds": not fused, "num_stages": num_stages}
+    sums = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
+    rows = chosen["HEADS"] if few and chosen["M"] == 1 else 0
+    elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if few else 0
+    options = {"sums": sums, "rounds": not fused, "num_stages": num_stages, "elements": elements, "rows": rows}
     return part(_gemm, (*outs, *ins), chosen, num_warps, **options)
 
 

@@ -26,4 +26,4 @@ def _lookup(args, core, P):
 def lookup(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, d: int, v: int) -> Part:
     """out [m, d] = the columns ids [m] of table [d, v], zeros for an id outside it."""
     cap = block(m * d, 1024)
-    return part(_lookup, (*outs, *ins), {"M": m, "D": d, "V": v, "BLOCK": cap}, warps(cap))
+    return part(_lookup, (*outs, *ins), {"M": m, "D": d, "V": v, "BLOCK": cap}, warps(cap), elements=cap)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
 from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
@@ -16,13 +16,15 @@ def _sum_squares(args, core, P):
     for start_m in range(0, P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_m = start_m + tl.arange(0, P.BLOCK_M)
-        squares = tl.zeros([P.BLOCK_M, P.BLOCK_N], tl.float32)
+        squares = tl.zeros([P.CORES, 1, P.BLOCK_M, P.BLOCK_N], tl.float32)
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
             value = load(x_ptr + offs_m[:, None] * P.N + offs_n[None, :], mask)
             squares += value * value
-        store(tile_ptr(s, core) + offs_m, tl.sum(squares, axis=1), offs_m < P.M)
+        total = summed(squares, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
+        total = tl.reshape(total, [P.CORES, 1, P.BLOCK_M, 1])
+        store(tile_ptr(s, core) + offs_m[:, None], total, (offs_m < P.M)[:, None])
 
 
 @triton.jit
@@ -49,7 +51,7 @@ def sum_squares(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, 
     block_n = block(n, 1024)
     block_m = block(m, 1024 // block_n)
     sizes = {"M": m, "N": n, "BLOCK_M": block_m, "BLOCK_N": block_n}
-    return part(_sum_squares, (*outs, *ins), sizes, warps(block_m * block_n), sums=True)
+    return part(_sum_squares, (*outs, *ins), sizes, warps(block_m * block_n), elements=block_m * block_n)
 
 
 @LocalKernel
@@ -72,7 +74,7 @@ def rms_scale(
     cap = block(m * groups * n, 1024)
     sizes = {"M": m, "N": n, "GROUPS": groups, "KEPT": kept, "WIDTH": width, "EPS": eps, "FIRST": first}
     sizes["BLOCK"] = cap
-    return part(_rms_scale, (*outs, *ins), sizes, warps(cap))
+    return part(_rms_scale, (*outs, *ins), sizes, warps(cap), elements=cap)
 
 
 @triton.jit
@@ -90,7 +92,8 @@ def _mean_squares(args, core, P):
             value = load(x_ptr + offs, offs < size)
             squares += value * value
         width = tl.where(keys == 1, P.KV_WIDTH, P.WIDTH)
-        tl.store(tile_ptr(s, core) + row, tl.sum(squares, axis=0) / width)
+        total = tl.reshape(summed(squares, 1, P.BLOCK, 1), [1])
+        tl.store(tile_ptr(s, core) + row + tl.arange(0, 1), total / width)
 
 
 @LocalKernel
@@ -101,4 +104,4 @@ def mean_squares(
     """s [m, 2] = squares of query and of key heads of x [m, heads + 2 kv_heads, n] over their widths, added up."""
     cap = block(heads * n, 1024)
     sizes = {"M": m, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "KV_WIDTH": kv_width, "BLOCK": cap}
-    return part(_mean_squares, (*outs, *ins), sizes, warps(cap), sums=True)
+    return part(_mean_squares, (*outs, *ins), sizes, warps(cap))

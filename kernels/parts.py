@@ -22,7 +22,9 @@ class Part(NamedTuple):
     """A body with its operands, sizes and launch options.
 
     `sums`: it adds in an order that depends on its warps. `rounds`: it rounds every product, so none may be fused with
-    an addition.
+    an addition. `elements`: the size of a core's block, if the body takes P.CORES cores at once, [CORES, 1, 1, 1]; else
+    0. `rows`: that many rows, P.BLOCK_M at once, need nothing of one another. A body that goes over rows or columns in
+    slices takes the number of its first block, and does every P.SLICES-th from there.
     """
 
     body: Any
@@ -32,6 +34,8 @@ class Part(NamedTuple):
     sums: bool = False
     rounds: bool = False
     num_stages: int = 3
+    elements: int = 0
+    rows: int = 0
 
 
 def part(
@@ -43,9 +47,12 @@ def part(
     sums: bool = False,
     rounds: bool = False,
     num_stages: int = 3,
+    elements: int = 0,
+    rows: int = 0,
 ) -> Part:
     """A part; `sizes` are what the body finds in P, functions among them."""
-    return Part(body, tuple(args), constants(sizes), num_warps, sums, rounds, num_stages)
+    named = constants({**sizes, "CORES": 1, "SLICES": 1})
+    return Part(body, tuple(args), named, num_warps, sums, rounds, num_stages, elements, rows)
 
 
 def constants(values: Mapping[str, Any]) -> Any:

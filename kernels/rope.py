@@ -50,4 +50,4 @@ def rope(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: 
     every, half = heads + 2 * kv_heads, n // 2
     cap = block(m * every * half, 512)
     sizes = {"M": m, "HEADS": heads, "KV_HEADS": kv_heads, "N": n, "ALL": every, "HALF": half, "BLOCK": cap}
-    return part(_rope, (*outs, *ins), sizes, warps(cap))
+    return part(_rope, (*outs, *ins), sizes, warps(cap), elements=cap)

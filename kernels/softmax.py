@@ -10,7 +10,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
+from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
 from wafer_triton.kernels.parts import LocalKernel, Part, part
 
 
@@ -23,79 +23,86 @@ def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl
 
 
 @triton.jit
-def _row_max(args, core, P):
+def _row_max(args, core, P, first=0):
     top, s, bias = args
-    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
+    for start_row in range(first * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
-        highest = tl.full([P.BLOCK_M], float("-inf"), tl.float32)
-        nans = tl.zeros([P.BLOCK_M], tl.int32)
+        highest = tl.full([P.CORES, 1, P.BLOCK_M, 1], float("-inf"), tl.float32)
+        nans = tl.zeros([P.CORES, 1, P.BLOCK_M, 1], tl.int32)
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
             score = _biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N)
             # tl.max drops NaN; the definition keeps it
             nan = score != score
-            nans += tl.sum(nan.to(tl.int32), axis=1)
-            highest = tl.maximum(highest, tl.max(tl.where(nan, float("-inf"), score), axis=1))
-        store(tile_ptr(top, core) + offs_row, tl.where(nans > 0, float("nan"), highest), mask_row)
+            nans += tl.sum(nan.to(tl.int32), axis=-1, keep_dims=True)
+            highest = tl.maximum(highest, tl.max(tl.where(nan, float("-inf"), score), axis=-1, keep_dims=True))
+        highest = tl.where(nans > 0, float("nan"), highest)
+        store(tile_ptr(top, core) + offs_row[:, None], highest, mask_row[:, None])
 
 
 @triton.jit
-def _exp_sum(args, core, P):
+def _exp_sum(args, core, P, first=0):
     p, z, s, bias, top = args
-    for start_row in range(0, P.HEADS * P.M, P.BLOCK_M):
+    for start_row in range(first * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
-        highest = load(tile_ptr(top, core) + offs_row, mask_row)
+        highest = load(tile_ptr(top, core) + offs_row[:, None], mask_row[:, None])
         highest = tl.maximum(highest, -3e38, propagate_nan=tl.PropagateNan.ALL)
-        total = tl.zeros([P.BLOCK_M], tl.float32)
+        total = tl.zeros([P.CORES, 1, P.BLOCK_M, 1], tl.float32)
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
-            e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N) - highest[:, None])
+            e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N) - highest)
             store(tile_ptr(p, core) + offs_row[:, None] * P.N + offs_n[None, :], e, mask)
-            total += tl.sum(e, axis=1)
-        store(tile_ptr(z, core) + offs_row, total, mask_row)
+            over_n = summed(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
+            total += tl.reshape(over_n, [P.CORES, 1, P.BLOCK_M, 1])
+        store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
 
 
 @triton.jit
-def _normalize(args, core, P):
+def _normalize(args, core, P, first=0):
     out, o, z = args
-    for start in range(0, P.M * P.HEADS * P.N, P.BLOCK):
-        # [BLOCK] of [M, HEADS, N]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.M * P.HEADS * P.N
-        offs_z = offs // P.N % P.HEADS * P.M + offs // (P.N * P.HEADS)
-        total = tl.load(tile_ptr(z, core) + offs_z, mask=mask, other=1.0).to(tl.float32)
-        value = load(tile_ptr(o, core) + offs, mask)
-        store(tile_ptr(out, core) + offs, tl.div_rn(value, total), mask)
+    for start_row in range(first * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
+        # [BLOCK_M, BLOCK_N]
+        offs_row = (start_row + tl.arange(0, P.BLOCK_M))[:, None]
+        mask_row = offs_row < P.HEADS * P.M
+        total = load(tile_ptr(z, core) + offs_row, mask_row)
+        for start_n in range(0, P.N, P.BLOCK_N):
+            offs_n = start_n + tl.arange(0, P.BLOCK_N)[None, :]
+            offs = (offs_row % P.M * P.HEADS + offs_row // P.M) * P.N + offs_n
+            mask = mask_row & (offs_n < P.N)
+            # what is masked off has no sum to divide by
+            value = tl.div_rn(load(tile_ptr(o, core) + offs, mask), tl.where(mask, total, 1.0))
+            store(tile_ptr(out, core) + offs, value, mask)
 
 
-def _row_sizes(heads: int, m: int, n: int, scale: float) -> tuple[dict[str, Any], int]:
-    """Sizes and warps of an operation that goes over rows [heads, m] of n."""
+def _over_rows(body: Any, outs: tuple[Operand, ...], ins: tuple[Operand, ...], heads: int, m: int, n: int,
+               **sizes: Any) -> Part:  # fmt: skip
+    """A part that goes over rows [heads, m] of n."""
     block_n = block(n, 1024)
     block_m = block(heads * m, 1024 // block_n)
-    sizes = {"HEADS": heads, "M": m, "N": n, "SCALE": scale, "BLOCK_M": block_m, "BLOCK_N": block_n}
-    return sizes, warps(block_m * block_n)
+    sizes |= {"HEADS": heads, "M": m, "N": n, "BLOCK_M": block_m, "BLOCK_N": block_n}
+    numel = block_m * block_n
+    return part(body, (*outs, *ins), sizes, warps(numel), elements=numel, rows=heads * m)
 
 
 @LocalKernel
 def row_max(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
     """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
-    return part(_row_max, (*outs, *ins), *_row_sizes(heads, m, n, scale))
+    return _over_rows(_row_max, outs, ins, heads, m, n, SCALE=scale)
 
 
 @LocalKernel
 def exp_sum(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
     """p [heads, m, n] = exp(scale * s + bias - top) and z [heads, m] = its sum over n; top [heads, m]."""
-    return part(_exp_sum, (*outs, *ins), *_row_sizes(heads, m, n, scale), sums=True)
+    return _over_rows(_exp_sum, outs, ins, heads, m, n, SCALE=scale)
 
 
 @LocalKernel
 def normalize(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, n: int) -> Part:
     """out [m, heads, n] = o / z with z [heads, m]."""
-    cap = block(m * heads * n, 1024)
-    return part(_normalize, (*outs, *ins), {"M": m, "HEADS": heads, "N": n, "BLOCK": cap}, warps(cap))
+    return _over_rows(_normalize, outs, ins, heads, m, n)

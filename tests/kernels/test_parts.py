@@ -36,15 +36,13 @@ def test_a_part_reads_what_those_before_it_wrote():
     assert [one.tensor[::5].tolist() for one in (y, z)] == [[6, 0, 6], [3, 0, 3]], "core 1 did not run"
 
 
-def test_the_warps_are_those_of_what_adds():
-    wide = find("add").part((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
-    few = find("sum_squares").part((tiles(1),), (tiles(8),), m=1, n=8)
-    many = find("sum_squares").part((tiles(1),), (tiles(1024),), m=1, n=1024)
-    assert [one.num_warps for one in (wide, few, many)] == [4, 1, 4]
-    assert options([wide, few], 2)["num_warps"] == 1, "order matters only where sums are"
-    assert options([wide])["num_warps"] == 4 and options([], 2)["num_warps"] == 2
-    for parts in ([few], [few, wide], [many]):
-        assert options(parts, among=[few, many])["num_warps"] == 4, "in every launch the same, whatever goes together"
+def test_the_warps_are_those_of_blocks_that_other_instructions_would_add_in_another_order():
+    add = find("add").part((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
+    few, many = (find("gemm").part((tiles(64 * n),), (tiles(64), tiles(n)), m=64, k=1, n=n) for n in (16, 64))
+    assert [one.num_warps for one in (add, few, many)] == [4, 4, 8]
+    assert options([add, few], 16)["num_warps"] == 4 and options([add], 16)["num_warps"] == 16
+    for parts in ([few], [few, add], [many]):
+        assert options(parts, among=[few, many])["num_warps"] == 8, "in every launch the same, whatever goes together"
 
 
 def test_where_one_part_rounds_every_product_none_is_fused_in_any_launch():
