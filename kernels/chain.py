@@ -7,9 +7,6 @@ waits at all.
 
 A root tells the cores of its tree when it is done, and before that may write its sums into their memory, which is the
 broadcast of an all-reduce. A core begins its next stretch when it has been told; without a tree it tells itself.
-
-With elided exchange the core at the end of a chain of a tree takes the parts of all its cores, from where they lie, and
-waits for them at once.
 """
 
 from __future__ import annotations
@@ -39,25 +36,17 @@ class Tree(NamedTuple):
 
     All tables are int32 [cores]. Core i takes its `children[i]` messages in ascending slots, each sum rounded to acc's
     dtype; it puts its own into slot `slot[i]` of core `parent[i]` (-1: a root). A core's tile of `mailbox` is
-    [slots, size]. With `senders` in its place, int32 [messages of all cores + TAKEN], core i reads chains of sums from
-    where they lie: its entries begin at `slot[i]`, each twice the sender, and 1 more for the last of a chain. Then acc
-    holds sums at roots alone. `slots` is the most children that a core has.
+    [slots, size]; `slots` is the most children that a core has.
     """
 
     acc: Operand
-    mailbox: Operand | None
+    mailbox: Operand
     children: Tensor
     parent: Tensor
     slot: Tensor
     slots: int
     size: int
     op: str = "add"
-    senders: Tensor | None = None
-
-    @property
-    def flags(self) -> int:
-        """How many flags of a core it takes: one a message, or one counter."""
-        return self.slots if self.senders is None else 1
 
 
 class Receivers(NamedTuple):
@@ -71,7 +60,7 @@ class Receivers(NamedTuple):
 class Stretch(NamedTuple):
     """What all cores do in a program each: `parts`, a tree if any, then tiles [size] of `sends` go to `receivers`.
 
-    `order` int32 [cores] lists the cores, children before parents. `flags` int32 [cores, 1 + flags of the tree] is zero
+    `order` int32 [cores] lists the cores, children before parents. `flags` int32 [cores, 1 + slots of the tree] is zero
     before and after.
     """
 
@@ -127,43 +116,6 @@ def _reduce(x, flags_ptr, core, number, alarm_ptr, launch, P):
 
 
 @triton.jit
-def _gather(x, flags_ptr, core, number, alarm_ptr, launch, P):
-    """Add up the chains that end here, each from its far end on; tell who takes the sum."""
-    acc, senders_ptr, children_ptr, parent_ptr, first_ptr = x
-    acc_ptr = tile_ptr(acc, core)
-    dtype: tl.constexpr = acc.tensor.dtype.element_ty
-    children, parent = tl.load(children_ptr + core), tl.load(parent_ptr + core)
-    if children > 0:
-        senders_ptr += tl.load(first_ptr + core)
-        wait(flags_ptr + core * P.FLAGS + 1, children, alarm_ptr, launch, core, number * STRETCH + 1)
-        for start in range(0, P.SIZE, P.BLOCK):
-            # [BLOCK]
-            offs = start + tl.arange(0, P.BLOCK)
-            mask = offs < P.SIZE
-            total = load(acc_ptr + offs, mask)
-            chain, begins = total, children > 0
-            for begun in range(0, children, P.TAKEN):
-                # all on their way before the first is added; from L2, as other SMs wrote them
-                entries, sums = (), ()
-                for item in tl.static_range(P.TAKEN):
-                    entries += (tl.load(senders_ptr + begun + item),)
-                for item in tl.static_range(P.TAKEN):
-                    sum_ptr = tile_ptr(acc, entries[item] // 2)
-                    sums += (tl.load(sum_ptr + offs, mask=mask, other=0.0, cache_modifier=".cg"),)
-                for item in tl.static_range(P.TAKEN):
-                    there, sum_ = begun + item < children, sums[item].to(tl.float32)
-                    added = rounded(P.COMBINE(sum_, chain), dtype).to(tl.float32)
-                    chain = tl.where(there, tl.where(begins, sum_, added), chain)
-                    begins = entries[item] % 2 == 1
-                    added = rounded(P.COMBINE(total, chain), dtype).to(tl.float32)
-                    total = tl.where(there & begins, added, total)
-            store(acc_ptr + offs, total, mask)
-    if parent >= 0:
-        tl.debug_barrier()
-        tl.atomic_add(flags_ptr + parent * P.FLAGS + 1, UP, sem="release", scope="gpu")
-
-
-@triton.jit
 def _send(x, core, first, count, step, SIZE: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr):
     """The core's tile into the memory of those that receive it, a few of them at once."""
     for start in range(0, SIZE, BLOCK):
@@ -187,10 +139,7 @@ def _stretch(now, P, then_flags_ptr, pid, number, alarm_ptr, launch, BODIES: tl.
     if P.REDUCES:
         if len(BODIES) > 0:
             tl.debug_barrier()
-        if P.GATHERS:
-            _gather(now.tree, now.flags, core, number, alarm_ptr, launch, P)
-        else:
-            _reduce(now.tree, now.flags, core, number, alarm_ptr, launch, P)
+        _reduce(now.tree, now.flags, core, number, alarm_ptr, launch, P)
     if P.TELLS:
         first, count = tl.load(now.receivers.first + core), tl.load(now.receivers.number + core)
         tl.debug_barrier()
@@ -239,20 +188,16 @@ def chain(stretches: Sequence[Stretch], alarm: Alarm, among: Sequence[Part] = ()
 def _given(one: Stretch, following: Stretch | None, at_once: int) -> _Given:
     """`at_once`: how many elements a program sends at once."""
     tree: tuple[Any, ...] = ()
-    slots, size, combine, gathers, flags = 0, 0, "", False, 1
+    slots, size, combine = 0, 0, ""
     if one.tree is not None:
-        slots, size, combine, gathers = one.tree.slots, one.tree.size, COMBINE[one.tree.op], one.tree.mailbox is None
-        tree = (one.tree.acc, one.tree.senders, *one.tree[2:5]) if gathers else one.tree[:5]
-        flags += one.tree.flags
-    assert one.flags.shape[-1] == flags < STRETCH.value
+        tree, slots, size, combine = one.tree[:5], one.tree.slots, one.tree.size, COMBINE[one.tree.op]
+    assert one.flags.shape[-1] == 1 + slots < STRETCH.value
     sent = [numel for _, numel in one.sends]
     sent_block = block(max(sent, default=1), 1024)
     known = {
         "REDUCES": bool(tree), "TELLS": one.receivers is not None, "SENDS": len(sent),
-        "GATHERS": gathers, "FLAGS": flags, "SLOTS": slots, "SIZE": size, "COMBINE": combine,
-        "BLOCK": block(size, at_once // 2 if gathers else 1024),  # registers for TAKEN sums
-        "TAKEN": min(slots, protocol.TAKEN), "SENT": tuple(sent), "SENT_BLOCK": sent_block,
-        "AT_ONCE": max(1, at_once // sent_block), "TOLD": 64,
+        "FLAGS": 1 + slots, "SLOTS": slots, "SIZE": size, "COMBINE": combine, "BLOCK": block(size, 1024),
+        "SENT": tuple(sent), "SENT_BLOCK": sent_block, "AT_ONCE": max(1, at_once // sent_block), "TOLD": 64,
         "NEXT_FLAGS": 0 if following is None else following.flags.shape[-1],
     }  # fmt: skip
     return _Given(

@@ -122,4 +122,5 @@ def _swap(args, core, P):
 def swap(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, rows: int, cols: int, size: int) -> Part:
     """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
     cap = block(rows * cols * size, 1024)
-    return part(_swap, (*outs, *ins), {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}, warps(cap), elements=cap)
+    sizes = {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}
+    return part(_swap, (*outs, *ins), sizes, warps(cap), elements=cap)

@@ -5,6 +5,7 @@ Tokens go one by one, as each has experts of its own; a tile of weights streams 
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
@@ -96,7 +97,8 @@ def _part(
     accumulate: str,
 ) -> Part:  # fmt: skip
     block_n, one_by_one = block(n, 256), accumulate == "fp16"
-    block_k = 1 if one_by_one else block(k, max(1, 2048 // block_n))
+    most = 1024 if ins[1].tensor.dtype == torch.float32 else 2048  # products in registers
+    block_k = 1 if one_by_one else block(k, max(1, most // block_n))
     sizes = {
         "ROWS": rows, "EACH": each, "TIMES": times, "K": k, "N": n, "ADD": add, "SUMMED": len(ins) == 4,
         "FP16": one_by_one, "BLOCK_K": block_k, "BLOCK_N": block_n,

@@ -111,21 +111,22 @@ def _rows(
     first_m, STEP_M = (first, SLICES) if BY_HEADS else (0, 1)
     first_n, STEP_N = (0, 1) if BY_HEADS else (first, SLICES)
     for start_m in range(first_m * BLOCK_M, HEADS * M, STEP_M * BLOCK_M):
-        # [1, BLOCK_M, 1, 1]
-        rows = start_m + tl.reshape(tl.arange(0, BLOCK_M), [1, BLOCK_M, 1, 1])
+        # [1, 1, BLOCK_M, 1]
+        rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3))
         head, offs_m, mask_m = rows // M, rows % M, rows < HEADS * M
         for start_n in range(first_n * BLOCK_N, N, STEP_N * BLOCK_N):
             # [1, 1, 1, BLOCK_N]
-            offs_n = start_n + tl.reshape(tl.arange(0, BLOCK_N), [1, 1, 1, BLOCK_N])
+            offs_n = start_n + tl.expand_dims(tl.arange(0, BLOCK_N), (0, 1, 2))
             offs_b, mask_n = offs_n * stride_bn, offs_n < N
             mask_b = mask_n
             if BY_HEADS:
                 offs_b += head // (HEADS // KV_HEADS) * stride_bh
                 mask_b = mask_n & mask_m
-            products = tl.zeros([CORES, BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+            # k outermost, so that a thread has several of one core, and adds these up by itself
+            products = tl.zeros([BLOCK_K, CORES, BLOCK_M, BLOCK_N], tl.float32)
             for start_k in range(0, K, BLOCK_K):
-                # [1, 1, BLOCK_K, 1]
-                offs_k = start_k + tl.reshape(tl.arange(0, BLOCK_K), [1, 1, BLOCK_K, 1])
+                # [BLOCK_K, 1, 1, 1]
+                offs_k = start_k + tl.expand_dims(tl.arange(0, BLOCK_K), (1, 2, 3))
                 x = load(a_ptr + head * stride_ah + offs_m * stride_am + offs_k, mask_m & (offs_k < K))
                 b_ptrs = b_ptr + offs_b + offs_k * stride_bk
                 if K % BLOCK_K == 0 and N % BLOCK_N == 0 and not BY_HEADS:  # blocks that divide the tile
@@ -133,8 +134,8 @@ def _rows(
                 else:
                     y = load(b_ptrs, mask_b & (offs_k < K))
                 products += x * y
-            total = summed(products, CORES * BLOCK_M, BLOCK_K, BLOCK_N)
-            total = tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
+            total = summed(products, 1, BLOCK_K, CORES * BLOCK_M * BLOCK_N)
+            total = tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
             offs_c = head * stride_ch + offs_m * stride_cm + offs_n
             if ADD:
                 total += load(c_ptr + offs_c, mask_m & mask_n)
@@ -250,8 +251,10 @@ def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) ->
     few = chosen["MODE"] == "rows"
     # with four warps, blocks of 64 rows are added by other instructions
     sums = chosen["MODE"] == "dot" and chosen["BLOCK_M"] >= 64
-    rows = chosen["HEADS"] if few and chosen["M"] == 1 else 0
-    elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if few else 0
+    # rows of several heads follow one another in c if each has one
+    alone = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
+    rows = chosen["HEADS"] if alone and chosen["HEADS"] > 1 else 0
+    elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if alone else 0
     options = {"sums": sums, "rounds": not fused, "num_stages": num_stages, "elements": elements, "rows": rows}
     return part(_gemm, (*outs, *ins), chosen, num_warps, **options)
 

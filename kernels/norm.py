@@ -16,14 +16,14 @@ def _sum_squares(args, core, P):
     for start_m in range(0, P.M, P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_m = start_m + tl.arange(0, P.BLOCK_M)
-        squares = tl.zeros([P.CORES, 1, P.BLOCK_M, P.BLOCK_N], tl.float32)
+        squares = tl.zeros([1, P.CORES, P.BLOCK_M, P.BLOCK_N], tl.float32)
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = (offs_m < P.M)[:, None] & (offs_n < P.N)[None, :]
             value = load(x_ptr + offs_m[:, None] * P.N + offs_n[None, :], mask)
             squares += value * value
         total = summed(squares, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
-        total = tl.reshape(total, [P.CORES, 1, P.BLOCK_M, 1])
+        total = tl.reshape(total, [1, P.CORES, P.BLOCK_M, 1])
         store(tile_ptr(s, core) + offs_m[:, None], total, (offs_m < P.M)[:, None])
 
 

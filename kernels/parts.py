@@ -22,7 +22,7 @@ class Part(NamedTuple):
     """A body with its operands, sizes and launch options.
 
     `sums`: it adds in an order that depends on its warps. `rounds`: it rounds every product, so none may be fused with
-    an addition. `elements`: the size of a core's block, if the body takes P.CORES cores at once, [CORES, 1, 1, 1]; else
+    an addition. `elements`: the size of a core's block, if the body takes P.CORES cores at once, [1, CORES, 1, 1]; else
     0. `rows`: that many rows, P.BLOCK_M at once, need nothing of one another. A body that goes over rows or columns in
     slices takes the number of its first block, and does every P.SLICES-th from there.
     """

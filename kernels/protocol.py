@@ -11,8 +11,7 @@ instruction, so that no flag is up between launches.
   before which all is in place, and so nobody raises a flag in the last.
 - A reduce tree: a core takes its children's messages in order, and leaves the sum in its parent's mailbox. In a chain
   of trees a root then writes its sum to all cores of its tree and raises their "told", and their next stretch begins.
-- The same with elided exchange: a core leaves its part where it is, and waits for all the parts that it adds up at
-  once. Who was told reads the root's sum from where it lies.
+- With elided exchange nobody waits: programs of a line count those that are done, and the last one goes on.
 
 A wait has a bound: once nothing it waits for comes, a core gives up, says so, and all others go on as well (see
 `kernels.waiting`).
@@ -38,12 +37,11 @@ if TYPE_CHECKING:
 DOWN, UP = 0, 1  # a flag's values
 SLOTS = 2  # of a compute-shift operand
 FIRST_SLOT = 0  # where its tile lies at the start
-TAKEN = 8  # parts of a sum that a core reads at once, where they lie
 ARRIVALS = 4  # flags that a compute-shift round waits for: two operands, a tile and a credit each
 
 
 class Location(NamedTuple):
-    """A flag ("full", "credit", "told") or one block of payload ("tile") of a core's slot."""
+    """A flag ("full", "credit", "told"), a counter ("arrived") or one block of payload ("tile") of a core's slot."""
 
     kind: str
     core: int
@@ -59,7 +57,7 @@ class Instruction(NamedTuple):
     """What a core does atomically: "wait" for flags and take them down, "raise" one, "write" or "read" payload.
 
     `tile` tells payloads of one location apart: what is written, or what the reader means to read. A wait is for
-    `location` and for all of `also`, at once.
+    `location` and for all of `also`, at once. Of those that "arrive" the last, number `tile`, goes on alone.
     """
 
     action: str
@@ -194,38 +192,20 @@ def reduce_tree(parent: Sequence[int], order: Sequence[int], *, blocks: int = 1)
     return chain([(parent, order)], blocks=blocks)
 
 
-def gathering(stretches: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Protocol:
-    """The programs of reduce trees with elided exchange, each (who takes a core's part, order), in one launch.
+def lines(cores: int, slices: int) -> Protocol:
+    """The programs of one line in slices: a sum that all of them compute, then slices of another, of which one tells.
 
-    Operand s holds the parts of stretch s, and then the sums. The flag of slot i tells
-    of core i's part.
+    Operand 0 holds the parts of the first sum, operand 1 the sum. Slot s of operand 2 holds what slice s makes of it.
     """
     programs = []
-    root = dict[int, int]()  # of each core in the stretch before
-    for number, (taker, order) in enumerate(stretches):
-        roots, height = dict[int, int](), dict.fromkeys(order, 0)
-        for core in reversed(order):
-            roots[core] = core if taker[core] < 0 else roots[taker[core]]
-        for core in order:
-            taken = [one for one in order if taker[one] == core]
-            height[core] = 1 + max((height[one] for one in taken), default=-1)
-            step = partial(Instruction, core=core, round=sum(len(one[1]) for one in stretches[:number]) + height[core])
-            own, program = Location("tile", core, number, 0), []
-            if number > 0:
-                program.append(step("wait", Location("told", core, number - 1, 0)))
-                program.append(step("read", Location("tile", root[core], number - 1, 0), tile=2))
-            program.append(step("write", own, tile=1))
-            if taken:
-                flags = [Location("full", core, number, one) for one in taken]
-                program.append(step("wait", flags[0], also=tuple(flags[1:])))
-                program += [step("read", Location("tile", one, number, 0), tile=2) for one in taken]
-            program.append(step("write", own, tile=2))
-            if taker[core] >= 0:
-                program.append(step("raise", Location("full", taker[core], number, core)))
-            elif number + 1 < len(stretches):
-                program += [step("raise", Location("told", one, number, 0)) for one in order if roots[one] == core]
-            programs.append(tuple(program))
-        root = roots
+    for number in range(slices):
+        step, total = partial(Instruction, core=number, round=0), Location("tile", 0, 1, 0)
+        parts, mine = [Location("tile", core, 0, 0) for core in range(cores)], Location("tile", 0, 2, number)
+        program = [step("write", part, tile=1) for part in parts] + [step("read", part, tile=1) for part in parts]
+        program += [step("write", total, tile=1), step("read", total, tile=1), step("write", mine, tile=1)]
+        program.append(step("arrive", Location("arrived", 0, 2, 0), tile=slices))
+        program += [step("read", Location("tile", 0, 2, one), tile=1) for one in range(slices)]
+        programs.append(tuple(program))
     return Protocol(tuple(programs), {}, frozenset(), frozenset())
 
 

@@ -29,8 +29,8 @@ def _row_max(args, core, P, first=0):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
-        highest = tl.full([P.CORES, 1, P.BLOCK_M, 1], float("-inf"), tl.float32)
-        nans = tl.zeros([P.CORES, 1, P.BLOCK_M, 1], tl.int32)
+        highest = tl.full([1, P.CORES, P.BLOCK_M, 1], float("-inf"), tl.float32)
+        nans = tl.zeros([1, P.CORES, P.BLOCK_M, 1], tl.int32)
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
@@ -52,14 +52,14 @@ def _exp_sum(args, core, P, first=0):
         mask_row = offs_row < P.HEADS * P.M
         highest = load(tile_ptr(top, core) + offs_row[:, None], mask_row[:, None])
         highest = tl.maximum(highest, -3e38, propagate_nan=tl.PropagateNan.ALL)
-        total = tl.zeros([P.CORES, 1, P.BLOCK_M, 1], tl.float32)
+        total = tl.zeros([1, P.CORES, P.BLOCK_M, 1], tl.float32)
         for start_n in range(0, P.N, P.BLOCK_N):
             offs_n = start_n + tl.arange(0, P.BLOCK_N)
             mask = mask_row[:, None] & (offs_n < P.N)[None, :]
             e = tl.exp(_biased(s, bias, core, offs_row, offs_n, mask, P.SCALE, P.M, P.N) - highest)
             store(tile_ptr(p, core) + offs_row[:, None] * P.N + offs_n[None, :], e, mask)
             over_n = summed(e, P.CORES * P.BLOCK_M, P.BLOCK_N, 1)
-            total += tl.reshape(over_n, [P.CORES, 1, P.BLOCK_M, 1])
+            total += tl.reshape(over_n, [1, P.CORES, P.BLOCK_M, 1])
         store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
 
 
@@ -105,4 +105,4 @@ def exp_sum(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, 
 @LocalKernel
 def normalize(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, n: int) -> Part:
     """out [m, heads, n] = o / z with z [heads, m]."""
-    return _over_rows(_normalize, outs, ins, heads, m, n)
+    return _over_rows(_normalize, outs, ins, heads, m, n)._replace(rows=heads if m == 1 else 0)  # o is [m, heads, n]

@@ -3,7 +3,8 @@
 A case takes the time of its bytes or of its operations, whichever is longer, and of what comes one after the other:
 launches, and hand-overs from program to program. What the bytes are is counted from the schedule that runs.
 
-The second table is of what is not built: decode without hand-overs, where one program multiplies for a line of cores.
+The second table is of products with elided exchange, where programs multiply for lines of cores: how many programs
+there are, and whether they have bytes enough on the way.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import numpy as np
 import torch
 
 from cases import Shape, work
-from wafer_triton.emulate.gathering import gathered
-from wafer_triton.emulate.launches import reduction
+from wafer_triton.emulate.lines import NARROW, narrowed
 from wafer_triton.kernels._common import Operand
 from wafer_triton.kernels.gemm import plan
-from wafer_triton.kernels.protocol import TAKEN, window
+from wafer_triton.kernels.lines import PRODUCTS
+from wafer_triton.kernels.protocol import window
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import param_shapes
 from wafer_triton.models.random import config_of
@@ -34,13 +35,18 @@ from window import tables
 BANDWIDTH = 4.8e12  # bytes per second; NVIDIA's datasheet of the H200 SXM
 MATRIX = 990e12  # operations per second of dense bf16; the same
 LAUNCH = 2.5e-6  # seconds between kernels of a CUDA graph; estimate
-HANDOVER = 1.5e-6  # seconds until another program has seen a flag and read up to TAKEN sums; estimate
+HANDOVER = 1.5e-6  # seconds until another program has seen a flag and read what it tells of; estimate
 MULTIPROCESSORS = 132  # of an H200 SXM, as of an H100 SXM
 PROGRAMS = 6  # a multiprocessor: 64 Ki registers over 128 threads of 80, see results/sm_90-triton-3.7.1.csv
 TIGHT = 8  # over 128 threads of 64, where the whole mesh fits then
 LATENCY = 0.7e-6  # seconds from a load to its value while the memory is busy; estimate
 TREES = 10  # of a decode layer: two norms, qkv, scores, maxima, weighted values, weights, output, gate and up, down
-LINES = ("product", "weights (MB)", "at bandwidth (us)", "programs", "in flight (kB)", "of bandwidth", "expected (us)")
+LAUNCHES = {"explicit": 6, "elided": 8}  # of a decode layer
+THREE = 3  # programs of lines a multiprocessor: 64 Ki registers over 128 threads of 144
+SLICES = (
+    "product", "weights (MB)", "at bandwidth (us)", "columns a slice", "programs", "waves", "in flight (kB)",
+    "of what the bandwidth needs",
+)  # fmt: skip
 HEAD = ("case", "exchange", "bytes (MB)", "bytes (us)", "operations (us)", "launches", "hand-overs", "expected (us)")
 
 
@@ -54,22 +60,11 @@ def row(case: str, exchange: str, moved: int, flops: int, launches: int, handove
 
 
 def handovers(side: int) -> dict[str, int]:
-    """Of an all-reduce over a line: how often a program waits for another, one after the other; by exchange.
-
-    Elided, whoever reads more sums than go at once waits once more for each further lot.
-    """
+    """Of an all-reduce over a line: how often a program waits for another, one after the other; by exchange."""
     b = Builder(Mesh(1, side), "sum")
     b.buffer("x", (1,), "fp32", "output")
     all_reduce(b, "x", "x")
-    made = b.build()
-    tree = reduction(made.rounds, made.mesh)
-    assert tree is not None
-    flat, waits = gathered(tree), np.zeros(side, np.int64)
-    for core in np.argsort(flat.sent, kind="stable"):
-        waits[core] += -(-flat.children[core] // TAKEN)
-        if (taker := flat.parent[core]) >= 0:
-            waits[taker] = max(waits[taker], waits[core])
-    return {"explicit": len(made.rounds), "elided": int(waits.max()) + 1}
+    return {"explicit": len(b.build().rounds), "elided": 0}
 
 
 def rounds_a_launch(side: int) -> int:
@@ -103,14 +98,11 @@ def rows() -> Iterator[tuple[str, ...]]:
         case = f"Llama-3-8B decode, {layers} layer{'s' * (layers > 1)}, 4,096 tokens held, 64 x 64 cores"
         held = 2 * (numel + cache) * layers
         for exchange, waits in handovers(64).items():
-            yield row(case, exchange, held, 2 * numel * layers, 6 * layers, TREES * waits * layers)
+            yield row(case, exchange, held, 2 * numel * layers, LAUNCHES[exchange] * layers, TREES * waits * layers)
 
 
-def lines(side: int) -> Iterator[tuple[str, ...]]:
-    """Products of a decode layer, if a program multiplied for all cores of a line by the blocks that a core has.
-
-    Other blocks add in another order. What a program has in flight is one block of weights, in its registers.
-    """
+def slices(side: int) -> Iterator[tuple[str, ...]]:
+    """Products of a decode layer whose programs multiply for all cores of a line, for a slice of their columns."""
     config = config_of("llama3-8b")
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = config.head_dim * (config.num_attention_heads + 2 * config.num_key_value_heads)
@@ -120,18 +112,16 @@ def lines(side: int) -> Iterator[tuple[str, ...]]:
         "gate and up": (hidden, 2 * inner),
         "down": (inner, hidden),
     }
-    whole, least = 0.0, 0.0
     for name, (k, n) in shapes.items():
         bf16 = Operand(torch.empty(0, dtype=torch.bfloat16), 0, 0)
-        chosen = plan(bf16, bf16, m=1, k=k // side, n=n // side)
-        programs = side * -(-chosen["N"] // chosen["BLOCK_N"])
-        flying = 2 * programs * chosen["BLOCK_K"] * chosen["BLOCK_N"]
-        share = min(1, flying / LATENCY / BANDWIDTH)
-        best = 2 * k * n / BANDWIDTH
-        whole, least = whole + best / share, least + best
-        figures = f"{2 * k * n / 1e6:.0f}", f"{best * 1e6:.0f}", str(programs), f"{flying / 1e3:,.0f}", f"{share:.0%}"
-        yield (name, *figures, f"{best / share * 1e6:.0f}")
-    yield ("all four", "", f"{least * 1e6:.0f}", "", "", f"{least / whole:.0%}", f"{whole * 1e6:.0f}")
+        chosen = plan(bf16, bf16, m=1, k=k // side, n=n // side, at_once=True)
+        cols = narrowed(chosen["BLOCK_N"], chosen["N"], side, NARROW)
+        programs = side * -(-chosen["N"] // cols)
+        waves = -(-programs // (MULTIPROCESSORS * THREE))
+        flying = 2 * min(programs, MULTIPROCESSORS * THREE) * PRODUCTS
+        needed = BANDWIDTH * LATENCY
+        figures = 2 * k * n / 1e6, 2 * k * n / BANDWIDTH * 1e6, cols, programs, waves, flying / 1e3, flying / needed
+        yield (name, *(f"{figure:,.0f}" for figure in figures[:-1]), f"{figures[-1]:.1f}")
 
 
 def table() -> str:
@@ -139,9 +129,9 @@ def table() -> str:
     return markdown(HEAD, 2, rows())
 
 
-def lines_table() -> str:
-    """What is not built, as a Markdown table."""
-    return markdown(LINES, 1, lines(64))
+def slices_table() -> str:
+    """Products by lines, as a Markdown table."""
+    return markdown(SLICES, 1, slices(64))
 
 
 def markdown(head: tuple[str, ...], words: int, cells: Iterator[tuple[str, ...]]) -> str:
@@ -151,4 +141,4 @@ def markdown(head: tuple[str, ...], words: int, cells: Iterator[tuple[str, ...]]
 
 
 if __name__ == "__main__":
-    print(table(), lines_table(), sep="\n\n")
+    print(table(), slices_table(), sep="\n\n")

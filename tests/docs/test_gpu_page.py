@@ -8,7 +8,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
 
 
 def test_the_expected_figures_are_those_of_the_command():
-    for table in (expected.table(), expected.lines_table()):
+    for table in (expected.table(), expected.slices_table()):
         assert table in PAGE, "run python bench/harness/expected.py and put its tables into docs/gpu.md"
 
 

@@ -154,17 +154,20 @@ def test_elided_meshgemm_is_one_launch_and_moves_nothing(launches, side):
     assert launches == product | ({"copy": 1} if side % 2 else {}), "an odd side's B goes home first"
 
 
-@pytest.mark.parametrize(("exchange", "sent"), [("explicit", ", broadcast"), ("elided", "")])
-def test_meshgemv_is_one_launch(exchange, sent, launches):
+@pytest.mark.parametrize(
+    ("exchange", "launch"),
+    [("explicit", "gemm, reduce tree, 2 rounds, broadcast; copy in a launch"),
+     ("elided", "gemm, reduce tree, 2 rounds, copy by lines")],
+)  # fmt: skip
+def test_meshgemv_is_one_launch(exchange, launch, launches):
     run(*of("gemv", "9x1"), TritonExecutor(exchange=exchange))
-    assert launches == {f"gemm, reduce tree, 2 rounds{sent}; copy in a launch": 1}, "the copy rounds the sum"
+    assert launches == {launch: 1}, "the copy rounds the sum"
 
 
-@pytest.mark.parametrize(("exchange", "sent"), [("explicit", ", broadcast"), ("elided", "")])
-def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(exchange, sent, monkeypatch):
+def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(monkeypatch):
     """On a GPU that begins programs in the wrong order: the root first, which waits for both ends."""
     what, given = of("gemv", "3x1")
-    argsort, executor = np.argsort, TritonExecutor(exchange=exchange)
+    argsort, executor = np.argsort, TritonExecutor()
 
     def reversed_tree(*args):
         with monkeypatch.context() as patch:
@@ -172,16 +175,19 @@ def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(e
             return type(executor)._tree(executor, *args)
 
     monkeypatch.setattr(executor, "_tree", reversed_tree)
-    words = rf"gemm, reduce tree, 1 rounds{sent}; copy: core \(1, 0\) gave up waiting .* in round 1, so the"
+    words = r"gemm, reduce tree, 1 rounds, broadcast; copy: core \(1, 0\) gave up waiting .* in round 1, so the"
     with pytest.raises(BackendError, match=words):
         run(what, given, executor)
     monkeypatch.undo()
     assert run(what, given, executor).gather().shape == (1, 5), "and all is ready to run again"
 
 
-@pytest.mark.parametrize("exchange", ["explicit", "elided"])
-def test_a_decode_layer_is_a_few_launches(exchange):
-    """Of Llama-3-8B on 64 x 64 cores: each of its parts is one chain, and an append moves tiles and puts new ones."""
+PARTS = ("projections", "kv append", "attention", "output projection", "feed-forward")
+
+
+@pytest.mark.parametrize(("exchange", "number"), [("explicit", (1, 2, 1, 1, 1)), ("elided", (1, 2, 2, 1, 2))])
+def test_a_decode_layer_is_a_few_launches(exchange, number):
+    """Of Llama-3-8B on 64 x 64 cores: each of its parts is one chain, or as many launches as it changes the axis."""
     block = Block(replace(config_of("llama3-8b"), num_hidden_layers=1), Mesh(64, 64, ROOMY), "bf16", entries=64)
     words = {}
     for part, arguments in decode.layer(block, 2001):
@@ -189,13 +195,12 @@ def test_a_decode_layer_is_a_few_launches(exchange):
         sizes = {name: one.slots * one.numel for name, one in made.buffers.items()}
         space = {name: torch.zeros(1).bfloat16().expand(64, 64, size) for name, size in sizes.items()}
         words[part.title] = TritonExecutor(exchange=exchange).bind(made, {}, shared=space).launches
-    assert {title: len(launched) for title, launched in words.items()} == {
-        "decode projections": 1, "kv append": 2, "decode attention": 1, "decode output projection": 1,
-        "decode feed-forward": 1,
-    }  # fmt: skip
+    assert sum(number) == expected.LAUNCHES[exchange]
+    assert tuple(len(words[name if name == "kv append" else f"decode {name}"]) for name in PARTS) == number
     assert words["kv append"] == ("exchange", "copy, copy")
     assert all(what.count("broadcast") in (0, what.count("; ")) for what in words["decode feed-forward"])
     assert str(words).count("reduce tree") == expected.TREES
+    assert ("by lines" in str(words)) == (exchange == "elided")
 
 
 def test_meshgemm_on_16_x_16_is_two_launches(gpu_that_holds):

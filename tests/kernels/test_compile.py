@@ -65,6 +65,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange, relay
     from wafer_triton.kernels.gemm import plan
+    from wafer_triton.kernels.lines import Fold, Phase, Slices, lines
     from wafer_triton.kernels.waiting import Alarm
 
     figures = {}
@@ -200,8 +201,14 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
         for op in ("add",) if covered else ("add", "maximum"):
             record(f"tree {op}-{name}", scratch, chain, [reduced(tile(288, dtype), 288, op=op)], alarm)
-        tree = Tree(tile(288, dtype), None, cores, cores, cores, 16, 288, senders=cores.repeat(24))
-        record(f"tree gathered-{name}", scratch, chain, [Stretch(cores, flags_of(4, 1, "cpu"), (), tree)], alarm)
+        table = cores.repeat(2, 1)
+        for m, heads, sliced in ((1, 1, (3, 0, 16)), (3, 1, (3, 0, 16)), (1, 4, (2, 2, 0))):
+            y, x, w, size = tile(m * 4 * 36, torch.float32), tile(m * 36, dtype), tile(36 * 36, dtype), m * heads * 36
+            product = find("gemm").part((y,), (x, w), m=m, k=36 // heads, n=36, heads=heads)
+            phases = [Phase(product, table), Phase(fold=Fold(y, y, table, table, 3, size, rows=m * heads))]
+            if heads == 1:
+                phases.append(Phase(find("add").part((y,), (y, y), size=size), table))
+            record(f"lines {m}x{heads}-{name}", blocks, lines, phases, Slices(0, 2, *sliced, cores[:2]))
         for m, k, n in ((1, 36, 288),) if covered else ((1, 36, 288), (8, 64, 64)):
             y, x, w = (tile(numel, dtype) for numel in (m * n, m * k, k * n))
             product = find("gemm").part((y,), (x, w), m=m, k=k, n=n)

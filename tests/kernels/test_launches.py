@@ -119,7 +119,7 @@ def test_warp_groups(launched):
 
 
 def test_chain(launched):
-    launch, gathering = launched["chain"]
+    (launch,) = launched["chain"]
     assert shape(launch) == ("_chain_kernel", [2 * 6, 1, 1], 32, False), "a program is a core in one stretch"
     given = launch["args"]
     first, second = given.pop("stretches")
@@ -130,9 +130,14 @@ def test_chain(launched):
     assert receivers == ["sends", "others", 2] and sends == [C]
     order, flags, args, _, *nothing, _ = second
     assert (order, flags, args, nothing) == ("others", "more flags", [[OUT, C]], [[], [], []])
-    assert shape(gathering) == ("_chain_kernel", [6, 1, 1], 32, False)
-    _, flags, _, _, tree, *_ = gathering["args"]["stretches"][0]
-    assert (flags, tree) == ("gathered flags", [C, "messages", "children", "parents", "slots"])
+
+
+def test_lines(launched):
+    (launch,) = launched["lines"]
+    assert shape(launch) == ("_lines_kernel", [3 * 4, 1, 1], 128, False), "a program is a line's slice"
+    product, total, rounding = launch["args"]["phases"]
+    assert product[:2] == [[C, A, B], "cores"] and total[:2] == [[C, C, "children"], "parents"]
+    assert rounding[:2] == [[OUT, C], "cores"] and launch["args"]["arrived_ptr"] == "arrived"
 
 
 def test_a_local_operation(launched):
@@ -168,6 +173,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange, relay
+    from wafer_triton.kernels.lines import Fold, Phase, Slices, lines
     from wafer_triton.kernels.waiting import Alarm
 
     bf16, fp32 = torch.bfloat16, torch.float32
@@ -179,8 +185,8 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     tables |= {
         "flags": flags_of(6, 2, "cpu"),
         "more flags": flags_of(6, 0, "cpu"),
-        "gathered flags": flags_of(6, 1, "cpu"),
         "word": torch.zeros(1).long(),
+        "arrived": torch.zeros(3, dtype=torch.int32),
     }
     named = {tensor.data_ptr(): name for name, tensor in (lie | tables).items()}
     a, b, c, out, next_a, next_b = (
@@ -236,9 +242,11 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     first = (find("gemm").part((c,), (a, b), **vector),), tree, Receivers(sends, others, 2), ((c, 64),)
     last = Stretch(others[:6], tables["more flags"], (find("copy").part((out,), (c,), size=64),))
     chain([Stretch(cores, tables["flags"], *first), last], alarm)
-    tree = tree._replace(mailbox=None, slots=8, senders=messages)
-    chain([Stretch(cores, tables["gathered flags"], (), tree)], alarm)
     done["chain"] = since(named)
+    total = Fold(c, c, parents[:6].view(3, 2), children[:6].view(3, 2), 1, 64)
+    phases = [Phase(first[0][0], cores.view(3, 2)), Phase(fold=total), Phase(last.parts[0], cores.view(3, 2))]
+    lines(phases, Slices(0, 2, 4, 0, 16, tables["arrived"]))
+    done["lines"] = since(named)
     find("add")((c,), (a, b._replace(index=others)), cores, size=48)
     done["parts"] = since(named)
     return done | by_executor(stub, compute_shift, since)

@@ -14,7 +14,7 @@ from wafer_triton.kernels.protocol import (
     Protocol,
     chain,
     compute_shift,
-    gathering,
+    lines,
     neighbours,
     reduce_tree,
 )
@@ -54,8 +54,8 @@ SMALL = {
     "2x1-two-operands": compute_shift(torus(2, 1), 3),
     "chain": reduce_tree(*tree(5, ())),
     "tree": reduce_tree(*tree(7, (3,)), blocks=2),
-    "gathered": gathering([([1, 4, 1, 4, -1], [0, 2, 3, 1, 4])]),
-    "two-gathered": gathering([([1, -1, 1, -1], [0, 2, 1, 3]), ([-1, 0, 3, -1], [2, 1, 0, 3])]),
+    "lines": lines(2, 2),
+    "lines-three-slices": lines(1, 3),
     "two-trees": chain([tree(4, ()), ([-1, 0, -1, 2], [1, 0, 3, 2])]),
 }
 
@@ -138,6 +138,25 @@ def is_read(step):
     return step.action == "read"
 
 
+def in_place(protocol: Protocol) -> Protocol:
+    """The sum of a line's parts goes where the first part is."""
+
+    def changed(step: Instruction) -> Instruction:
+        moves = step.location.kind == "tile" and step.location.operand == 1
+        return step._replace(location=step.location._replace(operand=0), tile=2) if moves else step
+
+    return replace(protocol, programs=tuple(tuple(map(changed, steps)) for steps in protocol.programs))
+
+
+def counting(protocol: Protocol, more: int) -> Protocol:
+    """So many more programs have to arrive."""
+
+    def changed(step: Instruction) -> Instruction:
+        return step._replace(tile=step.tile + more) if step.action == "arrive" else step
+
+    return replace(protocol, programs=tuple(tuple(map(changed, steps)) for steps in protocol.programs))
+
+
 def moved_up(protocol: Protocol, which, past) -> Protocol:
     """Each step that `which` picks goes before the last earlier one that `past` picks."""
     programs = []
@@ -153,7 +172,7 @@ def moved_up(protocol: Protocol, which, past) -> Protocol:
 SHIFT, TREE = compute_shift(line(3), 3, blocks=2), reduce_tree(*tree(5, (2,)), blocks=2)
 SHORT = compute_shift(line(3), 2, blocks=2)
 CHAIN = chain([tree(3, ()), tree(3, ())])
-GATHERING = gathering([([1, -1, 1], [0, 2, 1]), ([-1] * 3, [0, 1, 2])])
+LINES = lines(2, 2)
 FLAG_FIRST = lambda first, second: first.action == "write" and second.action == "raise"  # noqa: E731
 
 FAULTS = {
@@ -176,11 +195,9 @@ FAULTS = {
     "tree-no-flag": (TREE.without(is_raise("full")), "deadlock"),
     "chain-does-not-wait": (CHAIN.without(is_wait("told")), "unwritten-read"),
     "chain-told-before-the-root-sends": (swapped(CHAIN, FLAG_FIRST), "unwritten-read"),
-    "gathering-does-not-wait": (GATHERING.without(is_wait("full")), "unwritten-read"),
-    "gathering-waits-for-one": (awaiting(GATHERING, lambda flag: flag if flag.slot == 0 else None), "unwritten-read"),
-    "gathering-flag-before-the-part": (swapped(GATHERING, FLAG_FIRST), "stale-read"),
-    "gathering-no-flag": (GATHERING.without(is_raise("full")), "deadlock"),
-    "gathering-told-before-the-sum": (GATHERING.without(is_wait("told")), "unwritten-read"),
+    "lines-nobody-counts": (LINES.without(lambda step: step.action == "arrive"), "unwritten-read"),
+    "lines-in-place": (in_place(LINES), "overwritten"),
+    "lines-that-count-one-too-few": (counting(LINES, -1), "unwritten-read"),
     "chain-nobody-tells": (CHAIN.without(is_raise("told")), "deadlock"),
 }  # fmt: skip
 
@@ -253,7 +270,7 @@ def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
     for resident in (1, 2, 7):
         assert explore(reduce_tree(parent, order), resident=resident).finding is None
         assert explore(CHAIN, resident=min(resident, 3)).finding is None
-        assert explore(GATHERING, resident=min(resident, 3)).finding is None
+        assert explore(LINES, resident=min(resident, 2)).finding is None
     found = explore(reduce_tree(parent, order[::-1]), resident=1).finding
     assert found is not None and found.verdict == "deadlock" and found.core == order[-1]
 

@@ -8,8 +8,8 @@ or write one that others still read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -61,13 +61,15 @@ class Work:
     """What cores (None: all) do by themselves, then a reduce tree if any, then sends of its roots.
 
     `move` is the same as a move, if that is all it is. `far` is the memory that is read, and whose tiles. `roots` are
-    the cores that tell each core when to go on, `start` is the first round of the tree.
+    the cores that tell each core when to go on, `start` is the first round of the tree. `folds`, by axis of lines,
+    is given if nobody looks at what the tree leaves on the way (see `emulate.lines`).
     """
 
     ops: tuple[str, ...]
     parts: tuple[Part, ...]
     order: Tensor
     writes: frozenset[Address]
+    reads: frozenset[Address]
     far: tuple[tuple[Address, Index], ...] = ()
     cores: Index | None = None
     move: Move | None = None
@@ -77,6 +79,7 @@ class Work:
     roots: Index | None = None
     receivers: kernel.Receivers | None = None
     sends: tuple[tuple[kernel.Operand, int], ...] = ()
+    folds: Mapping[str, tuple[Index, Index, int]] = field(default_factory=dict)
 
     def __call__(self) -> None:
         """Never: it becomes part of a launch."""
@@ -178,7 +181,8 @@ def _extended(works: tuple[Work, ...], step: Work | Exchanged, long: bool) -> tu
     apart = step.writes.isdisjoint(dict(last.far)) and last.writes.isdisjoint(dict(step.far))
     if alone and same and apart:
         ops, parts = (*last.ops, *step.ops), (*last.parts, *step.parts)
-        both = replace(step, ops=ops, parts=parts, writes=last.writes | step.writes, far=(*last.far, *step.far))
+        reads, writes = last.reads | step.reads, last.writes | step.writes
+        both = replace(step, ops=ops, parts=parts, writes=writes, reads=reads, far=(*last.far, *step.far))
         return (*before, both)
     everyone = last.cores is None and step.cores is None
     return (*works, step) if long and everyone and last.receivers is not None and _safe(works, step) else None

@@ -160,10 +160,7 @@ def reduce_tree(schedule: Schedule, rounds: tuple[Round, ...]) -> Tree | None:
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """A reduction found in the leading rounds: per core its parent, its message's slot there, its children.
-
-    `senders` are given where a core reads its messages from where they lie, see `gathering`.
-    """
+    """A reduction found in the leading rounds: per core its parent, its message's slot there, its children."""
 
     rounds: int
     acc: str
@@ -173,8 +170,6 @@ class Tree:
     children: Index
     inboxes: frozenset[str]  # buffers that the messages pass through
     sent: Index  # in which round the core sends; after all others for roots
-    senders: Index | None = None  # 2 * sender, and 1 more for the last of a chain; by receiver
-    first: Index | None = None  # of each receiver, among the senders
 
     def round_of(self, core: int, slot: int) -> int:
         """In which of its rounds a core's message number `slot` arrives."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,9 +18,9 @@ import torch
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.chains import Exchanged, Move, Work, chained, relays, roots_of, spans
 from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.emulate.gathering import gathered, told_to_all
 from wafer_triton.emulate.graph import Graph
 from wafer_triton.emulate.launches import ComputeShifts, Tree, compute_shifts, reduce_tree, rings_of, sends_of
+from wafer_triton.emulate.lines import Run, folds, laid_out, lined, told_to_all
 from wafer_triton.emulate.relays import relayed
 from wafer_triton.emulate.steps import Launch, Memory, Place, Step
 from wafer_triton.errors import BackendError
@@ -31,10 +32,12 @@ from wafer_triton.kernels.compute_shift import one_round, residency, several_rou
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Moves, relay
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
+from wafer_triton.kernels.lines import lines
 from wafer_triton.kernels.parts import LocalKernel, Part
 from wafer_triton.kernels.parts import launch as launch_parts
 from wafer_triton.kernels.protocol import SLOTS, window
 from wafer_triton.kernels.waiting import Watch
+from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 LAUNCHES = ("auto", "persistent", "rounds")
@@ -144,9 +147,12 @@ class TritonExecutor(Executor):
         if op.where is None and memory.tables is None:
             receivers = self._themselves(memory.mesh.cores)
         where = None if op.where is None else op.where.flat(memory.mesh)
+        updated = outs if find(op.op).updates(op.params) else ()
+        written, read = (
+            frozenset(operand.tensor.data_ptr() for operand in operands) for operands in (outs, (*reads, *updated))
+        )
         return Work(
-            (op.op,), (kernel.part(outs, reads, **op.params),), cores,
-            frozenset(operand.tensor.data_ptr() for operand in outs), tuple(far),
+            (op.op,), (kernel.part(outs, reads, **op.params),), cores, written, read, tuple(far),
             where, self._copies(memory, op, ins, outs[0], reads[0], where),
             roots=np.arange(memory.mesh.cores), receivers=receivers,
         )  # fmt: skip
@@ -185,14 +191,17 @@ class TritonExecutor(Executor):
         if tree is None:
             return None
         roots = roots_of(tree.parent)
-        told = told_to_all(tree, rounds[tree.rounds :], roots, memory.mesh)
-        found = gathered(tree) if told and self.exchange == "elided" and memory.tables is None else tree
-        return tree.rounds, [self._tree(memory, found, roots, start)]
+        elided = self.exchange == "elided" and memory.tables is None
+        told = elided and told_to_all(tree, rounds[tree.rounds :], roots, memory.mesh)
+        work = self._tree(memory, tree, roots, start)
+        return tree.rounds, [replace(work, folds=folds(tree, memory.mesh)) if told else work]
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
         if memory.tables is None:
             steps = relays(steps, partial(self._relay, memory))
         among = [part for step in steps if isinstance(step, Work) for part in step.parts]
+        if memory.tables is None:
+            steps = lined(steps, memory.mesh, partial(self._lines, memory, among))
         launch = partial(self._chain, memory, among)
         return chained(steps, launch, _exchanges, long=memory.tables is None)
 
@@ -215,7 +224,7 @@ class TritonExecutor(Executor):
             return Launch(what, partial(launch_parts, first.parts, first.order, among))
         stretches = []
         for number, work in enumerate(works):
-            flags = flags_of(memory.mesh.cores, 0 if work.tree is None else work.tree.flags, self.device)
+            flags = flags_of(memory.mesh.cores, 0 if work.tree is None else work.tree.slots, self.device)
             receivers = work.receivers if work.sends or number + 1 < len(works) else None
             stretches.append(Stretch(work.order, flags, work.parts, work.tree, receivers, work.sends))
 
@@ -225,6 +234,12 @@ class TritonExecutor(Executor):
 
         alarm = self.watch.alarm(what, memory.mesh.shape[1], [one.flags for one in stretches], round_of)
         return Launch(f"{what} in a launch", partial(chain, stretches, alarm, among))
+
+    def _lines(self, memory: Memory, among: Sequence[Part], run: Run) -> Step:
+        """One launch of lines."""
+        phases, slices = laid_out(run, memory.mesh, self._order, partial(self._table, memory), poison=self.poison)
+        what = ", ".join(work.what for work in run.works)
+        return Launch(f"{what} by lines", partial(lines, phases, slices, among))
 
     def _shifts(self, memory: Memory, shifts: ComputeShifts, start: int) -> list[Step]:
         mesh, number = memory.mesh, shifts.number
@@ -320,23 +335,20 @@ class TritonExecutor(Executor):
         acc = self._operand(memory, Place(Slot(found.acc)))
         numel = memory.buffers[found.acc].numel
         cores, slots = memory.mesh.cores, int(found.children.max())
-        box, senders, slot = None, None, found.slot if found.first is None else found.first
-        if found.senders is None:
-            poison = float("nan") if self.poison else 0.0
-            mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
-            box = Operand(mailbox, 0, slots * numel)
-        else:
-            senders = self._table(memory, found.senders)
+        poison = float("nan") if self.poison else 0.0
+        mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
+        box = Operand(mailbox, 0, slots * numel)
         ties = self._order(cores)
         order = ties[np.argsort(found.sent[ties], kind="stable")]
-        tables = [self._table(memory, index) for index in (found.children, found.parent, slot)]
+        tables = [self._table(memory, index) for index in (found.children, found.parent, found.slot)]
         span, receivers = spans(roots), None
         if span is not None and memory.tables is None:
             receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
-        tree = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, found.op, senders)
+        tree = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, found.op)
+        sums = frozenset({acc.tensor.data_ptr()})
         return Work(
-            (), (), self._table(memory, order), frozenset({acc.tensor.data_ptr()}), tree=tree, found=found, start=start,
-            roots=roots, receivers=receivers,
+            (), (), self._table(memory, order), sums, sums, tree=tree, found=found, start=start, roots=roots,
+            receivers=receivers,
         )  # fmt: skip
 
     def _operand(self, memory: Memory, place: Place) -> Operand:

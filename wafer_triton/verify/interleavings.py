@@ -84,12 +84,19 @@ class _Machine:
             if location in up:
                 fault = self.fault("lost-flag", step, f"raises {location}, which is up already")
             up = up | {location}
+        elif step.action == "arrive":
+            before = next((entry for entry in tiles if entry[0] == location), (location, 0, 0))
+            tiles = tiles - {before}
+            if before[1] + 1 < step.tile:
+                tiles = tiles | {(location, before[1] + 1, 0)}
+                done = (*state.done[:program], len(self.protocol.programs[program]), *state.done[program + 1 :])
         else:
             old = next((entry for entry in tiles if entry[0] == location), None)
             if step.action == "write":
-                if old is not None and old[2] < self.reads.get((location, old[1]), 0):
+                again = old is not None and old[1] == step.tile
+                if old is not None and not again and old[2] < self.reads.get((location, old[1]), 0):
                     fault = self.fault("overwritten", step, f"writes {location} before what it held was read")
-                new = (location, step.tile, 0)
+                new = (location, step.tile, old[2] if old is not None and again else 0)
             else:
                 if old is None or old[1] != step.tile:
                     verdict, content = (

@@ -1,0 +1,183 @@
+"""Launches of lines: the bits of sums that go hop by hop, in any slices, and what may not share a launch."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from wafer_triton.emulate import triton
+from wafer_triton.emulate.launches import Tree, reduction
+from wafer_triton.emulate.lines import folds
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.kernels.lines import Slices, lines
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.random import config_of
+from wafer_triton.schedule import decode
+from wafer_triton.schedule.block import Block, schedule
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.gemv import meshgemv
+from wafer_triton.schedule.reduce import all_reduce, default_groups, reduce
+from wafer_triton.schedule.rounds import Schedule
+
+
+def reduced(
+    mesh: Mesh, names: tuple[str, ...] = ("a",), dtype: str = "fp32", to_all: bool = True, sent: bool = False, **options
+) -> Schedule:
+    """A reduction along x of each named buffer, all together, then twice the sum of the first, or first the sum."""
+    b = Builder(mesh, "reduced")
+    for name in names:
+        b.buffer(name, (5,), dtype, "resident")
+    b.buffer("twice", (5,), dtype, "output")
+    (all_reduce if to_all else reduce)(b, names, "x", **options)
+    if sent:
+        b.round(b.exchange("x", names[0], "twice", 4, range(mesh.cols)))
+    b.round(b.local("add", "twice", (names[0], names[0]), size=5))
+    return b.build()
+
+
+def tree_of(mesh: Mesh, **options) -> Tree:
+    made = reduced(mesh, **options)
+    found = reduction(made.rounds, made.mesh)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "groups", "kept"),
+    [(64, default_groups(64), 3), (64, (), 1), (660, default_groups(660), 3), (60, (12, 4), 4), (9, (), 1)],
+)
+def test_few_sums_wait_for_others(size, groups, kept):
+    tree = tree_of(Mesh(2, size), groups=groups)
+    (found,) = folds(tree, Mesh(2, size)).values()
+    cores, codes, most = found
+    assert most == kept
+    assert np.array_equal(np.sort(cores, axis=1), np.arange(2 * size).reshape(2, size)), "everybody's part once"
+    roots = np.flatnonzero(tree.parent < 0)
+    assert sorted(codes[codes // 16 % 2 == 1] // 32) == [*roots]
+
+
+def test_a_line_that_would_keep_too_many_sums_goes_hop_by_hop():
+    """A sum that waits for each further level of a tree of pairs, two of them but for the first."""
+    mesh, pairs = Mesh(1, 2**9), {"groups": tuple(2**level for level in range(8, 0, -1))}
+    assert folds(tree_of(mesh, **pairs), mesh) == {}
+    program = TritonExecutor(exchange="elided").bind(reduced(mesh, **pairs), {"a": torch.ones(1, 512, 5)})
+    assert "by lines" not in str(program.launches)
+
+
+def bits(program, names) -> list[torch.Tensor]:
+    program.run()
+    return [program.read(name).cpu().contiguous().view(torch.uint8) for name in names]
+
+
+CASES = {
+    "chains": (Mesh(2, 5), {"groups": ()}),
+    "two levels": (Mesh(1, 9), {}),
+    "lopsided": (Mesh(1, 11), {"groups": (4,)}),
+    "three levels": (Mesh(1, 13), {"groups": (6, 3), "dtype": "bf16"}),
+    "pairs": (Mesh(2, 6), {"groups": (3,), "op": "maximum"}),
+    "segments": (Mesh(1, 9), {"segment": 4, "dtype": "fp16"}),
+    "one way": (Mesh(1, 7), {"algorithm": "two-phase"}),
+    "together": (Mesh(1, 6), {"names": ("a", "b")}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bits_are_those_of_every_hop(case):
+    mesh, options = CASES[case]
+    made = reduced(mesh, **options)
+    names = [*options.get("names", ("a",)), "twice"]
+    given = {name: torch.randn(*mesh.shape, 5) for name in names[:-1]}
+    program = TritonExecutor(poison=True).bind(made, given)
+    assert "by lines" not in str(program.launches)
+    want = bits(program, names)
+    assert all(map(torch.equal, bits(TorchExecutor().bind(made, given), names), want))
+    for shuffle in (None, 3):
+        program = TritonExecutor(exchange="elided", poison=True, shuffle=shuffle).bind(made, given)
+        assert all(map(torch.equal, bits(program, names), want))
+        (launch,) = program.launches
+        assert launch.startswith("reduce tree") and launch.endswith(" by lines")
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["told-nobody", "sent-elsewhere"])
+def test_what_is_left_on_the_way_stays_where_somebody_may_look_at_it(sent):
+    made = reduced(Mesh(1, 9), to_all=False, sent=sent)
+    given = {"a": torch.randn(1, 9, 5)}
+    want = bits(TorchExecutor().bind(made, given), ["a", "twice"])
+    program = TritonExecutor(exchange="elided").bind(made, given)
+    assert all(map(torch.equal, bits(program, ["a", "twice"]), want))
+    assert "by lines" not in str(program.launches)
+
+
+BLOCK = Block(
+    replace(config_of("llama3-8b"), hidden_size=96, intermediate_size=144, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=24, num_hidden_layers=1),
+    Mesh(3, 2), "bf16", entries=5,
+)  # fmt: skip
+
+
+DECODING = (decode.project, decode.attend, decode.output, decode.ffn)
+
+
+@pytest.fixture
+def cuts(monkeypatch) -> list[Slices]:
+    """How the launches of lines are cut."""
+    seen = []
+
+    def spying(phases, slices, *args):
+        seen.append(slices)
+        lines(phases, slices, *args)
+
+    monkeypatch.setattr(triton, "lines", spying)
+    return seen
+
+
+def drawn(made: Schedule) -> dict[str, torch.Tensor]:
+    torch.manual_seed(5)
+    return {
+        name: torch.randn(*made.mesh.shape, buffer.slots * buffer.numel)
+        for name, buffer in made.buffers.items()
+        if buffer.role in ("input", "resident")
+    }
+
+
+@pytest.mark.parametrize("batch", [1, 3, 6])
+@pytest.mark.parametrize("adds", DECODING, ids=lambda part: part.title)
+def test_slices_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, cuts):
+    made = schedule(adds, replace(BLOCK, batch=batch), *((batch - 1,) if adds is decode.attend else ()))
+    names = [name for name, buffer in made.buffers.items() if buffer.role in ("output", "resident")]
+    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), names)
+    assert not cuts
+    for shuffle in (None, 3):
+        program = TritonExecutor(exchange="elided", poison=True, shuffle=shuffle).bind(made, drawn(made))
+        assert all(map(torch.equal, bits(program, names), want))
+    assert max(cut.number for cut in cuts) > 1, "slices of columns, or of the rows that are heads"
+    assert all(not cut.arrived.any() for cut in cuts), "ready for the next run"
+
+
+def test_a_sum_of_every_slice_goes_elsewhere_than_its_parts(monkeypatch):
+    """Else the second slice of a line adds up what the first has added up already."""
+    made = schedule(decode.project, BLOCK)
+    want = bits(TritonExecutor().bind(made, drawn(made)), "qkv")
+    lined = triton.lined
+    in_place = lambda run, launch: launch(replace(run, apart=()))  # noqa: E731
+    monkeypatch.setattr(
+        triton, "lined", lambda steps, mesh, launch: lined(steps, mesh, partial(in_place, launch=launch))
+    )
+    program = TritonExecutor(exchange="elided").bind(made, drawn(made))
+    assert not any(map(torch.equal, bits(program, "qkv"), want))
+
+
+def test_what_changes_what_it_reads_is_not_done_by_every_slice():
+    b = Builder(Mesh(3, 2), "x + y, times w")
+    for name, tile in (("x", (1, 4)), ("y", (1, 4)), ("w", (4, 40))):
+        b.buffer(name, tile, "bf16", "resident")
+    b.buffer("z", (1, 40), "fp32", "output")
+    b.round(b.local("add", "x", ("x", "y"), size=4))
+    meshgemv(b, "x", "w", "z", "y", m=1, k=4, n=40)
+    made = b.build()
+    program = TritonExecutor(exchange="elided").bind(made, drawn(made))
+    assert [what.split(",")[0] for what in program.launches][:2] == ["add", "gemm"]
+    assert all(map(torch.equal, bits(program, "xz"), bits(TritonExecutor().bind(made, drawn(made)), "xz")))
