@@ -32,7 +32,7 @@ if find_spec("hypothesis"):  # which tests/gpu do without, where it may be missi
 if triton.knobs.runtime.interpret:
     lighten()
 # Schedules that are kept for other tests are walked by every collection, so that there are few of them.
-gc.set_threshold(100_000, 50)
+gc.set_threshold(30_000, 20)
 
 
 def pytest_collection_finish() -> None:

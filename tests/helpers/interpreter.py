@@ -2,7 +2,8 @@
 
 It patches `triton.language` anew for every function that a kernel calls, although the launch has patched it already;
 checks every sum of integers for overflow, by the same sum in 64 bits; makes a table of dtypes to look one up; makes a
-type and the shape of every tensor anew; and converts and broadcasts operands that are of one type.
+type and the shape of every tensor anew; and converts and broadcasts operands that are of one type, and numbers that
+went with one before.
 """
 
 import inspect
@@ -39,13 +40,23 @@ def lighten() -> None:
 
 
 class Semantic(TritonSemantic):
-    """Operands of one type are taken as they are."""
+    """Operands of one type are taken as they are, and a number that was made to go with a type is kept for it."""
 
-    def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rules: bool, **more: bool) -> tuple[Any, Any]:
-        alike = isinstance(lhs, tl.tensor) and isinstance(rhs, tl.tensor) and lhs.type is rhs.type
-        if alike and len(rules) < 3 and not lhs.dtype.is_ptr():  # a third rule is about what division converts to
-            return lhs, rhs
-        return super().binary_op_type_checking_impl(lhs, rhs, *rules, **more)
+    def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rules: bool) -> tuple[Any, Any]:
+        tensors = isinstance(lhs, tl.tensor), isinstance(rhs, tl.tensor)
+        if tensors[0] == tensors[1]:
+            # a third rule is of division
+            alike = tensors[0] and lhs.type is rhs.type and len(rules) < 3 and not lhs.dtype.is_ptr()
+            return (lhs, rhs) if alike else super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        tensor, number = (lhs, rhs) if tensors[0] else (rhs, lhs)
+        known = vars(tensor.type).setdefault("numbers", {})
+        key = type(number), number, rules, tensors[0]
+        if key in known:
+            return (lhs, known[key]) if tensors[0] else (known[key], rhs)
+        found = super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        if found[1 - tensors[0]] is tensor:
+            known[key] = found[tensors[0]]
+        return found
 
     def broadcast_impl_value(self, lhs: Any, rhs: Any) -> tuple[Any, Any]:
         ours, theirs = lhs.type, rhs.type
