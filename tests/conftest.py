@@ -4,6 +4,7 @@ Triton reads TRITON_INTERPRET when it is first imported, which transformers may 
 loads. On a machine with CUDA, TRITON_INTERPRET=0 has the same tests judge the compiled kernels. Kernels are not tuned.
 """
 
+import gc
 import os
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -30,12 +31,22 @@ if find_spec("hypothesis"):  # which tests/gpu do without, where it may be missi
     settings.load_profile("wafer")
 if triton.knobs.runtime.interpret:
     lighten()
+# Schedules that are kept for other tests are walked by every collection, so that there are few of them.
+gc.set_threshold(30_000, 20)
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays, and is not walked."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test draws the same numbers, alone or in company."""
-    torch.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.manual_seed(0)
+    else:  # which would note for later where the seed of GPUs was set
+        torch.default_generator.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,33 @@
 """Triton's interpreter without its greatest costs, none of which touches the values that kernels compute.
 
 It patches `triton.language` anew for every function that a kernel calls, although the launch has patched it already;
-checks every sum of integers for overflow, by the same sum in 64 bits; and makes a table of dtypes to look one up.
+checks every sum of integers for overflow, by the same sum in 64 bits; makes a table of dtypes to look one up; makes a
+type and the shape of every tensor anew; and converts and broadcasts operands that are of one type, and numbers that
+went with one before.
 """
 
+import inspect
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton.language import core
+from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
 
 def lighten() -> None:
     """Have the interpreter do each of these once, or not at all."""
     _patch_once()
+    _share_types()
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
+    interpreter.interpreter_semantic = Semantic(builder)
     look_up, known = interpreter._get_np_dtype, dict[str, np.dtype]()
 
     def dtype_of(of: tl.dtype) -> np.dtype:
@@ -29,17 +39,91 @@ def lighten() -> None:
     interpreter._get_np_dtype = dtype_of
 
 
+class Semantic(TritonSemantic):
+    """Operands of one type are taken as they are, and a number that was made to go with a type is kept for it."""
+
+    def binary_op_type_checking_impl(self, lhs: Any, rhs: Any, *rules: bool) -> tuple[Any, Any]:
+        tensors = isinstance(lhs, tl.tensor), isinstance(rhs, tl.tensor)
+        if tensors[0] == tensors[1]:
+            # a third rule is of division
+            alike = tensors[0] and lhs.type is rhs.type and len(rules) < 3 and not lhs.dtype.is_ptr()
+            return (lhs, rhs) if alike else super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        tensor, number = (lhs, rhs) if tensors[0] else (rhs, lhs)
+        known = vars(tensor.type).setdefault("numbers", {})
+        key = type(number), number, rules, tensors[0]
+        if key in known:
+            return (lhs, known[key]) if tensors[0] else (known[key], rhs)
+        found = super().binary_op_type_checking_impl(lhs, rhs, *rules)
+        if found[1 - tensors[0]] is tensor:
+            known[key] = found[tensors[0]]
+        return found
+
+    def broadcast_impl_value(self, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        ours, theirs = lhs.type, rhs.type
+        if ours.is_block() and theirs.is_block() and ours.shape.values == theirs.shape.values:
+            return lhs, rhs
+        return super().broadcast_impl_value(lhs, rhs)
+
+    def cast(self, input: Any, dst_ty: tl.dtype, fp_downcast_rounding: str | None = None) -> Any:
+        return input if input.dtype is dst_ty.scalar else super().cast(input, dst_ty, fp_downcast_rounding)
+
+
+def _share_types() -> None:
+    """One type for all blocks of an element type and a shape, which has what every tensor of it tells."""
+    block, tensor, begin = core.block_type, core.tensor, core.block_type.__init__
+
+    def type_of(cls: type, element_ty: tl.dtype, shape: Sequence) -> Any:
+        sizes, known = tuple(shape), vars(element_ty).setdefault("blocks", {})
+        if sizes not in known:
+            made = object.__new__(cls)
+            begin(made, element_ty, list(sizes))  # which refuses some
+            known[sizes] = made
+        return known[sizes]
+
+    def make(self: Any, handle: Any, type: tl.dtype) -> None:
+        told = vars(type).get("told")
+        if told is None:
+            shape = type.shape.values if type.is_block() else ()
+            constants = core.tuple([tl.constexpr(size) for size in shape])
+            told = type.told = tl.constexpr(math.prod(shape)), type.scalar, constants
+        self.handle, self.type = handle, type
+        self.numel, self.dtype, self.shape = told
+
+    block.__new__, block.__init__, tensor.__init__ = type_of, lambda *_: None, make
+    item = core.tuple.__getitem__
+    core.tuple.__getitem__ = lambda self, at: self.values[at] if isinstance(at, int) else item(self, at)
+
+
 def _patch_once() -> None:
-    """A language is patched only while it is not patched."""
+    """A language is patched only while it is not patched, and by what was made for it once."""
     patch = interpreter._patch_lang
     nothing = SimpleNamespace(restore=lambda: None)  # the scope of a patch that changed nothing
 
     @cache
-    def languages(function) -> tuple[ModuleType, ...]:
+    def languages(function: Callable) -> tuple[ModuleType, ...]:
         return tuple(value for value in function.__globals__.values() if value is tl or value is tl.core)
 
-    def patch_if_needed(function):
+    def patch_if_needed(function: Callable) -> Any:
         fresh = any(tl.core.is_builtin(language.load) for language in languages(function))
         return patch(function) if fresh else nothing
 
-    interpreter._patch_lang = patch_if_needed
+    @cache
+    def interpreted(package: Any) -> dict[str, Callable]:
+        found = inspect.getmembers(package, core.is_builtin)
+        return {name: _with_semantic(getattr(member, "__wrapped__", member)) for name, member in found}
+
+    def patch_builtin(package: Any, builder: Any, scope: Any) -> None:
+        for name, member in interpreted(package).items():
+            scope.set_attr(package, name, member)
+
+    interpreter._patch_lang, interpreter._patch_builtin = patch_if_needed, patch_builtin
+
+
+def _with_semantic(member: Callable) -> Callable:
+    """A function of the language, as the interpreter calls it."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        options["_semantic"] = interpreter.interpreter_semantic
+        return member(*args, **options)
+
+    return call

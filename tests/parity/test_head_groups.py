@@ -71,7 +71,13 @@ def counts(model: str) -> dict[str, int]:
 
 
 NAMES = ("one", "two", "odd", "key-value heads", "between", "query heads")
-CASES = [(model, name, "3x12", "explicit") for model in MODELS for name in NAMES]
+# The key-value heads of most are two, so that one name is enough.
+CASES = [
+    (model, name, "3x12", "explicit")
+    for model in MODELS
+    for name in NAMES
+    if name != ("key-value heads" if model == "llama-mha" else "two")
+]
 CASES += [(model, name, "2x23", "elided") for model in ("llama", "qwen3") for name in ("odd", "query heads")]
 
 
@@ -85,7 +91,7 @@ def test_every_number_of_groups_says_what_the_model_says(model, name, mesh, exch
 
 @models
 def test_on_forty_columns(model, roomy):
-    for number in (counts(model)["key-value heads"], counts(model)["query heads"]):
+    for number in {counts(model)["key-value heads"], counts(model)["query heads"]}:
         check(wafer(model, "1x40", roomy, head_groups=number, prefill_mesh="3"), model)
 
 

@@ -43,11 +43,11 @@ MODELS = [
     Llama("mqa-five-pairs", 27, 33, 3, 1, 10, 53, layers=3),
     Llama("one-head-one-pair", 5, 7, 1, 1, 2, 11, layers=1),
 ]
-models = pytest.mark.parametrize("llama", MODELS, ids=str)
-meshes = pytest.mark.parametrize("mesh", ["1", "3", "5x2", "7"])
 # A prompt of one or two tokens leaves rows of a mesh idle, which is the same for grouped and for single keys.
-PROMPTS = [(llama, 29) for llama in MODELS] + [(llama, length) for llama in (GQA, MODELS[2]) for length in (1, 2)]
-prompts = pytest.mark.parametrize(("llama", "length"), PROMPTS, ids=lambda value: str(value))
+PROMPTS = [(llama, 29, mesh) for llama in MODELS for mesh in ("1", "3", "5x2", "7")]
+PROMPTS += [(GQA, length, mesh) for length in (1, 2) for mesh in ("3", "5x2")]
+PROMPTS += [(MODELS[2], length, mesh) for length in (1, 2) for mesh in ("1", "7")]
+prompts = pytest.mark.parametrize(("llama", "length", "mesh"), PROMPTS, ids=lambda value: str(value))
 
 
 @cache
@@ -97,7 +97,6 @@ def judged(llama: Llama, tokens: list[int], prompt: int, weights: str = "fp32", 
         model.float()
 
 
-@meshes
 @prompts
 def test_prefill_and_decode_logits(llama, length, mesh, roomy):
     tokens = some_tokens(llama, length + 11)
@@ -108,8 +107,7 @@ def test_prefill_and_decode_logits(llama, length, mesh, roomy):
     assert worst.max() < 1e-4, f"step {int(worst.argmax())}: {worst.max():.2e}"
 
 
-@pytest.mark.parametrize("mesh", ["3", "5x2"])
-@models
+@pytest.mark.parametrize(("llama", "mesh"), list(zip(MODELS, ("3", "5x2") * 2, strict=True)), ids=str)
 def test_greedy_tokens(llama, mesh, roomy):
     prompt = some_tokens(llama, 6)
     with torch.no_grad():
@@ -122,8 +120,7 @@ def test_greedy_tokens(llama, mesh, roomy):
     assert list(wafer(llama, mesh, roomy).generate(prompt, 20)) == want[0, 6:].tolist()
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("mesh", ["3", "2x3"])
+@pytest.mark.parametrize(("mesh", "dtype"), [("3", "bf16"), ("2x3", "fp16")])
 @pytest.mark.parametrize("llama", MODELS[:3], ids=str)
 def test_errors_are_at_most_twice_those_of_transformers(llama, mesh, dtype, roomy):
     tokens = some_tokens(llama, 27)
@@ -142,8 +139,9 @@ def test_fp16_accumulation_stays_near(mesh, roomy):
     assert (narrow - wide).abs().max() < 0.05 * wide.abs().max()
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("mesh", ["2", "3", "5x2"])
+@pytest.mark.parametrize(
+    ("mesh", "dtype"), [("2", "fp32"), ("3", "fp32"), ("5x2", "fp32"), ("2", "bf16"), ("3", "fp16"), ("5x2", "fp16")]
+)
 def test_explicit_and_elided_are_the_same_bits(mesh, dtype, roomy):
     tokens = some_tokens(GQA, 20)
     explicit, elided = (

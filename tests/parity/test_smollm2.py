@@ -36,7 +36,7 @@ def test_tokens_are_those_of_transformers(models, kind):
     """One prompt goes on for longer than the mesh; what the others differ in shows at once."""
     model, judge, tokenizer = models
     ids = tokenizer(PROMPTS[kind])["input_ids"]
-    count = 32 if kind == "one" else 6
+    count = demo.MESH + 2 if kind == "one" else 5
     comparison = demo.compare(model, judge, ids, count)
     assert comparison.tokens == comparison.expected
     assert comparison.difference < 1e-3

@@ -105,11 +105,11 @@ class _Check:
         if buffer is None:
             declared = ", ".join(self.schedule.buffers)
             self.fail("malformed", f"buffer {slot.buffer!r} is not declared; declared: {declared}")
-        index = np.asarray(0 if slot.index is None else slot.index)
-        if index.min() < 0 or index.max() >= buffer.slots:
-            span = f"{index.min()}..{index.max()}"
-            self.fail("malformed", f"slot {span} of {slot.buffer!r} does not exist; it has {buffer.slots}")
-        if not slot.is_fixed and index.shape != (self.mesh.length(slot.axis),):
+        index = 0 if slot.index is None else slot.index
+        least, most = (index.min(), index.max()) if isinstance(index, np.ndarray) else (index, index)
+        if least < 0 or most >= buffer.slots:
+            self.fail("malformed", f"slot {least}..{most} of {slot.buffer!r} does not exist; it has {buffer.slots}")
+        if isinstance(index, np.ndarray) and index.shape != (self.mesh.length(slot.axis),):
             length = self.mesh.length(slot.axis)
             self.fail("malformed", f"{slot.buffer!r} names {index.size} slots for {length} positions")
 
@@ -143,27 +143,25 @@ class _Check:
                 longer, shorter = (send, recv) if send.shape[-1] > recv.shape[-1] else (recv, send)
                 self.fail("deadlock", message, self.core(exchange, longer, (0,) * (send.ndim - 1) + shorter.shape[-1:]))
             self.fail("deadlock", message)
-        alone = np.argwhere((send < 0) != (recv < 0))
+        alone = np.argwhere((send < 0) != (recv < 0)) if send.ndim == 2 else send[:0]  # -1 stands in rows alone
         if alone.size:
             self.fail("deadlock", message, self.core(exchange, np.maximum(send, recv), tuple(alone[0])))
 
     def on_mesh(self, cores: Cores, role: str, what: str = "", partners: Cores | None = None) -> None:
         length, across = self.mesh.length(cores.axis), self.mesh.length("y" if cores.axis == "x" else "x")
-        lines = np.arange(across) if cores.lines is None else cores.lines
-        if cores.at.ndim == 2 and len(cores.at) != len(lines):
-            self.fail("malformed", f"{len(cores.at)} rows of positions for {len(lines)} lines")
-        if lines.size and (lines.min() < 0 or lines.max() >= across):
+        lines, at, least = cores.lines, cores.at, -1 if cores.at.ndim == 2 else 0
+        if at.ndim == 2 and len(at) != (across if lines is None else len(lines)):
+            self.fail("malformed", f"{len(at)} rows of positions for {across if lines is None else len(lines)} lines")
+        if lines is not None and lines.size and (lines.min() < 0 or lines.max() >= across):
             worst = lines.max() if lines.max() >= across else lines.min()
             self.fail("off-mesh", f"line {worst} is off the mesh of {across} lines")
-        if len(set(lines.tolist())) < lines.size:
+        if lines is not None and len(set(lines.tolist())) < lines.size:
             self.fail("malformed", f"lines {lines.tolist()} name a line twice{what}")
-        off = np.argwhere((cores.at < (-1 if cores.at.ndim == 2 else 0)) | (cores.at >= length))
-        if off.size:
-            worst = cores.at[tuple(off[0])]
+        if at.size and (at.min() < least or at.max() >= length):
+            off = np.argwhere((at < least) | (at >= length))
+            worst = at[tuple(off[0])]
             core = (
-                self.core(partners, partners.at, tuple(off[0]))
-                if partners and partners.at.shape == cores.at.shape
-                else None
+                self.core(partners, partners.at, tuple(off[0])) if partners and partners.at.shape == at.shape else None
             )
             self.fail("off-mesh", f"{role} off the mesh: position {worst} along {cores.axis} of {length}{what}", core)
 
@@ -252,7 +250,7 @@ class _Check:
         first_cores, second_cores = (access.cores or everywhere for access in (first, second))
         if first_cores.axis == second_cores.axis and first_cores.at.ndim == second_cores.at.ndim == 1:
             lines = _common(first_cores.lines, second_cores.lines, self.mesh.length("y" if axis == "x" else "x"))
-            if not lines.size or not np.intersect1d(first_cores.at, second_cores.at).size:
+            if not lines.size or set(first_cores.at.tolist()).isdisjoint(second_cores.at.tolist()):
                 return None
             if all(slot.is_fixed or slot.axis == axis for slot in (first.slot, second.slot)):  # all lines are alike
                 both = np.intersect1d(
