@@ -21,6 +21,10 @@ import triton.language as tl
 from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, summed, tile_ptr
 from wafer_triton.kernels.parts import LocalKernel, Part, part
 
+# Triton gives lanes to the later dimensions of a block first, before 3.7 to the earlier ones. k is to come last: then a
+# thread has several k of one core in its registers, and adds these up by itself.
+K_FIRST = tl.constexpr(tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7))
+
 
 @triton.jit
 def accumulate(
@@ -111,8 +115,8 @@ def _rows(
     first_m, STEP_M = (first, SLICES) if BY_HEADS else (0, 1)
     first_n, STEP_N = (0, 1) if BY_HEADS else (first, SLICES)
     for start_m in range(first_m * BLOCK_M, HEADS * M, STEP_M * BLOCK_M):
-        # [1, 1, BLOCK_M, 1]
-        rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3))
+        # [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]
+        rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
         head, offs_m, mask_m = rows // M, rows % M, rows < HEADS * M
         for start_n in range(first_n * BLOCK_N, N, STEP_N * BLOCK_N):
             # [1, 1, 1, BLOCK_N]
@@ -122,11 +126,13 @@ def _rows(
             if BY_HEADS:
                 offs_b += head // (HEADS // KV_HEADS) * stride_bh
                 mask_b = mask_n & mask_m
-            # k outermost, so that a thread has several of one core, and adds these up by itself
-            products = tl.zeros([BLOCK_K, CORES, BLOCK_M, BLOCK_N], tl.float32)
+            if K_FIRST:
+                products = tl.zeros([BLOCK_K, CORES, BLOCK_M, BLOCK_N], tl.float32)
+            else:
+                products = tl.zeros([CORES, BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
             for start_k in range(0, K, BLOCK_K):
-                # [BLOCK_K, 1, 1, 1]
-                offs_k = start_k + tl.expand_dims(tl.arange(0, BLOCK_K), (1, 2, 3))
+                # [BLOCK_K, 1, 1, 1], or [1, 1, BLOCK_K, 1]
+                offs_k = start_k + tl.expand_dims(tl.arange(0, BLOCK_K), (1, 2, 3) if K_FIRST else (0, 1, 3))
                 x = load(a_ptr + head * stride_ah + offs_m * stride_am + offs_k, mask_m & (offs_k < K))
                 b_ptrs = b_ptr + offs_b + offs_k * stride_bk
                 if K % BLOCK_K == 0 and N % BLOCK_N == 0 and not BY_HEADS:  # blocks that divide the tile
@@ -134,8 +140,12 @@ def _rows(
                 else:
                     y = load(b_ptrs, mask_b & (offs_k < K))
                 products += x * y
-            total = summed(products, 1, BLOCK_K, CORES * BLOCK_M * BLOCK_N)
-            total = tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
+            if K_FIRST:
+                total = summed(products, 1, BLOCK_K, CORES * BLOCK_M * BLOCK_N)
+                total = tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
+            else:
+                total = summed(products, CORES * BLOCK_M, BLOCK_K, BLOCK_N)
+                total = tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
             offs_c = head * stride_ch + offs_m * stride_cm + offs_n
             if ADD:
                 total += load(c_ptr + offs_c, mask_m & mask_n)
@@ -195,6 +205,8 @@ def product(
 @triton.jit
 def _gemm(args, core, P, first=0):
     c, a, b = args
+    if P.CORES > 1 and not K_FIRST:
+        core = tl.reshape(core, [P.CORES, 1, 1, 1])
     product(
         tile_ptr(c, core), tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None,
         P.M, P.K, P.N, P.HEADS, P.KV_HEADS, P.TRANSPOSED, P.ADD, P.MODE, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N,

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 
 import numpy as np
 import pytest
 import torch
+import triton.language as tl
 
 from wafer_triton.emulate import triton
 from wafer_triton.emulate.launches import Tree, reduction
@@ -155,6 +157,14 @@ def test_slices_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, cuts):
         assert all(map(torch.equal, bits(program, names), want))
     assert max(cut.number for cut in cuts) > 1, "slices of columns, or of the rows that are heads"
     assert all(not cut.arrived.any() for cut in cuts), "ready for the next run"
+
+
+def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch, cuts):
+    made = schedule(decode.ffn, BLOCK)
+    want = bits(TritonExecutor().bind(made, drawn(made)), "x")
+    monkeypatch.setattr(import_module("wafer_triton.kernels.gemm"), "K_FIRST", tl.constexpr(False))
+    program = TritonExecutor(exchange="elided").bind(made, drawn(made))
+    assert all(map(torch.equal, bits(program, "x"), want)) and cuts
 
 
 def test_a_sum_of_every_slice_goes_elsewhere_than_its_parts(monkeypatch):

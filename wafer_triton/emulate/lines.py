@@ -187,7 +187,7 @@ def _joined(works: tuple[Work, ...], mesh: Mesh) -> Run | None:
     products = [at for at, work in enumerate(works) if any("BLOCK_K" in part.sizes._fields for part in work.parts)]
     first = products[0] if products else 0
     end = first + 1 if products or works[0].tree is not None else 0
-    apart = _repeated(works[: first + 1]) if products else ()
+    apart = _repeated(works[: first + 1]) if first else ()
     if len(products) > 1 or apart is None:
         return None
     if products and end < len(works) and works[end].tree is not None and works[end].writes == works[first].writes:
