@@ -180,14 +180,18 @@ def test_a_sum_of_every_slice_goes_elsewhere_than_its_parts(monkeypatch):
     assert not any(map(torch.equal, bits(program, "qkv"), want))
 
 
-def test_what_changes_what_it_reads_is_not_done_by_every_slice():
-    b = Builder(Mesh(3, 2), "x + y, times w")
+@pytest.mark.parametrize("first", ["add", "reduce tree"])
+def test_what_changes_what_it_reads_is_not_done_by_every_slice(first):
+    b = Builder(Mesh(3, 2), "x + y, or all x, times w")
     for name, tile in (("x", (1, 4)), ("y", (1, 4)), ("w", (4, 40))):
         b.buffer(name, tile, "bf16", "resident")
     b.buffer("z", (1, 40), "fp32", "output")
-    b.round(b.local("add", "x", ("x", "y"), size=4))
+    if first == "add":
+        b.round(b.local("add", "x", ("x", "y"), size=4))
+    else:
+        all_reduce(b, "x", "y")
     meshgemv(b, "x", "w", "z", "y", m=1, k=4, n=40)
     made = b.build()
     program = TritonExecutor(exchange="elided").bind(made, drawn(made))
-    assert [what.split(",")[0] for what in program.launches][:2] == ["add", "gemm"]
+    assert [what.split(",")[0] for what in program.launches][:2] == [first, "gemm"]
     assert all(map(torch.equal, bits(program, "xz"), bits(TritonExecutor().bind(made, drawn(made)), "xz")))

@@ -2,8 +2,8 @@
 
 Operations of all cores by themselves go together while nobody reads what others write there. Behind a reduce tree a
 core goes on once its root says so (see `kernels.chain`), so that what follows can be in the same launch too, and the
-root's broadcast with it. A launch ends where a core would read a tile of another than its root that was written in it,
-or write one that others still read.
+root's broadcast with it. A launch ends where a core would read a tile of another that was written in it, or write one
+that others still read.
 """
 
 from __future__ import annotations
@@ -172,31 +172,25 @@ def _extended(works: tuple[Work, ...], step: Work | Exchanged, long: bool) -> tu
         if not _broadcasts(last, step) or any(not writes.isdisjoint(dict(one.far)) for one in works):
             return None
         return (*before, replace(last, sends=sends, writes=writes))
-    if not _safe(before, step):
+    if not _safe(works, step):
         return None
     alone = last.tree is None and not last.sends
     same = last.cores is step.cores or (
         last.cores is not None and step.cores is not None and np.array_equal(last.cores, step.cores)
     )
-    apart = step.writes.isdisjoint(dict(last.far)) and last.writes.isdisjoint(dict(step.far))
-    if alone and same and apart:
+    if alone and same:
         ops, parts = (*last.ops, *step.ops), (*last.parts, *step.parts)
         reads, writes = last.reads | step.reads, last.writes | step.writes
         both = replace(step, ops=ops, parts=parts, writes=writes, reads=reads, far=(*last.far, *step.far))
         return (*before, both)
     everyone = last.cores is None and step.cores is None
-    return (*works, step) if long and everyone and last.receivers is not None and _safe(works, step) else None
+    return (*works, step) if long and everyone and last.receivers is not None else None
 
 
 def _safe(before: Sequence[Work], step: Work) -> bool:
-    """Whether a work may come behind others in a launch, its cores told by the last one's roots."""
-    for memory, whose in step.far:
-        written = [number for number, one in enumerate(before) if memory in one.writes]
-        # who waited for a root comes after all that the root did before, in later stretches too
-        told = [one.roots for one in before[written[-1] :] if one.roots is not None] if written else []
-        if written and not any(np.array_equal(whose, roots) for roots in told):
-            return False
-    return all(step.writes.isdisjoint(dict(one.far)) for one in before)
+    """Whether a work neither reads tiles of others that are written in a launch, nor writes what others read there."""
+    written = {memory for one in before for memory in one.writes}
+    return written.isdisjoint(dict(step.far)) and all(step.writes.isdisjoint(dict(one.far)) for one in before)
 
 
 def _broadcasts(last: Work, step: Exchanged) -> bool:
