@@ -37,7 +37,7 @@ TESTS = HERE.parent / "tests" / "gpu"
 # what pyproject.toml says, which need not be here
 FOLDERS = ("bench", "bench/harness", "bench/suites", "tests/helpers", "tests/kernels", "tests/emulate")
 PYTEST = [sys.executable, "-P", "-m", "pytest", "--import-mode=importlib", "-q"]
-SUITES = tuple(HERE / "suites" / f"bench_{name}.py" for name in ("gemm", "gemv", "decode", "exchange"))
+SUITES = tuple(HERE / "suites" / f"bench_{name}.py" for name in ("gemm", "gemv", "decode", "exchange", "hops"))
 MINUTES = 7.5
 TESTS_AT_MOST = 150.0  # seconds
 QUIET_AT_MOST = 60.0  # seconds for a worker to begin; each case then says how long it may take

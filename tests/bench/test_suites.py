@@ -13,6 +13,7 @@ import bench_decode
 import bench_exchange
 import bench_gemm
 import bench_gemv
+import bench_hops
 import limits
 import supervise
 import timing
@@ -20,7 +21,7 @@ import timing
 SMALLEST = (
     (bench_gemm, bench_gemm.SHAPES["cpu"][-1]), (bench_gemv, bench_gemv.SHAPES["cpu"][0]),
     (bench_exchange, bench_exchange.SHAPES["cpu"][0]), (bench_decode, bench_decode.SHAPES["cpu"][0]),
-    (bench_decode, bench_decode.SHAPES["cpu"][-1]),
+    (bench_decode, bench_decode.SHAPES["cpu"][-1]), (bench_hops, bench_hops.SHAPES["cpu"][0]),
 )  # fmt: skip
 
 

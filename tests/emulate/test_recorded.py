@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import expected
+from cases import windowed
 from wafer_triton.device import PRESETS
 from wafer_triton.emulate import triton as triton_executor
 from wafer_triton.emulate.triton import TritonExecutor
@@ -118,6 +119,17 @@ def test_the_launches_that_are_made_say_how_many_rounds_go_together(gpu_that_hol
     monkeypatch.setattr(triton_executor, "residency", lambda c, out, *_, add, **__: 16 - 9 * add)
     TritonExecutor().bind(schedule, tiles)
     assert asked == [7, 16], "the last of several launches rounds and goes on, less an eighth; one does not go on"
+
+
+def test_a_benchmark_runs_as_many_rounds_a_launch_as_it_says(gpu_that_holds):
+    gpu_that_holds(7)
+    schedule = recipe("gemm", Mesh(3, 3), "bf16", ((3, 3), (3, 3)), ()).schedule
+    tiles = {name: torch.ones(3, 3, 1, 1) for name in "ab"}
+    program = windowed(TritonExecutor(), 2).bind(schedule, tiles)
+    shifts = [what for what in program.launches if "compute-shift" in what]
+    assert shifts == ["compute-shift, 2 rounds in a launch", "compute-shift, 1 round in a launch"]
+    with pytest.raises(pytest.skip.Exception, match="3 rounds a launch need more programs at once than the 7 that"):
+        windowed(TritonExecutor(), 3).bind(schedule, tiles)
 
 
 def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):

@@ -1,0 +1,62 @@
+"""The hop of a reduce tree: chains of several lengths, from whose times follows what a hand-over takes."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from cases import ROOMY, executor, held, record, ways, work
+from timing import measure, sets
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.schedule.rounds import Schedule
+
+LINES, COLUMNS = 64, 64
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Sums of 64 columns over 64 lines of 2 x hops + 1 cores, from both ends to the middle and back to all."""
+
+    hops: int
+    rank: int = 4
+    rows: tuple[str, ...] = ("explicit",)
+
+    def __str__(self) -> str:
+        return f"a reduce tree of {self.hops} hops"
+
+    @property
+    def slug(self) -> str:
+        return f"tree-of-{self.hops}-hops"
+
+
+SHAPES = {"cpu": [Chain(1), Chain(4)], "cuda": [Chain(hops) for hops in (1, 4, 8, 11)]}
+
+
+@cache
+def chains(shape: Chain) -> Schedule:
+    b = Builder(Mesh(LINES, 2 * shape.hops + 1, ROOMY), str(shape))
+    b.buffer("x", (COLUMNS,), "fp32", "resident")
+    all_reduce(b, "x", "x", groups=())
+    return b.build()
+
+
+def test_row(benchmark, note, device, shape, row):
+    schedule, backend = chains(shape), executor(row, device)
+    program = backend.bind(schedule, {"x": torch.ones(*schedule.mesh.shape, COLUMNS, device=device)})
+    program.run()
+    cores = schedule.mesh.shape[1]
+    assert (program.read("x") == cores).all()
+    programs = [program]
+    while len(programs) < sets(device, held(program)):  # each run adds up anew what the last one left: zeros
+        programs.append(backend.bind(schedule, {"x": torch.zeros(*schedule.mesh.shape, COLUMNS, device=device)}))
+    program.write("x", torch.zeros(*schedule.mesh.shape, COLUMNS))
+    rotated = len(programs) * held(program)
+    note(
+        what=f"{shape}, {LINES} lines", exchange=row, rounds=len(schedule.rounds), hops=shape.hops,
+        mesh=f"{LINES}x{cores}", tile=f"1x{COLUMNS}", dtype="fp32", cores=schedule.mesh.cores, sets=len(programs),
+        rotated_bytes=rotated, checked="exact", **ways(backend, program),
+    )  # fmt: skip
+    note(timed=measure(benchmark, device, [one.run for one in programs]))
+    record(benchmark, note, device, "fp32", 0, work(schedule, schedule), rotated)
