@@ -132,8 +132,10 @@ def _popped(kept, really):
 
 @triton.jit
 def _phase(phase, P, line, first, BODY: tl.constexpr):
-    if P.FOLDS:
+    if P.FOLDS and P.SLICED:
         _fold(phase.args, phase.cores, line, first, P)
+    elif P.FOLDS:
+        _fold(phase.args, phase.cores, line, (0, 0), P)
     else:
         for begun in range(0, P.NUMBER, P.CORES):
             cores = tl.load(phase.cores + line * P.NUMBER + begun + tl.arange(0, P.CORES))
