@@ -1,7 +1,6 @@
 """Launches of lines: the bits of sums that go hop by hop, in any slices, and what may not share a launch."""
 
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 
 import numpy as np
@@ -185,16 +184,16 @@ def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch, cuts):
 
 
 def test_a_sum_of_every_slice_goes_elsewhere_than_its_parts(monkeypatch):
-    """Else the second slice of a line adds up what the first has added up already."""
-    made = schedule(decode.project, BLOCK)
-    want = bits(TritonExecutor().bind(made, drawn(made)), "qkv")
-    lined = triton.lined
-    in_place = lambda run, launch: launch(replace(run, apart=()))  # noqa: E731
-    monkeypatch.setattr(
-        triton, "lined", lambda steps, mesh, launch: lined(steps, mesh, partial(in_place, launch=launch))
-    )
-    program = TritonExecutor(exchange="elided").bind(made, drawn(made))
-    assert not all(map(torch.equal, bits(program, "qkv"), want))
+    """Else a slice could add up what another has added up already, see `protocol.lines`."""
+    seen = []
+    monkeypatch.setattr(triton, "lines", lambda phases, *_: seen.extend(phases))
+    TritonExecutor(exchange="elided").bind(
+        schedule(decode.project, BLOCK), drawn(schedule(decode.project, BLOCK))
+    ).run()
+    squares, sums, *_ = seen
+    (of_norm, of_product) = (phase.fold for phase in seen if phase.fold)
+    assert squares.part.args[0].tensor is of_norm.tiles.tensor is not of_norm.total.tensor and sums.fold is of_norm
+    assert of_product.tiles is of_product.total, "each slice has columns of its own"
 
 
 @pytest.mark.parametrize("first", ["add", "reduce tree"])
