@@ -196,6 +196,14 @@ def test_a_sum_of_every_slice_goes_elsewhere_than_its_parts(monkeypatch):
     assert of_product.tiles is of_product.total, "each slice has columns of its own"
 
 
+def test_no_message_of_a_folded_tree_has_room(monkeypatch):
+    works, lined = [], triton.lined
+    monkeypatch.setattr(triton, "lined", lambda steps, *rest: (works.extend(steps), lined(steps, *rest))[1])
+    TritonExecutor(exchange="elided").bind(reduced(Mesh(1, 9)), {"a": torch.ones(1, 9, 5)})
+    (tree,) = (work.tree for work in works if work.tree)
+    assert tree.mailbox.tensor.numel() == 0
+
+
 @pytest.mark.parametrize("first", ["add", "reduce tree"])
 def test_what_changes_what_it_reads_is_not_done_by_every_slice(first):
     b = Builder(Mesh(3, 2), "x + y, or all x, times w")

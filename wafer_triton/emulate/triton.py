@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -193,8 +192,8 @@ class TritonExecutor(Executor):
         roots = roots_of(tree.parent)
         elided = self.exchange == "elided" and memory.tables is None
         told = elided and told_to_all(tree, rounds[tree.rounds :], roots, memory.mesh)
-        work = self._tree(memory, tree, roots, start)
-        return tree.rounds, [replace(work, folds=folds(tree, memory.mesh)) if told else work]
+        work = self._tree(memory, tree, roots, start, folds(tree, memory.mesh) if told else {})
+        return tree.rounds, [work]
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
         if memory.tables is None:
@@ -224,6 +223,7 @@ class TritonExecutor(Executor):
             return Launch(what, partial(launch_parts, first.parts, first.order, among))
         stretches = []
         for number, work in enumerate(works):
+            assert not work.folds, "lines fold such a tree, which has no room for messages"
             flags = flags_of(memory.mesh.cores, 0 if work.tree is None else work.tree.slots, self.device)
             receivers = work.receivers if work.sends or number + 1 < len(works) else None
             stretches.append(Stretch(work.order, flags, work.parts, work.tree, receivers, work.sends))
@@ -331,10 +331,13 @@ class TritonExecutor(Executor):
         run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    def _tree(self, memory: Memory, found: Tree, roots: Index, start: int) -> Work:
+    def _tree(
+        self, memory: Memory, found: Tree, roots: Index, start: int, folded: dict[str, tuple[Index, Index, int]]
+    ) -> Work:
         acc = self._operand(memory, Place(Slot(found.acc)))
         numel = memory.buffers[found.acc].numel
-        cores, slots = memory.mesh.cores, int(found.children.max())
+        # where lines are folded no message needs room
+        cores, slots = memory.mesh.cores, 0 if folded else int(found.children.max())
         poison = float("nan") if self.poison else 0.0
         mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
         box = Operand(mailbox, 0, slots * numel)
@@ -348,7 +351,7 @@ class TritonExecutor(Executor):
         sums = frozenset({acc.tensor.data_ptr()})
         return Work(
             (), (), self._table(memory, order), sums, sums, tree=tree, found=found, start=start, roots=roots,
-            receivers=receivers,
+            receivers=receivers, folds=folded,
         )  # fmt: skip
 
     def _operand(self, memory: Memory, place: Place) -> Operand:
