@@ -21,10 +21,11 @@ from wafer_triton.kernels._common import Operand, this_core
 class Part(NamedTuple):
     """A body with its operands, sizes and launch options.
 
-    `sums`: it adds in an order that depends on its warps. `rounds`: it rounds every product, so none may be fused with
-    an addition. `elements`: the size of a core's block, if the body takes P.CORES cores at once, [1, CORES, 1, 1]; else
-    0. `rows`: that many rows, P.BLOCK_M at once, need nothing of one another. A body that goes over rows or columns in
-    slices takes the number of its first block, and does every P.SLICES-th from there.
+    `sums`: it adds in an order that depends on its warps, as products of 64 rows do. `rounds`: it rounds every
+    product, so none may be fused with an addition. `elements`: the size of a core's block, if the body takes P.CORES
+    cores at once, [1, CORES, 1, 1]; else 0. `rows`: that many rows, P.BLOCK_M at once, need nothing of one another. A
+    body that goes over rows or columns in slices takes the number of its first block, and does every P.SLICES-th from
+    there.
     """
 
     body: Any
@@ -82,8 +83,9 @@ def _parts_kernel(cores_ptr, args, sizes, BODIES: tl.constexpr, SOURCE: tl.const
 def options(parts: Sequence[Part], num_warps: int = 1, among: Sequence[Part] = ()) -> dict[str, Any]:
     """The launch options of a kernel that runs `parts`, and something that suits `num_warps`.
 
-    The bits of a sum depend on its warps, and those of a part that rounds every product on whether products are fused.
-    So launches take these two from all parts `among` which they are: the bits do not depend on what goes together.
+    The bits of some products depend on their warps, and those of a part that rounds every product on whether products
+    are fused. So launches take these two from all parts `among` which they are: the bits do not depend on what goes
+    together.
     """
     every = (*parts, *among)
     fixed = {part.num_warps for part in every if part.sums}
