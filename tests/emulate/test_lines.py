@@ -219,3 +219,17 @@ def test_what_changes_what_it_reads_is_not_done_by_every_slice(first):
     program = TritonExecutor(exchange="elided").bind(made, drawn(made))
     assert [what.split(",")[0] for what in program.launches][:2] == [first, "gemm"]
     assert all(map(torch.equal, bits(program, "xz"), bits(TritonExecutor().bind(made, drawn(made)), "xz")))
+
+
+def test_a_launch_ends_where_a_line_reads_what_another_writes_in_it():
+    b = Builder(Mesh(3, 2), "a sum along x, then the neighbour's along y")
+    for name, role in (("s", "resident"), ("x", "scratch"), ("h", "scratch"), ("z", "output")):
+        b.buffer(name, (5,), "fp32", role)
+    all_reduce(b, "s", "x")
+    b.round(b.local("add", "x", ("s", "s"), size=5))
+    b.round(b.exchange("y", "x", "h", [0, 1, 2], [1, 2, 0]))
+    b.round(b.local("add", "z", ("h", "s"), size=5))
+    made = b.build()
+    program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
+    assert program.launches[0] == "reduce tree, 1 rounds, add by lines" and len(program.launches) > 1
+    assert all(map(torch.equal, bits(program, "z"), bits(TritonExecutor().bind(made, drawn(made)), "z")))
