@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from wafer_triton.errors import ScheduleError, check_counts
+from wafer_triton.errors import ScheduleError, SramError, check_counts
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Local, Schedule, Slot
@@ -49,12 +49,12 @@ class Team:
         """Groups of the mesh."""
         return self.mesh.cores // self.size
 
-    @property
+    @cached_property
     def moves(self) -> Stream:
         """The stream on a group's positions, without sends that serve no position."""
         return stream(self.kind, self.size).needed()
 
-    @property
+    @cached_property
     def groups(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """The die of every position, group by group."""
         return groups(self.mesh, self.kind, self.rows, self.cols)
@@ -73,7 +73,10 @@ def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: 
         raise ScheduleError(f"pass {which!r} with {moving!r} moving: choose {known}")
     b = Builder(team.mesh, f"stream {moving} {which} [{m}, {k}] x [{k}, {n}] on groups of {team.rows}x{team.cols}")
     _Product(b, team, (m, k, n), dtype).add(moving, which)
-    return b.build()
+    try:
+        return b.build()
+    except SramError as overflow:
+        raise SramError(f"{overflow}; cut it into slices, as `wafer_triton.train.linear.fit` does") from None
 
 
 class _Product:
