@@ -101,8 +101,9 @@ def test_a_gather_stream_brings_every_block_and_a_reduce_stream_sums_every_part(
     on, moves = groups(mesh, kind, *sides), stream(kind, sides[0] * sides[1])
     blocks = torch.arange(mesh.cores * SIZE).float().view(*shape, SIZE)
     parts = torch.randint(-8, 8, (*shape, moves.size, SIZE)).float()
-    there, back = Reference(gathered(mesh, moves, on), {"own": blocks}), Reference(
-        reduced(mesh, moves, on), {"parts": parts}
+    there, back = (
+        Reference(gathered(mesh, moves, on), {"own": blocks}),
+        Reference(reduced(mesh, moves, on), {"parts": parts}),
     )
     there.run()
     back.run()

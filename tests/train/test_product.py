@@ -95,7 +95,9 @@ def test_slices_change_no_value(moving, cuts):
 def test_the_unsliced_product_of_175b_is_refused_and_a_sliced_one_fits():
     team = Team(WAFER.mesh(1, 8), "relay", 1, 8)
     m, k, n = 2048 // 8, 12288, 4 * 12288 // 8  # the first feed-forward product, rows and columns over 8 dies
-    with pytest.raises(SramError, match=r"needs 660,602,880 B .* 80,000,000 B of SRAM .*w\.left0 150,994,944 B.*slices"):
+    with pytest.raises(
+        SramError, match=r"needs 660,602,880 B .* 80,000,000 B of SRAM .*w\.left0 150,994,944 B.*slices"
+    ):
         product(team, "w", "forward", m, k, n, "bf16")
     cuts = fit(team, "w", m, k, n, "bf16")
     assert cuts.m == 1 and cuts.k * cuts.n > 5  # W moves once

@@ -117,7 +117,7 @@ def relay(size: int) -> Stream:
         uses.append(tuple(left if position < half else right for position in range(size)))
         waits = size % 2 == 1 and step == half
         back_left = [block for block in range(half) if half + block < size]
-        back_right = [block for block in range(size - half, size)] if size % 2 == 0 else range(half + 1, size)
+        back_right = list(range(size - half, size)) if size % 2 == 0 else range(half + 1, size)
         holds.append(
             tuple(
                 [Hold(half + block, right, f"left{then}") for block in back_left]
@@ -164,7 +164,7 @@ def stream(kind: str, size: int) -> Stream:
 
 
 def path(kind: str, rows: int, cols: int) -> Group:
-    """The die (row, column) of every position in a rectangle of `rows` x `cols` dies; MeshError if the kind has none."""
+    """The die (row, column) of every position in a rectangle of dies; MeshError if the kind has no path through it."""
     size = rows * cols
     if kind not in KINDS:
         raise ScheduleError(f"stream {kind!r}: choose one of {', '.join(KINDS)}")

@@ -75,12 +75,11 @@ class Wafer:
         for link in self.failed:
             if not whole.has_edge(*link):
                 raise DeviceError(f"wafer {self.name!r}: failed link {link} is not between neighbouring dies")
-        parts = list(nx.connected_components(self.links.to_undirected()))
+        parts: list[set[Die]] = sorted(nx.connected_components(self.links.to_undirected()), key=len)
         if len(parts) > 1:
-            lost = min(min(parts, key=len))
             raise DeviceError(
-                f"wafer {self.name!r}: failed links isolate {len(min(parts, key=len))} of {self.dies} dies, such as "
-                f"die {lost}; repair one of its links, or plan on a wafer without it"
+                f"wafer {self.name!r}: failed links isolate {len(parts[0])} of {self.dies} dies, such as "
+                f"die {min(parts[0])}; repair one of its links, or plan on a wafer without it"
             )
 
     @property

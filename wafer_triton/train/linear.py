@@ -67,7 +67,9 @@ def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") ->
 class Linear:
     """A product Y = X W on a machine; `cuts` by `fit` unless given. Tensors are as of the module's table."""
 
-    def __init__(self, machine: Machine, team: Team, moving: str, m: int, k: int, n: int, cuts: Cuts | None = None) -> None:  # fmt: skip # noqa: E501
+    def __init__(
+        self, machine: Machine, team: Team, moving: str, m: int, k: int, n: int, cuts: Cuts | None = None
+    ) -> None:
         self.machine, self.team, self.moving = machine, team, moving
         self.sizes = (m, k, n)
         self.cuts = cuts or fit(team, moving, m, k, n)
@@ -115,7 +117,7 @@ class Linear:
     def _slice(self, name: str, whole: Tensor, at: tuple[int, ...]) -> Tensor:
         """The slice `at` of an operand; slots of those that have them come in the order of computing."""
         if whole.dim() == 5:
-            whole = _take(whole, self.order)
+            whole = take(whole, self.order)
         for dim, axis in zip((-2, -1), _AXES[name[-1]], strict=True):
             size, cut = self.sizes[axis], self._cuts[axis]
             if cut == 1:
@@ -137,7 +139,7 @@ class Linear:
         return whole.unsqueeze(2) if slotted and whole.dim() == 4 else whole  # a group of one die has one slot
 
     def _by_block(self, slots: Tensor) -> Tensor:
-        return _take(slots, self.place)
+        return take(slots, self.place)
 
 
 _AXES = {"x": (0, 1), "w": (1, 2), "y": (0, 2)}  # of m, k, n
@@ -152,6 +154,6 @@ def orders(team: Team) -> tuple[Tensor, Tensor]:
     return order, order.argsort(-1)
 
 
-def _take(slots: Tensor, numbers: Tensor) -> Tensor:
+def take(slots: Tensor, numbers: Tensor) -> Tensor:
     """Slots [rows, cols, N, ...] in another order, [rows, cols, N]."""
     return slots.gather(2, numbers.view(*numbers.shape, *(1,) * (slots.dim() - 3)).expand_as(slots))

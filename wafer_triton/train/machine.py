@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from wafer_triton.emulate.reference import Reference
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import HbmError
+from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Schedule
@@ -27,11 +28,16 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """Dies of a wafer as `mesh`; with `exact` values are fp64, else fp32 on `executor` (default: torch on the CPU)."""
+    """Dies of a wafer as `mesh`; with `exact` values are fp64, else fp32 on `executor` (default: torch on the CPU).
+
+    Local operations of training have no Triton kernel: beside a Triton executor torch runs them on the same device.
+    """
 
     def __init__(self, on: Wafer, mesh: Mesh, executor: Executor | None = None, exact: bool = False) -> None:
         self.wafer, self.mesh, self.exact = on, mesh, exact
         self.executor = executor or TorchExecutor()
+        torch_already = isinstance(self.executor, TorchExecutor)
+        self._beside = self.executor if torch_already else TorchExecutor(device=self.executor.device)
         self.ran: Counter[Schedule] = Counter()
         self.dtype = torch.float64 if exact else torch.float32
         self._programs: dict[Schedule, Program] = {}
@@ -54,7 +60,7 @@ class Machine:
             return {buffer.name: machine.read(buffer.name) for buffer in outs}
         shaped = {name: given.reshape(*given.shape[:2], -1) for name, given in tensors.items()}
         if schedule not in self._programs:
-            self._programs[schedule] = self.executor.bind(schedule, shaped)
+            self._programs[schedule] = self._executor(schedule).bind(schedule, shaped)
         else:
             for name, given in shaped.items():
                 self._programs[schedule].write(name, given)
@@ -62,7 +68,14 @@ class Machine:
         program.run()
         return {buffer.name: program.read(buffer.name).cpu() for buffer in outs}
 
-    def local(self, op: str, outs: Mapping[str, tuple[int, ...]], ins: Mapping[str, Tensor], **params: object) -> dict[str, Tensor]:  # fmt: skip # noqa: E501
+    def _executor(self, schedule: Schedule) -> Executor:
+        ops = [find(op.op) for round_ in schedule.rounds for op in round_.locals]
+        own = any(op.run.__module__ == "wafer_triton.train.operations" for op in ops)
+        return self._beside if own else self.executor
+
+    def local(
+        self, op: str, outs: Mapping[str, tuple[int, ...]], ins: Mapping[str, Tensor], **params: Any
+    ) -> dict[str, Tensor]:
         """Run one local operation on all dies: `outs` has the tile of every output, `ins` the inputs, in order."""
         key = (op, *outs.items(), *((name, given.shape[2:]) for name, given in ins.items()), *sorted(params.items()))
         if key not in self._local:
@@ -93,7 +106,9 @@ def check_hbm(on: Wafer, held: Mapping[str, int]) -> int:
     """The sum of `held`, bytes by name; HbmError, which names the largest first, unless a die's HBM holds it."""
     size = sum(held.values())
     if size > on.hbm_bytes:
-        parts = ", ".join(f"{name} {part:,} B" for name, part in sorted(held.items(), key=lambda item: -item[1]) if part)
+        parts = ", ".join(
+            f"{name} {part:,} B" for name, part in sorted(held.items(), key=lambda item: -item[1]) if part
+        )
         raise HbmError(
             f"wafer {on.name}: every die needs {size:,} B, {size - on.hbm_bytes:,} B over its {on.hbm_bytes:,} B of "
             f"HBM: {parts}; take more dies, recompute activations, or split weights and optimizer over more dies"
