@@ -14,12 +14,14 @@ import difflib
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from wafer_triton.device import Device
 from wafer_triton.errors import DeviceError
 from wafer_triton.mesh import Mesh
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 FORWARDING = ("cut", "store")
 Die = tuple[int, int]
@@ -75,6 +77,8 @@ class Wafer:
         for link in self.failed:
             if not whole.has_edge(*link):
                 raise DeviceError(f"wafer {self.name!r}: failed link {link} is not between neighbouring dies")
+        import networkx as nx  # takes a second to load
+
         parts: list[set[Die]] = sorted(nx.connected_components(self.links.to_undirected()), key=len)
         if len(parts) > 1:
             raise DeviceError(
@@ -128,6 +132,8 @@ class Wafer:
 
 
 def _links(rows: int, cols: int) -> nx.DiGraph:
+    import networkx as nx
+
     graph: nx.DiGraph = nx.grid_2d_graph(rows, cols).to_directed()
     return graph
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import isqrt, prod
 
 from wafer_triton.errors import MeshError
@@ -230,7 +230,7 @@ def _xy(source: Die, target: Die) -> set[Link]:
     while row != target[0]:
         row += 1 if target[0] > row else -1
         path.append((row, col))
-    return set(zip(path, path[1:], strict=False))
+    return set(pairwise(path))
 
 
 def _loads(flows: Sequence[Flow], trees: Sequence[Tree]) -> dict[Link, float]:
@@ -309,7 +309,7 @@ def trees(wafer: Wafer, flow: Flow) -> tuple[Tree, ...]:
         target = min(missing)  # each target is joined by a path that leaves the tree once
         for start in inside:
             for path in _paths(wafer, start, target, inside):
-                grow(tree | frozenset(zip(path, path[1:], strict=False)), inside | set(path), missing - set(path))
+                grow(tree | frozenset(pairwise(path)), inside | set(path), missing - set(path))
 
     grow(frozenset(), frozenset([flow.source]), flow.targets)
     return tuple(sorted((_turned(flow, tree) for tree in found), key=lambda tree: (len(tree), sorted(tree))))
