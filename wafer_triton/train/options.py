@@ -10,7 +10,7 @@ Seconds are those of one micro-batch, forward and backward, at the dies' peak ra
 | --- | --- | --- | --- |
 | stream, forward and twice backward | N - 1 | a block of the moving operand | the product of the step |
 | tensor, 2 gathers and 2 sums a pair (all-reduces take both) | 2 (N - 1) each pair | rows / N | nothing |
-| keys and values over context, or over rows of a weight stream | N - 1, backward twice | own keys and values | attention |
+| keys and values over context, or a weight stream's rows | N - 1, backward twice | own keys and values | attention |
 | sharded weights: two gathers, one sum of gradients | N - 1 | a shard | the operator's products |
 | gradients of replicated weights, once a step | 2 (N - 1) | a shard | the last backward pass |
 """
@@ -18,7 +18,7 @@ Seconds are those of one micro-batch, forward and backward, at the dies' peak ra
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from wafer_triton.errors import ConfigError
@@ -71,7 +71,7 @@ class Case:
     micro_batches: int = 1
     layers: int = 0
     in_flight: int = 1
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
         if self.work.batch % self.micro_batches:
@@ -174,7 +174,7 @@ class _Priced:
     def option(self) -> Option:
         case, split, rules = self.case, self.split, self.rules
         attention = self.op.side == "attention"
-        there, back = (self._attention() if attention else self._product())  # exposed, forward and backward
+        there, back = self._attention() if attention else self._product()  # exposed, forward and backward
         again = self.recompute == "full" or (self.recompute == "selective" and attention)
         compute = self.forward * (4 if again else 3)
         exposed = there * (2 if self.recompute == "full" else 1) + back

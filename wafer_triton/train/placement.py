@@ -129,7 +129,9 @@ def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
         dies *= size
     if dies != wafer.dies:
         named = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, sizes, strict=True))
-        raise MeshError(f"{named} are {dies} dies, wafer {wafer.name} has {wafer.dies}; the sizes must multiply to that")
+        raise MeshError(
+            f"{named} are {dies} dies, wafer {wafer.name} has {wafer.dies}; the sizes must multiply to that"
+        )
 
 
 def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[int, int], ...]]:
@@ -182,7 +184,7 @@ def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int)
 
 
 def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name: str = "") -> Step:
-    """A step of rings, routed; a relay takes the links of its line both ways, on average 3 N / 2 - 2 blocks a transfer."""
+    """A step of rings, routed; a relay takes its line's links both ways, N (3 N / 2 - 2) block-hops in N - 1 steps."""
     if kind == "relay":
         lines = [*rings, *(tuple(reversed(ring)) for ring in rings)]
         flows = [flow for line in lines for flow in ring_flows([line], 1.0)[:-1]]

@@ -171,13 +171,15 @@ def plan(
             labels: list[Label] = []
             of: dict[int, str] = {}
             for kind in recompute:
+                if kind == "full" and labels:
+                    first = min(labels, key=lambda label: (label.seconds, label.bytes))
+                    if case.layers * first.bytes <= room:
+                        break  # it computes more than selective recompute, and reads and writes as much
                 options = [_options(case, op, pairs, kind) for op in work.operators]
                 tried += sum(map(len, options))
                 found = layer(options, case.reshard_seconds)
                 labels += found
                 of |= {id(label): kind for label in found}
-                if found and case.layers * found[0].bytes <= room:
-                    break  # more recompute takes longer
             if not labels:
                 continue
             labels.sort(key=lambda label: label.seconds)
@@ -197,8 +199,8 @@ def plan(
         return replace(best, solver_seconds=process_time() - began, tried=tried)
     if smallest is None:
         raise ConfigError(
-            f"{strategy.name}: no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens over "
-            f"{wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
+            f"{strategy.name}: no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens "
+            f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
         )
     return Planned(
         strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, None, process_time() - began, tried,
@@ -251,10 +253,10 @@ def _head_bytes(case: Case) -> float:
 def _why(case: Case, label: Label, recompute: str) -> str:
     held = _held(case, Mix((label,), (case.layers,)))
     parts = ", ".join(f"{name} {size:,} B" for name, size in held.items())
-    total = sum(held.values())
+    total, limit = sum(held.values()), case.wafer.hbm_bytes
     return (
         f"the smallest plan ({label.chosen[0].split}, recompute {recompute}, {case.micro_batches} micro-batches) needs "
-        f"{total:,} B on every die, {total - case.wafer.hbm_bytes:,} B over the {case.wafer.hbm_bytes:,} B of HBM: {parts}"
+        f"{total:,} B on every die, {total - limit:,} B over the {limit:,} B of HBM: {parts}"
     )
 
 

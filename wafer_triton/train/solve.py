@@ -45,9 +45,7 @@ def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
         rest = [[*numbers[first:], *numbers[:first]] for numbers in (least_seconds, least_bytes)]
         found = _open(turned, reshard, best, *rest)
         back = len(kept) - first
-        labels = (
-            Label(one.seconds, one.bytes, one.chosen[back:] + one.chosen[:back], one.reshards) for one in found
-        )
+        labels = (Label(one.seconds, one.bytes, one.chosen[back:] + one.chosen[:back], one.reshards) for one in found)
         best = front([*best, *labels])
     return best
 
@@ -70,7 +68,7 @@ def _undominated(options: Sequence[Option]) -> list[Option]:
 def _without_reshards(options: Sequence[Sequence[Option]]) -> dict[object, list[Label]]:
     """By the layout that a layer begins with, the front of chains that change no layout and end with the same."""
     starts = {option.takes for option in options[0]}
-    found = {}
+    found: dict[object, list[Label]] = {}
     tables = []
     for own in options:
         table: dict[object, list[Option]] = defaultdict(list)

@@ -30,9 +30,9 @@ class Rules:
         return self.weight + self.gradient + self.optimizer
 
     def state_bytes(self, parameters: float, sharded: int, over: int) -> float:
-        """Bytes on a die of `parameters`: `sharded` 0 cuts nothing over the dies, 1 the optimizer, 2 gradients too, 3 all.
+        """Bytes on a die of so many parameters.
 
-        The stages are those of ZeRO.
+        `sharded` is a stage of ZeRO: 0 cuts nothing over the dies, 1 the optimizer, 2 gradients as well, 3 all.
         """
         kept = (self.weight, self.gradient, self.optimizer)
         cut = {0: (), 1: (2,), 2: (1, 2), 3: (0, 1, 2)}[sharded]
