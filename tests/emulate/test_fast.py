@@ -6,8 +6,8 @@ from torch import Tensor
 
 from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
 from wafer_triton import local
-from wafer_triton.emulate.fast import FORMS, form
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.torch_local import FORMS, form
 from wafer_triton.local import registry
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder

@@ -20,7 +20,7 @@ import schedules
 import tiny
 from wafer_triton import distributed, mesh_gemm
 from wafer_triton.cli.main import main
-from wafer_triton.emulate.distributed import DistributedExecutor
+from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
 from wafer_triton.models import demo
