@@ -111,7 +111,7 @@ def sent(rank: int, mesh: str, name: str) -> dict[str, Any]:
     for exchange in EXCHANGES:
         ranks = DistributedExecutor(TorchExecutor(exchange=exchange))
         answer[exchange] = ranks.bind(schedule, given(schedule)).rank_bytes
-        answer["owner"] = ranks.share(schedule.mesh).partition.owner
+        answer["owner"] = ranks.shard(schedule.mesh).partition.owner
     return answer
 
 

@@ -7,7 +7,7 @@ is; see `elision`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -154,6 +154,12 @@ class Executor(Planner):
         """Fresh memory of a buffer: zeros, or NaN under `poison`."""
         shape = (*schedule.mesh.shape, buffer.slots * buffer.numel)
         return torch.full(shape, self.unwritten, dtype=torch_dtype(buffer.dtype), device=self.device)
+
+    def room(self, schedule: Schedule, names: Iterable[str]) -> dict[str, torch.Tensor]:
+        """Fresh memory of some buffers by name; BackendError if it does not fit."""
+        buffers = [schedule.buffers[name] for name in names]
+        self.admit(schedule, buffers)
+        return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
     @property
     def unwritten(self) -> float:
