@@ -387,4 +387,5 @@ class WaferForCausalLM(PlacedModule):
         if self.pipeline.has_embedding:
             self.embedding.place(weights)
         self.phases.forget()
+        self._prefill.forget()
         self.reset()

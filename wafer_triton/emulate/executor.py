@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 import torch
@@ -26,6 +27,7 @@ from wafer_triton.emulate.steps import Apart, Launch, Memory, Planner, Step, Tab
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
 from wafer_triton.layout import MeshTensor
 from wafer_triton.mesh import Mesh
+from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
@@ -142,7 +144,7 @@ class Executor(Planner):
 
     def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         """Give every core the tile of core source[core], from [rows, cols, numel] of what is held to `out` likewise."""
-        torch.index_select(held.flatten(0, 1), 0, source.to(held.device), out=out.flatten(0, 1))
+        torch.index_select(held.flatten(0, 1), 0, _moved(source, held.device), out=out.flatten(0, 1))
 
     @property
     def device(self) -> str:
@@ -156,12 +158,24 @@ class Executor(Planner):
     def check(self) -> None:
         """BackendError if something that was run went wrong on the device; results are given away after it."""
 
-    def capture(self, run: Step) -> Step:
-        """`run` itself, or what replays a record of its launches from its second call on.
+    @property
+    def graphs(self) -> bool:
+        """Whether `capture` records launches."""
+        return False
 
-        A record holds the launches, not what is written to memory between them.
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        """Returns `run` itself, or what replays a record of its launches from its second call on.
+
+        A record holds the launches, not what is written to memory between them. Where all kernels of `run` are
+        `compiled` and tried, the first call records.
         """
         return run
+
+    def precompile(self, programs: Sequence[Program], progress: Progress = silent) -> None:
+        """Compile the kernels of programs side by side, where this executor has kernels.
+
+        Reports "compiling kernel" to `progress`.
+        """
 
     @abstractmethod
     def storage(self, buffer: Buffer) -> torch.dtype:
@@ -288,6 +302,12 @@ class Program:
         if name not in self.schedule.buffers:
             raise ShapeError(f"{self.schedule.name}: no buffer {name!r}; it has {', '.join(self.schedule.buffers)}")
         return self.schedule.buffers[name]
+
+
+@lru_cache(maxsize=64)
+def _moved(index: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Returns an index on a device, to which a CUDA graph could not copy it."""
+    return index.to(device)
 
 
 def whole(schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
