@@ -94,8 +94,12 @@ class TritonExecutor(Executor):
         """Triton launches on the current GPU, whichever the tensors lie on."""
         return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
 
-    def capture(self, run: Step) -> Step:
-        return Graph(run, self.on_device) if torch.device(self.device).type == "cuda" else run
+    @property
+    def graphs(self) -> bool:
+        return torch.device(self.device).type == "cuda"
+
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        return Graph(run, self.on_device, compiled) if self.graphs else run
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
         if program.tables is None or program.tables.schedule is None:
