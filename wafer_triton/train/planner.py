@@ -105,7 +105,7 @@ class Planned:
     held: dict[str, int]
     joules: float
     link_bytes: float
-    hottest: tuple[Link, float] | None
+    loads: dict[Link, float]  # bytes over every link in a step, of rectangular placements
     solver_seconds: float = field(compare=False)
     tried: int = 0
     why: str = ""
@@ -124,6 +124,14 @@ class Planned:
     def bytes(self) -> int:
         """Bytes that a die holds."""
         return sum(self.held.values())
+
+    @property
+    def hottest(self) -> tuple[Link, float] | None:
+        """The busiest link and its bytes in a step."""
+        if not self.loads:
+            return None
+        link = min(self.loads, key=lambda each: (-self.loads[each], each))
+        return link, self.loads[link]
 
     @property
     def tokens_per_second(self) -> float:
@@ -203,7 +211,7 @@ def plan(
             f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
         )
     return Planned(
-        strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, None, process_time() - began, tried,
+        strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, {}, process_time() - began, tried,
         smallest[1],
     )  # fmt: skip
 
@@ -307,7 +315,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
     joules += head / wafer.flops_per_joule
     return Planned(
         strategy.name, work, wafer, wafers, micro, mix, recompute, parts, _held(case, mix), joules, link_bytes,
-        _hottest(wafer, sent), 0.0,
+        link_loads(wafer, sent), 0.0,
     )  # fmt: skip
 
 
@@ -322,11 +330,3 @@ def link_loads(wafer: Wafer, sent: dict[Placement, list[float]]) -> dict[Link, f
                 for link, load in dimension_ordered(wafer, ring_flows(rings, totals[axis])).loads.items():
                     loads[link] = loads.get(link, 0.0) + load
     return loads
-
-
-def _hottest(wafer: Wafer, sent: dict[Placement, list[float]]) -> tuple[Link, float] | None:
-    loads = link_loads(wafer, sent)
-    if not loads:
-        return None
-    link = min(loads, key=lambda each: (-loads[each], each))
-    return link, loads[link]
