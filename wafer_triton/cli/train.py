@@ -60,8 +60,8 @@ def train(args: argparse.Namespace) -> int:
     texts = [
         table(("step", "loss on dies", "loss by torch"), rows, title=f"{title}, {args.stream}, {args.moving} moving"),
         f"losses differ by {'at most 1e-4' if furthest <= 1e-4 else f'{furthest:.1e}'} of their value",
-        f"a step is predicted to take {cost.seconds * 1e6:,.1f} us on the wafer, {cost.compute * 1e6:,.3f} us of them in "
-        f"products; a die holds {held:,} B in HBM",
+        f"a step is predicted to take {cost.seconds * 1e6:,.1f} us on the wafer and {cost.joules * 1e6:,.0f} uJ; "
+        f"a die holds {held:,} B in HBM",
     ]
     answer = {
         "losses": [{"dies": own, "torch": other} for own, other in losses], "largest_difference": furthest,
