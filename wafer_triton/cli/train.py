@@ -122,7 +122,7 @@ def plan_training(args: argparse.Namespace) -> int:
 
 
 def wafer_of(args: argparse.Namespace) -> Wafer:
-    """The wafer with the changes that options make."""
+    """Return the wafer with the changes that options make."""
     from wafer_triton.train.dies import wafer
 
     device = wafer(args.wafer)
@@ -142,7 +142,7 @@ def wafer_of(args: argparse.Namespace) -> Wafer:
 
 
 def workload_of(args: argparse.Namespace) -> Any:
-    """The workload by name, or of a config.json, with its batch."""
+    """Return the workload by name, or of a config.json, with its batch."""
     from wafer_triton.train.workload import Workload, workload
 
     if args.config is None:
@@ -197,7 +197,7 @@ def _answer(each: Planned) -> dict[str, Any]:
 
 
 def rate(text: str) -> float:
-    """The type of an option that takes a positive number."""
+    """Return the type of an option that takes a positive number."""
     from wafer_triton.cli.cap import positive
 
     return positive(text)

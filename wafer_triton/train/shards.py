@@ -67,7 +67,7 @@ class Shards:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of whole parameters
 
     def blocks(self, p: Parameters) -> Blocks:
-        """[N, ...] for every fused matrix ("0.qkv"), "embed", "head" and "vectors"."""
+        """Return [N, ...] for every fused matrix ("0.qkv"), "embed", "head" and "vectors"."""
         self.shapes = {name: tuple(value.shape) for name, value in p.items()}
         found = {"embed": self._by_columns(p["embed"].T), "head": self._by_columns(p["head"])}
         for layer in range(self.sizes.layers):
@@ -78,7 +78,7 @@ class Shards:
         return found | {"vectors": self._by_columns(flat[None])[:, 0]}
 
     def joined(self, blocks: Blocks, like: Parameters) -> Parameters:
-        """Whole parameters of the shapes of `like`, from blocks."""
+        """Return whole parameters of the shapes of `like`, from blocks."""
         starts, numbered, start = {}, {}, 1
         for name, value in like.items():
             starts[name], numbered[name] = start, torch.arange(start, start + value.numel()).view(value.shape)
@@ -97,14 +97,14 @@ class Shards:
         return torch.stack([torch.cat(own, 1) for own in zip(*(part.chunk(size, 1) for part in parts), strict=True)])
 
     def _by_columns(self, whole: Tensor) -> Tensor:
-        """[N, rows, columns / N], padded with zeros."""
+        """Return [N, rows, columns / N], padded with zeros."""
         size = self.plan.team.size
         width = -(-whole.shape[1] // size)
         padded = torch.nn.functional.pad(whole, (0, size * width - whole.shape[1]))
         return padded.unflatten(1, (size, width)).transpose(0, 1).contiguous()
 
     def bias_columns(self, names: tuple[str, ...]) -> Tensor:
-        """[N, columns]: which columns of joined weights a position computes, under "xy" its own."""
+        """Return [N, columns]: which columns of joined weights a position computes, under "xy" its own."""
         starts, own = 0, []
         for name in names:
             columns = torch.arange(self.sizes.columns(name)) + starts
@@ -114,7 +114,7 @@ class Shards:
 
 
 def spread(team: Team, blocks: Tensor) -> Tensor:
-    """[N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...]."""
+    """Return [N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...]."""
     each = blocks if blocks.dim() > 1 and blocks.shape[:2] == (team.count, team.size) else None
     shape = blocks.shape[2:] if each is not None else blocks.shape[1:]
     tiles = blocks.new_zeros(*team.mesh.shape, *shape)
@@ -125,7 +125,7 @@ def spread(team: Team, blocks: Tensor) -> Tensor:
 
 
 def first_group(team: Team, tiles: Tensor) -> Tensor:
-    """[N, ...]: what the dies of the first group hold."""
+    """Return [N, ...]: what the dies of the first group hold."""
     return torch.stack([tiles[die] for die in team.groups[0]])
 
 
@@ -147,7 +147,7 @@ class Rows:
 
 
 def micro_batches(plan: Plan, tokens: Tensor, targets: Tensor) -> list[Rows]:
-    """The rows of every micro-batch of a batch [samples, length].
+    """Return the rows of every micro-batch of a batch [samples, length].
 
     Raises ShapeError where samples do not divide by groups and micro-batches, or, split by samples, by positions.
     """

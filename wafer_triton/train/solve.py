@@ -26,7 +26,7 @@ class Label:
 
 
 def front(labels: Iterable[Label]) -> list[Label]:
-    """The labels that no other beats in both seconds and bytes, fastest first."""
+    """Return the labels that no other beats in both seconds and bytes, fastest first."""
     kept: list[Label] = []
     for label in sorted(labels, key=lambda label: (label.seconds, label.bytes, label.reshards)):
         if not kept or label.bytes < kept[-1].bytes:
@@ -35,7 +35,7 @@ def front(labels: Iterable[Label]) -> list[Label]:
 
 
 def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
-    """The front of all closed chains of one option for every operator; `reshard` seconds a change of layout."""
+    """Return the front of all closed chains of one option for every operator; `reshard` seconds a change of layout."""
     kept = [_undominated(own) for own in options]
     best = front(label for labels in _without_reshards(kept).values() for label in labels)
     least_seconds = [min((option.seconds for option in own), default=float("inf")) for own in kept]
@@ -51,7 +51,7 @@ def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
 
 
 def _undominated(options: Sequence[Option]) -> list[Option]:
-    """Of options between the same layouts those that no other beats."""
+    """Return of options between the same layouts those that no other beats."""
     by_layouts: dict[tuple[object, object], list[Option]] = defaultdict(list)
     for option in options:
         by_layouts[option.takes, option.gives].append(option)
@@ -66,7 +66,7 @@ def _undominated(options: Sequence[Option]) -> list[Option]:
 
 
 def _without_reshards(options: Sequence[Sequence[Option]]) -> dict[object, list[Label]]:
-    """By the layout that a layer begins with, the front of chains that change no layout and end with the same."""
+    """Return, by the first layout of a layer, the front of chains that change no layout and end with the same."""
     starts = {option.takes for option in options[0]}
     found: dict[object, list[Label]] = {}
     tables = []
@@ -92,7 +92,7 @@ def _open(
     options: Sequence[Sequence[Option]], reshard: float, best: Sequence[Label], seconds: Sequence[float],
     sizes: Sequence[float],
 ) -> list[Label]:  # fmt: skip
-    """The front of open chains after one re-sharding; labels that cannot beat `best` are left out."""
+    """Return the front of open chains after one re-sharding; labels that cannot beat `best` are left out."""
     every, labels = [Label(reshard, 0.0, (), 1)], dict[object, list[Label]]()
     others = [(sum(seconds) - own, sum(sizes) - size) for own, size in zip(seconds, sizes, strict=True)]
     for number, own in enumerate(options):
@@ -119,7 +119,7 @@ def _joined(label: Label, option: Option) -> Label:
 
 
 def _beaten(best: Sequence[Label], seconds: float, size: float) -> bool:
-    """Whether a label of a front, fastest first, is at least as good in both."""
+    """Return whether a label of a front, fastest first, is at least as good in both."""
     for label in best:
         if label.seconds > seconds:
             return False
@@ -137,17 +137,17 @@ class Mix:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all layers."""
+        """Return seconds of all layers."""
         return sum(label.seconds * count for label, count in zip(self.kinds, self.counts, strict=True))
 
     @property
     def bytes(self) -> float:
-        """Bytes of all layers on a die."""
+        """Return bytes of all layers on a die."""
         return sum(label.bytes * count for label, count in zip(self.kinds, self.counts, strict=True))
 
 
 def layers(labels: Sequence[Label], count: int, limit: float, switch: float) -> Mix | None:
-    """The fastest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
+    """Return the fastest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
 
     Where the kinds differ in layout, `switch` seconds come between.
     """

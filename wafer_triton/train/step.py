@@ -75,15 +75,15 @@ class Trainer:
         self._linears: dict[tuple[Any, ...], Linear] = {}
 
     def parameters(self) -> Parameters:
-        """The whole parameters, from the first group."""
+        """Return the whole parameters, from the first group."""
         return self._whole(self.weights)
 
     def gradients(self) -> Parameters:
-        """The whole gradients of the last step, summed over groups."""
+        """Return the whole gradients of the last step, summed over groups."""
         return self._whole(self.grads)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Report:
-        """One step on a batch [samples, length] of whole numbers; returns the loss before it."""
+        """Take one step on a batch [samples, length] of whole numbers and report it, with the loss before it."""
         self.machine.ran.clear()
         batches = micro_batches(self.plan, tokens, targets)
         self.grads = {}
@@ -144,7 +144,7 @@ class Trainer:
         self.machine.check_hbm(self._most)
 
     def _everywhere(self, own: Tensor) -> Tensor:
-        """Blocks [size] of a group's positions, on each of its dies as [N * size]."""
+        """Return blocks [size] of a group's positions, on each of its dies as [N * size]."""
         if self.team.size == 1:
             return own
         out = self.machine.run(collective(self.team, "gather", own.shape[-1]), own=own)["out"]
@@ -178,7 +178,7 @@ class Trainer:
         self.grads = _split(grads[..., :whole], self.weights)
 
     def _summed(self, grads: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums over groups: of all blocks (to be read; the wafer does without), and of a die's own."""
+        """Return the sums over groups: of all blocks (to be read; the wafer does without), and of a die's own."""
         count, each = self.team.count, self.moments[0].shape[-1]
         order = torch.zeros(*self.machine.mesh.shape, count, dtype=torch.long)
         for line in self._peers:
@@ -212,7 +212,7 @@ def _padded(flat: Tensor, size: int) -> Tensor:
 
 
 def _own(blocks: Tensor, lines: tuple[tuple[tuple[int, int], ...], ...]) -> Tensor:
-    """[rows, cols, each]: of blocks [rows, cols, count, each] the one of a die's position on its line."""
+    """Return [rows, cols, each]: of blocks [rows, cols, count, each] the one of a die's position on its line."""
     own = torch.zeros_like(blocks[:, :, 0])
     for line in lines:
         for position, die in enumerate(line):
@@ -234,7 +234,7 @@ def _between_groups(team: Team, which: str, size: int) -> Schedule:
 
 @lru_cache(maxsize=256)
 def _embedding(team: Team, m: int, d: int, v: int, back: bool) -> Schedule:
-    """Rows of a table whose blocks [d, v] move, by ids less each block's first: gather; backwards reduce."""
+    """Return rows of a table whose blocks [d, v] move, by ids less each block's first: gather; backwards reduce."""
     b = Builder(team.mesh, "embedding gradient" if back else "embedding")
     ids = b.buffer("ids", (m,), "fp32", "input", team.size)
     if back:
@@ -283,7 +283,7 @@ class _Pass:
         return values.to(self.machine.dtype)
 
     def _all(self, own: Tensor) -> Tensor:
-        """[rows, cols, N * m] of rows [rows, cols, m], which every die of a group can compute by itself."""
+        """Return [rows, cols, N * m] of rows [rows, cols, m], which every die of a group can compute by itself."""
         every = torch.zeros(*own.shape[:2], self.team.size * own.shape[2], dtype=own.dtype)
         for group in self.team.groups:
             joined = torch.cat([own[die] for die in group])
@@ -310,7 +310,7 @@ class _Pass:
             self._dvector("positions", whole.scatter_add_(2, index, dx * real).flatten(2))
 
     def _ids(self, v: int) -> Tensor:
-        """[rows, cols, N, m]: ids less the first of the block that is looked up in each step."""
+        """Return [rows, cols, N, m]: ids less the first of the block that is looked up in each step."""
         return self.real(self.rows.ids[:, :, None] - self.trainer.order[..., None] * v)
 
     def _positions(self) -> Tensor:
@@ -342,7 +342,7 @@ class _Pass:
         return self.machine.zeros(n) if self.llama else self.vectors[f"{name}.bias"]
 
     def linear(self, weight: str, moving: str, x: Tensor, k: int, columns: int) -> Tensor:
-        """Rows [rows, cols, m, N * columns] with "w", all rows and own columns with "x", own rows with "y"."""
+        """Return rows [rows, cols, m, N * columns] with "w", all rows and own columns with "x", own rows with "y"."""
         size = self.team.size
         if moving == "y":
             x = x.unflatten(2, (size, self.m))
@@ -352,7 +352,7 @@ class _Pass:
         return y.flatten(2, 3) if moving == "x" else y
 
     def linear_back(self, weight: str, moving: str, x: Tensor, dy: Tensor) -> Tensor:
-        """dX as X was given; dW is added to the gradients."""
+        """Return dX in the layout of X, and add dW to the gradients."""
         size, (k, columns) = self.team.size, self.trainer.weights[weight].shape[-2:]
         if moving == "w":
             dy = dy.unflatten(3, (size, columns)).transpose(2, 3)
@@ -372,7 +372,7 @@ class _Pass:
         return known[key]
 
     def project(self, layer: int, matrix: str, x: Tensor) -> Tensor:
-        """A product of the layer and its bias; without the columns that are padding."""
+        """Return a product of the layer and its bias; without the columns that are padding."""
         weight, names = self.trainer.weights[f"{layer}.{matrix}"], self.sizes.matrices[matrix]
         y = self.linear(f"{layer}.{matrix}", self._moving(matrix), x, *weight.shape[-2:])
         width = sum(map(self.sizes.columns, names))
@@ -469,12 +469,12 @@ class _Pass:
         return out["mixed"].flatten(3), out["p"]
 
     def _gathered(self, kv: Tensor) -> Tensor:
-        """Keys and values of all rows of the group, of own rows [rows, cols, m, 2 kv_heads, head]."""
+        """Return keys and values of all rows of the group, of own rows [rows, cols, m, 2 kv_heads, head]."""
         whole = self.trainer._everywhere(kv.flatten(2))
         return whole.unflatten(2, (self.team.size * self.m, *kv.shape[3:]))
 
     def _summed(self, dkv: Tensor) -> Tensor:
-        """The sum over dies of gradients of all rows, for own rows."""
+        """Return the sum over dies of gradients of all rows, for own rows."""
         parts = take(dkv.unflatten(2, (self.team.size, self.m)).flatten(3), self.trainer.order)
         own = self.machine.run(collective(self.team, "reduce", parts.shape[-1]), parts=parts)["own"]
         return own.unflatten(2, (self.m, *dkv.shape[3:]))
