@@ -1,5 +1,6 @@
 """docs/temp.md is what its study writes."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def test_every_workload_and_step_has_a_row():
         assert TEXT.count(f"| {name} |") >= 3
     for text in ("GAIN", "HOLDS", "CLOSE", "INTRODUCTION", "PLANS"):
         assert STUDY[text] in TEXT
+
+
+def test_the_example_prints_what_is_shown(capsys):
+    code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL).groups()
+    exec(compile(code, "docs/temp.md", "exec"), {})
+    assert capsys.readouterr().out == shown
 
 
 @pytest.mark.slow

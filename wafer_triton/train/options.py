@@ -129,6 +129,11 @@ class Option:
         return self.compute + self.exposed + self.hbm
 
     @cached_property
+    def traffic(self) -> float:
+        """Return bytes times links of a die, in a step."""
+        return sum(size * self.placed.step(axis).links for axis, size in enumerate(self.sent))
+
+    @cached_property
     def bytes(self) -> float:
         """Return bytes that a die holds."""
         return self.state_bytes + self.kept_bytes

@@ -10,25 +10,29 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wafer_triton.train.options import Option
 
 
 @dataclass(frozen=True)
 class Label:
-    """Options of a chain's operators so far, with their seconds and bytes, and the re-shardings between."""
+    """Options of a chain's operators so far, with their seconds and bytes, and the re-shardings between.
+
+    Of labels with the same seconds and bytes the one with the least `traffic` is kept.
+    """
 
     seconds: float
     bytes: float
     chosen: tuple[Option, ...] = ()
     reshards: int = 0
+    traffic: float = 0.0
 
 
 def front(labels: Iterable[Label]) -> list[Label]:
     """Return the labels that no other beats in both seconds and bytes, fastest first."""
     kept: list[Label] = []
-    for label in sorted(labels, key=lambda label: (label.seconds, label.bytes, label.reshards)):
+    for label in sorted(labels, key=lambda label: (label.seconds, label.bytes, label.traffic)):
         if not kept or label.bytes < kept[-1].bytes:
             kept.append(label)
     return kept
@@ -45,7 +49,7 @@ def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
         rest = [[*numbers[first:], *numbers[:first]] for numbers in (least_seconds, least_bytes)]
         found = _open(turned, reshard, best, *rest)
         back = len(kept) - first
-        labels = (Label(one.seconds, one.bytes, one.chosen[back:] + one.chosen[:back], one.reshards) for one in found)
+        labels = (replace(one, chosen=one.chosen[back:] + one.chosen[:back]) for one in found)
         best = front([*best, *labels])
     return best
 
@@ -58,7 +62,7 @@ def _undominated(options: Sequence[Option]) -> list[Option]:
     kept = []
     for own in by_layouts.values():
         least = float("inf")
-        for option in sorted(own, key=lambda option: (option.seconds, option.bytes)):
+        for option in sorted(own, key=lambda option: (option.seconds, option.bytes, option.traffic)):
             if option.bytes < least:
                 kept.append(option)
                 least = option.bytes
@@ -108,14 +112,18 @@ def _open(
         labels = {layout: front(own) for layout, own in after.items()}
         every = front(label for own in labels.values() for label in own)
         if number + 1 < len(options):
-            every = [Label(one.seconds + reshard, one.bytes, one.chosen, one.reshards + 1) for one in every]
+            every = [replace(one, seconds=one.seconds + reshard, reshards=one.reshards + 1) for one in every]
     return every
 
 
 def _joined(label: Label, option: Option) -> Label:
     return Label(
-        label.seconds + option.seconds, label.bytes + option.bytes, (*label.chosen, option), label.reshards
-    )  # fmt: skip
+        label.seconds + option.seconds,
+        label.bytes + option.bytes,
+        (*label.chosen, option),
+        label.reshards,
+        label.traffic + option.traffic,
+    )
 
 
 def _beaten(best: Sequence[Label], seconds: float, size: float) -> bool:
