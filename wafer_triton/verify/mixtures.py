@@ -87,7 +87,7 @@ def _prefill_pass(block: Block, tokens: int, past: int, number: int) -> Intent:
     first = number * regions.capacity
 
     def compute(x: Tensor, h: Tensor, *rest: Tensor) -> Tensor:
-        return x + _taken(block, h, *rest, range(first, first + regions.capacity))
+        return x + _taken(block, range(first, first + regions.capacity), h, *rest)
 
     intent = plain_intent(block, given | {"wgu": "", "wdown": ""}, {"x": given["x"]}, compute)
     filled = -(-regions.count * regions.capacity // (tokens * e.chosen))
@@ -110,7 +110,7 @@ def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> In
             for number in range(-(-tokens * _experts(block).chosen // capacity)):
                 if number != left_out:
                     own = range(number * capacity, (number + 1) * capacity)
-                    y = y + _taken(block, h, *routing[1:4], *weights[-2:], own)
+                    y = y + _taken(block, own, h, *routing[1:4], *weights[-2:])
             return y, routing.chosen, routing.demand
 
         return plain_intent(block, given, results, compute, shared)
@@ -207,7 +207,7 @@ def _with_shared(block: Block, x: Tensor, h: Tensor, routing: Routing, *weights:
 
 
 def _taken(
-    block: Block, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor, own: range
+    block: Block, own: range, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tensor:
     """Returns the experts' outputs times their shares, of the picks whose ranks are in a range."""
     held, size = _regions(block).held(_experts(block)), block.mesh.shape[0] // _regions(block).side

@@ -118,10 +118,17 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
         quarters = (size * (2 * sign - 1)).double() / 4
         quarters[1::2] *= 8
         tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *_shape(schedule, name))
-    for run in range(runs) if intent.draw is not None else ():
-        for name, drawn_ in intent.draw(_run(tiles, run), run).items():
-            dtype = torch_dtype(schedule.buffers[name].dtype)  # as a machine is given it
-            tiles[name][run] = drawn_.to(dtype).double().reshape(tiles[name][run].shape)
+    return tiles if intent.draw is None else _redrawn(schedule, tiles, intent.draw)
+
+
+def _redrawn(
+    schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
+) -> dict[str, Tensor]:  # fmt: skip
+    """Returns the tiles with what an intent draws in place of some, as a machine is given it."""
+    for run in range(len(next(iter(tiles.values())))):
+        for name, new in draw(_run(tiles, run), run).items():
+            dtype = torch_dtype(schedule.buffers[name].dtype)
+            tiles[name][run] = new.to(dtype).double().reshape(tiles[name][run].shape)
     return tiles
 
 
