@@ -41,7 +41,7 @@ class Span:
 
 
 def spans(schedule: Schedule | Builder) -> dict[str, Span]:
-    """When each buffer lives; of those that are never used scratch alone does not.
+    """When each buffer lives; a buffer that is never used does not, unless it is given: an input or resident.
 
     Every buffer lives from its first use to its last. An input or a resident buffer lives from the start, an output or
     a resident buffer to the end.
@@ -50,8 +50,8 @@ def spans(schedule: Schedule | Builder) -> dict[str, Span]:
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
     living = {}
     for name, buffer in schedule.buffers.items():
-        if name in first or buffer.role != "scratch":
-            start = 0 if buffer.role in ("input", "resident") else first.get(name, 0)
+        if name in first or buffer.role in ("input", "resident"):
+            start = 0 if buffer.role in ("input", "resident") else first[name]
             end = len(schedule.rounds) if buffer.role in ("output", "resident") else last.get(name, 0)
             living[name] = Span(start, end, buffer.bytes * fold)
     return living
