@@ -24,7 +24,7 @@ from wafer_triton.emulate.crossing import Crossing, Gather, Route, copied, route
 from wafer_triton.emulate.executor import Executor, whole
 from wafer_triton.emulate.launches import ComputeShifts
 from wafer_triton.emulate.partition import Share, partition
-from wafer_triton.emulate.ranks import agree, blaming
+from wafer_triton.emulate.ranks import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.steps import Apart, Memory, Place, Step, together
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import Mesh
@@ -83,6 +83,12 @@ class DistributedExecutor(Executor):
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
         self.inside.admit(self._here(schedule), fresh)
+
+    def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """As of `Executor`; BackendError, on all ranks, where these do not give the same values for all cores."""
+        is_whole = isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape
+        agree({f"{OPERAND}{buffer.name}": digest(given) if is_whole else None}, self.group)
+        return super().store(schedule, buffer, given)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         return self.inside.allocate(self._here(schedule), buffer)
