@@ -161,7 +161,7 @@ class OnMesh:
             stays |= {
                 program.memory[buffer.name].data_ptr(): program.memory[buffer.name].nbytes
                 for buffer in program.schedule.buffers.values()
-                if buffer.role == "resident"
+                if buffer.given and buffer.kept
             }
         return Work(moved, sum(stays.values()), sum(stays.values()))
 

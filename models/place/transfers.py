@@ -103,7 +103,7 @@ def turned_schedule(mesh: Mesh, numel: int, dtype: str) -> Schedule:
 def skewed_schedule(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Schedule:
     """The alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
     b = Builder(mesh, "skew weights")
-    align(b, b.buffer("w", (numel,), dtype, "resident"), "y", region=region)
+    align(b, b.buffer("w", (numel,), dtype, "weight"), "y", region=region)
     return b.build()
 
 

@@ -58,7 +58,7 @@ class Layer:
     def _weights(self, program: Program) -> Tiles:
         weights = {}
         for buffer in program.schedule.buffers.values():
-            if buffer.role == "resident" and buffer.slots == 1 and buffer.name != "x":
+            if buffer.role == "weight":
                 # the norms of heads are cut as one vector
                 tile = (buffer.numel,) if buffer.name == "qk_norm" else buffer.tile
                 weights[buffer.name] = program.memory[buffer.name].unflatten(-1, tile)

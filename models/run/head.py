@@ -46,7 +46,7 @@ class End:
         """The program for so many tokens at once."""
         if tokens not in self.programs:
             built = schedule(self.part, self.block, tokens)
-            given = [buffer for buffer in built.buffers.values() if buffer.role in ("input", "resident")]
+            given = [buffer for buffer in built.buffers.values() if buffer.given]
             space = {b.name: self.executor.allocate(built, b) for b in given if b.name not in self.memory}
             self.programs[tokens] = self.executor.bind(built, {}, self.memory | space)
         return self.programs[tokens]

@@ -181,7 +181,7 @@ class Prefill:
             step = schedule(adds, self.block, *args)
             shared: Tiles = {}
             for name, buffer in step.buffers.items():
-                if buffer.role not in ("input", "resident"):
+                if not buffer.given:
                     continue
                 # weights are shared by chunks of all sizes, x by the two blocks of a layer
                 pool = self.weights[kind] if name in WEIGHTS else None

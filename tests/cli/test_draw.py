@@ -22,7 +22,7 @@ from wafer_triton.schedule.reduce import all_reduce
 
 def sums():
     b = Builder(Mesh(2, 3), "sums of my own")
-    b.buffer("x", (4,), "fp32", "resident")
+    b.buffer("x", (4,), "fp32", "state")
     all_reduce(b, "x", "x")
     return b.build()
 

@@ -88,8 +88,8 @@ def product_of(side: int, dtype: str = "fp32", c: Slot | None = None, slots: int
     """C = A B (or += with `add`) on tiles of 2 x 2, all of whose buffers can be read."""
     b = Builder(Mesh(side, side), "product")
     for name in ("a", "w"):
-        b.buffer(name, (2, 2), dtype, "resident")
-    b.buffer("c", (2, 2), dtype, "resident", slots)
+        b.buffer(name, (2, 2), dtype, "state")
+    b.buffer("c", (2, 2), dtype, "state", slots)
     b.buffer("sums", (2, 2), "fp32")
     if begin is not None:
         begin(b)
@@ -108,7 +108,7 @@ def same_everywhere(schedule: Schedule) -> None:
     given = {
         name: torch.randint(-30, 31, shapes[name], generator=generator).float()
         for name, buffer in schedule.buffers.items()
-        if buffer.role == "resident"
+        if buffer.given and buffer.kept
     }
     results = []
     for on in (TorchExecutor, TritonExecutor):
@@ -154,7 +154,7 @@ def test_operands_that_lie_where_the_sums_go(side):
 def test_reductions_that_go_together_are_planned_one_by_one():
     b = Builder(Mesh(2, 9), "several")
     for name, size in (("a", 3), ("b", 5)):
-        b.buffer(name, (size,), "fp32", "resident")
+        b.buffer(name, (size,), "fp32", "state")
     all_reduce(b, ("a", "b"), "x", groups=(3,))
     together = b.build()
     apart = one_by_one(together)

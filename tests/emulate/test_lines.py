@@ -31,7 +31,7 @@ def reduced(
     """A reduction along x of each named buffer, all together, then twice the sum of the first, or first the sum."""
     b = Builder(mesh, "reduced")
     for name in names:
-        b.buffer(name, (5,), dtype, "resident")
+        b.buffer(name, (5,), dtype, "state")
     b.buffer("twice", (5,), dtype, "output")
     (all_reduce if to_all else reduce)(b, names, "x", **options)
     if sent:
@@ -154,7 +154,7 @@ def drawn(made: Schedule) -> dict[str, torch.Tensor]:
     return {
         name: torch.randn(*made.mesh.shape, buffer.slots * buffer.numel)
         for name, buffer in made.buffers.items()
-        if buffer.role in ("input", "resident")
+        if buffer.given
     }
 
 
@@ -163,7 +163,7 @@ def drawn(made: Schedule) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("adds", DECODING, ids=lambda part: part.title)
 def test_slices_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, order, cuts, monkeypatch):
     made = schedule(adds, replace(BLOCK, batch=batch), *((batch - 1,) if adds is decode.attend else ()))
-    names = [name for name, buffer in made.buffers.items() if buffer.role in ("output", "resident")]
+    names = [name for name, buffer in made.buffers.items() if buffer.kept]
     want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), names)
     if order == "backwards":
         last_first(monkeypatch)
@@ -208,7 +208,7 @@ def test_no_message_of_a_folded_tree_has_room(monkeypatch):
 def test_what_changes_what_it_reads_is_not_done_by_every_slice(first):
     b = Builder(Mesh(3, 2), "x + y, or all x, times w")
     for name, tile in (("x", (1, 4)), ("y", (1, 4)), ("w", (4, 40))):
-        b.buffer(name, tile, "bf16", "resident")
+        b.buffer(name, tile, "bf16", "state")
     b.buffer("z", (1, 40), "fp32", "output")
     if first == "add":
         b.round(b.local("add", "x", ("x", "y"), size=4))
@@ -223,7 +223,7 @@ def test_what_changes_what_it_reads_is_not_done_by_every_slice(first):
 
 def test_a_launch_ends_where_a_line_reads_what_another_writes_in_it():
     b = Builder(Mesh(3, 2), "a sum along x, then the neighbour's along y")
-    for name, role in (("s", "resident"), ("x", "scratch"), ("h", "scratch"), ("z", "output")):
+    for name, role in (("s", "state"), ("x", "scratch"), ("h", "scratch"), ("z", "output")):
         b.buffer(name, (5,), "fp32", role)
     all_reduce(b, "s", "x")
     b.round(b.local("add", "x", ("s", "s"), size=5))

@@ -150,7 +150,7 @@ def _subject(args: argparse.Namespace) -> Subject:
         return {
             name: torch.randn(*mesh.shape, buffer.slots * buffer.numel, generator=generator)
             for name, buffer in own.schedule.buffers.items()
-            if buffer.role in ("input", "resident")
+            if buffer.given
         }
 
     return Subject(own.function, own.schedule, tiles)

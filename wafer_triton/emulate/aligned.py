@@ -21,7 +21,7 @@ def aligned(mesh: Mesh, region: int | None = None) -> torch.Tensor:
     Raises MeshError on a mesh that is not square.
     """
     b = Builder(mesh, "skew")
-    align(b, b.buffer("w", (1,), "fp32", "resident"), "y", region=region)
+    align(b, b.buffer("w", (1,), "fp32", "weight"), "y", region=region)
     cores = torch.arange(mesh.cores, dtype=torch.float32).view(*mesh.shape, 1)
     program = TorchExecutor().bind(b.build(), {"w": cores})
     program.run()

@@ -38,7 +38,7 @@ class Elision:
             rounds = rounds[max(done, 1) :]
             self.forget(len(self.schedule.rounds) - len(rounds))
         for name in list(self.places):
-            if self.memory.buffers[name].role in ("resident", "output"):
+            if self.memory.buffers[name].kept:
                 self.settle(name)
         return self.steps
 

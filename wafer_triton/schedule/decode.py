@@ -30,12 +30,12 @@ def cache_name(which: str, sequence: int) -> str:
 def _attention(b: Builder, block: Block) -> None:
     """Declare the buffers that stay on the cores of an attention block."""
     c = block.shape
-    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "resident")
+    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state")
     block.attention_weights(b, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
             tile = (block.kv_heads, block.head)
-            b.buffer(cache_name(which, sequence), tile, block.dtype, "resident", block.slots)
+            b.buffer(cache_name(which, sequence), tile, block.dtype, "cache", block.slots)
 
 
 def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
@@ -119,7 +119,7 @@ def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
     c, m = block.shape, block.batch
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
-    b.buffer("x", (m, d), block.dtype, "resident")
+    b.buffer("x", (m, d), block.dtype, "state")
     block.ffn_weights(b, "y")
     b.buffer("h", (m, d), block.dtype)
     b.buffer("gu", (m, 2 * f), block.sums)
@@ -143,7 +143,7 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("ids", (tokens,), "fp32", "input")
-    b.buffer("table", (d, v), block.dtype, "resident")
+    b.buffer("table", (d, v), block.dtype, "weight")
     b.buffer("x", (tokens, d), block.dtype, "output")
     b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
     all_reduce(b, "x", "x", groups=block.groups, label="embedding")
@@ -154,9 +154,9 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
-    b.buffer("x", (tokens, d), block.dtype, "resident")
-    b.buffer("norm", (d,), block.dtype, "resident")
-    b.buffer("table", (d, v), block.dtype, "resident")
+    b.buffer("x", (tokens, d), block.dtype, "state")
+    b.buffer("norm", (d,), block.dtype, "weight")
+    b.buffer("table", (d, v), block.dtype, "weight")
     b.buffer("h", (tokens, d), block.dtype)
     b.buffer("logits", (tokens, v), block.sums, "output")
     block.norm(b, "y")

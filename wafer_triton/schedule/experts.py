@@ -54,7 +54,7 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     c, e = block.shape, block.shape.experts
     assert e is not None, "a block of experts is one of a model that has some"
     d, f, picks = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.picks
-    b.buffer("x", (m, d), block.dtype, "resident")
+    b.buffer("x", (m, d), block.dtype, "state")
     block.expert_weights(b, axis)
     b.buffer("h", (m, d), block.dtype)
     b.buffer("shares", (m, picks), "fp32")

@@ -29,7 +29,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     c = block.shape
     width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "resident")
+    b.buffer("x", (tokens, d), block.dtype, "state")
     block.attention_weights(b, "x", tokens, block.apart)
     if not block.apart:
         b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
@@ -40,7 +40,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     for name in ("k", "v"):
         b.buffer(name, (tokens, block.kv_heads, width), block.dtype, "output")
     for name in ("keys", "values"):
-        role = "resident" if past else "scratch"
+        role = "state" if past else "scratch"
         b.buffer(name, (seen, block.kv_heads, width), block.dtype, role)
     b.buffer("o", (tokens, q_heads, width), block.sums)
     b.buffer("att", (tokens, q_heads * width), block.dtype)
@@ -106,7 +106,7 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     c = block.shape
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "resident")
+    b.buffer("x", (tokens, d), block.dtype, "state")
     block.ffn_weights(b, "x", block.apart)
     b.buffer("h", (tokens, d), block.dtype)
     gates = 2 if block.apart else 1  # each in a slot, or side by side
