@@ -26,7 +26,7 @@ from wafer_triton.kernels.gemm import plan
 from wafer_triton.kernels.lines import PRODUCTS
 from wafer_triton.kernels.protocol import window
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.config import param_shapes
+from wafer_triton.place.need import param_shapes
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce

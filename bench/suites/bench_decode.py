@@ -17,7 +17,8 @@ from wafer_triton.emulate.executor import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.fetch import resolve
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.place.need import param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import config_of
 from wafer_triton.models.run.decode import Decode

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wafer_triton import estimate
+from wafer_triton.cost import inference
 from wafer_triton.cost.constants import constants
 from wafer_triton.count.account import account
 from wafer_triton.device import device
@@ -183,7 +184,7 @@ def prefill_row(model: str, layers: int | None, chip: str) -> list[str]:
         for side in WIDE:
             with suppress(WaferError):
                 mesh = Mesh(side, side, on)  # an error then looks for no mesh that would do
-                prompts[side] = estimate.prefill_on(mesh, part, TOKENS, constants(on), experts=where)
+                prompts[side] = inference.prefill_on(mesh, part, TOKENS, constants(on), experts=where)
         side = max(prompts, key=lambda each: prompts[each].tokens_per_second)
         cells += [f"{side} x {side}", digits(prompts[side].tokens_per_second)]
     return [*cells, str(prompts[side].experts).partition(",")[0]]

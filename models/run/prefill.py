@@ -15,7 +15,7 @@ from einops import rearrange
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor, Program
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, picked, unpicked
+from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, Part, schedule
@@ -23,8 +23,6 @@ from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
-
-WEIGHTS = ("norm", "router", "wqkv", "wo", "wgu", "wdown", "qk_norm", "wgu.shared", "wdown.shared")
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,12 @@ def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
 class Prefill:
     """Runs prompts through the layers `numbers` (None: all) on the square mesh of `block`.
 
-    `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory and returns its bias, if any.
+    `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory, and returns those that are
+    repeated for every row of tokens, such as a bias, by their buffers' names.
     """
 
     def __init__(
-        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], torch.Tensor | None],
+        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], Tiles],
         numbers: range | None = None,
     ) -> None:  # fmt: skip
         self.block, self.executor, self.load = block, executor, load
@@ -121,56 +120,56 @@ class Prefill:
             for part in parts:  # before weights are loaded, which its memory is for
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
             self.passes = [0] * len(parts)
-        xs = [self._spread(x, part, "(y m) (x d)") for part in parts]
+        xs = [self._spread(x, part, prefill_blocks.HIDDEN_CUT) for part in parts]
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         angles = [[self._spread(values, part, "(y m) (x p)") for values in held] for part in parts]
         masks = list(self._masks(parts))
         self.chosen = []
         for layer in self.numbers:
             kinds = shape.kinds(layer)
-            bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in kinds)
+            repeated, _ = [self.load(layer, kind, self.weights[kind]) for kind in kinds]
             keys: list[torch.Tensor] = []
             values: list[torch.Tensor] = []
             chosen: list[torch.Tensor] = []
             for number, part in enumerate(parts):
                 first, second = attention[number], others[kinds[1]][number]
                 if len(parts) > 1 or layer == self.numbers.start:
-                    first.write("x", xs[number])
-                    for name, tiles in zip(("cos", "sin"), angles[number], strict=True):
+                    first.write(prefill_blocks.HIDDEN, xs[number])
+                    for name, tiles in zip(prefill_blocks.ANGLES, angles[number], strict=True):
                         first.write(name, tiles)
-                    first.write("bias", masks[number])
+                    first.write(prefill_blocks.MASK, masks[number])
                 if kinds[1] == "experts" and regions is not None:
                     real = (part.position >= 0).to(x.dtype)[:, None].expand(-1, self.side, -1)
-                    second.write("real", real.contiguous())
-                if bias is not None:
-                    first.write("bqkv", bias.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
-                for name, past in (("keys", keys), ("values", values)):
+                    second.write(prefill_blocks.REAL, real.contiguous())
+                for name, tiles in repeated.items():
+                    first.write(name, tiles.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
+                for name, past in zip(prefill_blocks.PAST, (keys, values), strict=True):
                     self._past(first, name, part, past)
                 first.run()
                 second.run()
                 if kinds[1] == "experts" and regions is not None:
                     self._send(second, number, part, regions)
-                keys.append(first.read("k"))
-                values.append(first.read("v"))
+                for name, new in zip(prefill_blocks.NEW, (keys, values), strict=True):
+                    new.append(first.read(name))
                 if kinds[1] == "experts":
-                    chosen.append(second.read("chosen")[:, 0].flatten(0, 1)[part.index])
+                    chosen.append(second.read(prefill_blocks.CHOSEN)[:, 0].flatten(0, 1)[part.index])
                 if len(parts) > 1:
-                    xs[number] = second.read("x")
+                    xs[number] = second.read(prefill_blocks.HIDDEN)
             if shape.experts is not None and chosen:
                 self.chosen.append(torch.cat(chosen)[:, : shape.experts.chosen].long().cpu())
             fill(layer, self._gather(keys, parts), self._gather(values, parts))
             progress("prefill", layer + 1 - self.numbers.start, len(self.numbers))
         if len(parts) == 1:
-            xs = [attention[0].read("x")]
+            xs = [attention[0].read(prefill_blocks.HIDDEN)]
         return torch.cat([self._whole(tiles, part) for tiles, part in zip(xs, parts, strict=True)])
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """The passes that take a chunk's tokens to their experts, after their routing."""
-        passes = -(-int(routing.read("demand").max()) // regions.capacity)
+        passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // regions.capacity)
         for turn in range(passes):
             self._bound(prefill_pass, "experts", part.tokens, 0, turn).run()
         self.passes[number] += passes
-        self.overflow += int((routing.read("ranks")[:, 0] >= regions.capacity).sum())
+        self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
 
     def _program(self, kind: str, tokens: int, past: int) -> Program:
         return self._bound(prefill_blocks.first(self.block, kind), kind, tokens, past)
@@ -184,8 +183,8 @@ class Prefill:
                 if not buffer.given:
                     continue
                 # weights are shared by chunks of all sizes, x by the two blocks of a layer
-                pool = self.weights[kind] if name in WEIGHTS else None
-                if pool is not None:
+                if buffer.role == "weight" and not is_repeated(buffer):
+                    pool = self.weights[kind]
                     shared[name] = pool.setdefault(name, self.executor.allocate(step, buffer))
                 else:
                     shared[name] = self.scratch.setdefault(buffer, self.executor.allocate(step, buffer))
@@ -205,7 +204,7 @@ class Prefill:
 
     def _whole(self, tiles: torch.Tensor, part: Chunk) -> torch.Tensor:
         shape = (self.side * part.tokens, self.block.shape.hidden_size)
-        return MeshTensor(self.block.mesh, tiles, "(y m) (x d)", shape, {}).gather()[part.index]
+        return MeshTensor(self.block.mesh, tiles, prefill_blocks.HIDDEN_CUT, shape, {}).gather()[part.index]
 
     def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
         """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.

@@ -14,7 +14,8 @@ from wafer_triton.count.account import Account
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.place.need import param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.rotary import RopeScaling
 

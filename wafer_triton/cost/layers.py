@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import gcd
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Outline, Phase, Product, Sketch, Ways, phases
+from wafer_triton.cost.phases import Phase, Product, phases
 from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
 from wafer_triton.cost.trees import Groups, best_groups, tree_for
 from wafer_triton.count.routes import colours
@@ -22,12 +22,14 @@ from wafer_triton.errors import ShapeError
 from wafer_triton.experts import Experts
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import fewest_regions
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.heads import HeadGroups, distinct
+from wafer_triton.schedule.sketch import Ways, sketched
 from wafer_triton.shapes import DecoderShape
 
 PROGRAMS = ("true", "measured")
@@ -41,17 +43,26 @@ def decode_block(
     shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
     head_groups: int | None = None,
 ) -> Block:  # fmt: skip
-    """The block of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
+    """The first of `decode_blocks`."""
+    return decode_blocks(shape, mesh, context, c, groups, program, head_groups)[0]
 
-    `head_groups` None takes the fastest, see `with_head_groups`; the measured program has one. Raises ShapeError for an
-    unknown program, MeshError for head groups that do not fit.
+
+def decode_blocks(
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    head_groups: int | None = None,
+) -> list[Block]:  # fmt: skip
+    """Blocks of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
+
+    `head_groups` None takes `head_group_choices`; the measured program has one. Raises ShapeError for an unknown
+    program, MeshError for head groups that do not fit.
     """
     tree = tree_for(mesh, c.of("decode")) if groups is None else groups
     entries = -(-context // mesh.shape[0])
     if is_measured(program):
         one = 1 if head_groups is None else head_groups
-        return Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)
-    return with_head_groups(Block(shape, mesh, "fp16", "fp16", entries, "shift", tree), c, head_groups)
+        return [Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)]
+    block = Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
+    return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
@@ -162,22 +173,6 @@ def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
     return phases(sketched(part, block, *args))
 
 
-@lru_cache(maxsize=64)
-def sketched(part: Part, block: Block, *args: int) -> Sketch:
-    """A part's rounds as a `Sketch`, for pricing and for SRAM."""
-    sketch = Sketch(block.mesh, part.title, part.family)
-    part(sketch, block, *args)
-    return sketch
-
-
-@lru_cache(maxsize=64)
-def outlined(part: Part, block: Block, *args: int) -> Outline:
-    """A part's rounds as an `Outline`, for SRAM alone."""
-    outline = Outline(block.mesh, part.title, part.family)
-    part(outline, block, *args)
-    return outline
-
-
 def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     """The routes that a part needs, which follow from where messages go, not from their sizes."""
     mesh, norms = block.mesh, (block.shape.qk_norm, block.shape.qk_norm_whole)
@@ -216,19 +211,10 @@ def _routes_of(
     return colours(b)
 
 
-@lru_cache(maxsize=1024)
-def decode_needs(block: Block) -> dict[str, sram.Need]:
-    """What a core needs for each kind of block of decode layers."""
-    return {
-        kind: sram.need(sketched(part, block, *args) for part, args in decode.sharing(block, kind))
-        for kind in block.shape.layers_of
-    }
-
-
 def decode_stays(block: Block) -> dict[str, int]:
     """Bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
     cores = block.mesh.rows * block.mesh.cols
-    return {kind: sum(need.stays.values()) * cores for kind, need in decode_needs(block).items()}
+    return {kind: sum(decode_need(block, kind).stays.values()) * cores for kind in block.shape.layers_of}
 
 
 def decode_macs(block: Block, context: int) -> dict[str, int]:
@@ -294,7 +280,7 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
 
 def decode_bytes(block: Block) -> int:
     """Bytes that a decode layer takes of a core: what stays, and the largest working set."""
-    needs = decode_needs(block)
+    needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
     stays = {kind: sum(need.stays.values()) for kind, need in needs.items()}
     passes = max(sum(need.passes.values()) for need in needs.values())
     return stays["attention"] + max(stays[kind] for kind in feed_forward(block)) + passes

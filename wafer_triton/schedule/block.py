@@ -139,54 +139,11 @@ class Block:
         """Query and key-value heads of a core, as local operations name them."""
         return {"heads": self.query_heads, "kv_heads": self.kv_heads}
 
-    def attention_weights(self, b: Builder, axis: str, tokens: int, apart: bool = False) -> None:
-        """Declare an attention block's weights, the model's width cut along `axis`; the bias has `tokens` rows.
-
-        The projections lie side by side or, if `apart`, in buffers of their own.
-        """
-        c, d = self.shape, self.share(self.shape.hidden_size, axis)
-        b.buffer("norm", (d,), self.dtype, "weight")
-        widths = {"wq": self.query_heads, "wk": self.kv_heads, "wv": self.kv_heads}
-        for name, heads in widths.items() if apart else [("wqkv", self.all_heads)]:
-            b.buffer(name, (d, heads * self.head), self.dtype, "weight")
-        b.buffer("wo", (self.query_heads * self.head, d), self.dtype, "weight")
-        if c.qkv_bias:
-            b.buffer("bqkv", (tokens, self.qkv), self.dtype, "weight")
-        if c.qk_norm:
-            b.buffer("qk_norm", (self.query_heads + self.kv_heads, self.head), self.dtype, "weight")
-
-    def ffn_weights(self, b: Builder, axis: str, apart: bool = False) -> None:
-        """Declare a feed-forward block's weights; the model's width is cut along `axis`, `apart` as for attention."""
-        d, f = self.share(self.shape.hidden_size, axis), self.share(self.shape.intermediate_size, "x")
-        b.buffer("norm", (d,), self.dtype, "weight")
-        for name, width in (("wg", f), ("wu", f)) if apart else (("wgu", 2 * f),):
-            b.buffer(name, (d, width), self.dtype, "weight")
-        b.buffer("wdown", (f, d), self.dtype, "weight")
-
-    def expert_weights(self, b: Builder, axis: str) -> None:
-        """Declare the weights of a block of experts, a tile of every expert; the model's width is cut along `axis`."""
-        e = self.shape.experts
-        assert e is not None, "a block of experts is one of a model that has some"
-        d, f = self.share(self.shape.hidden_size, axis), self.share(e.width, "x")
-        b.buffer("norm", (d,), self.dtype, "weight")
-        b.buffer("router", (d, e.logits), self.dtype, "weight")
-        b.buffer("wgu", (e.tiles, d, 2 * f), self.dtype, "weight")
-        b.buffer("wdown", (e.tiles, f, d), self.dtype, "weight")
-
     def expected_passes(self, tokens: int) -> int:
         """Passes that take `tokens` tokens a row to experts in regions, if each expert is as likely as any other."""
         e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
         return regions.expected_passes(e.chosen, tokens, self.mesh.shape[0])
-
-    def expert_weights_in_regions(self, b: Builder) -> None:
-        """Declare the weights of the experts of a core's region, a tile of each."""
-        e, regions = self.shape.experts, self.expert_regions
-        assert e is not None and regions is not None, "a block whose experts have regions"
-        held, d = regions.held(e), regions.side * self.share(self.shape.hidden_size, "x")
-        f = -(-e.width // (self.mesh.shape[0] // regions.side))
-        b.buffer("wgu", (held, d, 2 * f), self.dtype, "weight")
-        b.buffer("wdown", (held, f, d), self.dtype, "weight")
 
     def norm(self, b: Builder, axis: str) -> None:
         """h = RMSNorm of x, whose rows are cut along `axis`.

@@ -40,7 +40,8 @@ class Parameter:
     `{}` in the name stands for a layer's number. `pattern` is an einops pattern as of `layout`, `sizes` are its sizes.
     With `rows` [cores, rows of one] the pattern cuts these rows of dimension `dim`, -1 for padding, and not the whole.
     Of a buffer with tiles of several experts, the parameter holds those from `experts[0]` up to `experts[1]`.
-    Parameters of the same experts lie side by side in the last dimension of the tile.
+    Parameters of the same experts lie side by side in the last dimension of the tile. A `repeated` vector is there once
+    for every row of the tile.
     """
 
     name: str
@@ -50,6 +51,11 @@ class Parameter:
     dim: int = 0
     experts: tuple[int, int] | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    repeated: bool = False
+
+    def of(self, layer: int) -> str:
+        """The name in a layer."""
+        return self.name.format(layer)
 
 
 @dataclass(frozen=True)
