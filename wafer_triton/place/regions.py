@@ -135,7 +135,7 @@ def prefill_alone(choices: Sequence[Block], last: Block, prompt: int, layout: st
     """Prefill of a prompt on cores of its own, which keep all keys and values; the ends are those of decode's `last`.
 
     A row takes all its tokens at once, halved again and again until the device holds the layers. Of the `choices` the
-    first that fits so is taken, with a second buffer of partial sums if that costs no region. Raises as
+    first that fits so is taken, with a second buffer of partial sums if there is room for it. Raises as
     `decode_regions`.
     """
     held_by_all(choices[0])
@@ -145,7 +145,8 @@ def prefill_alone(choices: Sequence[Block], last: Block, prompt: int, layout: st
 def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0]) -> Placement:
     """Decode, and prefill of up to `prompt` tokens by one of the `choices`, as of `prefill_alone`.
 
-    On one mesh both phases share their regions, which hold a block's buffers for both; else each has its own. A head
+    On one mesh both phases share their regions, which hold a block's buffers for both, and a second buffer of partial
+    sums if that costs neither a chunk nor a region; else each has its own. A head
     that does not fit one region gets a larger one, a whole multiple of it. Raises as `decode_regions`.
     """
     held_by_all(decode)
@@ -171,14 +172,15 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
     for tokens in _sizes(rows, choices[0]):
         for choice in choices:
             found: Prefill | None = None
-            for overlap in (False, True) if choice.overlap else (False,):
+            # a second buffer of partial sums is for speed: it may cost regions of prefill's own, but none of decode's
+            for overlap in (alone, not alone) if choice.overlap else (False,):
                 block = replace(choice, overlap=overlap)
                 try:
                     regions = _prefill_regions(decode, block, prompt, tokens, rows - tokens, layout, alone)
                 except (SramError, FullError) as error:
                     reason = reason if isinstance(error, SramError) and reason else error
-                    break
-                if found is None or len(regions) == len(found.regions):
+                    continue
+                if found is None or (not alone and len(regions) == len(found.regions)):
                     found = Prefill(block, tokens, regions)
             if found is not None:
                 return found
