@@ -6,7 +6,8 @@ import torch
 
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of

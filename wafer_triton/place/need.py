@@ -6,7 +6,8 @@ import re
 from functools import lru_cache
 
 from wafer_triton.device import PRESETS
-from wafer_triton.layout import _plan, letters
+from wafer_triton.layout import cut as plan_of
+from wafer_triton.layout import letters
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block
@@ -71,8 +72,7 @@ def tile_shape(cut: Parameter, mesh: Mesh) -> tuple[int, ...]:
     held = list(cut.shape)
     if cut.rows is not None:
         held[cut.dim] = cut.rows.size
-    plan = _plan(cut.pattern, tuple(held), mesh.shape, tuple(cut.sizes.items()))
-    return tuple(plan.axes[axis] for axis in plan.tile.split())
+    return plan_of(cut.pattern, tuple(held), mesh.shape, tuple(cut.sizes.items())).tile
 
 
 def cut_along(cut: Parameter) -> dict[str, int]:
