@@ -206,18 +206,24 @@ def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 
 @lru_cache(maxsize=64)
-def sources(decode: Block, prefill: Block, kind: str) -> dict[str, torch.Tensor]:
-    """[cores] each: the core whose decode tile a core has in prefill, by buffer.
+def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, torch.Tensor]] | None:
+    """By buffer of prefill the buffer of decode with the same parameters, and [cores]: the core whose tile a core has.
 
-    Both phases are on one square mesh, with the same head groups.
+    None where the phases have other meshes, head groups or buffers, so that tiles are cut anew.
     """
-    mesh, held = prefill.mesh, weights_of(decode, kind, "decode")
+    mesh, held = prefill.mesh, weights_of(decode, kind, "decode").values()
+    if decode.mesh.shape != mesh.shape or (kind == "attention" and decode.layout != prefill.layout):
+        return None
     cores = torch.arange(mesh.cores)
     turned = cores.view(mesh.shape).mT.reshape(-1)
     found = {}
     for name, buffer in weights_of(prefill, kind, "prefill").items():
-        source = turned if is_turned(held[name], buffer) else cores
-        found[name] = source[aligned(mesh)] if buffer.skew else source
+        names = [cut.name for cut in buffer.holds]
+        here = next((other for other in held if [cut.name for cut in other.holds] == names), None)
+        if here is None or is_in_regions(prefill, buffer):
+            return None
+        source = turned if is_turned(here, buffer) else cores
+        found[name] = here.name, source[aligned(mesh)] if buffer.skew else source
     return found
 
 

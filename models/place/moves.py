@@ -8,7 +8,7 @@ import torch
 
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.models.place.cuts import PlacedWeights, Tiles, is_in_regions, is_repeated, prefill_tiles, sources
+from wafer_triton.models.place.cuts import PlacedWeights, Tiles, is_repeated, prefill_tiles, sources
 from wafer_triton.models.run.prefill import Chunk
 from wafer_triton.place import moves
 from wafer_triton.place.need import weights_of
@@ -43,14 +43,13 @@ class Phases:
         (decode, prefill), mesh = (self.placement.decode, self.placement.prefill), self.placement.prefill.mesh
         held = weights_of(prefill, kind, "prefill")
         repeated = [name for name, buffer in held.items() if is_repeated(buffer)]
-        alike = kind != "attention" or decode.layout == prefill.layout
-        alike &= not any(is_in_regions(prefill, buffer) for buffer in held.values())
-        if decode.mesh.shape == mesh.shape and alike:
+        source = sources(decode, prefill, kind)
+        if source is not None:
             tiles = self.weights.layers[layer][kind]
-            source = sources(decode, prefill, kind)
             for name, target in memory.items():
-                self.executor.take(mesh, tiles[name].flatten(2), source[name], target)
-            return {name: self.executor.together(decode.mesh, tiles[name]) for name in repeated}
+                here, cores = source[name]
+                self.executor.take(mesh, tiles[here].flatten(2), cores, target)
+            return {name: self.executor.together(decode.mesh, tiles[source[name][0]]) for name in repeated}
         if (layer, kind) not in self._kept:
             self._kept[layer, kind] = prefill_tiles(self.weights, layer, prefill, kind)
         kept = self._kept[layer, kind]

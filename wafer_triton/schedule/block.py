@@ -7,10 +7,10 @@ The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
@@ -23,6 +23,8 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shapes import DecoderShape
+
+B = TypeVar("B", bound=Builder)
 
 
 @dataclass(frozen=True)
@@ -208,9 +210,28 @@ def part(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], 
     return lambda adds: Part(adds, title, family)
 
 
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A decoder with parts of the user's own in the place of usual ones, such as `decode.ffn` and `prefill.ffn`.
+
+    `DecoderShape.variant` names it. A part takes the arguments of the usual one, and passes on the same states. Its
+    weights say which parameters they hold, see `Parameter`; so the variant is placed, priced, run and drawn as all
+    decoders are.
+    """
+
+    parts: Mapping[Part, Part]
+
+
 @lru_cache(maxsize=1024)
 def schedule(adds: Part, block: Block, *args: int) -> Schedule:
     """The schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
-    b = Builder(block.mesh, adds.title, adds.family)
-    adds(b, block, *args)
-    return b.build()
+    return added(Builder, adds, block, *args).build()
+
+
+def added(kind: type[B], adds: Part, block: Block, *args: int) -> B:
+    """A builder of a kind with the buffers and rounds of a part, or of the variant's part in its place."""
+    variant = block.shape.variant
+    own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
+    b = kind(block.mesh, own.title, own.family)
+    own(b, block, *args)
+    return b

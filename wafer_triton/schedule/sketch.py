@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.block import Block, Part, added
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Index
 
@@ -71,14 +71,10 @@ class Outline(Sketch):
 @lru_cache(maxsize=64)
 def sketched(part: Part, block: Block, *args: int) -> Sketch:
     """A part's rounds as a `Sketch`, for pricing and for SRAM."""
-    sketch = Sketch(block.mesh, part.title, part.family)
-    part(sketch, block, *args)
-    return sketch
+    return added(Sketch, part, block, *args)
 
 
 @lru_cache(maxsize=64)
 def outlined(part: Part, block: Block, *args: int) -> Outline:
     """A part's rounds as an `Outline`, for SRAM alone."""
-    outline = Outline(block.mesh, part.title, part.family)
-    part(outline, block, *args)
-    return outline
+    return added(Outline, part, block, *args)
