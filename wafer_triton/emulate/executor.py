@@ -83,7 +83,7 @@ class Executor(Planner):
                 memory[name] = self.store(schedule, buffer, tensors[name])
             elif name in memory:
                 continue
-            elif buffer.role in ("input", "resident"):
+            elif buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             else:
                 if buffer not in pool:
