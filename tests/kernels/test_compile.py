@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -31,7 +32,10 @@ def test_every_kernel_compiles_well(target):
 
     between_cores = {"exchange", "relay", "one_round", "several_rounds", "elided", "tree", "mesh_gemv"}
     assert {case.split()[0] for case in built} >= {*KERNELS, *between_cores}
+    planted = {case: built.pop(case) for case in list(built) if case.startswith("planted")}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
+    if target == "sm_90":  # there alone products go on while the loop does
+        assert all("a race" in str([*faults(target, *one)]) for one in planted.items()) and planted
 
 
 def faults(target: str, case: str, seen: dict) -> Iterator[str]:
@@ -40,6 +44,8 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
         yield f"{case}: {seen['spills']} B of registers spill"
     if seen["shared"] > seen["shared_bound"]:
         yield f"{case}: {seen['shared']} B of shared memory, bound {seen['shared_bound']} B"
+    if seen["buffers"] is not None and seen["buffers"] <= max(seen["pendings"], seen["iterations_ahead"]):
+        yield f"{case}: {seen['buffers']} buffers, of which {seen['pendings']} products still read: a race"
     # An SM has 64 Ki registers, a CU 128 Ki: with 16-bit operands at least three programs share them.
     file = 128 * 1024 if target == "gfx942" else 64 * 1024
     used = seen["registers"] * seen["num_warps"] * TARGETS[target][2]
@@ -60,7 +66,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     """Compile what every launcher launches on typical tiles."""
     import torch
 
-    from wafer_triton.kernels import Moves, Operand, find, one_round, several_rounds
+    from wafer_triton.kernels import Moves, Operand, compute_shift, find, one_round, several_rounds
     from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange, relay
@@ -94,6 +100,15 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     record(
         "gemm 64x64x64-float32-float16", blocks, find("gemm"), acc, (tile(4096, torch.float32), ins[1]), cores, **cube
     )
+
+    def passed_on(case: str, side: int) -> None:
+        c, tiles = tile(side * side, torch.float32), [tile(side * side, torch.bfloat16) for _ in range(4)]
+        sizes = {"m": side, "k": side, "n": side}
+        record(case, blocks, one_round, c, c, *tiles, cores, cores, cores, **sizes, add=True)
+
+    passed_on("one_round 128x128x128-bfloat16", 128)
+    with mock.patch.object(compute_shift, "STAGES", 2):
+        passed_on("planted: one_round with two stages", 128)
 
     for dtype in (torch.float32, torch.bfloat16, torch.float16) if target == "90" else (torch.bfloat16,):
         name = str(dtype).removeprefix("torch.")
