@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import INTERPRET, Operand, load, store
+from wafer_triton.kernels._common import INTERPRET, Operand, load, start, store
 from wafer_triton.kernels.blocks import candidates, number_of, placed
 from wafer_triton.kernels.gemm import accumulate, plan
 
@@ -239,7 +239,7 @@ def elided(
         blocks = {name: value for name, value in way.items() if name != "by"}
         programs = number_of(side, chosen, way)
         if mode != "dot":
-            _core_kernel[(programs,)](c, out, a, b, *where, MODE=mode, **chosen)
+            start(_core_kernel, programs, c, out, a, b, *where, MODE=mode, **chosen)
             return
         if way["by"] == "warps":  # Gluon is experimental: what does without it may not fail for it
             from wafer_triton.kernels.warp_groups import warp_groups
@@ -249,7 +249,7 @@ def elided(
         copied = (None, None)
         if way["by"] == "tensor":
             copied = _blocks(a, chosen["K"], blocks, "MK"), _blocks(b, chosen["N"], blocks, "KN")
-        _dot_kernel[(programs,)](c, out, a, b, *copied, *where, **(chosen | blocks))
+        start(_dot_kernel, programs, c, out, a, b, *copied, *where, **(chosen | blocks))
 
     ways = candidates(a, b, out, chosen, side, a_labels.step == b_labels.step == 0)
     if mode != "dot":
