@@ -28,6 +28,7 @@ from wafer_triton.mesh import Mesh
 
 Index = NDArray[np.int64]
 ROLES = ("input", "resident", "output", "scratch")
+PATTERNS = ("ring", "tree", "broadcast", "relay")
 
 
 @dataclass(frozen=True)
@@ -150,12 +151,32 @@ class Local:
 
 
 @dataclass(frozen=True, eq=False)
+class Pattern:
+    """The algorithm that consecutive rounds with this same object carry out; `rules` checks every round for it.
+
+    - "ring": one product on all cores, beside which `buffers` move on by a permutation of the whole axis.
+    - "tree": tiles of `buffers` go to mailboxes, where `op`, "add" or "maximum", combines them; a round may hold
+      several independent reductions.
+    - "broadcast": cores send their tile of `buffers` to the same slot of others; no core sends and receives.
+    - "relay": tiles of `buffers` move; no core computes.
+    """
+
+    kind: str
+    buffers: tuple[str, ...]
+    op: str = ""
+
+
+@dataclass(frozen=True, eq=False)
 class Round:
-    """Exchanges, then local operations in order; `label` names the step of the algorithm for traces."""
+    """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
+
+    A round with a `pattern` may run in one step with its neighbours; the bits are the same without.
+    """
 
     exchanges: tuple[Exchange, ...] = ()
     locals: tuple[Local, ...] = ()
     label: str = ""
+    pattern: Pattern | None = None
 
     @cached_property
     def touched(self) -> frozenset[str]:
