@@ -19,10 +19,11 @@ import torch
 from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton.emulate import fuse
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Work
 from wafer_triton.emulate.graph import Graph
 from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
-from wafer_triton.emulate.program import Executor, Program
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
@@ -118,8 +119,11 @@ class TritonExecutor(Executor):
             return len(kernels.raw_futures)
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or program.tables.schedule is not schedule:  # another program that shares them
-            super().rebind(program, schedule)  # may have been here first
+        if program.tables is None or program.tables.schedule is None:
+            super().rebind(program, schedule)
+            return
+        if program.tables.schedule is not schedule:  # another program that shares them may have been here first
+            self.plan(program, schedule)
         program.schedule = schedule
 
     # --- hooks of plans ---

@@ -1,4 +1,4 @@
-"""Launches of lines: the bits of sums that go hop by hop, in any slices, and what may not share a launch."""
+"""Folds: sums of reduce trees that one program adds up have the bits of every hop, in whatever launch."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -9,12 +9,11 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from wafer_triton.emulate import triton
-from wafer_triton.emulate.launches import Tree, reduction
-from wafer_triton.emulate.lines import folds
+from wafer_triton.emulate import fuse
+from wafer_triton.emulate.segments import Tree, segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.kernels.lines import Slices, lines
+from wafer_triton.kernels.fold import CORE, DONE
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule import decode
@@ -41,9 +40,8 @@ def reduced(
 
 
 def tree_of(mesh: Mesh, **options) -> Tree:
-    made = reduced(mesh, **options)
-    found = reduction(made.rounds, made.mesh)
-    assert found is not None
+    found = segments(reduced(mesh, **options))[0]
+    assert isinstance(found, Tree)
     return found
 
 
@@ -51,22 +49,22 @@ def tree_of(mesh: Mesh, **options) -> Tree:
     ("size", "groups", "kept"),
     [(64, default_groups(64), 3), (64, (), 1), (660, default_groups(660), 3), (60, (12, 4), 4), (9, (), 1)],
 )
-def test_few_sums_wait_for_others(size, groups, kept):
+def test_few_sums_are_kept_for_others(size, groups, kept):
     tree = tree_of(Mesh(2, size), groups=groups)
-    (found,) = folds(tree, Mesh(2, size)).values()
-    cores, codes, most = found
-    assert most == kept
-    assert np.array_equal(np.sort(cores, axis=1), np.arange(2 * size).reshape(2, size)), "everybody's part once"
-    roots = np.flatnonzero(tree.parent < 0)
-    assert sorted(codes[codes // 16 % 2 == 1] // 32) == [*roots]
+    found = fuse.folded(tree, 5)
+    assert found is not None and found.kept == kept
+    cores = found.entries // CORE.value
+    assert np.array_equal(np.sort(cores, axis=1), np.arange(2 * size).reshape(2, size)), "each part once"
+    done = found.entries % CORE.value // DONE.value == 1
+    assert sorted(found.roots[done]) == [*np.flatnonzero(tree.parent < 0)]
 
 
-def test_a_line_that_would_keep_too_many_sums_goes_hop_by_hop():
-    """A sum that waits for each further level of a tree of pairs, two of them but for the first."""
+def test_a_row_that_would_keep_too_many_sums_goes_hop_by_hop():
+    """A sum is kept for each further level of a tree of pairs, two of them but for the first."""
     mesh, pairs = Mesh(1, 2**9), {"groups": tuple(2**level for level in range(8, 0, -1))}
-    assert folds(tree_of(mesh, **pairs), mesh) == {}
+    assert fuse.folded(tree_of(mesh, **pairs), 5) is None
     program = TritonExecutor(exchange="elided").bind(reduced(mesh, **pairs), {"a": torch.ones(1, 512, 5)})
-    assert "by lines" not in str(program.launches)
+    assert "fold" not in str(program.launches)
 
 
 def bits(program, names) -> list[torch.Tensor]:
@@ -93,24 +91,37 @@ def test_the_bits_are_those_of_every_hop(case):
     names = [*options.get("names", ("a",)), "twice"]
     given = {name: torch.randn(*mesh.shape, 5) for name in names[:-1]}
     program = TritonExecutor(poison=True).bind(made, given)
-    assert "by lines" not in str(program.launches)
+    assert "fold" not in str(program.launches)
     want = bits(program, names)
     assert all(map(torch.equal, bits(TorchExecutor().bind(made, given), names), want))
     for shuffle in (None, 3):
         program = TritonExecutor(exchange="elided", poison=True, shuffle=shuffle).bind(made, given)
         assert all(map(torch.equal, bits(program, names), want))
-        (launch,) = program.launches
-        assert launch.startswith("reduce tree") and launch.endswith(" by lines")
+        assert "fold" in str(program.launches) and "reduce tree" not in str(program.launches)
 
 
-@pytest.mark.parametrize("sent", [False, True], ids=["told-nobody", "sent-elsewhere"])
-def test_what_is_left_on_the_way_stays_where_somebody_may_look_at_it(sent):
+def test_a_fold_in_another_order_has_other_bits(monkeypatch):
+    made, given = reduced(Mesh(1, 9)), {"a": torch.randn(1, 9, 5)}
+    want, order = bits(TritonExecutor().bind(made, given), ["twice"]), fuse._order
+
+    def from_the_left(parent, slot):
+        cores, does, ends, kept = order(parent, slot)
+        does = np.where(np.arange(len(does)) == 0, 1, 0)
+        return np.sort(cores), does, np.where(np.arange(len(ends)) == len(ends) - 1, ends.max(), -1), kept
+
+    monkeypatch.setattr(fuse, "_order", from_the_left)
+    program = TritonExecutor(exchange="elided").bind(made, given)
+    assert not all(map(torch.equal, bits(program, ["twice"]), want))
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["no-broadcast", "sent-elsewhere"])
+def test_partial_sums_stay_where_a_round_may_read_them(sent):
     made = reduced(Mesh(1, 9), to_all=False, sent=sent)
     given = {"a": torch.randn(1, 9, 5)}
     want = bits(TorchExecutor().bind(made, given), ["a", "twice"])
     program = TritonExecutor(exchange="elided").bind(made, given)
     assert all(map(torch.equal, bits(program, ["a", "twice"]), want))
-    assert "by lines" not in str(program.launches)
+    assert "fold" not in str(program.launches)
 
 
 BLOCK = Block(
@@ -118,26 +129,13 @@ BLOCK = Block(
             num_key_value_heads=2, head_dim=24, num_hidden_layers=1),
     Mesh(3, 2), "bf16", entries=5,
 )  # fmt: skip
-
-
 DECODING = (decode.project, decode.attend, decode.output, decode.ffn)
-
-
-@pytest.fixture
-def cuts(monkeypatch) -> list[Slices]:
-    """How the launches of lines are cut."""
-    seen = []
-
-    def spying(phases, slices, *args):
-        seen.append(slices)
-        lines(phases, slices, *args)
-
-    monkeypatch.setattr(triton, "lines", spying)
-    return seen
+# the constants of `fuse` that choose: by default; every fold alone; several cores a program, and rows in slices
+CHOICES = {"default": {}, "alone": {"READ": 0}, "several cores": {"LEAST": 1, "DEEP": 1}}
 
 
 def last_first(monkeypatch) -> None:
-    """The interpreter runs programs from the last to the first, as a GPU may where nobody waits."""
+    """The interpreter runs programs from the last to the first, as a GPU may where none waits."""
     builder, grid = interpreter.interpreter_builder, [0]
     sized, begun = builder.set_grid_dim, builder.set_grid_idx
 
@@ -158,70 +156,45 @@ def drawn(made: Schedule) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
+@pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("batch", [1, 3, 6])
 @pytest.mark.parametrize("adds", DECODING, ids=lambda part: part.title)
-def test_slices_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, order, cuts, monkeypatch):
+def test_folds_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, choice, monkeypatch):
     made = schedule(adds, replace(BLOCK, batch=batch), *((batch - 1,) if adds is decode.attend else ()))
     names = [name for name, buffer in made.buffers.items() if buffer.role in ("output", "resident")]
     want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), names)
-    if order == "backwards":
-        last_first(monkeypatch)
-    assert not cuts
-    for shuffle in (None, 3):
-        program = TritonExecutor(exchange="elided", poison=True, shuffle=shuffle).bind(made, drawn(made))
-        assert all(map(torch.equal, bits(program, names), want))
-    assert max(cut.number for cut in cuts) > 1, "slices of columns, or of the rows that are heads"
-    assert all(not cut.arrived.any() for cut in cuts), "ready for the next run"
+    for name, value in CHOICES[choice].items():
+        monkeypatch.setattr(fuse, name, value)
+    program = TritonExecutor(exchange="elided", poison=True, shuffle=3).bind(made, drawn(made))
+    assert "reduce tree" not in str(program.launches)
+    last_first(monkeypatch)
+    assert all(map(torch.equal, bits(program, names), want))
 
 
-def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch, cuts):
+def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch):
     made = schedule(decode.ffn, BLOCK)
     want = bits(TritonExecutor().bind(made, drawn(made)), "x")
     monkeypatch.setattr(import_module("wafer_triton.kernels.gemm"), "K_FIRST", tl.constexpr(False))
-    program = TritonExecutor(exchange="elided").bind(made, drawn(made))
-    assert all(map(torch.equal, bits(program, "x"), want)) and cuts
-
-
-def test_a_sum_of_every_slice_goes_elsewhere_than_its_parts(monkeypatch):
-    """Else a slice could add up what another has added up already, see `protocol.lines`."""
-    seen = []
-    monkeypatch.setattr(triton, "lines", lambda phases, *_: seen.extend(phases))
-    TritonExecutor(exchange="elided").bind(
-        schedule(decode.project, BLOCK), drawn(schedule(decode.project, BLOCK))
-    ).run()
-    squares, sums, *_ = seen
-    (of_norm, of_product) = (phase.fold for phase in seen if phase.fold)
-    assert squares.part.args[0].tensor is of_norm.tiles.tensor is not of_norm.total.tensor and sums.fold is of_norm
-    assert of_product.tiles is of_product.total, "each slice has columns of its own"
-
-
-def test_no_message_of_a_folded_tree_has_room(monkeypatch):
-    works, lined = [], triton.lined
-    monkeypatch.setattr(triton, "lined", lambda steps, *rest: (works.extend(steps), lined(steps, *rest))[1])
-    TritonExecutor(exchange="elided").bind(reduced(Mesh(1, 9)), {"a": torch.ones(1, 9, 5)})
-    (tree,) = (work.tree for work in works if work.tree)
-    assert tree.mailbox.tensor.numel() == 0
+    assert all(map(torch.equal, bits(TritonExecutor(exchange="elided").bind(made, drawn(made)), "x"), want))
 
 
 @pytest.mark.parametrize("first", ["add", "reduce tree"])
-def test_what_changes_what_it_reads_is_not_done_by_every_slice(first):
+def test_parts_that_an_operation_updates_are_folded_in_place(first):
     b = Builder(Mesh(3, 2), "x + y, or all x, times w")
     for name, tile in (("x", (1, 4)), ("y", (1, 4)), ("w", (4, 40))):
         b.buffer(name, tile, "bf16", "resident")
     b.buffer("z", (1, 40), "fp32", "output")
     if first == "add":
         b.round(b.local("add", "x", ("x", "y"), size=4))
-    else:
-        all_reduce(b, "x", "y")
+    all_reduce(b, "x", "y")
     meshgemv(b, "x", "w", "z", "y", m=1, k=4, n=40)
     made = b.build()
     program = TritonExecutor(exchange="elided").bind(made, drawn(made))
-    assert [what.split(",")[0] for what in program.launches][:2] == [first, "gemm"]
+    assert "fold" in program.launches, "an update needs its parts, so no other program may overwrite them"
     assert all(map(torch.equal, bits(program, "xz"), bits(TritonExecutor().bind(made, drawn(made)), "xz")))
 
 
-def test_a_launch_ends_where_a_line_reads_what_another_writes_in_it():
+def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_it():
     b = Builder(Mesh(3, 2), "a sum along x, then the neighbour's along y")
     for name, role in (("s", "resident"), ("x", "scratch"), ("h", "scratch"), ("z", "output")):
         b.buffer(name, (5,), "fp32", role)
@@ -231,5 +204,5 @@ def test_a_launch_ends_where_a_line_reads_what_another_writes_in_it():
     b.round(b.local("add", "z", ("h", "s"), size=5))
     made = b.build()
     program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
-    assert program.launches[0] == "reduce tree, 1 rounds, add by lines" and len(program.launches) > 1
+    assert len(program.launches) > 2
     assert all(map(torch.equal, bits(program, "z"), bits(TritonExecutor().bind(made, drawn(made)), "z")))
