@@ -13,7 +13,6 @@ from wafer_triton.emulate import fuse
 from wafer_triton.emulate.segments import Tree, segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.kernels.fold import CORE, DONE
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule import decode
@@ -47,23 +46,23 @@ def tree_of(mesh: Mesh, **options) -> Tree:
 
 @pytest.mark.parametrize(
     ("size", "groups", "kept"),
-    [(64, default_groups(64), 3), (64, (), 1), (660, default_groups(660), 3), (60, (12, 4), 4), (9, (), 1)],
+    [(64, default_groups(64), 3), (64, (), 1), (128, default_groups(128), 3), (60, (12, 4), 4), (9, (), 1)],
 )
 def test_few_sums_are_kept_for_others(size, groups, kept):
     tree = tree_of(Mesh(2, size), groups=groups)
     found = fuse.folded(tree, 5)
-    assert found is not None and found.kept == kept
-    cores = found.entries // CORE.value
-    assert np.array_equal(np.sort(cores, axis=1), np.arange(2 * size).reshape(2, size)), "each part once"
-    done = found.entries % CORE.value // DONE.value == 1
-    assert sorted(found.roots[done]) == [*np.flatnonzero(tree.parent < 0)]
+    assert found is not None
+    assert np.array_equal(np.sort(found.cores, axis=1), np.arange(2 * size).reshape(2, size)), "each part once"
+    assert [*found.roots] == [*np.flatnonzero(tree.parent < 0)]
+    begins, takes = (np.array(found.codes) % 2).cumsum(), (np.array(found.codes) // 2).cumsum()
+    assert (begins - takes).max() <= kept + 1 and begins[-1] - takes[-1] == 1, "one sum is left"
 
 
-def test_a_row_that_would_keep_too_many_sums_goes_hop_by_hop():
-    """A sum is kept for each further level of a tree of pairs, two of them but for the first."""
-    mesh, pairs = Mesh(1, 2**9), {"groups": tuple(2**level for level in range(8, 0, -1))}
-    assert fuse.folded(tree_of(mesh, **pairs), 5) is None
-    program = TritonExecutor(exchange="elided").bind(reduced(mesh, **pairs), {"a": torch.ones(1, 512, 5)})
+@pytest.mark.parametrize("options", [{"segment": 4}, {"groups": (4,), "segment": 200}], ids=["unlike", "long"])
+def test_trees_that_are_not_alike_or_long_go_hop_by_hop(options):
+    mesh = Mesh(1, 9 if options["segment"] < 9 else 200)
+    assert fuse.folded(tree_of(mesh, **options), 5) is None
+    program = TritonExecutor(exchange="elided").bind(reduced(mesh, **options), {"a": torch.ones(*mesh.shape, 5)})
     assert "fold" not in str(program.launches)
 
 
@@ -78,7 +77,7 @@ CASES = {
     "lopsided": (Mesh(1, 11), {"groups": (4,)}),
     "three levels": (Mesh(1, 13), {"groups": (6, 3), "dtype": "bf16"}),
     "pairs": (Mesh(2, 6), {"groups": (3,), "op": "maximum"}),
-    "segments": (Mesh(1, 9), {"segment": 4, "dtype": "fp16"}),
+    "segments": (Mesh(2, 8), {"segment": 4, "dtype": "fp16"}),
     "one way": (Mesh(1, 7), {"algorithm": "two-phase"}),
     "together": (Mesh(1, 6), {"names": ("a", "b")}),
 }
@@ -105,9 +104,8 @@ def test_a_fold_in_another_order_has_other_bits(monkeypatch):
     want, order = bits(TritonExecutor().bind(made, given), ["twice"]), fuse._order
 
     def from_the_left(parent, slot):
-        cores, does, ends, kept = order(parent, slot)
-        does = np.where(np.arange(len(does)) == 0, 1, 0)
-        return np.sort(cores), does, np.where(np.arange(len(ends)) == len(ends) - 1, ends.max(), -1), kept
+        cores, codes = order(parent, slot)
+        return np.sort(cores), (1, *[0] * (len(codes) - 1))
 
     monkeypatch.setattr(fuse, "_order", from_the_left)
     program = TritonExecutor(exchange="elided").bind(made, given)

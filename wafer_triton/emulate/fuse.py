@@ -17,7 +17,7 @@ from torch import Tensor
 from wafer_triton.emulate.plan import Step
 from wafer_triton.emulate.segments import Tree
 from wafer_triton.kernels.exchange import Moves
-from wafer_triton.kernels.fold import CORE, DONE, KEPT, STARTS, TAKES
+from wafer_triton.kernels.fold import MOST, STARTS, TAKES
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Index
@@ -84,19 +84,17 @@ class Summed(_Fused):
 
 @dataclass(frozen=True, eq=False)
 class Folded(_Fused):
-    """A reduce tree that a fold replaces, with the entries and the roots of `kernels.fold`, [lines, cores of a line]."""
+    """A reduce tree that a fold replaces, with the tables of `kernels.fold`: `cores` [trees, parts], `roots` [trees].
+
+    `tree_of` [cores] is the tree of each core; `codes` [parts] serve all trees.
+    """
 
     tree: Tree
-    axis: str
-    entries: Index
+    cores: Index
+    codes: tuple[int, ...]
     roots: Index
-    kept: int
+    tree_of: Index
     size: int
-
-    @property
-    def takes(self) -> int:
-        """The most sums that one part takes."""
-        return int((self.entries % DONE.value // TAKES.value).max())
 
 
 @dataclass(eq=False)
@@ -197,11 +195,11 @@ def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[lis
     ops = [work.op for work in group.works]
     if not ops or group.tree is not None or any(work.cores is not None for work in group.works):
         return [], Grid()
-    found = [fold for fold in group.folds if made(fold) and _stays(fold, group, mesh)]
-    found = [fold for fold in found if fold.axis == found[0].axis]
+    found = [fold for fold in group.folds if made(fold) and _stays(fold, group)]
+    found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
     if not found:
         return [], Grid()
-    length, rows = found[0].entries.shape[1], ops[0].rows
+    length, rows = found[0].cores.shape[1], ops[0].rows
     deep = max(fold.size for fold in found) >= DEEP and rows > 1 and all(op.rows == rows for op in ops)
     slices = rows if deep and all(fold.size % rows == 0 for fold in found) else 1
     elements = [op.sized(BLOCK_M=1).elements if slices > 1 else op.elements for op in ops]
@@ -217,52 +215,40 @@ def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[lis
     return (small, Grid(together, 1, slices)) if small else ([], Grid())
 
 
-def _stays(fold: Folded, group: Group, mesh: Mesh) -> bool:
-    """Whether all cores read sums of their own mesh row or column alone."""
-    line = line_of(mesh, fold.axis)
+def _stays(fold: Folded, group: Group) -> bool:
+    """Whether all cores read sums of their own tree alone."""
     far = [home for work in group.works for name, home in work.far if name == fold.tree.acc]
-    return all((line[home] == line).all() for home in far)
-
-
-def line_of(mesh: Mesh, axis: str) -> Index:
-    """[cores]: the number of each core's mesh row (axis x) or column (axis y)."""
-    return np.arange(mesh.cores) // mesh.shape[1] if axis == "x" else np.arange(mesh.cores) % mesh.shape[1]
+    return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 
 def folded(tree: Tree, size: int) -> Folded | None:
-    """A tree of tiles of `size` as a fold; None if it leaves its lines, or more sums wait for others than are kept."""
-    mesh, parent = tree.mesh, tree.parent
-    (sends,) = np.nonzero(parent >= 0)
-    for axis in "xy":
-        line, at = line_of(mesh, axis), line_of(mesh, "yx"[axis == "y"])
-        if (line[sends] != line[parent[sends]]).any():
-            continue
-        cores = np.arange(mesh.cores).reshape(mesh.shape)
-        lines = cores if axis == "x" else cores.T
-        parents = np.where(parent[lines] < 0, -1, at[parent[lines]])
-        kinds, which = np.unique(np.stack([parents, tree.slot[lines]], axis=1), axis=0, return_inverse=True)
-        orders = [_order(*kind) for kind in kinds]
-        kept = max(waiting for *_, waiting in orders)
-        if kept > KEPT:
-            return None
-        order, does, roots = (np.stack(each)[which.ravel()] for each in list(zip(*orders, strict=True))[:3])
-        root = np.take_along_axis(lines, np.maximum(roots, 0), axis=1)
-        does = does + DONE.value * (roots >= 0)
-        return Folded(tree, axis, np.take_along_axis(lines, order, axis=1) * CORE.value + does, root, kept, size)
-    return None
+    """Trees of tiles of `size` as a fold; None unless all are alike, and of no more cores than are added in one go."""
+    roots, tree_of = np.unique(tree.roots, return_inverse=True)
+    number = len(tree_of) // len(roots)
+    if number > MOST or (np.bincount(tree_of) != number).any():
+        return None
+    members = np.argsort(tree_of, kind="stable").reshape(-1, number)
+    inside = np.empty(len(tree_of), np.int64)  # of each core, the number among those of its tree
+    inside[members] = np.arange(number)
+    parents = np.where(tree.parent < 0, -1, inside[tree.parent])[members]
+    slots = np.where(tree.parent < 0, -1, tree.slot)[members]
+    if (parents != parents[0]).any() or (slots != slots[0]).any():
+        return None
+    order, codes = _order(parents[0], slots[0])
+    return Folded(tree, members[:, order], codes, roots, tree_of, size)
 
 
-def _order(parent: Index, slot: Index) -> tuple[Index, Index, Index, int]:
-    """Of one line: the cores in order, what is done with each, and the root where its tree ends, else -1.
+def _order(parent: Index, slot: Index) -> tuple[Index, tuple[int, ...]]:
+    """The cores of one tree in the order in which their parts are added, and what is done with each.
 
-    The last is how many sums wait for others at once: as few as can be, as of two the one that needs more goes first.
+    As few sums as can be are kept at once, as of two sums the one that needs more goes first.
     """
     children: list[list[int]] = [[] for _ in parent]
     for core in np.argsort(slot, kind="stable"):
         if parent[core] >= 0:
             children[parent[core]].append(int(core))
-    roots = [int(root) for root in np.flatnonzero(parent < 0)]
-    above = list(roots)
+    (root,) = np.flatnonzero(parent < 0).tolist()
+    above = [root]
     for core in above:
         above += children[core]
     # [core][i]: how many wait while its part and the sums of i children are added
@@ -272,27 +258,25 @@ def _order(parent: Index, slot: Index) -> tuple[Index, Index, Index, int]:
         for child in children[core][1:]:
             fewer, more = sorted((needs[core][-1], needs[child][-1]))
             needs[core].append(max(more, fewer + 1))
-    order, does, ends = list[int](), list[int](), np.full(len(parent), -1)
-    for root in roots:
-        # of the last first: a core's sum with so many of its children, or its part alone, or a sum that was kept
-        todo = [("sum", root, len(children[root]))]
-        while todo:
-            what, one, number = todo.pop()
-            if what == "kept":
-                does[-1] += TAKES.value
-            elif what == "part" or not number:
-                order.append(one)
-                does.append(STARTS.value if what == "sum" else 0)
+    order, codes = list[int](), list[int]()
+    # of the last first: a core's sum with so many of its children, or its part alone, or a sum that was kept
+    todo = [("sum", root, len(children[root]))]
+    while todo:
+        what, one, number = todo.pop()
+        if what == "kept":
+            codes[-1] += TAKES.value
+        elif what == "part" or not number:
+            order.append(one)
+            codes.append(STARTS.value if what == "sum" else 0)
+        else:
+            child = children[one][number - 1]
+            mine, its = ("sum", one, number - 1), ("sum", child, len(children[child]))
+            if number == 1:
+                todo += [("part", one, 0), its]
             else:
-                child = children[one][number - 1]
-                mine, its = ("sum", one, number - 1), ("sum", child, len(children[child]))
-                if number == 1:
-                    todo += [("part", one, 0), its]
-                else:
-                    mine_first = needs[one][number - 1] >= needs[child][-1]
-                    todo += [("kept", one, 0), *([its, mine] if mine_first else [mine, its])]
-        ends[len(order) - 1] = root
-    return np.array(order), np.array(does), ends, max(needs[root][-1] for root in roots)
+                mine_first = needs[one][number - 1] >= needs[child][-1]
+                todo += [("kept", one, 0), *([its, mine] if mine_first else [mine, its])]
+    return np.array(order), tuple(codes)
 
 
 def spans(roots: Index) -> tuple[Index, Index, int] | None:

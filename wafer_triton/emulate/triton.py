@@ -243,7 +243,7 @@ class TritonExecutor(Executor):
         if heads:
             ops = [self._folding(memory, one, parts[id(one)], one.size // grid.slices) for one in heads] + ops
             order = self._order(memory.mesh.cores)
-            order = order[np.argsort(fuse.line_of(memory.mesh, heads[0].axis)[order], kind="stable")]
+            order = order[np.argsort(heads[0].tree_of[order], kind="stable")]
             cores = self._table(memory, order)
             run = partial(launch, ops, cores, among, grid)
         else:
@@ -255,20 +255,17 @@ class TritonExecutor(Executor):
 
     def _folding(self, memory: Memory, one: Folded, parts: torch.Tensor, step: int) -> FusedOp:
         total = self._operand(memory, TileMap(Slot(one.tree.acc)))
-        tables = self._table(memory, one.entries), self._table(memory, one.roots)
-        return fold(
-            total, total._replace(tensor=parts), *tables, size=one.size, op=one.tree.op, rowwise=one.axis == "x",
-            cols=memory.mesh.shape[1], kept=one.kept, takes=one.takes, step=step,
-        )  # fmt: skip
+        tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of))
+        tiles = total._replace(tensor=parts)
+        return fold(total, tiles, *tables, codes=one.codes, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
         """A launch of its own, whose slices are few columns."""
-        lines, step = len(one.entries), 32
-        while step < min(WIDE, one.size) and lines * -(-one.size // step) > 8192:
+        trees, step = len(one.roots), 32
+        while step < min(WIDE, one.size) and trees * -(-one.size // step) > 8192:
             step *= 2
         op = self._folding(memory, one, memory.tensors[one.tree.acc], min(step, one.size))
-        first = np.arange(lines) * (memory.mesh.shape[1] if one.axis == "x" else 1)
-        cores = self._table(memory, first[self._order(lines)])
+        cores = self._table(memory, one.roots[self._order(trees)])
         grid = Grid(slices=-(-one.size // step))
         return Launch("fold", partial(launch, [op], cores, (), grid))
 
