@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from timing import fastest
-from wafer_triton.emulate.executor import Program
-from wafer_triton.emulate.steps import Memory, Place, Step
+from wafer_triton.emulate.plan import Memory, Place, Step
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule

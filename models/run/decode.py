@@ -9,8 +9,9 @@ from functools import partial
 import torch
 
 from wafer_triton.cost.price import Tally, tally
-from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.emulate.steps import Step, Tables
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.plan import Step, Tables
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, cuts, fill, picked
 from wafer_triton.models.run.head import Embedding, Head
@@ -153,7 +154,7 @@ class Decode:
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
             first.attend[sequence].write("bias", bias.contiguous())
             for layer in self.layers:
-                layer.append[sequence].follow(append)
+                layer.append[sequence].rebind(append)
         if tuple(active) not in self.steps:  # on a GPU one graph
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()

@@ -13,7 +13,8 @@ import torch
 from einops import rearrange
 
 from wafer_triton.cost.price import Tally, tally
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.report import Progress, silent

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.draw.tables import table
-from wafer_triton.emulate.stepping import Held
+from wafer_triton.emulate.program import Held
 from wafer_triton.errors import DrawError
 from wafer_triton.schedule.rounds import Round, Schedule
 
 if TYPE_CHECKING:
-    from wafer_triton.emulate.executor import Program
+    from wafer_triton.emulate.program import Program
 
 FIRST = 4  # numbers of a tile that are told
 FIGURES = ("norm", "smallest", "largest")  # of a tile; the first numbers follow
