@@ -13,6 +13,7 @@ from wafer_triton.emulate import fuse
 from wafer_triton.emulate.segments import Tree, segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.kernels.fold import Chain
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule import decode
@@ -54,7 +55,7 @@ def test_few_sums_are_kept_for_others(size, groups, kept):
     assert found is not None
     assert np.array_equal(np.sort(found.cores, axis=1), np.arange(2 * size).reshape(2, size)), "each part once"
     assert [*found.roots] == [*np.flatnonzero(tree.parent < 0)]
-    begins, takes = (np.array(found.codes) % 2).cumsum(), (np.array(found.codes) // 2).cumsum()
+    begins, takes = (np.cumsum(each) for each in list(zip(*found.chains, strict=True))[::2])
     assert (begins - takes).max() <= kept + 1 and begins[-1] - takes[-1] == 1, "one sum is left"
 
 
@@ -104,8 +105,8 @@ def test_a_fold_in_another_order_has_other_bits(monkeypatch):
     want, order = bits(TritonExecutor().bind(made, given), ["twice"]), fuse._order
 
     def from_the_left(parent, slot):
-        cores, codes = order(parent, slot)
-        return np.sort(cores), (1, *[0] * (len(codes) - 1))
+        cores, _ = order(parent, slot)
+        return np.sort(cores), (Chain(True, len(cores), 0),)
 
     monkeypatch.setattr(fuse, "_order", from_the_left)
     program = TritonExecutor(exchange="elided").bind(made, given)
