@@ -1,14 +1,15 @@
-"""Seconds that Triton takes to compile the kernels of a model, without a GPU: python bench/compile.py
+"""CPU seconds that Triton takes to compile the kernels of a model, without a GPU: python bench/compile.py
 
 The kernels are those of a decode layer of Llama-3-8B on 64 x 64 cores, and of a first `generate` of SmolLM2-135M's
-sizes on 24 x 24, compiled for sm_90 one after another. "frontend" is Triton's own time until PTX, "assembler" that of
-ptxas. With `--json` one object a kernel is printed.
+sizes on 24 x 24, compiled for sm_90 one after another. "frontend" is Triton's own CPU time until PTX, "assembler" that
+of ptxas. With `--json` one object a kernel is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -40,7 +41,7 @@ ROOMY = replace(PRESETS["wse2"], name="wse2 with 64 MiB a core", sram_bytes=64 *
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel that was compiled for a case, by its name, with the seconds of Triton and of the assembler."""
+    """A kernel that was compiled for a case, by its name, with the CPU seconds of Triton and of the assembler."""
 
     case: str
     kernel: str
@@ -50,13 +51,10 @@ class Compiled:
 
 def ahead() -> list[Compiled]:
     """Have every launch of this process compile its kernel for sm_90, and nothing run; the list grows with each."""
-    compiled = list[Compiled]()
+    compiled, names = list[Compiled](), list[str]()
 
-    def listen(*, src: Any, times: Any, cache_hit: bool, **_: Any) -> None:
-        if not cache_hit:
-            stages = {name: microseconds / 1e6 for name, microseconds in times.lowering_stages}
-            assembler = stages.pop("cubin", 0.0)
-            compiled.append(Compiled("", src.name, times.ir_initialization / 1e6 + sum(stages.values()), assembler))
+    def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
+        names.append(src.name)
 
     driver.set_active(NoDevice("cuda", "90", "32"))
     triton.knobs.compilation.listener = listen
@@ -65,10 +63,21 @@ def ahead() -> list[Compiled]:
     run = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        return run(self, *args, grid=grid, warmup=True, **options)
+        names.clear()
+        before = seconds()
+        kernel = run(self, *args, grid=grid, warmup=True, **options)
+        frontend, assembler = (then - now for then, now in zip(seconds(), before, strict=True))
+        compiled.extend(Compiled("", name, frontend, assembler) for name in names)
+        return kernel
 
     JITFunction.run = compile_only  # type: ignore[method-assign]
     return compiled
+
+
+def seconds() -> tuple[float, float]:
+    """CPU seconds of this process so far, and of the processes that it started."""
+    own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime, others.ru_utime + others.ru_stime
 
 
 def decode_layer(exchange: str, side: int = 64, held: int = 4095) -> list[Program]:
