@@ -37,9 +37,9 @@ def of_first(work: Callable[[], T]) -> T:
         return work()
     import torch.distributed as dist
 
-    from wafer_triton.emulate import ranks
+    from wafer_triton.emulate.ranks import group
 
-    return ranks.of_first(work, dist.group.WORLD)
+    return group.of_first(work, dist.group.WORLD)
 
 
 def first_to_say(message: str) -> bool:

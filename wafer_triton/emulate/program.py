@@ -66,7 +66,7 @@ class Program:
                     planned[id(round_)] = self.executor.joined(memory, self.executor.round(memory, round_))
                 for step in planned[id(round_)]:
                     step()
-            yield State(number, round_.label, self.read)
+            yield State(number, round_.label, self.held)
 
     def rebind(self, schedule: Schedule) -> None:
         """Run `schedule` from now on, which differs in its indices alone from the one that was bound.
@@ -130,6 +130,10 @@ class Program:
         buffer = self._buffer(name)
         dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
         return self.executor.together(self.schedule.mesh, self.memory[name]).clone().unflatten(-1, dims)
+
+    def held(self, name: str) -> Held:
+        """The tiles of a buffer, as `read` gives them, for a look at single cores."""
+        return Held(name, self.read(name))
 
     def gather(self, name: str, pattern: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor of a shape whose tiles a buffer of one slot holds, cut by `pattern`; raises as `read` does.
@@ -213,10 +217,10 @@ class State:
 
     round: int
     label: str
-    _read: Callable[[str], torch.Tensor]
+    _held: Callable[[str], Held]
 
     def __getitem__(self, name: str) -> Held:
-        return Held(name, self._read(name))
+        return self._held(name)
 
 
 def number_of(schedule: Schedule, until: int | str) -> int:

@@ -7,7 +7,7 @@ that most steps are one call of torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -30,7 +30,7 @@ Tensors: TypeAlias = "list[torch.Tensor]"
 Many: TypeAlias = "tuple[Exchange, ...]"
 Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of the tiles that are sent, and of their targets
 
-COMBINE = {"add": torch.add, "maximum": torch.maximum}
+COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
@@ -80,7 +80,7 @@ class TorchExecutor(Executor):
             return self._products(memory, segment, ins)
         if isinstance(segment, Products):
             found = self._sweep(memory, segment)
-            a, b = (tuple(_tiles(memory, slot) for slot in pair) for pair in (segment.a, segment.b))
+            a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (segment.a, segment.b))
             rounding = segment.rounds[segment.number :]
             rounded = [step for round_ in rounding for step in self.round(memory, round_)]
             return None if found is None else [found.explicit(a, b, memory.tensors[segment.c]), *rounded]

@@ -237,9 +237,9 @@ def _own_heads(c: Tensor, a: Tensor, b: Tensor, pairs: tuple[int, ...], at: int,
 def _product(out: Tensor, a: Tensor, b: Tensor, add: bool, accumulate: str) -> Step:
     """The step out (+)= a @ b for a [..., m, k], b [..., k, n]; fp16 accumulation rounds after every k."""
     if accumulate == "fp32":
-        views = [_viewed(x, -1, *x.shape[-2:]) for x in (out, a, b)]
-        if out.is_contiguous() and None not in views:
-            return partial(views[0].baddbmm_, views[1], views[2], beta=int(add))  # type: ignore[union-attr]
+        left, right = (_viewed(x, -1, *x.shape[-2:]) for x in (a, b))
+        if out.is_contiguous() and left is not None and right is not None:
+            return partial(out.view(-1, *out.shape[-2:]).baddbmm_, left, right, beta=int(add))
 
         def through() -> None:
             held = out.contiguous()  # always by the same routine, or the last bit depends on strides

@@ -107,7 +107,6 @@ def _broadcast(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
             if str(exchange.src) != str(exchange.dst) or not exchange.src.is_fixed:
                 core = _first(exchange.receivers, mesh)
                 raise _Untrue(f"pattern broadcast: core {core} must receive {exchange.src} in the same slot", core)
-    _one_way(round_, pattern, mesh)
 
 
 def _one_way(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
