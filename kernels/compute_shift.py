@@ -17,7 +17,7 @@ from torch import Tensor
 
 from wafer_triton.kernels import protocol
 from wafer_triton.kernels._common import Operand, load, registers, resident, start, store, this_core, tile_ptr
-from wafer_triton.kernels.fused import grid_of
+from wafer_triton.kernels.fused import PROGRAMS
 from wafer_triton.kernels.gemm import accumulate, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 
@@ -100,7 +100,7 @@ def one_round(
     The tables are int32 [cores]; None sends nothing. `out` is c, or rounds the sums to its own dtype.
     """
     chosen = plan(a, b, **params)
-    loops = grid_of((), cores.numel()).loops
+    loops = -(-cores.numel() // PROGRAMS)
     start(
         _round_kernel, -(-cores.numel() // loops), c, out, a, b, next_a, next_b, send_a, send_b, cores, cores.numel(),
         LOOPS=loops, **chosen | {"num_stages": STAGES},

@@ -119,7 +119,7 @@ class TritonExecutor(Executor):
             return len(kernels.raw_futures)
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or program.tables.schedule is None:
+        if program.tables is None or not program.steps:
             super().rebind(program, schedule)
             return
         if program.tables.schedule is not schedule:  # another program that shares them may have been here first
@@ -160,11 +160,13 @@ class TritonExecutor(Executor):
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
         kernel = table.find(op.op)
+        where = None if op.where is None else op.where.flat(memory.mesh)
+        # where it is some cores, or programs share tables, an operation has a table of its own
+        every = where is None and memory.tables is None and isinstance(kernel, LocalKernel)
+        cores = None if every else self._cores(memory, where)
         outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
         reads = tuple(self._operand(memory, each) for each in ins)
-        where = None if op.where is None else op.where.flat(memory.mesh)
         if not isinstance(kernel, LocalKernel):
-            cores = self._cores(memory, where)
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
         far = [(each.slot.buffer, each.flat(memory.mesh.shape)) for each in ins if not each.is_own]
         written, updates = tuple(out.buffer for out in op.outs), find(op.op).updates(op.params)
@@ -172,8 +174,6 @@ class TritonExecutor(Executor):
         buffers = [memory.buffers[name] for name in written]
         whole = all(one.slots == 1 and op.params.get("size", one.numel) == one.numel for one in buffers)
         fresh = whole and not updates and read.isdisjoint(written)
-        # an operation on some cores keeps its table, which `rebind` writes anew
-        cores = None if where is None else self._cores(memory, where)
         return Work(
             op.op, kernel.fused(outs, reads, **op.params), written, read | frozenset(written if updates else ()),
             tuple(far), where, fresh, cores,
@@ -397,7 +397,7 @@ class TritonExecutor(Executor):
     def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
         """The table of some cores, or of all."""
         count = memory.mesh.cores
-        if where is not None or self._random is not None:
+        if where is not None or self._random is not None or memory.tables is not None:
             cores = np.arange(count) if where is None else where
             return self._table(memory, cores[self._order(len(cores))])
         if count not in self._every:
