@@ -14,29 +14,20 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "harness"))  # Python leaves it out under PYTHONSAFEPATH
 
-import torch
 import triton
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from ahead import NoDevice
-from wafer_triton.device import PRESETS
-from wafer_triton.emulate import triton as executor
+from planned import decode_layer, without_gpu
 from wafer_triton.emulate.executor import EXCHANGES
-from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.mesh import Mesh
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import config_of
-from wafer_triton.schedule import decode
-from wafer_triton.schedule.block import Block, schedule
-
-ROOMY = replace(PRESETS["wse2"], name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
 
 
 @dataclass(frozen=True)
@@ -57,9 +48,9 @@ def ahead() -> list[Compiled]:
         names.append(src.name)
 
     driver.set_active(NoDevice("cuda", "90", "32"))
+    without_gpu()
     triton.knobs.compilation.listener = listen
     triton.knobs.compilation.always_compile = True
-    executor.INTERPRET = SimpleNamespace(value=True)  # type: ignore[assignment]  # the executor wants a GPU, or this
     run = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -80,22 +71,6 @@ def seconds() -> tuple[float, float]:
     return own.ru_utime + own.ru_stime, others.ru_utime + others.ru_stime
 
 
-def decode_layer(exchange: str, side: int = 64, held: int = 4095) -> list[Program]:
-    """The programs of one layer of Llama-3-8B, on memory of one element."""
-    config = replace(config_of("llama3-8b"), num_hidden_layers=1)
-    block = Block(config, Mesh(side, side, ROOMY), "bf16", entries=-(-(held + 1) // side))
-    programs = []
-    for part, arguments in decode.layer(block, held):
-        made = schedule(part, block, *arguments)
-        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
-        space = {
-            name: torch.zeros(1, dtype=dtypes[one.dtype]).expand(side, side, one.slots * one.numel)
-            for name, one in made.buffers.items()
-        }
-        programs.append(TritonExecutor(exchange=exchange).bind(made, {}, shared=space))
-    return programs
-
-
 def first_generate(exchange: str) -> None:
     """One chunk of a prompt and one step of SmolLM2's sizes; a layer stands for all, as their kernels are the same."""
     config = replace(config_of("smollm2-135m"), num_hidden_layers=1)
@@ -112,7 +87,7 @@ def rows(only: str = "") -> Iterator[Compiled]:
     cases: dict[str, Callable[[], object]] = {}
     for exchange in EXCHANGES:
         cases[f"decode layer, Llama-3-8B on 64 x 64, {exchange}"] = lambda exchange=exchange: [
-            step() for program in decode_layer(exchange) for step in program.steps
+            step() for program in decode_layer(exchange).values() for step in program.steps
         ]
         cases[f"first generate, SmolLM2-135M on 24 x 24, {exchange}"] = lambda exchange=exchange: first_generate(exchange)
     for case, run in cases.items():

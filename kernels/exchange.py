@@ -67,7 +67,7 @@ def exchange(moves: Sequence[Moves], sizes: Sequence[int]) -> None:
     """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]."""
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"
     blocks = [block(size) for size in sizes]
-    together = [max(1, min(128, 2048 // wide)) for wide in blocks]
+    together = [max(1, min(64, 1024 // wide)) for wide in blocks]
     programs = [-(-one.number * one.count // several) for one, several in zip(moves, together, strict=True)]
     held = max(wide * several for wide, several in zip(blocks, together, strict=True))
     start(

@@ -245,7 +245,7 @@ def plan(
         block_n = block(n, 256)
         block_k = block(k, 2048 // block_n)
         mode, blocks = "rows", (block(heads * m, 2048 // (block_k * block_n)), block_k, block_n)
-        num_warps = blocks[0] * blocks[1] * blocks[2] // 1024
+        num_warps = blocks[0] * blocks[1] * blocks[2] // (512 if wide else 1024)
     elif m <= 4:
         block_m, block_k = block(m), block(k, LANES)
         block_n = block(n, AT_ONCE // (block_m * LANES))
