@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, TypedDict, TypeVar
 
 import torch
@@ -102,16 +104,29 @@ class Record(Account):
 _KEYWORDS = tuple(How.__annotations__)
 
 
-def executor(backend: str | None = None, exchange: str = "explicit", device: str = "cpu", **options: Any) -> Executor:
-    """The executor for tensors on a torch device; `backend` None takes torch on a CPU, else triton.
+def emulation_device(emulate_on: str = "auto") -> str:
+    """Returns the torch device of `emulate_on`: "auto" is a GPU if torch finds one and Triton compiles for it."""
+    if emulate_on != "auto":
+        return emulate_on
+    compiles = os.environ.get("TRITON_INTERPRET") != "1" and find_spec("triton") is not None
+    return "cuda" if compiles and torch.cuda.is_available() else "cpu"
 
-    Raises BackendError if the backend or the device is unknown or cannot run here.
+
+def executor(
+    backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
+) -> Executor:
+    """Returns the executor on a torch device or "auto", a GPU where there is one; triton on a GPU, torch on a CPU.
+
+    `backend` chooses otherwise. Raises BackendError if the backend or the device is unknown or cannot run here.
     """
+    device = emulation_device(emulate_on)
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
         reason = str(error).partition("\n")[0]
-        raise BackendError(f"device {device!r}: torch has no such device here ({reason}); use 'cpu'") from None
+        raise BackendError(
+            f"emulate_on {device!r}: torch has no such device here ({reason}); use 'auto', 'cpu', 'cuda' or 'cuda:1'"
+        ) from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
         if options.pop("launch", "auto") != "auto":
@@ -139,6 +154,16 @@ def clear_cache() -> None:
     POOL.clear()
     _executor.cache_clear()
     recipe.cache_clear()
+
+
+def described(on: Executor) -> str:
+    """Returns where and how an executor runs, such as "on NVIDIA H200 by Triton, exchange explicit"."""
+    ranks, inside = getattr(on, "ranks", 1), getattr(on, "inside", on)  # of a DistributedExecutor
+    on_gpu = torch.device(inside.device).type == "cuda"
+    where = torch.cuda.get_device_name(inside.device) if on_gpu else "the CPU"
+    by = "torch" if isinstance(inside, TorchExecutor) else "Triton" if on_gpu else "Triton's interpreter"
+    each = f"{ranks} ranks, each on " if ranks > 1 else ""
+    return f"on {each}{where} by {by}, exchange {inside.exchange}"
 
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:

@@ -39,6 +39,11 @@ class Layer:
     ffn: Program
 
     @property
+    def programs(self) -> list[Program]:
+        """All of them."""
+        return [self.project, *self.append, *self.attend, self.output, self.ffn]
+
+    @property
     def tiles(self) -> dict[str, Tiles]:
         """The weights of the layer's blocks where they lie, a bias for the first sequence."""
         return {
@@ -95,6 +100,7 @@ class Decode:
         self.steps: dict[tuple[int, ...], Step] = {}
         self.results: dict[tuple[int, ...], torch.Tensor] = {}  # of each step, overwritten by the next
         self.layers: list[Layer] = []
+        self.compiled = False
         for number in self.numbers:
             caches = {
                 blocks.cache_name(which, sequence): executor.allocate(project, buffers[f"{which}_cache"]).zero_()
@@ -120,6 +126,16 @@ class Decode:
             self._fill(number, weights)
             progress("placing weights", len(self.layers), len(self.numbers))
 
+    def compile(self, progress: Progress = silent) -> None:
+        """Compile the kernels of a step, unless that is done: those of a layer of each kind, and of both ends."""
+        if self.compiled:
+            return
+        layers = {layer.kinds: layer for layer in self.layers}.values()
+        programs = [program for layer in layers for program in layer.programs]
+        ends = [end for end in (self.embedding, self.head) if end is not None]
+        self.executor.precompile([*programs, *(end.program(self.block.batch) for end in ends)], progress)
+        self.compiled = True
+
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
         for number in self.numbers:
@@ -138,6 +154,7 @@ class Decode:
         `x` holds the tokens' ids [batch], or their values [batch, width] without an embedding. `caches` hold `counts`
         tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
         """
+        self.compile()
         mesh, first = self.block.mesh, self.layers[0]
         for name, angles in zip(("cos", "sin"), rotary, strict=True):
             first.project.write(name, scatter(picked(angles, self.block.layout.pair_of, 1), mesh, "m (x p)").tiles)

@@ -23,6 +23,7 @@ from wafer_triton.cli.options import (
     option,
     path,
     tell,
+    tell_where,
 )
 
 if TYPE_CHECKING:
@@ -122,9 +123,12 @@ def _announce(
 
     window = min(args.window, tokens)
     prompts = -(-tokens // window)
-    return lambda placement: progress.announce(
-        effort.seconds(placement, executor, prompts=prompts, tokens=window, steps=0)
-    )
+
+    def announce(placement: Placement) -> None:
+        tell_where(executor)
+        progress.announce(effort.seconds(placement, executor, prompts=prompts, tokens=window, steps=0))
+
+    return announce
 
 
 def _tell(

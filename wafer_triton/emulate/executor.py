@@ -7,9 +7,9 @@ is; see `elision`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
 from wafer_triton.layout import cut
 from wafer_triton.mesh import Mesh
+from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
@@ -112,7 +113,7 @@ class Executor(Planner):
         self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None, workspace: Workspace
     ) -> Program:
         program = Program(schedule, tensors, [], self, workspace, tables)
-        self.rebind(program, schedule)
+        program.steps[:] = self.plan(program, schedule)
         return program
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
@@ -187,7 +188,7 @@ class Executor(Planner):
 
     def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         """Give every core the tile of core source[core], from [rows, cols, numel] of what is held to `out` likewise."""
-        torch.index_select(held.flatten(0, 1), 0, source.to(held.device), out=out.flatten(0, 1))
+        torch.index_select(held.flatten(0, 1), 0, _moved(source, held.device), out=out.flatten(0, 1))
 
     def on_device(self) -> AbstractContextManager[object]:
         """The context in which kernels are compiled and launched, on this executor's device."""
@@ -196,12 +197,30 @@ class Executor(Planner):
     def check(self) -> None:
         """BackendError if a program failed on the device; results are read after it."""
 
-    def capture(self, run: Step) -> Step:
-        """`run` itself, or a step that replays a record of its launches from its second call on.
+    @property
+    def graphs(self) -> bool:
+        """Whether `capture` records launches."""
+        return False
 
-        A record holds the launches, not values written to memory between them.
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        """Return `run` itself, or a step that replays a record of its launches from its second call on.
+
+        A record holds the launches, not values written to memory between them. Where all kernels of `run` are
+        `compiled` and tried, the first call records.
         """
         return run
+
+    def precompile(self, programs: Sequence[Program], progress: Progress = silent) -> None:
+        """Compile the kernels of programs side by side, where this executor has kernels.
+
+        Reports "compiling kernel" to `progress`.
+        """
+
+
+@lru_cache(maxsize=64)
+def _moved(index: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return an index on a device, to which a CUDA graph could not copy it."""
+    return index.to(device)
 
 
 def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:

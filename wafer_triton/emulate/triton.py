@@ -98,8 +98,12 @@ class TritonExecutor(Executor):
         """Triton launches on the current GPU, whichever holds the tensors."""
         return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
 
-    def capture(self, run: Step) -> Step:
-        return Graph(run, self.on_device) if torch.device(self.device).type == "cuda" else run
+    @property
+    def graphs(self) -> bool:
+        return torch.device(self.device).type == "cuda"
+
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        return Graph(run, self.on_device, compiled) if self.graphs else run
 
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
         """Compile the kernels of planned steps side by side, and return their number; nothing runs.
