@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from wafer_triton.device import PRESETS, Device
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
-from wafer_triton.kernels.protocol import rounds_at_once
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import Recipe, recipe
@@ -38,9 +36,7 @@ LARGE = 256  # side of a mesh on which a program takes long to plan
 EXCHANGES = ("explicit", "elided")
 ROWS = (*EXCHANGES, "emulation", "blas")
 ROUNDS = "explicit, a launch a round"  # a row for GPUs: what it takes to leave one launch for all rounds
-# rows for GPUs: a window of rounds, where as many are safe
-WINDOWS = {f"explicit, {number} rounds a launch": number for number in range(2, 9)}
-MOVING = ("explicit", ROUNDS, *WINDOWS, "emulation")
+MOVING = ("explicit", ROUNDS, "emulation")
 # rows for GPUs: how an elided product comes by its tiles, see kernels/blocks.py; the row "elided" takes the fastest way
 TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
 
@@ -168,30 +164,9 @@ def executor(row: str, device: str, **options: Any) -> Executor:
         return Emulation(device=device)
     if row == ROUNDS:
         return ops.executor(None, "explicit", device, launch="rounds", **options)
-    if row in WINDOWS:
-        return windowed(ops.executor(None, "explicit", device, **options), WINDOWS[row])
     if row in TILES:
         return one_way(ops.executor(None, "elided", device, **options), TILES[row])
     return ops.executor(None, row, device, **options)
-
-
-def windowed(executor: Executor, rounds: int) -> Executor:
-    """The executor, whose launches have so many compute-shift rounds; passed over where those are not safe."""
-    from wafer_triton.emulate import triton
-
-    def window(to: Sequence[Any], order: Any, resident: int, number: int) -> int:
-        if rounds > min(rounds_at_once(to, order, resident), number):
-            pytest.skip(f"{rounds} rounds a launch need more programs at once than the {resident} that the GPU holds")
-        return rounds
-
-    bind = executor.bind
-
-    def bound(*given: Any) -> Program:
-        with mock.patch.object(triton, "window", window):
-            return bind(*given)
-
-    executor.bind = bound  # type: ignore[method-assign,assignment]
-    return executor
 
 
 def one_way(executor: Executor, by: str) -> Executor:
@@ -200,13 +175,13 @@ def one_way(executor: Executor, by: str) -> Executor:
 
     if by == "warps" and not on_nvidia(90, 99):
         pytest.skip("warp groups multiply by instructions that Hopper alone has")
-    products = executor.products
+    segment = executor.segment
 
-    def fixed(*given: Any) -> Any:
-        step = products(*given)
-        return None if step is None else replace(step, run=partial(step.run, by=by))
+    def fixed(memory: Any, part: Any, ins: Any = ()) -> Any:
+        steps = segment(memory, part, ins)
+        return [replace(step, run=partial(step.run, by=by)) for step in steps] if steps and ins else steps
 
-    executor.products = fixed  # type: ignore[method-assign]
+    executor.segment = fixed  # type: ignore[method-assign]
     return executor
 
 
