@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from wafer_triton import ops
-from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 

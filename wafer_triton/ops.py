@@ -14,10 +14,11 @@ from __future__ import annotations
 import ast
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,15 +29,17 @@ from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
 from wafer_triton.dtype import dtype_name
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
-from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.layout import MeshTensor
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
 from wafer_triton.schedule.rounds import Schedule
 
 Operand = Tensor | MeshTensor
+T = TypeVar("T")
 
 
 class How(TypedDict, total=False):
@@ -150,29 +153,58 @@ def described(on: Executor) -> str:
     return f"on {each}{where} by {by}, exchange {inside.exchange}"
 
 
+@lru_cache(maxsize=64)
+def _executor(backend: str | None, exchange: str, device: str, launch: str) -> Executor:
+    """One executor for all calls with the same options, so that they share programs."""
+    return executor(backend, exchange, device, launch=launch)
+
+
+def clear_cache() -> None:
+    """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
+    POOL.clear()
+    _executor.cache_clear()
+    recipe.cache_clear()
+
+
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     if not isinstance(made, Recipe):
         raise ScheduleError(
             f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
         )
-    return _run(made, operands, on)[0]
+    return _run(made, operands, on, _tiles(made))[0]
 
 
-def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor) -> tuple[MeshTensor, Program]:
-    mesh = operation.schedule.mesh
-    given = {
-        name: scatter(torch.from_numpy(values), mesh, cut).tiles for name, (values, cut) in operation.constants.items()
-    }
+def _run(
+    operation: Recipe, operands: tuple[Operand, ...], runner: Executor, take: Callable[[Program], T]
+) -> tuple[T, Program]:
+    """The result that `take` reads once the rounds have run; nothing of it is memory of the program."""
+    program = runner.borrow(operation.schedule)
+    for name, (values, pattern) in operation.constants.items():
+        runner.enter(program, name, torch.from_numpy(values), pattern)
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor):
-            given[name] = operand.tiles
+            program.write(name, operand.tiles)
+        elif pattern:
+            runner.enter(program, name, operand, pattern)
         else:
-            given[name] = scatter(operand, mesh, pattern).tiles if pattern else operand
-    program = runner.bind(operation.schedule, given)
-    program.run()
+            program.write(name, operand)
+    program.captured()
+    result = take(program)
+    program.give_back()
+    return result, program
+
+
+def _tiles(operation: Recipe) -> Callable[[Program], MeshTensor]:
     name, pattern, shape = operation.output
-    return MeshTensor(mesh, program.read(name), pattern, shape, {}), program
+    return lambda program: MeshTensor(operation.schedule.mesh, program.read(name), pattern, shape, {})
+
+
+def _whole(operation: Recipe) -> Callable[[Program], Tensor]:
+    name, pattern, shape = operation.output
+    if not pattern:
+        return lambda program: program.read(name).reshape(shape)
+    return lambda program: program.gather(name, pattern, shape)
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
@@ -196,8 +228,8 @@ def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange:
     operation = recipe(
         name, mesh, dtype_name(operands[0].dtype), tuple(tuple(operand.shape) for operand in operands), options
     )
-    chosen = executor(backend or None, exchange, str(operands[0].device), launch=launch)
-    return _whole(run(operation, tuple(operands), chosen))
+    runner = _executor(backend or None, exchange, str(operands[0].device), launch)
+    return _run(operation, tuple(operands), runner, _whole(operation))[0]
 
 
 @_apply.register_fake
@@ -206,10 +238,6 @@ def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str,
     if name in ("gemm", "gemv"):
         shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(spec)[1] else 1])
     return operands[0].new_empty(shape)
-
-
-def _whole(result: MeshTensor) -> Tensor:
-    return result.gather() if result.pattern else result.tiles.reshape(result.shape)
 
 
 def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> Any:
@@ -235,9 +263,9 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
         name, mesh, dtype_name(tensors[0].dtype), tuple(tuple(operand.shape) for operand in operands), chosen
     )
     _cut_alike(operation, operands)
-    runner = executor(backend, exchange, str(tensors[0].device), launch=launch) if own is None else own
-    result, program = _run(operation, operands, runner)
-    value = result if isinstance(first, MeshTensor) else _whole(result)
+    runner = _executor(backend, exchange, str(tensors[0].device), launch) if own is None else own
+    take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
+    value, program = _run(operation, operands, runner, take)
     record = (operation.schedule, program.launches, program.rank_bytes)
     return (value, Record.of(*record)) if how.get("record") else value
 

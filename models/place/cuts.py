@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafer_triton.emulate.aligned import aligned
+from wafer_triton.emulate.elision import aligned
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint

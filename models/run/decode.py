@@ -9,8 +9,9 @@ from functools import partial
 import torch
 
 from wafer_triton.cost.price import Tally, tally
-from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.emulate.steps import Step, Tables
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.plan import Step, Tables
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, cuts, fill, picked
 from wafer_triton.models.run.head import Embedding, Head
@@ -132,7 +133,9 @@ class Decode:
         layers = {layer.kinds: layer for layer in self.layers}.values()
         programs = [program for layer in layers for program in layer.programs]
         ends = [end for end in (self.embedding, self.head) if end is not None]
-        self.executor.precompile([*programs, *(end.program(self.block.batch) for end in ends)], progress)
+        programs += [end.program(self.block.batch) for end in ends]
+        steps = [step for program in programs for step in program.steps]
+        self.executor.precompile(steps, partial(progress, "compiling kernel"))
         self.compiled = True
 
     def place(self, weights: Weights) -> None:
@@ -170,7 +173,7 @@ class Decode:
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
             first.attend[sequence].write("bias", bias.contiguous())
             for layer in self.layers:
-                layer.append[sequence].follow(append)
+                layer.append[sequence].rebind(append)
         if tuple(active) not in self.steps:  # on a GPU one graph
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()

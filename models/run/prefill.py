@@ -16,8 +16,9 @@ import torch
 from einops import rearrange
 
 from wafer_triton.cost.price import Tally, tally
-from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.emulate.steps import Step
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.report import Progress, silent
@@ -155,7 +156,8 @@ class Prefill:
         if regions is not None:
             for part in parts:  # before weights are loaded, which its memory is for
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
-        self.executor.precompile([self.programs[key] for key in self.programs if key not in known], progress)
+        fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
+        self.executor.precompile(fresh, partial(progress, "compiling kernel"))
         self.chosen, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
         inputs = list(self._inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches

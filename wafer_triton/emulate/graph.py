@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from wafer_triton.emulate.steps import Step
+from wafer_triton.emulate.plan import Step
 from wafer_triton.errors import WaferError
 
 

@@ -26,6 +26,11 @@ class Segment:
     start: int
     rounds: tuple[Round, ...]
 
+    @property
+    def every(self) -> tuple[Round, ...]:
+        """All rounds of the segment."""
+        return self.rounds
+
 
 @dataclass(frozen=True, eq=False)
 class Products(Segment):
@@ -71,6 +76,11 @@ class Tree(Segment):
     op: str
     broadcast: Round | None = None
 
+    @property
+    def every(self) -> tuple[Round, ...]:
+        """The rounds of the tree, then its broadcast."""
+        return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
+
     @cached_property
     def _messages(self) -> tuple[Index, Index, Index, Index]:
         cores = self.mesh.cores
@@ -100,7 +110,7 @@ class Tree(Segment):
 
     @property
     def sent(self) -> Index:
-        """[cores]: the round, counted from the first of the tree, in which each core sends; for roots after the last."""
+        """[cores]: the round in which each core sends, from the first of the tree; the number of rounds for a root."""
         return self._messages[3]
 
     @cached_property
@@ -189,9 +199,7 @@ def _segments(schedule: Schedule) -> Iterator[Segment]:
         if plain < at:
             yield Segment(schedule.mesh, plain, rounds[plain:at])
         yield from found
-        at = plain = max(one.start + len(one.rounds) for one in found) + any(
-            isinstance(one, Tree) and one.broadcast is not None for one in found
-        )
+        at = plain = at + len(found[0].every)
     if plain < at:
         yield Segment(schedule.mesh, plain, rounds[plain:at])
 
@@ -201,7 +209,7 @@ def _products(schedule: Schedule, start: int) -> list[Segment]:
     first, rounds = schedule.rounds[start], schedule.rounds
     ends = {str(exchange.src): exchange.dst for exchange in first.exchanges}
     (product,) = first.locals
-    if product.op != "gemm" or not {str(slot) for slot in product.ins} == set(ends):
+    if product.op != "gemm" or {str(slot) for slot in product.ins} != set(ends):
         return []
     a, b = ((slot, ends[str(slot)]) for slot in product.ins)
     moving = {slot.buffer for slot in (*a, *b)}

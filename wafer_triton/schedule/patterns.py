@@ -90,6 +90,7 @@ def _tree(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
     if waiting:
         core = _first(waiting[0].receivers, mesh)
         raise _Untrue(f"pattern tree: core {core} receives {waiting[0].dst}, but does not combine it", core)
+    _one_way(round_, pattern, mesh)
 
 
 def _moves(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
@@ -102,20 +103,24 @@ def _moves(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
 def _broadcast(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
     _moves(round_, pattern, mesh)
     for name in pattern.buffers:
-        each = [exchange for exchange in round_.exchanges if exchange.src.buffer == name]
-        for exchange in each:
+        for exchange in (one for one in round_.exchanges if one.src.buffer == name):
             if str(exchange.src) != str(exchange.dst) or not exchange.src.is_fixed:
                 core = _first(exchange.receivers, mesh)
                 raise _Untrue(f"pattern broadcast: core {core} must receive {exchange.src} in the same slot", core)
-        senders = [exchange.senders.flat(mesh) for exchange in each]
-        both = (
-            np.intersect1d(np.concatenate(senders), np.concatenate([one.receivers.flat(mesh) for one in each]))
-            if each
-            else []
+
+
+def _one_way(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
+    """No core sends a buffer and receives a message for it in the same round."""
+    for name in pattern.buffers:
+        each = [exchange for exchange in round_.exchanges if exchange.src.buffer == name]
+        sends, receives = (
+            np.concatenate([np.zeros(0, np.int64), *(cores.flat(mesh) for cores in ends)])
+            for ends in ([one.senders for one in each], [one.receivers for one in each])
         )
-        if len(both):
+        both = np.intersect1d(sends, receives)
+        if both.size:
             row, col = divmod(int(both[0]), mesh.shape[1])
-            raise _Untrue(f"pattern broadcast: core {(row, col)} both sends and receives {name}", (row, col))
+            raise _Untrue(f"pattern {pattern.kind}: core {(row, col)} both sends {name} and receives it", (row, col))
 
 
 _RULES: dict[str, Callable[[Round, Pattern, Mesh], None]] = {

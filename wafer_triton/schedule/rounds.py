@@ -155,9 +155,9 @@ class Pattern:
     """The algorithm that consecutive rounds with this same object carry out; `rules` checks every round for it.
 
     - "ring": one product on all cores, beside which `buffers` move on by a permutation of the whole axis.
-    - "tree": tiles of `buffers` go to mailboxes, where `op`, "add" or "maximum", combines them; a round may hold
-      several independent reductions.
-    - "broadcast": cores send their tile of `buffers` to the same slot of others; no core sends and receives.
+    - "tree": tiles of `buffers` go to mailboxes, where `op`, "add" or "maximum", combines them; no core sends and
+      receives in one round.
+    - "broadcast": cores send their tile of `buffers` to the same slot of others; no core computes.
     - "relay": tiles of `buffers` move; no core computes.
     """
 

@@ -48,7 +48,7 @@ def _straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
 
     With `region` it has moved them in every square of so many cores a side.
     """
-    from wafer_triton.emulate.aligned import aligned
+    from wafer_triton.emulate.elision import aligned
 
     straight = tiles.clone()
     straight.flatten(0, 1)[aligned(mesh, region)] = tiles.flatten(0, 1)
