@@ -143,16 +143,6 @@ def executor(
     raise BackendError(f"backend {backend!r}: choose 'torch' or 'triton'")
 
 
-def described(on: Executor) -> str:
-    """Returns where and how an executor runs, such as "on NVIDIA H200 by Triton, exchange explicit"."""
-    ranks, inside = getattr(on, "ranks", 1), getattr(on, "inside", on)  # of a DistributedExecutor
-    on_gpu = torch.device(inside.device).type == "cuda"
-    where = torch.cuda.get_device_name(inside.device) if on_gpu else "the CPU"
-    by = "torch" if isinstance(inside, TorchExecutor) else "Triton" if on_gpu else "Triton's interpreter"
-    each = f"{ranks} ranks, each on " if ranks > 1 else ""
-    return f"on {each}{where} by {by}, exchange {inside.exchange}"
-
-
 @lru_cache(maxsize=64)
 def _executor(backend: str | None, exchange: str, device: str, launch: str) -> Executor:
     """One executor for all calls with the same options, so that they share programs."""
@@ -164,6 +154,16 @@ def clear_cache() -> None:
     POOL.clear()
     _executor.cache_clear()
     recipe.cache_clear()
+
+
+def described(on: Executor) -> str:
+    """Returns where and how an executor runs, such as "on NVIDIA H200 by Triton, exchange explicit"."""
+    ranks, inside = getattr(on, "ranks", 1), getattr(on, "inside", on)  # of a DistributedExecutor
+    on_gpu = torch.device(inside.device).type == "cuda"
+    where = torch.cuda.get_device_name(inside.device) if on_gpu else "the CPU"
+    by = "torch" if isinstance(inside, TorchExecutor) else "Triton" if on_gpu else "Triton's interpreter"
+    each = f"{ranks} ranks, each on " if ranks > 1 else ""
+    return f"on {each}{where} by {by}, exchange {inside.exchange}"
 
 
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:

@@ -202,7 +202,7 @@ class Executor(Planner):
         return False
 
     def capture(self, run: Step, compiled: bool = False) -> Step:
-        """`run` itself, or a step that replays a record of its launches from its second call on.
+        """Return `run` itself, or a step that replays a record of its launches from its second call on.
 
         A record holds the launches, not values written to memory between them. Where all kernels of `run` are
         `compiled` and tried, the first call records.
@@ -219,7 +219,7 @@ class Executor(Planner):
 
 @lru_cache(maxsize=64)
 def _moved(index: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """An index on a device, to which a CUDA graph could not copy it."""
+    """Return an index on a device, to which a CUDA graph could not copy it."""
     return index.to(device)
 
 

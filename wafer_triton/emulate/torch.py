@@ -19,10 +19,11 @@ import torch
 from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, messages
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
@@ -47,6 +48,13 @@ class TorchExecutor(Executor):
     def device(self) -> str:
         return self._device
 
+    def rebind(self, program: Program, schedule: Schedule) -> None:
+        if program.tables is None or not program.steps:
+            super().rebind(program, schedule)
+        elif program.tables.schedule is not schedule:  # another program that shares them was not here first
+            self.plan(program, schedule)
+        program.schedule = schedule
+
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
         rest = [exchange for exchange, step in zip(exchanges, grids, strict=True) if step is None]
@@ -56,7 +64,10 @@ class TorchExecutor(Executor):
         """The step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
         sent, got = self._ends(memory, exchanges, src)
         source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
-        return lambda: target.index_copy_(0, got, source.index_select(0, sent))
+        if memory.tables is None:
+            return lambda: target.index_copy_(0, got, source.index_select(0, sent))
+        senders, receivers = memory.tables.index(sent), memory.tables.index(got)
+        return lambda: target.index_copy_(0, receivers[0], source.index_select(0, senders[0]))
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
         """The step of an exchange whose receivers are a grid of cores."""
@@ -146,7 +157,8 @@ class TorchExecutor(Executor):
         definition, params, area = find(op.op), dict(op.params), _area(op.where)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
         reads: list[torch.Tensor | None] = [None] * len(ins)
-        grid = area is not None and all(out.is_fixed for out in op.outs)
+        # with tables, slots differ from schedule to schedule
+        grid = area is not None and memory.tables is None and all(out.is_fixed for out in op.outs)
         if area is not None and grid:
             views = [_view(memory, each, form(definition).repeated) for each in ins]
             reads = [None if view is None else view[area] for view in views]
@@ -160,14 +172,14 @@ class TorchExecutor(Executor):
             if reads[number] is None or not grid:
                 index, flat = self._rows(memory, each, cores)
                 hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
-                before.append(partial(torch.index_select, flat, 0, index, out=hold))
+                before.append(_gather(memory, flat, index, hold))
                 reads[number] = hold.view(*shape, -1)
         for out in () if grid else op.outs:
             index, flat = self._rows_of(memory, out, cores)
             hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
             if _keeps(definition, params, flat.shape[1]):
-                before.append(partial(torch.index_select, flat, 0, index, out=hold))
-            after.append(partial(flat.index_copy_, 0, index, hold))
+                before.append(_gather(memory, flat, index, hold))
+            after.append(_scatter(memory, flat, index, hold))
             outs.append(hold)
         return Steps([*before, self._direct(memory, definition, params, outs, reads), *after])
 
@@ -234,6 +246,22 @@ class TorchExecutor(Executor):
     def _rows(self, memory: Memory, each: TileMap, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that `cores` read, and the view that holds them."""
         return self._rows_of(memory, each.slot, cores if each.is_own else each.flat(memory.mesh.shape)[cores])
+
+
+def _gather(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
+    """The step hold = flat[index]; with tables, the index is read as it runs."""
+    if memory.tables is None:
+        return partial(torch.index_select, flat, 0, index, out=hold)
+    held = memory.tables.index(index)
+    return lambda: torch.index_select(flat, 0, held[0], out=hold)
+
+
+def _scatter(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
+    """The step flat[index] = hold; with tables, the index is read as it runs."""
+    if memory.tables is None:
+        return partial(flat.index_copy_, 0, index, hold)
+    held = memory.tables.index(index)
+    return lambda: flat.index_copy_(0, held[0], hold)
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:

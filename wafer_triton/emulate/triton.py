@@ -102,7 +102,7 @@ class TritonExecutor(Executor):
         return Graph(run, self.on_device, compiled) if self.graphs else run
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or program.tables.schedule is None:
+        if program.tables is None or not program.steps:
             super().rebind(program, schedule)
             return
         if program.tables.schedule is not schedule:  # another program that shares them may have been here first
