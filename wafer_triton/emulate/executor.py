@@ -112,7 +112,7 @@ class Executor(Planner):
         self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None, workspace: Workspace
     ) -> Program:
         program = Program(schedule, tensors, [], self, workspace, tables)
-        self.rebind(program, schedule)
+        program.steps[:] = self.plan(program, schedule)
         return program
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
