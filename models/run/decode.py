@@ -138,7 +138,9 @@ class Decode:
         layers = {layer.kinds: layer for layer in self.layers}.values()
         programs = [program for layer in layers for program in layer.programs]
         ends = [end for end in (self.embedding, self.head) if end is not None]
-        self.executor.precompile([*programs, *(end.program(self.block.batch) for end in ends)], progress)
+        programs += [end.program(self.block.batch) for end in ends]
+        steps = [step for program in programs for step in program.steps]
+        self.executor.precompile(steps, partial(progress, "compiling kernel"))
         self.compiled = True
 
     def place(self, weights: Weights) -> None:

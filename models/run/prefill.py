@@ -154,7 +154,8 @@ class Prefill:
         if regions is not None:
             for part in parts:  # before weights are loaded, which its memory is for
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
-        self.executor.precompile([self.programs[key] for key in self.programs if key not in known], progress)
+        fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
+        self.executor.precompile(fresh, partial(progress, "compiling kernel"))
         self.chosen, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
         inputs = list(self._inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches
