@@ -259,7 +259,7 @@ class Work:
 def work(schedule: Schedule, moves: Schedule | None) -> Work:
     """The work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
-    fixed = sum(buffer.bytes for buffer in buffers if buffer.role in ("input", "resident", "output")) * cores
+    fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
     if moves is None:
         return Work(0, 0, fixed)
     touched = {

@@ -17,11 +17,12 @@ from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.fetch import resolve
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Head
+from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.decode import head_block
 
@@ -161,7 +162,7 @@ class OnMesh:
             stays |= {
                 program.memory[buffer.name].data_ptr(): program.memory[buffer.name].nbytes
                 for buffer in program.schedule.buffers.values()
-                if buffer.role == "resident"
+                if buffer.given and buffer.kept
             }
         return Work(moved, sum(stays.values()), sum(stays.values()))
 

@@ -45,7 +45,7 @@ SHAPES = {
 @cache
 def shifts(shape: Shift) -> Schedule:
     b = Builder(Mesh(shape.side, shape.side, ROOMY), str(shape))
-    hands = [b.buffer(name, (shape.tile, shape.tile), shape.dtype, "resident") for name in ("here", "there")]
+    hands = [b.buffer(name, (shape.tile, shape.tile), shape.dtype, "state") for name in ("here", "there")]
     for step in range(STEPS):
         b.round(ring_step(b, "x", hands[step % 2], hands[1 - step % 2]))
     return b.build()

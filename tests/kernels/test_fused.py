@@ -98,7 +98,7 @@ def test_where_one_op_rounds_every_product_none_is_fused_in_any_launch():
 def sums(mesh: Mesh, overwritten: bool) -> Schedule:
     """y = h + x, added up along the rows, h the neighbour's x; if `overwritten`, x changes before that is read."""
     b = Builder(mesh, "sums")
-    for name, role in (("x", "resident"), ("h", "scratch"), ("y", "output"), ("z", "output")):
+    for name, role in (("x", "state"), ("h", "scratch"), ("y", "output"), ("z", "output")):
         b.buffer(name, (6,), "fp32", role)
     cols = mesh.cols
     b.round(b.exchange("x", "x", "h", [*range(1, cols), cols - 1], range(cols)))
@@ -130,7 +130,7 @@ def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exch
 def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
     """t reads a tile that elided exchange leaves in memory of others, which changes in the same launch."""
     b = Builder(mesh, kind)
-    for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "resident"), ("h", "scratch")):
+    for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "state"), ("h", "scratch")):
         b.buffer(name, (8,), "fp32", role)
     every = np.arange(mesh.cols)
     if kind == "what a broadcast left is reduced":

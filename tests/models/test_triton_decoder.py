@@ -10,8 +10,9 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.experts import Experts
 from wafer_triton.mesh import as_mesh
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.place.need import param_shapes
 from wafer_triton.testing import assert_close
 
 pytestmark = pytest.mark.slow

@@ -83,7 +83,7 @@ class Executor(Planner):
                 memory[name] = self.store(schedule, buffer, tensors[name])
             elif name in memory:
                 continue
-            elif buffer.role in ("input", "resident"):
+            elif buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             else:
                 if buffer not in pool:
@@ -173,6 +173,10 @@ class Executor(Planner):
         Raises ShapeError for another shape, DtypeError for complex values.
         """
         return whole(schedule, buffer, given)
+
+    def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:
+        """Give a buffer of a borrowed program the values [rows, cols, *tile]; see `Program.write`."""
+        program.write(name, tiles)
 
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
         """Cut a whole tensor by `pattern` into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""

@@ -243,7 +243,7 @@ def stale(schedule: Schedule) -> frozenset[str]:
 
 def _stale(schedule: Schedule) -> set[str]:
     buffers = schedule.buffers
-    kept = {name for name, buffer in buffers.items() if buffer.role in ("input", "resident")} | mailboxes(schedule)
+    kept = {name for name, buffer in buffers.items() if buffer.given} | mailboxes(schedule)
     open_, found = set(buffers) - kept, set[str]()
 
     def touched(name: str, written: bool) -> None:
