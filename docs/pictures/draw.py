@@ -16,13 +16,14 @@ import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw
 from wafer_triton.compare import compare_gemm
+from wafer_triton.cost.calibrate.paper import cells
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.cost.search import sweep
 from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture, whole_ticks
 from wafer_triton.draw.trace import Trace, trace
-from wafer_triton.models.place.regions import decode_regions
+from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built
@@ -105,6 +106,7 @@ def tree_groups(path: Path) -> None:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
+    "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
     "wafer.png": wafer,
     "schedule.png": lambda path: draw.schedule(attention(), path),

@@ -23,7 +23,7 @@ def ran(schedule: Schedule, exchange: str = "explicit", runs: int = 2) -> Progra
     tiles = {
         buffer.name: torch.randn(*schedule.mesh.shape, *buffer.tile, generator=generator)
         for buffer in schedule.buffers.values()
-        if buffer.role in ("input", "resident")
+        if buffer.given
     }
     program = TorchExecutor(exchange=exchange, poison=True).bind(schedule, tiles)
     for _ in range(runs):
@@ -76,7 +76,7 @@ def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, monkeypatch
 def test_sums_go_on_from_what_is_there(side, exchange, monkeypatch, one_by_one):
     b = Builder(Mesh(side, side), "sums go on")
     for name, tile in (("a", (3, 4)), ("b", (4, 6)), ("c", (3, 6))):
-        b.buffer(name, tile, "fp32", "resident")
+        b.buffer(name, tile, "fp32", "state")
     meshgemm(b, "a", "b", "c", m=3, k=4, n=6)
     (product,) = b.rounds[0].locals
     b.rounds[0] = replace(b.rounds[0], locals=(replace(product, params={**product.params, "add": True}),))

@@ -14,7 +14,7 @@ from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
     from wafer_triton.draw.summaries import Values
-    from wafer_triton.models.place.regions import Region
+    from wafer_triton.place.regions import Region
     from wafer_triton.schedule.block import Block
     from wafer_triton.schedule.rounds import Schedule
 
@@ -150,7 +150,7 @@ def _subject(args: argparse.Namespace) -> Subject:
         return {
             name: torch.randn(*mesh.shape, buffer.slots * buffer.numel, generator=generator)
             for name, buffer in own.schedule.buffers.items()
-            if buffer.role in ("input", "resident")
+            if buffer.given
         }
 
     return Subject(own.function, own.schedule, tiles)
@@ -191,7 +191,7 @@ def _block(args: argparse.Namespace) -> Block:
 
 def _regions(args: argparse.Namespace) -> tuple[Region, ...]:
     """The regions that hold a model for decode."""
-    from wafer_triton.models.place.regions import decode_regions
+    from wafer_triton.place.regions import decode_regions
 
     return decode_regions(_block(args))
 

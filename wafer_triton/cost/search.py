@@ -9,10 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import signature
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
+from wafer_triton.cost import inference
 from wafer_triton.cost.cap import Pass, measured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_measured
@@ -26,6 +28,7 @@ from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shapes import DecoderShape, shape_of
 
+TOLERANCE = 0.9  # by which the first tokens of an answer may be faster than the last, of which a bound is made
 FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too, which takes seconds for each
 
 
@@ -54,6 +57,7 @@ class Plan:
     experts: str | None = None
     s_mbu: float | None = None
     s_mbu_in_regions: float | None = None
+    layout: str | None = None
 
 
 @contextmanager
@@ -99,30 +103,25 @@ def plan(
         return Mesh(side, side, target)
 
     def prefilled(side: int, way: Placement) -> estimate.Layered:
-        return estimate.prefill_on(square(side), shape, input, c, program, head_groups, experts=way)
+        return inference.prefill_on(square(side), shape, input, c, program, head_groups, experts=way)
 
     checked(experts, shape)
     both = shape.experts is not None and experts is None
     prefills, reason = _estimates(
         sides, partial(prefilled, way="spread" if both else experts), partial(progress, "meshes of prefill")
     )
+    ways: dict[int, Placement] = dict.fromkeys(prefills, "spread" if both else experts)
     for side in sorted(prefills, key=lambda side: prefills[side].seconds)[: FASTEST if both else 0]:
         with suppress(WaferError):
-            prefills[side] = min(prefills[side], prefilled(side, "regions"), key=lambda layer: layer.seconds)
+            other = prefilled(side, "regions")
+            if other.seconds < prefills[side].seconds:
+                prefills[side], ways[side] = other, "regions"
     decodes, why = _estimates(
         sides,
         lambda side: _slowest(square(side), shape, input, output, c, program, head_groups),
         partial(progress, "meshes of decode"),
     )
-    candidates, fastest = [], sorted(decodes, key=lambda side: decodes[side].seconds)[: 2 * best]
-    for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
-        for side in fastest:
-            request = estimate.request_on(
-                square(first), square(side), shape, prefills[first], input, output, c, None, program,
-                decodes[side].head_groups,
-            )  # fmt: skip
-            candidates.append((first, side, request))
-    if not candidates:
+    if not prefills or not decodes:
         last = reason or why
         if last is None:
             raise MeshError(
@@ -130,6 +129,30 @@ def plan(
             )
         phase = "decode" if prefills else "prefill"
         raise type(last)(f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}")
+
+    def requested(first: int, side: int) -> estimate.Request:
+        place = inference.request_placed(
+            square(first), square(side), shape, input, output, c, None, program, head_groups, ways[first]
+        )
+        return inference.request_on(place, input, output, c, program)
+
+    def least(first: int, side: int) -> float:
+        """Seconds of a request that it cannot undercut by much, as a token of decode takes the most at the end."""
+        return prefills[first].seconds + output * decodes[side].seconds
+
+    fastest = [sorted(found, key=lambda side: found[side].seconds)[: 2 * best] for found in (prefills, decodes)]
+    pairs = sorted(product(*fastest), key=lambda pair: least(*pair))
+    candidates = []
+    for first, side in pairs:
+        slower = sum(least(first, side) * TOLERANCE > request.seconds for _, _, request in candidates)
+        if slower >= best:
+            break
+        try:
+            candidates.append((first, side, requested(first, side)))
+        except WaferError as error:  # each phase fits by itself
+            reason = error
+    if not candidates:
+        raise MeshError(f"no two meshes that were tried on {target.name} hold both phases; of the last: {reason}")
     candidates.sort(key=lambda candidate: -candidate[2].tokens_per_second)
     decoding = c.of("decode")
     return [
@@ -148,6 +171,7 @@ def plan(
             request.outside,
             request.experts,
             *_sparse(shape, target, decodes[side].seconds, input + output),
+            request.layout,
         )
         for first, side, request in candidates[:best]
     ]
@@ -169,8 +193,8 @@ def _slowest(
     mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str, head_groups: int | None
 ) -> estimate.Layered:
     """The slower of the first and the last token of an answer, with the head groups that are best for the last."""
-    last = estimate.decode_on(mesh, shape, input + output, c, None, program, head_groups)
-    first = estimate.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
+    last = inference.decode_on(mesh, shape, input + output, c, None, program, head_groups)
+    first = inference.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
     return max(first, last, key=lambda layer: layer.seconds)
 
 

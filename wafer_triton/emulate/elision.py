@@ -36,7 +36,7 @@ def aligned(mesh: Mesh, region: int | None = None) -> torch.Tensor:
     not square.
     """
     b = Builder(mesh, "skew")
-    align(b, b.buffer("w", (1,), "fp32", "resident"), "y", region=region)
+    align(b, b.buffer("w", (1,), "fp32", "weight"), "y", region=region)
     schedule = b.build()
     maps = _Elision(_Mover(), schedule, Memory(mesh, dict(schedule.buffers), {}, Workspace("cpu")))
     for round_ in schedule.rounds:
@@ -81,7 +81,7 @@ class _Elision:
                 self.round(round_)
         self.forget(len(self.schedule.rounds))
         for name in list(self.maps):
-            if self.memory.buffers[name].role in ("resident", "output"):
+            if self.memory.buffers[name].kept:
                 self.settle(name)
         return self.steps
 
@@ -241,6 +241,8 @@ class _Elision:
 
     def settle(self, name: str) -> None:
         """Bring the tiles of `name`, and all that lie in its memory, into their own buffers."""
+        if name not in self.maps and all(each.slot.buffer != name for each in self.maps.values()):
+            return
         names, todo = list[str](), [name]
         while todo:
             lying = todo.pop()
