@@ -194,6 +194,9 @@ def test_a_failed_link_takes_a_longer_way():
     sizes = (1, 8, 1, 1)
     before, after = (placements(each, sizes)[0].step(1) for each in (whole, broken))
     assert (before.hops, before.load) == (1, 1) and (after.hops, after.load) > (1, 1)
+    blind = fixed(broken, sizes).step(1)
+    assert after.hops * after.load <= blind.hops * blind.load
+    assert plan(SMALL, broken).seconds >= plan(SMALL, whole).seconds
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from wafer_triton.cli.cap import positive
 from wafer_triton.cli.options import Command, count, option, path, tell
 from wafer_triton.errors import ConfigError, DeviceError
 from wafer_triton.mesh import as_mesh
@@ -196,13 +197,6 @@ def _answer(each: Planned) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rate(text: str) -> float:
-    """Return the type of an option that takes a positive number."""
-    from wafer_triton.cli.cap import positive
-
-    return positive(text)
-
-
 COMMANDS = (
     Command(
         "train",
@@ -214,19 +208,27 @@ COMMANDS = (
             option("--mesh", default="2x4", metavar="RxC", help="dies in use (default: %(default)s)"),
             option("--group", default="1x2", metavar="RxC", help="dies of a stream's group (default: %(default)s)"),
             option(
-                "--stream", default="relay", choices=("relay", "cycle", "interleaved", "wrap"),
+                "--stream",
+                default="relay",
+                choices=("relay", "cycle", "interleaved", "wrap"),
                 help="how blocks move in a group (default: %(default)s)",
             ),
             option(
-                "--moving", default="w", choices=("w", "xy"),
+                "--moving",
+                default="w",
+                choices=("w", "xy"),
                 help="weights, or inputs into and sums out of pairs of products (default: %(default)s)",
             ),
             option(
-                "--split", default="sequence", choices=("sequence", "sample"),
+                "--split",
+                default="sequence",
+                choices=("sequence", "sample"),
                 help="rows of a die: a run of tokens, or whole samples (default: %(default)s)",
             ),
             option(
-                "--recompute", default="none", choices=("none", "selective", "full"),
+                "--recompute",
+                default="none",
+                choices=("none", "selective", "full"),
                 help="what backward computes again (default: %(default)s)",
             ),
             option("--micro-batches", type=count, default=1, metavar="N", help="of a step (default: %(default)s)"),
@@ -239,7 +241,9 @@ COMMANDS = (
         plan_training,
         (
             option(
-                "--workload", default="gpt3-6.7b", metavar="NAME",
+                "--workload",
+                default="gpt3-6.7b",
+                metavar="NAME",
                 help="gpt3-6.7b, gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b (default: %(default)s)",
             ),
             option("--config", type=path, metavar="PATH", help="a Llama-like config.json in place of --workload"),
@@ -248,7 +252,9 @@ COMMANDS = (
             WAFER,
             option("--wafers", type=count, default=1, metavar="N", help="in a pipeline (default: %(default)s)"),
             option("--forwarding", choices=("cut", "store"), help="how several hops go (default: the wafer's)"),
-            option("--link-rate", type=rate, metavar="TB/S", help="of a link in one direction (default: the wafer's)"),
+            option(
+                "--link-rate", type=positive, metavar="TB/S", help="of a link in one direction (default: the wafer's)"
+            ),
             option("--failed", action="append", metavar="R,C-R,C", help="a broken link between two dies; repeatable"),
             option("--recompute", choices=("none", "selective", "full"), help="of all layers (default: the fastest)"),
             option("--objective", default="time", choices=("time", "energy"), help="default: %(default)s"),

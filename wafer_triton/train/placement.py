@@ -2,7 +2,8 @@
 
 A rectangular placement gives every axis a rectangle of dies, axes nested in an order: the first lies on neighbouring
 dies, the next strides over it. The fixed placement numbers dies row by row, first axis innermost, and runs each ring in
-the order of numbers, whatever the links. Steps of all groups of an axis are routed along rows first, then columns.
+the order of numbers, whatever the links. Steps of all groups of an axis are routed along rows first, then columns. On
+a wafer with failed links those of rectangular placements are mapped around them (`wafer_triton.train.mapping.route`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from itertools import permutations
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.stream import path
 from wafer_triton.train.dies import Die, Wafer
-from wafer_triton.train.mapping import dimension_ordered, ring_flows
+from wafer_triton.train.mapping import dimension_ordered, ring_flows, route
 
 AXES = ("data", "tensor", "context", "stream")
+REROUTES = 8  # without gain, after which the mapping of a step ends
 RINGS = ("cycle", "interleaved", "wrap")
 
 
@@ -111,7 +113,7 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2,
         if size > 1:
             starts = [start for start in range(len(dies)) if start // stride % size == 0]
             rings = [tuple(dies[start + number * stride] for number in range(size)) for start in starts]
-            steps[axis] = _measured(wafer, "wrap", tuple(rings))
+            steps[axis] = _measured(wafer, "wrap", tuple(rings), mapped=False)
         stride *= size
     return Placement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
 
@@ -184,7 +186,7 @@ def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int)
     )
 
 
-def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name: str = "") -> Step:
+def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name: str = "", mapped: bool = True) -> Step:
     """Return a step of rings, routed; a relay takes its links both ways, N (3 N / 2 - 2) block-hops in all."""
     if kind == "relay":
         lines = [*rings, *(tuple(reversed(ring)) for ring in rings)]
@@ -193,7 +195,7 @@ def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name:
         each = (3 * size / 2 - 2) / (size - 1) if size > 2 else 1.0
     else:
         flows, each = ring_flows(rings, 1.0), 1.0
-    routing = dimension_ordered(wafer, flows)
+    routing = route(wafer, flows, REROUTES) if wafer.failed and mapped else dimension_ordered(wafer, flows)
     hops = max(len(tree) for tree in routing.trees)
     load = round(max(routing.loads.values()))
     mean = sum(map(len, routing.trees)) / len(routing.trees)

@@ -78,13 +78,6 @@ def _useful(split: Split) -> bool:
 
 
 PLANNED = Strategy("planned", _useful, _every, uniform=False)
-# Parts of the gain: the plan with one of them taken away, and baselines with one of them given.
-ABLATIONS = (
-    Strategy("planned, row by row", _useful, _row_by_row, uniform=False),
-    Strategy("planned, no streams", lambda split: _useful(split) and split.stream == 1, _every, uniform=False),
-    Strategy("Megatron TP + SP, best rings", _megatron_sequence, _every),
-    Strategy("sharded data, best rings", _sharded, _every),
-)
 
 
 @dataclass(frozen=True)
