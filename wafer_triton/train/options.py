@@ -92,14 +92,14 @@ class Case:
 
     @cached_property
     def reshard_seconds(self) -> float:
-        """Return seconds of giving an activation of the layer's width another layout, forward and backward.
+        """Return seconds of giving an activation of the layer's width another layout in a step, forward and backward.
 
         An all-to-all over the wafer: the bisection bound, which routes along rows and then columns meet.
         """
         wafer = self.wafer
         pair = self.tokens * self.work.width * self.rules.element / wafer.dies**2
         load = bisection_bytes(wafer.rows, wafer.cols, pair) / wafer.link_bytes_per_second
-        return 2 * (load + (wafer.rows + wafer.cols - 2) * wafer.link_seconds)
+        return 2 * self.micro_batches * (load + (wafer.rows + wafer.cols - 2) * wafer.link_seconds)
 
 
 @dataclass(frozen=True)

@@ -276,7 +276,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
     sent: dict[Placement, list[float]] = {}
     hbm = 0.0
     for label, count in zip(mix.kinds, mix.counts, strict=True):
-        parts["re-sharding"] += label.reshards * case.reshard_seconds * micro * count
+        parts["re-sharding"] += label.reshards * case.reshard_seconds * count
         for own in label.chosen:
             parts["compute"] += own.compute * count
             parts["exposed communication"] += own.exposed * count
@@ -286,7 +286,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
             for axis, size in enumerate(own.sent):
                 totals[axis] += size * count
     apart = len(mix.kinds) > 1 and mix.kinds[0].chosen[-1].gives != mix.kinds[1].chosen[0].takes
-    parts["re-sharding"] += case.reshard_seconds * micro * apart
+    parts["re-sharding"] += case.reshard_seconds * apart
     head = 6 * work.vocab * work.width * work.tokens
     parts["compute"] += head / wafers / wafer.dies / wafer.flops
     if wafers > 1:
