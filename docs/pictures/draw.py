@@ -16,6 +16,7 @@ import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw
 from wafer_triton.compare import compare_gemm
+from wafer_triton.cost.calibrate.paper import cells
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.cost.search import sweep
@@ -105,6 +106,7 @@ def tree_groups(path: Path) -> None:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
+    "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
     "wafer.png": wafer,
     "schedule.png": lambda path: draw.schedule(attention(), path),

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from wafer_triton.cli import main as cli
-from wafer_triton.cost.calibrate import validation
+from wafer_triton.cost.calibrate import paper, validation
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def test_there_are_fewer_constants_than_rows(families: dict[str, validation.Fami
 
 
 def test_the_page_is_current(families: dict[str, validation.Family]) -> None:
-    made = validation.markdown(list(families.values()), validation.facts())
+    made = validation.markdown(list(families.values()), paper.cells(), paper.parts())
 
     def close(one: str, two: str) -> bool:
         if one == two:

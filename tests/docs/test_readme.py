@@ -28,6 +28,7 @@ PAGES = {page.name: page.read_text(encoding="utf-8") for page in (README, CONTRI
 CONSOLE = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 PRINTED = re.compile(r"^```python\n((?:.*\n)*?)```\n\n```text\n((?:.*\n)*?)```$", re.MULTILINE)
 ERRORS = re.compile(r"^Errors.*\n(?:.+\n)*", re.MULTILINE)
+CELLS = re.compile(r"^\| the paper's cells .*\n(?:\|.*\n)+", re.MULTILINE)
 MORE = "...\n"  # an output that ends with it goes on like that
 
 
@@ -99,6 +100,10 @@ def test_readme_has_code_with_its_output_and_a_command():
     assert PRINTED.search(PAGES["README.md"]) and CONSOLE.search(PAGES["README.md"])
 
 
+def test_the_table_of_cells_is_that_of_validation():
+    assert CELLS.search(VALIDATION.read_text(encoding="utf-8"))[0] in PAGES["README.md"], "run this file"
+
+
 def test_errors_are_those_of_validation():
     assert errors() in PAGES["README.md"], "run python tests/docs/test_readme.py"
 
@@ -161,7 +166,7 @@ def test_a_picture_shows_the_numbers_of_today(name, drawn):
 
 
 def rewrite():
-    """Write README.md's outputs and its sentence about errors anew."""
+    """Write README.md's outputs, its table of cells and its sentence about errors anew."""
 
     def ran(match):
         return f"```python\n{match[1]}```\n\n```text\n{printed_by(execute, match[1])}```"
@@ -172,7 +177,9 @@ def rewrite():
         assert table, match[1]
         return f"```console\n$ wafer-triton {match[1]}\n{table[0]}{MORE}```"
 
-    text = ERRORS.sub(lambda _: errors(), CONSOLE.sub(called, PRINTED.sub(ran, README.read_text(encoding="utf-8"))))
+    cells = CELLS.search(VALIDATION.read_text(encoding="utf-8"))[0]
+    text = CELLS.sub(lambda _: cells, README.read_text(encoding="utf-8"))
+    text = ERRORS.sub(lambda _: errors(), CONSOLE.sub(called, PRINTED.sub(ran, text)))
     README.write_text(text, encoding="utf-8")
 
 

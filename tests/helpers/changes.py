@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 from numpy.random import Generator
@@ -35,6 +36,22 @@ def swap_rounds(schedule: Schedule, rng: Generator) -> Schedule | None:
     first, second = rng.choice(len(rounds), 2, replace=False)
     rounds[first], rounds[second] = rounds[second], rounds[first]
     return replace(schedule, rounds=tuple(rounds))
+
+
+def drop_step(schedule: Schedule, rng: Generator) -> Schedule | None:
+    """Rounds that follow one another and have the same label."""
+    steps = [list(own) for _, own in groupby(range(len(schedule.rounds)), lambda n: schedule.rounds[n].label)]
+    gone = steps[pick(rng, steps)]
+    return replace(schedule, rounds=schedule.rounds[: gone[0]] + schedule.rounds[gone[-1] + 1 :])
+
+
+def drop_half(schedule: Schedule, rng: Generator) -> Schedule | None:
+    """A run of up to half of all rounds, such as a pass."""
+    if len(schedule.rounds) < 4:
+        return None
+    count = int(rng.integers(2, len(schedule.rounds) // 2 + 1))
+    first = int(rng.integers(len(schedule.rounds) - count + 1))
+    return replace(schedule, rounds=schedule.rounds[:first] + schedule.rounds[first + count :])
 
 
 def pick(rng: Generator, items: Sequence[object]) -> int:
@@ -110,6 +127,16 @@ def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exc
         return (replace(exchange, **{name: at}),)
 
     return change
+
+
+def turn_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    """Send and receive exchanged: every tile goes the other way."""
+    return (replace(exchange, send=exchange.recv, recv=exchange.send),)
+
+
+def turn_tile_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
+    """Send and receive exchanged, slots and all: what was to arrive is sent."""
+    return (replace(exchange, send=exchange.recv, recv=exchange.send, src=exchange.dst, dst=exchange.src),)
 
 
 def flip_axis(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
@@ -201,13 +228,50 @@ def flip_add(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]
     return (replace(op, params={**op.params, "add": not op.params.get("add", False)}),)
 
 
+PARAMETERS = ("scale", "width", "eps", "limit")
+
+
 def change_parameter(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """Another scale, width or eps."""
-    names = [name for name in ("scale", "width", "eps") if name in op.params]
+    """Another scale, width, eps or limit."""
+    names = [name for name in PARAMETERS if name in op.params]
     if not names:
         return None
     name = names[pick(rng, names)]
-    return (replace(op, params={**op.params, name: op.params[name] * (2, 10)[rng.integers(2)]}),)
+    return (replace(op, params={**op.params, name: op.params[name] * (2, 10, 0.5)[rng.integers(3)]}),)
+
+
+MIXTURE = ("capacity", "first", "held", "copies", "normalized", "shared", "experts", "picks", "pick", "regions",
+           "sources", "rows", "cols")  # fmt: skip
+
+
+def change_mixture(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
+    """Another parameter of an operation of mixtures, or of an all-to-all's."""
+    names = [name for name in MIXTURE if name in op.params]
+    if not names:
+        return None
+    name = names[pick(rng, names)]
+    value = op.params[name]
+    if isinstance(value, bool):
+        new: object = not value
+    elif name == "first":
+        capacity = op.params.get("capacity", 1)
+        new = value + (1, -1, capacity, -capacity)[rng.integers(4)]
+    elif name == "copies":
+        new = other_copies(value, op.params["held"] * op.params["regions"], rng)
+    else:
+        new = value + (1, -1)[rng.integers(2)]
+    return (replace(op, params={**op.params, name: new}),)
+
+
+def other_copies(copies: tuple[tuple[int, int], ...], slots: int, rng: Generator) -> tuple[tuple[int, int], ...]:
+    """One copy less, one more, or one that lives elsewhere."""
+    kind = rng.integers(3) if copies else 1
+    if kind == 1:
+        return (*copies, (int(rng.integers(3)), int(rng.integers(slots))))
+    changed = pick(rng, copies)
+    expert, slot = copies[changed]
+    moved = ((expert, int((slot + rng.integers(1, slots)) % slots)),) if kind == 2 and slots > 1 else ()
+    return (*copies[:changed], *moved, *copies[changed + 1 :])
 
 
 SIZES = ("m", "k", "n", "size", "heads", "kv_heads", "groups", "kept", "d", "v")
@@ -249,11 +313,15 @@ CHANGES: dict[str, Change] = {
     "drop a round": drop_round,
     "duplicate a round": duplicate_round,
     "swap two rounds": swap_rounds,
+    "drop a step": drop_step,
+    "drop many rounds": drop_half,
     "drop a message": of_an_exchange(drop_message),
     "drop a line": of_an_exchange(drop_line),
     "drop an exchange": of_an_exchange(drop_exchange),
     "another sender": of_an_exchange(change_end("send")),
     "another receiver": of_an_exchange(change_end("recv")),
+    "send and receive exchanged": of_an_exchange(turn_around),
+    "source and target exchanged": of_an_exchange(turn_tile_around),
     "another axis": of_an_exchange(flip_axis),
     "another slot sent": of_an_exchange(change_ends_slot(other_slot)),
     "another buffer sent": of_an_exchange(change_ends_slot(other_buffer)),
@@ -264,6 +332,7 @@ CHANGES: dict[str, Change] = {
     "another operation": of_a_local(change_op),
     "another add flag": of_a_local(flip_add),
     "another parameter": of_a_local(change_parameter),
+    "another parameter of a mixture": of_a_local(change_mixture),
     "another size": of_a_local(change_size),
     "another slot": of_a_local(change_operand(other_slot)),
     "another operand": of_a_local(change_operand(other_buffer)),

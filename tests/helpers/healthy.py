@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schedules import MIXTURE, ROOMY, SHAPE
+from wafer_triton.emulate.elision import aligned
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.place import transfers
 from wafer_triton.schedule import (
+    all_to_all,
     block,
     collectives,
     decode,
@@ -77,6 +80,13 @@ def products(mesh: Mesh) -> list[Case]:
         for algorithm in reduce.ALGORITHMS for axis in "xy" for op in ("add", "maximum")
     ]  # fmt: skip
     sizes = (2 * rows, 3 * cols)
+    schedules += [
+        product(
+            f"all-to-all {algorithm} in {parts}", mesh, "all_to_all", ((rows, cols, parts, rows, cols, 2),),
+            algorithm=algorithm,
+        )
+        for algorithm in all_to_all.ALGORITHMS for parts in (1, 2)
+    ]  # fmt: skip
     schedules.append(product("rms norm", mesh, "rms_norm", (sizes, sizes[1:]), eps=1e-5))
     return [*schedules, product("softmax", mesh, "softmax", (sizes,), scale=0.7)]
 
@@ -143,11 +153,61 @@ def regions_of(square: Mesh) -> expert_places.ExpertRegions:
     return replace(fewest, capacity=2, copies=(1,) if fewest.side > 1 else ())
 
 
+def between_regions(mesh: Mesh) -> list[Case]:
+    """Tiles that go to one core of every region, and back: every region has a row, or a column, of all of them."""
+    rows, cols = mesh.shape
+    schedules = []
+    for name, (down, along) in {"rows": (rows, 1), "columns": (1, cols), "cores": (rows, cols)}.items():
+        high, wide = rows // down, cols // along
+
+        def there(tiles: Tiles, cut: tuple[int, ...] = (high, down, wide, along)) -> Tiles:
+            # core (u, v) of region (a, b) has what core (u * R + p, v * C + q) had for it in place (p, q)
+            high, down, wide, along = cut
+            sent = tiles["x"].reshape(high, down, wide, along, down, along, 2)
+            return {"out": sent.permute(4, 0, 5, 2, 1, 3, 6).reshape(tiles["x"].shape)}
+
+        b = Builder(mesh, f"all-to-all of regions of {name}")
+        for buffer, role in (("x", "input"), ("out", "output"), ("home", "output")):
+            b.buffer(buffer, (down, along, 2), "fp32", role)
+        all_to_all.all_to_all(b, "x", "out", size=2, regions=(down, along))
+        all_to_all.all_to_all(b, "out", "home", size=2, regions=(down, along), back=True)
+        both = lambda tiles, there=there: there(tiles) | {"home": tiles["x"]}  # noqa: E731
+        schedules.append(Case(b.name, b.build(), Intent({"x": TILES}, {}, reference=both)))
+    return schedules
+
+
+def re_placements(mesh: Mesh) -> list[Case]:
+    """What brings weights from one phase's place to the other's."""
+    rows, cols = mesh.shape
+    source, target = np.arange(2 * cols) // 2, np.arange(2 * cols)[::-1] % cols
+    units = transfers.redistribute(mesh, "x", source, target, 3, "fp32")
+
+    def moved_on(tiles: Tiles) -> Tiles:
+        held, seen = tiles["from"].reshape(rows, 2 * cols, 3), [0] * cols
+        out = held.new_full((rows, cols, 2, 3), float("nan"))
+        for unit, core in enumerate(target.tolist()):
+            out[:, core, seen[core]] = held[:, unit]
+            seen[core] += 1
+        return {"to": out}
+
+    cases = [Case("redistribute", units, Intent({"from": TILES | {"s": "slot"}}, {}, reference=moved_on))]
+    if rows == cols:
+        turned, skewed = (make(mesh, 3, "fp32") for make in (transfers.turned_schedule, transfers.skewed_schedule))
+        across = Intent(
+            {"w": TILES}, {"t": {"i": "x", "j": "y"}}, reference=lambda tiles: {"t": tiles["w"].transpose(0, 1)}
+        )
+        aligned_ = lambda tiles: {"w": tiles["w"].flatten(0, 1)[aligned(mesh)].view_as(tiles["w"])}  # noqa: E731
+        cases.append(Case("transposed weights", turned, across))
+        cases.append(Case("skewed weights", skewed, Intent({"w": TILES}, {}, reference=aligned_)))
+    return [case for case in cases if case.schedule.rounds]
+
+
 def parts(mesh: Mesh) -> list[Case]:
     """Every part of a decoder, the appends to its KV cache among them."""
     square = mesh.square()
     decoding = {policy: block.Block(SHAPE, mesh, entries=3, batch=2, policy=policy) for policy in ("shift", "concat")}
     filling, mixing = block.Block(SHAPE, square), block.Block(MIXTURE, mesh, batch=2)
+    apart = block.Block(MIXTURE, square, expert_regions=regions_of(square))
     held = mesh.shape[0] + 1
     steps: list[tuple[str, block.Part, block.Block, tuple[int, ...]]] = [
         ("decode project", decode.project, decoding["shift"], ()),
@@ -184,12 +244,9 @@ def parts(mesh: Mesh) -> list[Case]:
         ),
         ("prefill ffn", prefill.ffn, filling, (2, 0)),
         ("prefill experts", experts.prefill_experts, block.Block(MIXTURE, square), (2, 0)),
-        (
-            "prefill experts in regions",
-            expert_regions.prefill_experts_in_regions,
-            block.Block(MIXTURE, square, expert_regions=regions_of(square)),
-            (2, 0, 2),
-        ),
+        ("prefill routing", expert_regions.prefill_routing, apart, (3, 0)),
+        *((f"prefill pass {number}", expert_regions.prefill_pass, apart, (2, 0, number)) for number in range(2)),
+        ("prefill experts in regions", expert_regions.prefill_experts_in_regions, apart, (2, 0, 2)),
         ("prefill attention apart", prefill.attention, block.Block(APART, square), (2, 0)),
         ("prefill ffn apart", prefill.ffn, block.Block(APART, square), (2, 0)),
     ]
@@ -202,7 +259,7 @@ def parts(mesh: Mesh) -> list[Case]:
 def on_mesh(mesh: str) -> list[Case]:
     """Schedules of every kind on one mesh."""
     cores = as_mesh(mesh, DEVICE)
-    return [*products(cores), *moves(cores), *parts(cores)]
+    return [*products(cores), *moves(cores), *between_regions(cores), *re_placements(cores), *parts(cores)]
 
 
 def cases() -> list[Case]:
@@ -210,7 +267,7 @@ def cases() -> list[Case]:
     schedules = []
     for mesh in ("2x3", "4", "1x5", "3x2"):
         cores = as_mesh(mesh, DEVICE)
-        schedules += moves(cores)
+        schedules += [*moves(cores), *between_regions(cores), *re_placements(cores)]
         small = as_mesh("2x4" if mesh == "2x3" else "4" if mesh == "4" else "3", DEVICE)
         schedules += [case for case in products(cores) if not case.name.startswith("gemm")]
         schedules += [case for case in products(small) if case.name.startswith("gemm")]

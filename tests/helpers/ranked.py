@@ -152,6 +152,12 @@ def disagreements(rank: int) -> list[str]:
         raised(lambda: DistributedExecutor(one).bind(vector, given(vector))),
         raised(lambda: DistributedExecutor(one).bind(small, given(small))),
         raised(lambda: DistributedExecutor(one, cut=(2, 1)).bind(thin, given(thin))),
+        raised(lambda: mesh_gemm(torch.ones(4, 4), torch.ones(4, 4) + rank, mesh=2, executor=DistributedExecutor(one))),
+        raised(
+            lambda: mesh_gemm(
+                torch.full((4, 4), torch.nan), torch.ones(4, 4), mesh=2, executor=DistributedExecutor(one)
+            )
+        ),
     ]
 
 

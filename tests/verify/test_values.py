@@ -23,7 +23,7 @@ from wafer_triton.verify.faults import Intent, check
 from wafer_triton.verify.slices import sliced
 from wafer_triton.verify.values import drawn
 
-CUT = "(y r) (x k)"
+CUT, ROW = "(y r) (x k)", torch.tensor(1)
 
 
 def summed(tiles):
@@ -61,8 +61,9 @@ def test_the_last_round_that_wrote_the_tile_is_named():
 
 def test_a_right_result_and_one_that_is_not_asked_raise_nothing():
     assert check(a_sum(), Intent({"x": CUT}, {"x": {"r": "y"}}, reference=summed)).ok
-    nothing = lambda tiles: {"x": torch.full_like(tiles["x"], float("nan"))}  # noqa: E731
-    assert check(a_sum("maximum"), Intent({"x": CUT}, {}, reference=nothing)).ok
+    for below, ok in ((float("nan"), True), (0.0, False)):
+        asked = {"reference": lambda tiles, below=below: {"x": summed(tiles)["x"].index_fill(0, ROW, below)}}
+        assert check(a_sum(), Intent({"x": CUT}, {}, **asked)).ok == ok
     b = Builder(Mesh(2, 4), "to one core")
     b.buffer("x", (3,), "fp32", "output")
     reduce.reduce(b, "x", "x", root=1)
@@ -100,12 +101,31 @@ def test_an_intent_by_its_reference_alone_must_fit_its_schedule_too():
             check(a_sum(role="state"), replace(intent, reference=summed))
 
 
-def test_a_schedule_that_is_given_nothing_may_have_a_reference():
+def test_an_output_that_no_core_writes_is_named():
     b = Builder(Mesh(1, 2), "nothing")
     b.buffer("out", (1,), "fp32", "output")
-    schedule, number = b.build(), torch.zeros(1, 2, 1, dtype=torch.float64)
-    assert check(schedule, Intent({}, {}, reference=lambda tiles: {"out": number})).names == {"wrong-values"}
-    assert check(schedule, Intent({}, {}, reference=lambda tiles: {"out": number / 0})).ok
+    b.buffer("huge", (2**30,), "fp32", "scratch")
+    number = torch.zeros(1, 2, 1, dtype=torch.float64)
+    for intent in (None, Intent({}, {}, reference=lambda tiles: {"out": number})):
+        verdict = check(b.build(), intent)
+        assert verdict.names == {"unwritten-output", "sram"}
+        assert "nothing: no core writes the output out; write it, or drop it" in str(verdict)
+        assert "no round uses huge, and its 4,294,967,296 B are more than the 49,152 B of SRAM on wse2" in str(verdict)
+    b.buffers["out"] = replace(b.buffers["out"], tile=(2**30,))
+    assert "no round uses out, and its 4,294,967,296 B are more" in str(check(b.build()))
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        (None, "the intent has neither a result nor a reference; give one of them"),
+        (lambda tiles: {}, "the reference makes nothing; let it make what must come out"),
+        (lambda tiles: {"x": tiles["x"] * float("nan")}, "the reference makes NaN alone; let it make what must"),
+    ],
+)
+def test_an_intent_that_compares_nothing_is_a_fault(reference, why):
+    (finding,) = check(a_sum(), Intent({"x": CUT}, {}, reference=reference)).findings
+    assert finding.verdict == "nothing-compared" and f"a sum: nothing was compared, as {why}" in finding.message
 
 
 def test_a_reference_may_be_in_numpy_and_may_write_what_it_is_given():
@@ -220,3 +240,9 @@ def test_checking_without_a_reference_loads_no_torch():
     )
     run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
+
+
+@pytest.mark.parametrize("cut", ["(((y", "(y m", "y m)", "((y m))"])
+def test_unmatched_brackets_of_a_cut_are_named(cut):
+    with pytest.raises(ScheduleError, match=r"the brackets of .*, the cut of 'x', do not match; write a pattern such"):
+        Intent({"x": cut}, {})

@@ -3,7 +3,7 @@
 from wafer_triton.draw.pages import page
 from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline
 from wafer_triton.draw.scenes import scene
-from wafer_triton.draw.studies import compare, sweep, validation, wafer
+from wafer_triton.draw.studies import compare, reproduction, sweep, validation, wafer
 from wafer_triton.draw.summaries import values
 from wafer_triton.draw.tiles import inspect
 from wafer_triton.draw.trace import rounds
@@ -16,6 +16,7 @@ __all__ = [
     "mesh",
     "page",
     "perfetto",
+    "reproduction",
     "rounds",
     "scene",
     "schedule",

@@ -39,8 +39,7 @@ def picture(path: str | Path, height: float, title: str = "") -> Iterator[tuple[
     cannot be written.
     """
     path = Path(path)
-    if path.suffix not in KINDS:
-        raise DrawError(f"{path}: a picture is one of {', '.join(KINDS)}; end its name with one of them")
+    check_kind(path)
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -59,6 +58,12 @@ def picture(path: str | Path, height: float, title: str = "") -> Iterator[tuple[
         }
         with writing(path):
             figure.savefig(path, dpi=200, metadata=about[path.suffix])
+
+
+def check_kind(path: Path) -> None:
+    """Raise DrawError for another kind of file than `KINDS`."""
+    if path.suffix not in KINDS:
+        raise DrawError(f"{path}: a picture is one of {', '.join(KINDS)}; end its name with one of them")
 
 
 def numbers_of(path: str | Path) -> dict[str, list[float]]:

@@ -18,6 +18,7 @@ from wafer_triton.errors import DrawError
 
 if TYPE_CHECKING:
     from wafer_triton.compare import Row
+    from wafer_triton.cost.calibrate.paper import Cell
     from wafer_triton.place.regions import Region
 
 # What `compare` shows of a row: a field and the name of its axis; wafer time is predicted and has a panel of its own.
@@ -165,3 +166,49 @@ def validation(path: str | Path) -> None:
         axes[2].set(yticks=range(len(FAMILIES)), yticklabels=FAMILIES, xlabel="predicted over measured, less 1 (%)")
         axes[2].set(title="errors, a point a measurement")
         axes[2].invert_yaxis()
+
+
+def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
+    """Draw the paper's cells: errors of its own system with their bands, and what is predicted of the rivals over it.
+
+    Raises DrawError without a cell that is predicted.
+    """
+    from wafer_triton.cost.calibrate.paper import NAMES, RIVALS
+
+    own = [cell for cell in cells if cell.error is not None and cell.system not in RIVALS]
+    rivals = [cell for cell in cells if cell.error is not None and cell.system in RIVALS]
+    if not own:
+        raise DrawError("none of these cells is predicted: there is nothing to draw; give other tables")
+    tables = list(dict.fromkeys(cell.table for cell in own))
+    looks = {"fitted": ("o", COLOURS[0]), "within": ("s", COLOURS[2]), "miss": ("X", COLOURS[5])}
+    with picture(path, 1.4 + 0.3 * len(tables)) as (figure, numbers):
+        left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+        for verdict, (marker, colour) in looks.items():
+            named = [cell for cell in own if cell.verdict == verdict]
+            errors = [100 * (cell.error or 0.0) for cell in named]
+            numbers[verdict] = errors
+            heights = []
+            for cell in named:
+                alike = [other for other in own if other.table == cell.table]
+                heights.append(tables.index(cell.table) + 0.6 * (alike.index(cell) + 0.5) / len(alike) - 0.3)
+            bands = [100 * (cell.band or 0.0) for cell in named]
+            left.errorbar(errors, heights, xerr=bands, fmt=marker, color=colour, ms=3, elinewidth=0.4, label=verdict)
+        left.axvline(0, color="k", lw=0.6)
+        left.set_xscale("symlog", linthresh=30)
+        names = [NAMES[table] for table in tables]
+        left.set(yticks=range(len(tables)), yticklabels=names, xlabel="predicted over published, less 1 (%)")
+        left.set(title="the paper's own program, with error bands")
+        left.invert_yaxis()
+        left.legend()
+        for number, name in enumerate(RIVALS):
+            named = [cell for cell in rivals if cell.system == name]
+            pairs = [[float(cell.published) for cell in named], [cell.predicted or 0.0 for cell in named]]
+            numbers[name] = [mine / theirs for theirs, mine in zip(*pairs, strict=True)]
+            right.plot(*pairs, _MARKERS[number], ms=3, color=COLOURS[number], label=name)
+        if rivals:
+            limits = right.get_xlim()[0], right.get_ylim()[1]
+            ends = (0.5, max(limits) * 2)
+            right.plot(ends, ends, "k-", lw=0.6)
+            right.set(xscale="log", yscale="log", xlabel="published (tokens/s)", ylabel="predicted (tokens/s)")
+            right.legend()
+        right.set(title="T10 and Ladder, by assumption")

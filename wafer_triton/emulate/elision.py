@@ -241,6 +241,8 @@ class _Elision:
 
     def settle(self, name: str) -> None:
         """Bring the tiles of `name`, and all that lie in its memory, into their own buffers."""
+        if name not in self.maps and all(each.slot.buffer != name for each in self.maps.values()):
+            return
         names, todo = list[str](), [name]
         while todo:
             lying = todo.pop()

@@ -113,7 +113,7 @@ class Executor(Planner):
         self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None, workspace: Workspace
     ) -> Program:
         program = Program(schedule, tensors, [], self, workspace, tables)
-        self.rebind(program, schedule)
+        program.steps[:] = self.plan(program, schedule)
         return program
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
@@ -173,6 +173,10 @@ class Executor(Planner):
         Raises ShapeError for another shape, DtypeError for complex values.
         """
         return whole(schedule, buffer, given)
+
+    def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:
+        """Give a buffer of a borrowed program the values [rows, cols, *tile]; see `Program.write`."""
+        program.write(name, tiles)
 
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
         """Cut a whole tensor by `pattern` into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""

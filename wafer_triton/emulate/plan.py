@@ -61,7 +61,10 @@ class Steps:
 
 def flat(steps: Sequence[Step]) -> list[Step]:
     """Steps without `Steps` among them."""
-    return [step for one in steps for step in (one.steps if isinstance(one, Steps) else [one])]
+    found: list[Step] = []
+    for one in steps:
+        found += one.steps if isinstance(one, Steps) else (one,)
+    return found
 
 
 class Workspace:

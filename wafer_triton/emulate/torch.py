@@ -49,6 +49,8 @@ class TorchExecutor(Executor):
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
+        if len(exchanges) == 1:
+            return grids[0] or self.indexed(memory, exchanges, src)
         rest = [exchange for exchange, step in zip(exchanges, grids, strict=True) if step is None]
         return Steps([step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else []))
 
@@ -143,8 +145,7 @@ class TorchExecutor(Executor):
         return steps + ([partial(out.copy_, c)] if run.out != run.c else [])
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
-        definition, params, area = find(op.op), dict(op.params), _area(op.where)
-        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        definition, params, area = find(op.op), op.params, _area(op.where)
         reads: list[torch.Tensor | None] = [None] * len(ins)
         grid = area is not None and all(out.is_fixed for out in op.outs)
         if area is not None and grid:
@@ -153,8 +154,11 @@ class TorchExecutor(Executor):
             # gathered tiles come in the order of rows and columns
             grid = None not in reads or op.where is None or op.where.axis == "x"
         outs = [_tiles(memory, out)[area] for out in op.outs] if area is not None and grid else []
-        shape = outs[0].shape[:2] if grid else (len(cores),)
         memory.workspace.begin()
+        if grid and None not in reads:
+            return self._direct(memory, definition, params, outs, reads)
+        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        shape = outs[0].shape[:2] if grid else (len(cores),)
         before, after = list[Step](), list[Step]()
         for number, each in enumerate(ins):
             if reads[number] is None or not grid:

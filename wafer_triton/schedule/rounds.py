@@ -100,7 +100,7 @@ class Buffer:
         """Whether the buffer stays on the cores between schedules."""
         return self.role in RESIDENT
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Elements of one tile."""
         return prod(self.tile)
@@ -164,6 +164,10 @@ class Cores:
 
     def flat(self, mesh: Mesh) -> Index:
         """Core numbers (row * columns + column), line by line."""
+        if self.at.ndim == 1:
+            lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
+            steps = (mesh.shape[1], 1) if self.axis == "x" else (1, mesh.shape[1])
+            return (lines[:, None] * steps[0] + self.at * steps[1]).ravel()
         rows, cols = self.grid(mesh)
         return (rows * mesh.shape[1] + cols)[rows >= 0]
 

@@ -53,17 +53,17 @@ def whole_reference(
     """
 
     def reference(tiles: Tiles) -> Tiles:
-        computed = compute(*(_whole(tiles[name], pattern) for name, pattern in given.items()))
+        computed = compute(*(whole(tiles[name], pattern) for name, pattern in given.items()))
         wholes = computed if isinstance(computed, tuple) else (computed,)
         return {
-            name: _tiles(whole, mesh, pattern)
-            for (name, pattern), whole in zip(results.items(), wholes, strict=True)
+            name: tiled(tensor, mesh, pattern)
+            for (name, pattern), tensor in zip(results.items(), wholes, strict=True)
         }  # fmt: skip
 
     return reference
 
 
-def _whole(tiles: Tensor, pattern: str) -> Tensor:
+def whole(tiles: Tensor, pattern: str) -> Tensor:
     """Tiles [rows, cols, *tile] as one tensor; of repeated tiles the first copy is taken."""
     if not pattern:
         return tiles
@@ -78,7 +78,7 @@ def _whole(tiles: Tensor, pattern: str) -> Tensor:
     return rearrange(tiles, f"{' '.join([*held, *axes])} -> {pattern}")
 
 
-def _tiles(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
+def tiled(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
     """A tensor of whole tiles as tiles [rows, cols, *tile]."""
     if not pattern:
         return whole

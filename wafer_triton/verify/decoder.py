@@ -6,53 +6,25 @@ what a core holds of a head: a core's projections are [all heads, head].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import decode, expert_regions, experts, prefill
+from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part
-from wafer_triton.verify.cuts import Tiles, whole_reference
-from wafer_triton.verify.plain import fed, head_means, joined, mixed, normed, segments, sent, whole_means
+from wafer_triton.verify import mixtures
+from wafer_triton.verify.cuts import Tiles
+from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
 from wafer_triton.verify.provenance import Intent
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Patterns = Mapping[str, str]
-
 
 def part_intent(part: Part, block: Block, *args: int) -> Intent:
     """The intent of a decoder's part on a block: what `block.schedule` builds of the same arguments."""
     return _INTENTS[part](block, *args)
-
-
-def _intent(
-    block: Block, given: Patterns, results: Patterns, compute: Callable[..., Any], skewed: tuple[str, ...] = ()
-) -> Intent:
-    """An intent by its reference alone; tiles of the weights `skewed` are given as MeshGEMM's alignment leaves them.
-
-    Of tiles that stay tiles (the pattern "") none are alike.
-    """
-    plain = whole_reference(block.mesh, given, results, compute)
-    cuts = {name: pattern for name, pattern in given.items() if pattern}
-    return Intent(
-        cuts, {}, reference=lambda tiles: plain({**tiles, **{n: _straight(tiles[n], block.mesh) for n in skewed}})
-    )
-
-
-def _straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
-    """Tiles [rows, cols, ...] put back to where they came from, of weights that the alignment has moved.
-
-    With `region` it has moved them in every square of so many cores a side.
-    """
-    from wafer_triton.emulate.elision import aligned
-
-    straight = tiles.clone()
-    straight.flatten(0, 1)[aligned(mesh, region)] = tiles.flatten(0, 1)
-    return straight
 
 
 def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
@@ -136,7 +108,7 @@ def _project(block: Block) -> Intent:
         return heads if block.batch > 1 else tuple(each[0] for each in heads)
 
     given = {"x": "m (y d)", "norm": "(y d)", "wqkv": "(y d) (x w)"} | _rotary(block, "m")
-    return _intent(block, given, dict.fromkeys("qkv", _slots(block, "h (x e)")), compute)
+    return plain_intent(block, given, dict.fromkeys("qkv", _slots(block, "h (x e)")), compute)
 
 
 def _append(block: Block, sequence: int, count: int, prefilled: int) -> Intent:
@@ -171,7 +143,7 @@ def _attend(block: Block, sequence: int) -> Intent:
 
     heads = _slots(block, "h (x e)")
     caches = {decode.cache_name(which, sequence): "(y s) g (x e)" for which in "kv"}
-    return _intent(block, {"q": heads, **caches, "bias": "one (y s)"}, {"att": heads}, compute)
+    return plain_intent(block, {"q": heads, **caches, "bias": "one (y s)"}, {"att": heads}, compute)
 
 
 def _output(block: Block) -> Intent:
@@ -179,7 +151,7 @@ def _output(block: Block) -> Intent:
         return x + _merged(block, att if block.batch > 1 else att[None]) @ wo
 
     x = "m (y d)"
-    return _intent(block, {"x": x, "att": _slots(block, "h (x e)"), "wo": "(x w) (y d)"}, {"x": x}, compute)
+    return plain_intent(block, {"x": x, "att": _slots(block, "h (x e)"), "wo": "(x w) (y d)"}, {"x": x}, compute)
 
 
 def _ffn(block: Block) -> Intent:
@@ -187,49 +159,9 @@ def _ffn(block: Block) -> Intent:
         return x + fed(normed(block, x, norm) @ wgu, block.share(block.shape.intermediate_size, "x")) @ wdown
 
     x = "m (y d)"
-    return _intent(block, {"x": x, "norm": "(y d)", "wgu": "(y d) (x w)", "wdown": "(x f) (y d)"}, {"x": x}, compute)
-
-
-def _decode_experts(block: Block) -> Intent:
-    def compute(x: Tensor, norm: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        y, chosen = mixed(block, normed(block, x, norm), *weights)
-        return x + y, chosen
-
-    x = "m (y d)"
-    given = {"x": x, "norm": "(y d)", "router": "(y d) e", "wgu": "s (y d) (x w)", "wdown": "s (x f) (y d)"}
-    return _intent(block, given, {"x": x, "chosen": "m k"}, compute)
-
-
-def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
-    def compute(x: Tensor, norm: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor]:
-        y, chosen = mixed(block, normed(block, x, norm), *weights)
-        return x + y, chosen
-
-    x = "(y m) (x d)"
-    given = {"x": x, "norm": "(x d)", "router": "(x d) e", "wgu": "s (y d) (x w)", "wdown": "s (y f) (x d)"}
-    return _intent(block, given, {"x": x, "chosen": "(y m) k"}, compute, ("wgu", "wdown"))
-
-
-def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> Intent:
-    regions, side = block.expert_regions, block.mesh.shape[0]
-    assert regions is not None, "a block whose experts have regions"
-    size = side // regions.side
-
-    def living(tiles: Tensor) -> Tensor:
-        """[regions, held, rows, columns] of the weights' tiles, which alignment has moved."""
-        straight = _straight(tiles.reshape(side, side, *tiles.shape[-3:]), block.mesh, size)
-        cut = straight.unflatten(1, (regions.side, size)).unflatten(0, (regions.side, size))
-        return cut.permute(0, 2, 4, 1, 5, 3, 6).flatten(5).flatten(3, 4).flatten(0, 1)
-
-    def compute(x: Tensor, norm: Tensor, router: Tensor, real: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-        wgu, wdown = living(weights[0]), living(weights[1])
-        return sent(block, x, normed(block, x, norm), router, real, wgu, wdown, *weights[2:])
-
-    x, shared = "(y m) (x d)", ("wgu.shared", "wdown.shared")
-    e = block.shape.experts
-    rest = dict(zip(shared, ("(y d) (x w)", "(y f) (x d)"), strict=True)) if e is not None and e.shared else {}
-    given = {"x": x, "norm": "(x d)", "router": "(x d) e", "real": "(y m)", "wgu": "", "wdown": "", **rest}
-    return _intent(block, given, {"x": x, "chosen": "(y m) k", "demand": "n"}, compute, tuple(rest))
+    return plain_intent(
+        block, {"x": x, "norm": "(y d)", "wgu": "(y d) (x w)", "wdown": "(x f) (y d)"}, {"x": x}, compute
+    )
 
 
 def _embed(block: Block, tokens: int) -> Intent:
@@ -239,12 +171,12 @@ def _embed(block: Block, tokens: int) -> Intent:
         chosen = (ids.floor().view(-1, tokens, 1) == numbers).to(table.dtype)
         return (columns.transpose(0, 1) @ chosen.mT).sum(0).mT
 
-    return _intent(block, {"ids": "(x t)", "table": "(y d) (x v)"}, {"x": "t (y d)"}, compute)
+    return plain_intent(block, {"ids": "(x t)", "table": "(y d) (x v)"}, {"x": "t (y d)"}, compute)
 
 
 def _head(block: Block, tokens: int) -> Intent:
     given = {"x": "m (y d)", "norm": "(y d)", "table": "(y d) (x v)"}
-    return _intent(block, given, {"logits": "m (x v)"}, lambda x, norm, table: normed(block, x, norm) @ table)
+    return plain_intent(block, given, {"logits": "m (x v)"}, lambda x, norm, table: normed(block, x, norm) @ table)
 
 
 def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
@@ -278,7 +210,7 @@ def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
     given |= dict.fromkeys(projections, "(y d) (x w)") | _rotary(block, "(y m)")
     held = dict.fromkeys(("keys", "values"), "(y n) g (x e)") if past else {}
     results = {"x": x, **dict.fromkeys("qkv", heads), **held}
-    return _intent(block, given | held, results, compute, ("wo", *projections))
+    return plain_intent(block, given | held, results, compute, ("wo", *projections))
 
 
 def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
@@ -315,7 +247,7 @@ def _prefill_ffn(block: Block, tokens: int, past: int) -> Intent:
 
     x = "(y m) (x d)"
     given = {"x": x, "norm": "(x d)", "wdown": "(y f) (x d)", **dict.fromkeys(gates, "(y d) (x w)")}
-    return _intent(block, given, {"x": x}, compute, ("wdown", *gates))
+    return plain_intent(block, given, {"x": x}, compute, ("wdown", *gates))
 
 
 _INTENTS: dict[Part, Callable[..., Intent]] = {
@@ -328,7 +260,5 @@ _INTENTS: dict[Part, Callable[..., Intent]] = {
     decode.head: _head,
     prefill.attention: _prefill_attention,
     prefill.ffn: _prefill_ffn,
-    experts.decode_experts: _decode_experts,
-    experts.prefill_experts: _prefill_experts,
-    expert_regions.prefill_experts_in_regions: _experts_in_regions,
+    **mixtures.INTENTS,
 }

@@ -17,12 +17,14 @@ A schedule is read up to four times, the last two only if nothing was found befo
 | two-writers | a slot of a core gets two tiles in one round |
 | overwritten | a slot is written in the round that reads it, or before what arrived in it was read |
 | unwritten-read | a core reads or sends a slot that nothing was written to |
+| unwritten-output | an output that no core writes |
 | sram, routes | a core's buffers, or its router's colours, are more than the device has |
 | misaligned | a product of tiles that do not belong together, or a sum of such products |
 | double-count | a part that enters a sum twice |
 | incomplete | a sum that lacks parts where it is used, or at the end |
 | misplaced | a core that ends with another core's tile |
 | wrong-values | a result that is not what the intent's reference computes, or a resident buffer that changed |
+| nothing-compared | an intent without a result, or with a reference that is empty or NaN throughout |
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Schedule, Slot
 from wafer_triton.schedule.rules import Finding, findings, title
 from wafer_triton.verify.provenance import Intent, provenance
 from wafer_triton.verify.state import SlotView, fault, given_buffers, slot_view
-from wafer_triton.verify.values import values
+from wafer_triton.verify.values import nothing_compared, values
 
 __all__ = ["Finding", "Intent", "Verdict", "check"]
 
@@ -98,8 +100,14 @@ def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
         faults += [over] if over is not None else []
         faults += _Slots(schedule, intent).run()
         if intent is not None and not any(finding.verdict not in ("sram", "routes") for finding in faults):
-            faults += provenance(schedule, intent) or values(schedule, intent)
+            faults += provenance(schedule, intent) or values(schedule, intent) or _idle(schedule, intent)
     return Verdict(schedule.name, tuple(sorted(faults, key=lambda finding: finding.round or 0)), intent is not None)
+
+
+def _idle(schedule: Schedule, intent: Intent) -> list[Finding]:
+    if intent.result or intent.reference is not None:
+        return []
+    return [nothing_compared(schedule, "the intent has neither a result nor a reference; give one of them")]
 
 
 def _overflow(schedule: Schedule) -> list[Finding]:
@@ -107,7 +115,14 @@ def _overflow(schedule: Schedule) -> list[Finding]:
         sram.check(schedule)
     except SramError as overflow:
         return [Finding("sram", str(overflow), sram.account(schedule).peak_round, schedule.mesh.origin)]
-    return []
+    mesh = schedule.mesh
+    limit, used = mesh.device.sram_bytes, sram.spans(schedule)
+    return [
+        Finding("sram", f"{schedule.name}: no round uses {name}, and its {size:,} B are more than the {limit:,} B of "
+                        f"SRAM on {mesh.device.name}; leave it out")
+        for name, buffer in schedule.buffers.items()
+        if name not in used and (size := buffer.bytes * mesh.fold[0] * mesh.fold[1]) > limit
+    ]  # fmt: skip
 
 
 def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
@@ -161,6 +176,11 @@ class _Slots:
                     self.read(slot, op.where, f"reads (by {op.op})")
                 for slot in op.outs:
                     self.view(slot, op.where).put(self.state[slot.buffer], WRITTEN)
+        self.findings += [
+            Finding("unwritten-output", f"{self.schedule.name}: no core writes the output {name}; write it, or drop it")
+            for name, buffer in self.schedule.buffers.items()
+            if buffer.role == "output" and (self.state[name] == UNWRITTEN).all()
+        ]
         return self.findings
 
     def view(self, slot: Slot, cores: Cores | None) -> SlotView:

@@ -12,6 +12,7 @@ sum. A tile that is cut into the slots of another buffer is followed in so many 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
@@ -55,12 +56,19 @@ class Intent:
     `reference` computes the results plainly, from the tiles that are given to those that must come out: both go by
     buffer name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. What it makes NaN is not
     judged.
+
+    Tiles are random unless `draw` replaces some: of the tiles of a run and its number, from 0, it makes those that are
+    given instead. `runs` are as many as it takes to reach all of a schedule. `pieces` makes references of the results
+    that lack a piece of the schedule, by the piece's name, for a finding to name what is missing.
     """
 
     given: Mapping[str, Cut]
     result: Mapping[str, Cut]
     on: Mapping[str, Cores] = field(default_factory=dict)
     reference: Callable[[Tiles], Tiles] | None = None
+    draw: Callable[[Tiles, int], Tiles] | None = None
+    runs: int = 1
+    pieces: Callable[[], Mapping[str, Callable[[Tiles], Tiles]]] | None = None
 
     def __post_init__(self) -> None:
         for field_ in ("given", "result", "on"):
@@ -70,6 +78,11 @@ class Intent:
                 raise ScheduleError(
                     f"Intent: the cut of {name!r} is {cut!r}; give a pattern such as '(y m) (x k)', or a mapping from "
                     f"letters to 'y', 'x', 'slot', a number or an array"
+                )
+            if isinstance(cut, str) and not re.fullmatch(r"[^()]*(\([^()]*\)[^()]*)*", cut):
+                raise ScheduleError(
+                    f"Intent: the brackets of {cut!r}, the cut of {name!r}, do not match; write a pattern such as "
+                    f"'(y m) (x k)'"
                 )
 
     @classmethod

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
+from wafer_triton.dtype import torch_dtype
 from wafer_triton.errors import ScheduleError
 from wafer_triton.schedule.rounds import Cores, Round, Slot
-from wafer_triton.schedule.rules import Finding
+from wafer_triton.schedule.rules import Finding, title
 from wafer_triton.verify.cuts import Tiles, indices
 from wafer_triton.verify.provenance import Intent
 from wafer_triton.verify.slices import sliced
@@ -57,19 +58,46 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
             f"{schedule.name}: {held:,} elements are too many to compute; check smaller tiles, or leave the intent's "
             "reference out"
         )
-    runs = int(max(1, min(RUNS, WORK // work, MOST // held)))
+    runs = int(max(1, min(max(RUNS, intent.runs), WORK // work, MOST // held)))
     tiles = drawn(schedule, intent, runs, seed=0)
     judged = _judged(schedule, intent, share=min(1.0, WORK / work))
     wanted = expected(schedule, intent, tiles, runs)
+    if all(_is_free(want, judged[name]) for name, want in wanted.items()):
+        made = "NaN alone" if wanted else "nothing"
+        return [nothing_compared(schedule, f"the reference makes {made}; let it make what must come out")]
     if work > WORK:
         schedule = sliced(schedule, {name: judged[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
-    machine.run()
+    try:
+        machine.run()
+    except (RuntimeError, IndexError, ValueError, ArithmeticError) as error:
+        number = machine.rounds_done
+        message = f"{title(schedule, number)}: its operands stop it: {str(error).splitlines()[0]}"
+        return [Finding("wrong-values", message, number)]
     for name, want in wanted.items():
         departure = _departure(machine.read(name), want, judged[name])
         if departure is not None:
-            return [departure.finding(schedule, name)]
+            found = {other: machine.read(other) for other in wanted}
+            return [departure.finding(schedule, name, _missing(schedule, intent, tiles, found, judged))]
     return []
+
+
+def _missing(
+    schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], got: dict[str, Tensor],
+    judged: dict[str, NDArray[np.bool_]],
+) -> str:  # fmt: skip
+    """Returns the name of the piece of the schedule without which all results would be right, or nothing."""
+    runs = len(next(iter(got.values())))
+    for name, reference in intent.pieces().items() if intent.pieces is not None else ():
+        wanted = expected(schedule, replace(intent, reference=reference), tiles, runs)
+        if all(_departure(got[other], want, judged[other]) is None for other, want in wanted.items()):
+            return name
+    return ""
+
+
+def nothing_compared(schedule: Schedule, why: str) -> Finding:
+    """Returns the finding that an intent compares nothing, and why."""
+    return Finding("nothing-compared", f"{schedule.name}: nothing was compared, as {why}")
 
 
 def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str, Tensor]:
@@ -90,6 +118,17 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
         quarters = (size * (2 * sign - 1)).double() / 4
         quarters[1::2] *= 8
         tiles[name] = quarters[:, torch.from_numpy(copies)].view(runs, *_shape(schedule, name))
+    return tiles if intent.draw is None else _redrawn(schedule, tiles, intent.draw)
+
+
+def _redrawn(
+    schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
+) -> dict[str, Tensor]:  # fmt: skip
+    """Returns the tiles with what an intent draws in place of some, as a machine is given it."""
+    for run in range(len(next(iter(tiles.values())))):
+        for name, new in draw(_run(tiles, run), run).items():
+            dtype = torch_dtype(schedule.buffers[name].dtype)
+            tiles[name][run] = new.to(dtype).double().reshape(tiles[name][run].shape)
     return tiles
 
 
@@ -197,11 +236,19 @@ class _Departure:
     got: float
     want: float
 
-    def finding(self, schedule: Schedule, name: str) -> Finding:
+    def finding(self, schedule: Schedule, name: str, missing: str) -> Finding:
         number = _last_write(schedule, name, self)
         place = f"element {self.element} of {Slot(name, self.slot)}"
         message = f"ends with {self.got:.7g} in {place}, not with {self.want:.7g}"
+        message += f"; all is as without {missing}" if missing else ""
         return fault(schedule, "wrong-values", number, self.core, message)
+
+
+def _is_free(want: Tensor, judged: NDArray[np.bool_]) -> bool:
+    """Whether no element of tiles [runs, rows, cols, ...] is compared."""
+    import torch
+
+    return bool(want.reshape(len(want), *judged.shape, -1)[:, torch.from_numpy(judged)].isnan().all())
 
 
 def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departure | None:

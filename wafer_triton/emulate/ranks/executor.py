@@ -23,7 +23,7 @@ import torch.distributed as dist
 from wafer_triton.emulate.executor import Executor, whole
 from wafer_triton.emulate.plan import Communication, Memory, Step, Steps, TileMap, flat, together
 from wafer_triton.emulate.program import Program
-from wafer_triton.emulate.ranks.group import agree, blaming
+from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
 from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.ranks.transfers import Gather, SendRecv, Transfer, copied, route
 from wafer_triton.emulate.segments import Products, Segment
@@ -84,6 +84,17 @@ class DistributedExecutor(Executor):
         agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
         self.inside.admit(self._here(schedule), fresh)
 
+    def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """As of `Executor`; BackendError, on all ranks, where these do not give the same values for all cores."""
+        is_whole = isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape
+        agree({f"{OPERAND}{buffer.name}": digest(given) if is_whole else None}, self.group)
+        return super().store(schedule, buffer, given)
+
+    def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:
+        """As of `Executor`; raises as `store` does."""
+        agree({f"{OPERAND}{name}": digest(tiles)}, self.group)
+        program.write(name, tiles)
+
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         return self.inside.allocate(self._here(schedule), buffer)
 
@@ -95,7 +106,7 @@ class DistributedExecutor(Executor):
         return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
-        program.write(name, scatter(tensor, program.schedule.mesh, pattern).tiles)
+        self.give(program, name, scatter(tensor, program.schedule.mesh, pattern).tiles)
 
     def borrow(self, schedule: Schedule) -> Program:
         """As of `Executor`; all ranks agree on the schedule in every call."""

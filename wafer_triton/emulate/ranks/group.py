@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from wafer_triton.errors import BackendError, WaferError
 
 T = TypeVar("T")
+OPERAND = "operand "  # with which the options begin that stand for values
 
 
 def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
@@ -23,10 +26,22 @@ def agree(options: dict[str, object], group: dist.ProcessGroup) -> None:
         for name, value in theirs.items():
             if value != every[0].get(name):
                 ranks = [dist.get_global_rank(group, number) for number in (0, rank)]
+                if name.startswith(OPERAND):
+                    raise BackendError(
+                        f"the ranks do not agree: rank {ranks[1]} has other values of {name} than rank {ranks[0]}; "
+                        f"give all ranks the same values, if random by the same torch.manual_seed"
+                    )
                 raise BackendError(
                     f"the ranks do not agree: rank {ranks[1]} has {name} = {value!r}, rank {ranks[0]} "
                     f"{every[0].get(name)!r}; give all ranks the same options"
                 )
+
+
+def digest(values: torch.Tensor) -> str:
+    """Returns a hash of a tensor's shape, dtype and bits."""
+    held = values.detach().cpu().contiguous()
+    bits = held.flatten().view(torch.uint8).numpy()
+    return f"{held.dtype} {list(held.shape)} {hashlib.blake2b(memoryview(bits), digest_size=16).hexdigest()}"
 
 
 @contextmanager

@@ -1,0 +1,112 @@
+"""Every schedule that a model runs has an intent, and is content with it; what its routings reach."""
+
+from dataclasses import replace
+
+import pytest
+
+from healthy import DEVICE, regions_of
+from schedules import MIXTURE
+from tiny import CONFIG
+from tiny import MIXTURE as MIXED
+from wafer_triton import ExpertRegions
+from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.schedule import block, expert_regions
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.expert_places import fewest_regions
+from wafer_triton.settings import SUPPORTED
+from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.faults import check
+from wafer_triton.verify.values import drawn
+
+OF_EXPERTS = {key: value for key, value in MIXED.items() if key not in CONFIG} | {"num_local_experts": 6}
+TITLES = {
+    "decode projections",
+    "kv append",
+    "decode attention",
+    "decode output projection",
+    "prefill attention",
+    "embedding",
+    "head",
+}
+CUT = {"head_groups": 2, "experts": ExpertRegions(2, 1, (1,))}
+
+
+@pytest.mark.parametrize("family", SUPPORTED["model_type"])
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+def test_every_schedule_that_a_model_runs_has_an_intent_and_keeps_it(family, cut, monkeypatch):
+    config = CONFIG | {"model_type": family, "sliding_window": None}
+    mixture = "moe" in family or family == "mixtral"
+    if mixture:
+        config |= OF_EXPERTS | {"shared_expert_intermediate_size": 10}
+    options = {name: value for name, value in CUT.items() if cut and (mixture or name != "experts")}
+    ran, add = set(), block.Part.__call__
+
+    def recorded(part, b, on, *args):
+        if type(b) is Builder:
+            ran.add((part, on, args))
+        add(part, b, on, *args)
+
+    monkeypatch.setattr(block.Part, "__call__", recorded)
+    block.schedule.cache_clear()
+    model = WaferForCausalLM.from_config(config, mesh=4, max_length=16, max_prompt=9, batch=2, **options)
+    assert len([*model.generate([list(range(9)), list(range(5))], max_new_tokens=3)]) == 3
+    assert {part.title for part, *_ in ran} >= TITLES, "what every model runs"
+    for part, on, args in ran:
+        verdict = check(block.schedule(part, on, *args), part_intent(part, on, *args))
+        assert verdict.ok, f"{part.title} {args}: {verdict}"
+
+
+def in_regions(side: int, capacity: int, tokens: int, *args: int):
+    on = block.Block(MIXTURE, as_mesh(f"{side}x{side}", DEVICE))
+    on = replace(on, expert_regions=replace(regions_of(on.mesh), capacity=capacity))
+    part = (expert_regions.prefill_routing, expert_regions.prefill_pass)[len(args)]
+    return on, block.schedule(part, on, tokens, 0, *args), part_intent(part, on, tokens, 0, *args)
+
+
+@pytest.mark.parametrize(("side", "capacity", "tokens", "number"), [(4, 2, 2, 0), (4, 2, 2, 1), (3, 1, 3, 2)])
+def test_the_picks_of_a_pass_fill_every_row_of_every_region(side, capacity, tokens, number):
+    on, schedule, intent = in_regions(side, capacity, tokens, number)
+    held = on.expert_regions.held(MIXTURE.experts)
+    given = drawn(schedule, intent, intent.runs, seed=3)
+    slots, ranks = (given[name][:, :, 0].flatten(2) for name in ("slots", "ranks"))
+    for row in range(side):
+        own = {(int(s) // held, int(r)) for s, r in zip(slots[:, row].flatten(), ranks[:, row].flatten(), strict=True)}
+        living = [region for region, own_ in enumerate(on.expert_regions.living(MIXTURE.experts)) if own_]
+        rows = range(number * capacity, (number + 1) * capacity)
+        assert {(region, rank) for region in living for rank in rows} <= own
+        assert any(rank not in rows for _, rank in own) and -1 in slots  # and some that are not for it
+    for run in range(intent.runs):  # no row of a pass is taken twice
+        for row in range(side):
+            pairs = [(s // held, r) for s, r in zip(slots[run, row].tolist(), ranks[run, row].tolist(), strict=True)]
+            taken = [pair for pair in pairs if pair[0] >= 0]
+            assert len(set(taken)) == len(taken)
+
+
+def test_the_routings_fill_every_pass_and_every_copy():
+    on, schedule, intent = in_regions(4, 2, 2)
+    given = drawn(schedule, intent, intent.runs, seed=3)
+    assert intent.reference is not None
+    demands, homes = [], set()
+    for run in range(intent.runs):
+        out = intent.reference({name: tiles[run] for name, tiles in given.items()})
+        demands.append(int(out["demand"][0, 0, 0]))
+        homes |= {int(slot) for slot in out["slots"].flatten()}
+    held = on.expert_regions.held(MIXTURE.experts)
+    every = {r * held + p for r, own in enumerate(on.expert_regions.living(MIXTURE.experts)) for p in range(len(own))}
+    assert max(demands) == 4 and every <= homes  # all four picks of a row are for one region; no expert is left out
+    assert -1 in homes  # and some tokens are padding
+
+
+def test_a_pass_that_is_missing_is_named_with_its_rounds():
+    square = Mesh(4, 4, DEVICE)
+    on = block.Block(MIXTURE, square, expert_regions=replace(fewest_regions(square), capacity=2, copies=(1,)))
+    args = (expert_regions.prefill_experts_in_regions, on, 2, 0, 2)
+    schedule, intent = block.schedule(*args), part_intent(*args)
+    assert check(schedule, intent).ok
+    for number, (first, last) in enumerate(((31, 58), (58, 85))):
+        rounds = schedule.rounds[:first] + schedule.rounds[last:]
+        (finding,) = check(replace(schedule, rounds=rounds), intent).findings
+        assert finding.verdict == "wrong-values"
+        said = f"all is as without pass {number + 1} of 2, rounds {first} to {last - 1} as built"
+        assert finding.message.endswith(said)

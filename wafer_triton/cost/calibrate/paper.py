@@ -1,0 +1,373 @@
+"""The paper's tables, cell by cell, beside what the model predicts: what `wafer-triton reproduce` prints.
+
+A cell is a number that WaferLLM (He et al., OSDI'25) reports, of tables 2 to 8 or of its text. It has two predictions:
+of the program that the paper ran ("measured") and of the model's own ("true"). Constants are fitted on the calibration
+files alone, which have eight cells of tables 3 and 4; nothing here is fitted. GPUs are context and never predicted.
+
+The rivals T10 and Ladder are priced for whole decoders by the products of the paper's program, each under the
+assumptions of `wafer_triton.cost.rivals`. Norms, softmax and whatever lies between products cost them nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean
+from typing import Any
+
+from wafer_triton import estimate
+from wafer_triton.cost import rivals
+from wafer_triton.cost.constants import FOLDER, constants
+from wafer_triton.device import device
+from wafer_triton.errors import WaferError
+from wafer_triton.mesh import as_mesh
+from wafer_triton.shapes import shape_of
+
+FILE = FOLDER / "wse2_paper.csv"
+TABLES = ("2", "3", "4", "5", "6", "7, 8", "text")
+NAMES = {
+    "2": "requests", "3": "prefill", "4": "decode", "5": "tokens of a KV cache", "6": "GEMV, time and energy",
+    "7, 8": "energy of prefill and decode", "text": "how much faster",
+}  # fmt: skip
+VERDICTS = {
+    "fitted": "the constants are fitted on it",
+    "within": "not fitted, and within the error band",
+    "miss": "not fitted, and outside of the band; without a band, off by more than 1 %",
+    "context": "a GPU's, which is not predicted",
+}
+WSE2, GPU = "wse2", "a100"
+SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not state: the fastest is taken
+COUNTED = 0.01  # what a cell without a band may be off
+RIVALS = {"T10": "t10", "Ladder": "ladder"}
+
+# What is known of why cells are missed, by table and by whom the cell is about.
+WHY = {
+    ("rivals", ""): "no wafer program of the rival is published: its products alone, under a stated assumption",
+    (
+        "5",
+        "llama2-13b",
+    ): "the same count gives 8B's; with nine layers a region in place of seven it is 14",
+    ("text", "Cannon"): "a shift over the whole row hides beside the product of its tiles, unless tiles are small",
+    ("text", "SUMMA"): "a tile that is relayed core by core costs a routing stage a core, which the paper's may not",
+    ("2", ""): "prefill on a mesh that table 3 lacks: see the parts of requests",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of the paper, with its predictions by the paper's own program and by the true one, in `unit`.
+
+    `low` and `high` are the published number as it is rounded, or the ends of a range. `band` is the share by which
+    a measurement may differ from the first prediction; None where nothing is calibrated.
+    """
+
+    table: str
+    what: str
+    model: str
+    system: str
+    mesh: str
+    tokens: str
+    unit: str
+    published: str
+    low: float
+    high: float
+    fitted: bool = False
+    predicted: float | None = None
+    true: float | None = None
+    band: float | None = None
+    note: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """The prediction of the paper's program over the published number, less 1; of a range over its nearer end."""
+        if self.predicted is None:
+            return None
+        if "to" in self.published:
+            return self.predicted / min(max(self.predicted, self.low), self.high) - 1
+        return self.predicted / float(self.published) - 1
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if self.predicted is None:
+            return "context"
+        if self.fitted:
+            return "fitted"
+        share = self.band or COUNTED
+        return (
+            "within"
+            if self.low <= self.predicted * (1 + share) and self.predicted * (1 - share) <= self.high
+            else "miss"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, with error and verdict."""
+        return vars(self) | {"error": self.error, "verdict": self.verdict}
+
+
+Prediction = tuple[float | None, float | None, float | None, str]  # of both programs, the band, and a note
+
+
+@lru_cache(maxsize=8)  # of the package's own file, which does not change while it runs
+def cells(tables: tuple[str, ...] = TABLES) -> tuple[Cell, ...]:
+    """Returns the cells of tables, in the order of the file; those of the text come last."""
+    records = records_of_file()
+    own = [_cell(record, records) for record in records if record["table"] in tables]
+    return (*own, *(_statements(records) if "text" in tables else ()))
+
+
+def records_of_file() -> list[dict[str, str]]:
+    """Returns the rows of the paper's tables as they are published."""
+    with FILE.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _cell(record: dict[str, str], records: list[dict[str, str]]) -> Cell:
+    published = record["value"]
+    half = 0.5 * 10.0 ** -len(published.partition(".")[2]) if "." in published else 0.5
+    tokens = record["input_tokens"] + (f" in, {record['output_tokens']} out" if record["output_tokens"] else "")
+    predict = _PREDICT[record["table"]]
+    context = record["role"] == "context"
+    predicted, true, band, note = (None, None, None, "") if context else predict(record, records)
+    return Cell(
+        record["table"], record["what"], record["model"], record["system"], record["mesh"], tokens, record["unit"],
+        published, float(published) - half, float(published) + half, record["role"] == "calibration", predicted, true,
+        band, note,
+    )  # fmt: skip
+
+
+# --- tables 2 to 4: whole decoders ---
+
+
+def _phase(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
+    phase, model, mesh, tokens = record["what"], record["model"], record["mesh"], int(record["input_tokens"])
+    if record["system"] in RIVALS:
+        seconds = rival_seconds(phase, RIVALS[record["system"]], model, mesh, tokens)
+        return (tokens if phase == "prefill" else 1) / seconds, None, None, WHY["rivals", ""]
+    own, true = (_layered(phase, model, mesh, tokens, program) for program in ("measured", "true"))
+    return own.tokens_per_second, true.tokens_per_second, own.error_band, own.as_if or ""
+
+
+def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> Any:
+    """Returns the estimate of a phase; a model that the wafer does not hold is priced as if it did, as in the paper."""
+    given: dict[str, Any] = {"device": WSE2, "model": model, "mesh": int(mesh), "program": program, "as_if": True}
+    return estimate.prefill(tokens=tokens, **given) if phase == "prefill" else estimate.decode(context=tokens, **given)
+
+
+def _request(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
+    given = _request_of(record)
+    if record["system"] in RIVALS:
+        name, model, prompt, answer = RIVALS[record["system"]], record["model"], given["input"], given["output"]
+        seconds = rival_seconds("prefill", name, model, given["prefill_mesh"], prompt)
+        seconds += answer * rival_seconds("decode", name, model, given["decode_mesh"], prompt + answer // 2)
+        return answer / seconds, None, None, WHY["rivals", ""]
+    own, true = (estimate.request(program=program, **given) for program in ("measured", "true"))
+    return own.tokens_per_second, true.tokens_per_second, own.error_band, WHY["2", ""]
+
+
+def _request_of(record: dict[str, str]) -> dict[str, Any]:
+    prefill_mesh, decode_mesh = map(int, record["mesh"].split("/"))
+    sizes = {"input": int(record["input_tokens"]), "output": int(record["output_tokens"])}
+    meshes = {"prefill_mesh": prefill_mesh, "decode_mesh": decode_mesh}
+    return {"device": WSE2, "model": record["model"], "as_if": True, **meshes, **sizes}
+
+
+@lru_cache(maxsize=256)
+def rival_seconds(phase: str, rival: str, model: str, mesh: Any, tokens: int) -> float:
+    """Returns the seconds that the products of a decoder take a rival: of a prompt, or of one token of decode.
+
+    They are the products of the paper's program, which has one head and keys and values of full width. Raises what
+    `estimate` raises for sizes.
+    """
+    shape, on = shape_of(model), as_mesh(mesh if isinstance(mesh, int) else int(mesh), device(WSE2))
+    d, f = shape.hidden_size, shape.intermediate_size
+    products = ((4, d, d), (1, d, tokens), (1, tokens, d), (2, d, f), (1, f, d))  # how many, inner and outer width
+    c = constants(on.device)
+    if phase == "prefill":
+        cycles = [(n, rivals.gemm(on, tokens, inner, outer, "fp16", rival, c).cycles) for n, inner, outer in products]
+    else:
+        own = c.of("decode")
+        cycles = [(n, rivals.gemv(on, inner, outer, "fp16", rival, own).cycles) for n, inner, outer in products]
+    return sum(n * each for n, each in cycles) * shape.num_hidden_layers / on.device.clock_hz
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The cells of one kind, and the mean and worst size of the errors of those that are not fitted."""
+
+    name: str
+    cells: int
+    fitted: int
+    within: int
+    misses: int
+    mean_error: float | None
+    worst_error: float | None
+
+
+def summaries(of: Iterable[Cell]) -> list[Summary]:
+    """Returns the summaries of all kinds of cells that are predicted, in the order of the tables."""
+    kinds: dict[str, list[Cell]] = {}
+    for cell in of:
+        if cell.verdict != "context":
+            rival = cell.system in RIVALS
+            table = f"table {cell.table}" if cell.table != "text" else "text"
+            kinds.setdefault(f"{table}: {'T10 and Ladder' if rival else NAMES[cell.table]}", []).append(cell)
+    found = []
+    for name, own in kinds.items():
+        counts = Counter(cell.verdict for cell in own)
+        errors = [abs(cell.error) for cell in own if cell.verdict != "fitted" and cell.error is not None]
+        mean, worst = (fmean(errors), max(errors)) if errors else (None, None)
+        found.append(Summary(name, len(own), counts["fitted"], counts["within"], counts["miss"], mean, worst))
+    return found
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Of a request the seconds that the paper reports and those that are predicted of it, part by part.
+
+    `elsewhere_seconds` are predicted with prefill on the largest mesh of table 3 in place of the one that is stated.
+    """
+
+    model: str
+    input: int
+    output: int
+    published_seconds: float
+    predicted_seconds: float
+    prefill_seconds: float
+    replacement_seconds: float
+    decode_seconds: float
+    elsewhere_seconds: float
+
+
+def parts() -> list[Parts]:
+    """Returns the parts of every request of table 2 by the paper's program."""
+    found = []
+    for record in records_of_file():
+        if record["table"] == "2" and record["system"] == "WaferLLM":
+            given = _request_of(record)
+            own = estimate.request(program="measured", **given)
+            elsewhere = _layered("prefill", record["model"], str(SIDES[-1]), given["input"], "measured").seconds
+            found.append(
+                Parts(
+                    record["model"], given["input"], given["output"], given["output"] / float(record["value"]),
+                    own.seconds, own.prefill_seconds, own.replacement_seconds, own.decode_seconds,
+                    own.seconds - own.prefill_seconds + elsewhere,
+                )
+            )  # fmt: skip
+    return found
+
+
+# --- tables 5 to 8: caches, a product, energy ---
+
+
+def _capacity(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
+    given: dict[str, Any] = {"device": WSE2, "model": record["model"], "mesh": int(record["mesh"])}
+    counted: list[float | None] = []
+    for program in ("measured", "true"):
+        try:
+            capacity = estimate.kv(program=program, **given)
+        except WaferError:  # the true program's buffers leave no room
+            counted.append(None)
+            continue
+        counted.append(capacity.shift_tokens if record["system"] == "shift" else capacity.concat_tokens)
+    return counted[0], counted[1], None, WHY.get(("5", record["model"]), "")
+
+
+def _gemv(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
+    size = int(record["model"].rpartition(",")[2].strip(" ]"))
+    best, side = _fastest(size)
+    if record["unit"] == "ms":
+        return best.seconds * 1e3, None, best.error_band, f"mesh not stated; the fastest of {_sides()} is {side}"
+    count = int(record["system"].split()[1][1:])
+    (gpu,) = (
+        float(row["value"]) * 1e-3
+        for row in records
+        if row["table"] == "6" and row["model"] == record["model"] and row["system"] == f"cuBLAS {count} A100"
+    )
+    ratio = estimate.energy(device=WSE2, seconds=best.seconds, against=GPU, against_seconds=gpu, gpus=count)
+    return ratio.energy_ratio, None, best.error_band, "the GPUs' time is the paper's"
+
+
+@lru_cache(maxsize=8)
+def _fastest(size: int) -> tuple[Any, int]:
+    """Returns the fastest MeshGEMV of a square matrix on the meshes `SIDES`, and its side."""
+    kernels = {side: estimate.gemv(device=WSE2, mesh=side, k=size, n=size) for side in SIDES}
+    best = min(SIDES, key=lambda side: kernels[side].seconds)
+    return kernels[best], best
+
+
+def _sides() -> str:
+    return ", ".join(map(str, SIDES))
+
+
+def _energy(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
+    """Returns the ratio of energies a token, on the mesh that the paper measured as the fastest."""
+    phase, model = record["what"].split()[1], record["model"]
+    gpus = record["system"].removesuffix(" over WSE-2")
+    measured = [row for row in records if row["what"] == phase and row["model"] == model]
+    best = max((row for row in measured if row["system"] == "WaferLLM"), key=lambda row: float(row["value"]))
+    (gpu,) = (float(row["value"]) for row in measured if row["system"] == f"SGLang {gpus}")
+    count = 16 if gpus.startswith("2x8") else int(gpus.split()[0])
+    own, true = (_layered(phase, model, best["mesh"], 4096, program) for program in ("measured", "true"))
+    ratios = [
+        estimate.energy(
+            device=WSE2, seconds=1 / each.tokens_per_second, against=GPU, against_seconds=1 / gpu, gpus=count
+        )
+        for each in (own, true)
+    ]
+    note = f"on {best['mesh']}, the fastest in the paper; the GPUs' tokens per second are the paper's"
+    return ratios[0].energy_ratio, ratios[1].energy_ratio, own.error_band, note
+
+
+_PREDICT: dict[str, Callable[..., Prediction]] = {
+    "2": _request, "3": _phase, "4": _phase, "5": _capacity, "6": _gemv, "7, 8": _energy,
+}  # fmt: skip
+
+
+# --- statements of the text ---
+
+
+def _statements(records: list[dict[str, str]]) -> Iterator[Cell]:
+    """Yields what the text says of speeds, each as a range."""
+    for size in (2048, 4096, 8192):
+        ours = estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size)
+        for rival in ("cannon", "summa"):
+            other = estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size, algorithm=rival)
+            name = {"cannon": "Cannon", "summa": "SUMMA"}[rival]
+            yield _statement(
+                f"MeshGEMM faster than {name}", f"{size:,}^3", str(SIDES[-1]), 2, 3, other.cycles / ours.cycles,
+                other.error_band, WHY["text", name],
+            )  # fmt: skip
+    for side, size in ((360, 4096), (720, 4096), (720, 16384)):
+        ours, pipeline = (
+            estimate.gemv(device=WSE2, mesh=side, k=size, n=size, algorithm=algorithm)
+            for algorithm in ("ktree", "pipeline")
+        )
+        yield _statement(
+            "MeshGEMV faster than the vendor's pipeline", f"[1, {size:,}] x [{size:,}, {size:,}]", str(side), 4, 8,
+            pipeline.cycles / ours.cycles, pipeline.error_band, "",
+        )  # fmt: skip
+    for size, end in ((16384, 280.0), (32768, 606.0)):
+        (gpu,) = (
+            float(row["value"]) * 1e-3
+            for row in records
+            if row["system"] == "cuBLAS 1 A100" and row["model"].startswith(f"[1,{size}]")
+        )
+        best, side = _fastest(size)
+        yield Cell(
+            "text", "GEMV faster than one A100", f"[1, {size:,}] x [{size:,}, {size:,}]", "WaferLLM", str(side), "",
+            "ratio", f"{end:.0f}", end - 0.5, end + 0.5, False, gpu / best.seconds, None, best.error_band,
+            "the GPU's time is the paper's",
+        )  # fmt: skip
+
+
+def _statement(
+    what: str, model: str, mesh: str, low: float, high: float, predicted: float, band: float | None, note: str
+) -> Cell:
+    published = f"{low:g} to {high:g}"
+    return Cell(
+        "text", what, model, "WaferLLM", mesh, "", "ratio", published, low, high, False, predicted, None, band, note
+    )

@@ -1,0 +1,333 @@
+"""What blocks of experts compute, plainly, and routings that reach every expert, every region and every pass.
+
+A router's choice depends on values, so its schedules are judged by values alone. Random values seldom fill a pass. The
+intents of this module therefore draw tokens whose logits rank the experts as a routing says, and picks that fill every
+row of a pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wafer_triton.experts import Experts
+from wafer_triton.schedule import block as blocks
+from wafer_triton.schedule import expert_regions, experts
+from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.expert_places import ExpertRegions
+from wafer_triton.verify.cuts import Tiles, tiled, whole
+from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
+from wafer_triton.verify.provenance import Intent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CLOSE = 1e-9  # of the largest logit: experts whose logits differ by less may be chosen the other way round
+PADDED = 4  # of so many runs one has tokens of padding
+
+
+class Routing(NamedTuple):
+    """The experts of all tokens: numbers and shares [tokens, picks], slots and ranks [tokens, k], and the demand [1].
+
+    All is NaN where rounding may decide.
+    """
+
+    chosen: Tensor
+    shares: Tensor
+    slots: Tensor
+    ranks: Tensor
+    demand: Tensor
+
+
+def _decode_experts(block: Block) -> Intent:
+    given = {"x": "m (y d)", "norm": "(y d)", "router": "(y d) e", "wgu": "s (y d) (x w)", "wdown": "s (x f) (y d)"}
+    return _mixed(block, block.batch, given, {"x": "m (y d)", "chosen": "m k"})
+
+
+def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
+    given = {"x": "(y m) (x d)", "norm": "(x d)", "router": "(x d) e", "wgu": "s (y d) (x w)", "wdown": "s (y f) (x d)"}
+    return _mixed(block, tokens, given, {"x": "(y m) (x d)", "chosen": "(y m) k"}, ("wgu", "wdown"))
+
+
+def _mixed(
+    block: Block, tokens: int, given: Mapping[str, str], results: Mapping[str, str], skewed: tuple[str, ...] = ()
+) -> Intent:
+    """Returns the intent of experts that every core has a tile of."""
+
+    def compute(x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor) -> tuple[Tensor, Tensor]:
+        e, h = _experts(block), normed(block, x, norm)
+        chosen, shares, close = _choice(e, h @ router)
+        every = [(shares * (chosen == number)).sum(-1) for number in range(e.tiles)]
+        f = block.share(e.width, "x")
+        y = sum(share[:, None] * (fed(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
+        return (x + y).masked_fill(close, float("nan")), chosen.masked_fill(close, float("nan"))
+
+    intent = plain_intent(block, given, results, compute, skewed)
+    runs = -(-_experts(block).count // _experts(block).chosen)
+    return replace(intent, draw=_tokens(block, tokens, given), runs=runs)
+
+
+def _prefill_routing(block: Block, tokens: int, past: int) -> Intent:
+    given = _routing_given(block)
+
+    def compute(x: Tensor, norm: Tensor, router: Tensor, real: Tensor, *shared: Tensor) -> tuple[Tensor, ...]:
+        h = normed(block, x, norm)
+        routing = _routing(block, h @ router, real)
+        return _with_shared(block, x, h, routing, *shared), h, *routing
+
+    queues = dict.fromkeys(("chosen", "shares", "slots", "ranks"), "(y m) k")
+    results = {"x": given["x"], "h": given["x"], **queues, "demand": "n"}
+    return _with_routings(block, tokens, given, plain_intent(block, given, results, compute, _shared(block)))
+
+
+def _prefill_pass(block: Block, tokens: int, past: int, number: int) -> Intent:
+    given = dict.fromkeys(("x", "h"), "(y m) (x d)") | dict.fromkeys(("shares", "slots", "ranks"), "(y m) k")
+    regions, e = _regions(block), _experts(block)
+    first = number * regions.capacity
+
+    def compute(x: Tensor, h: Tensor, *rest: Tensor) -> Tensor:
+        return x + _taken(block, range(first, first + regions.capacity), h, *rest)
+
+    intent = plain_intent(block, given | {"wgu": "", "wdown": ""}, {"x": given["x"]}, compute)
+    filled = -(-regions.count * regions.capacity // (tokens * e.chosen))
+    draw = _picks(block, tokens, {name: given[name] for name in ("slots", "ranks")}, first)
+    return replace(intent, draw=draw, runs=filled + -(-filled // (PADDED - 1)))
+
+
+def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> Intent:
+    given = _routing_given(block) | {"wgu": "", "wdown": ""}
+    capacity, shared = _regions(block).capacity, _shared(block)
+    results = {"x": given["x"], "chosen": "(y m) k", "demand": "n"}
+
+    def intent(left_out: int | None = None) -> Intent:
+        """Returns the intent of all passes, or of all but one, which has as many as there are rows."""
+
+        def compute(x: Tensor, norm: Tensor, router: Tensor, real: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+            h = normed(block, x, norm)
+            routing = _routing(block, h @ router, real)
+            y = _with_shared(block, x, h, routing, *weights[:-2])
+            for number in range(-(-tokens * _experts(block).chosen // capacity)):
+                if number != left_out:
+                    own = range(number * capacity, (number + 1) * capacity)
+                    y = y + _taken(block, own, h, *routing[1:4], *weights[-2:])
+            return y, routing.chosen, routing.demand
+
+        return plain_intent(block, given, results, compute, shared)
+
+    def pieces() -> dict[str, Callable[[Tiles], Tiles]]:
+        built = blocks.schedule(expert_regions.prefill_experts_in_regions, block, tokens, past, passes)
+        starts = [n for n, round_ in enumerate(built.rounds) if any(op.op == "dispatch" for op in round_.locals)]
+        ends, found = [*starts[1:], len(built.rounds)], {}
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            reference = intent(number).reference
+            assert reference is not None
+            found[f"pass {number + 1} of {passes}, rounds {start} to {end - 1} as built"] = reference
+        return found
+
+    return replace(_with_routings(block, tokens, given, intent()), pieces=pieces)
+
+
+# --- what is computed ---
+
+
+def _experts(block: Block) -> Experts:
+    assert block.shape.experts is not None, "a block of experts is one of a model that has some"
+    return block.shape.experts
+
+
+def _regions(block: Block) -> ExpertRegions:
+    assert block.expert_regions is not None, "a block whose experts have regions"
+    return block.expert_regions
+
+
+def _shared(block: Block) -> tuple[str, ...]:
+    """The weights of the shared expert, if the model has one."""
+    return ("wgu.shared", "wdown.shared") if _experts(block).shared else ()
+
+
+def _routing_given(block: Block) -> dict[str, str]:
+    given = {"x": "(y m) (x d)", "norm": "(x d)", "router": "(x d) e", "real": "(y m)"}
+    return given | dict(zip(_shared(block), ("(y d) (x w)", "(y f) (x d)"), strict=False))
+
+
+def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a token's experts and shares, both [tokens, picks], and whether rounding may decide, [tokens, 1]."""
+    ranked = logits[:, : e.count].sort(-1, True)
+    own = ranked.indices[:, : e.chosen].sort(-1).values
+    shares = logits[:, : e.count].softmax(-1).gather(-1, own)
+    if e.normalized:
+        shares = shares / shares.sum(-1, True)
+    if e.shared:
+        own = joined([own, own.new_tensor([range(e.count, e.tiles)]).expand(len(own), -1)], 1)
+        shares = joined([shares, logits[:, -1:].sigmoid().expand(-1, e.shared)], 1)
+    values = ranked.values
+    edges = values[:, e.chosen - 1] - values[:, e.chosen] if e.chosen < e.count else values.new_ones(len(values))
+    return own.to(logits.dtype), shares, (edges <= CLOSE * values.abs().amax(-1))[:, None]
+
+
+def _routing(block: Block, logits: Tensor, real: Tensor) -> Routing:
+    """Returns the routing of tokens whose `real` is above 0; others go nowhere.
+
+    The tokens of each row of cores that choose an expert with copies take its homes in turn.
+    """
+    e, regions = _experts(block), _regions(block)
+    chosen, shares, close = _choice(e, logits)
+    own = chosen[:, : e.chosen]
+    slots, ranks, most = own.new_full(own.shape, -1.0), own.new_zeros(own.shape), 0
+    homes, held, tokens = _homes(e, regions), regions.held(e), len(own) // block.mesh.shape[0]
+    for row in range(block.mesh.shape[0]):
+        seen, queued = [0] * e.count, [0] * regions.count
+        for token in range(row * tokens, (row + 1) * tokens):
+            for pick, expert in enumerate(map(int, own[token].tolist()) if real[token] > 0 else ()):
+                region, place = homes[expert][seen[expert] % len(homes[expert])]
+                slots[token, pick], ranks[token, pick] = region * held + place, queued[region]
+                seen[expert], queued[region] = seen[expert] + 1, queued[region] + 1
+        most = max(most, *queued)
+    routing = Routing(chosen, shares, slots, ranks, own.new_tensor([most]))
+    return Routing(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
+
+
+def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
+    """Of every expert its region and its place there, and then those of its copies."""
+    homes = [[(expert % regions.count, expert // regions.count)] for expert in range(e.count)]
+    for region, living in enumerate(regions.living(e)):
+        for place, expert in enumerate(living):
+            if (region, place) not in homes[expert]:
+                homes[expert].append((region, place))
+    return homes
+
+
+def _with_shared(block: Block, x: Tensor, h: Tensor, routing: Routing, *weights: Tensor) -> Tensor:
+    """Returns x plus the shared expert's output, times the token's share of it."""
+    if not weights:
+        return x
+    e, (up, down) = _experts(block), weights
+    return x + routing.shares[:, e.chosen, None] * (fed(h @ up, block.share(e.shared_width, "x")) @ down)
+
+
+def _taken(
+    block: Block, own: range, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
+) -> Tensor:
+    """Returns the experts' outputs times their shares, of the picks whose ranks are in a range."""
+    held, size = _regions(block).held(_experts(block)), block.mesh.shape[0] // _regions(block).side
+    ups, downs = _living(block, wgu), _living(block, wdown)
+    y = h.new_zeros(h.shape)
+    for token, pick in ((slots >= 0) & (ranks >= own.start) & (ranks < own.stop)).nonzero().tolist():
+        region, place = divmod(int(slots[token, pick]), held)
+        up, down = ups[region, place], downs[region, place]
+        y[token] += shares[token, pick] * (fed(h[token][None] @ up, len(down) // size) @ down)[0]
+    # a routing in which rounding may decide is NaN throughout
+    return y + slots.sum() * float("nan") if bool(slots.isnan().any()) else y
+
+
+def _living(block: Block, tiles: Tensor) -> Tensor:
+    """Returns [regions, held, rows, columns] of the weights' tiles, which alignment has moved."""
+    side, regions = block.mesh.shape[0], _regions(block)
+    size = side // regions.side
+    lying = straight(tiles.reshape(side, side, *tiles.shape[-3:]), block.mesh, size)
+    cut = lying.unflatten(1, (regions.side, size)).unflatten(0, (regions.side, size))
+    return cut.permute(0, 2, 4, 1, 5, 3, 6).flatten(5).flatten(3, 4).flatten(0, 1)
+
+
+# --- what is drawn ---
+
+
+def _with_routings(block: Block, tokens: int, given: Mapping[str, str], intent: Intent) -> Intent:
+    """Returns the intent with a run for each region that a row of cores sends all it can to, and some with padding."""
+    count = _regions(block).count
+    return replace(intent, draw=_tokens(block, tokens, given), runs=count + -(-count // (PADDED - 1)))
+
+
+def _is_padded(run: int) -> bool:
+    return run % PADDED == 1
+
+
+def _full(run: int) -> int:
+    """Returns how many runs without padding came before."""
+    return run - (run + PADDED - 2) // PADDED
+
+
+def _tokens(block: Block, tokens: int, given: Mapping[str, str]) -> Callable[[Tiles, int], Tiles]:
+    """Returns what draws tokens that choose the experts of `_wanted`; none is padding but in some runs."""
+
+    def draw(tiles: Tiles, run: int) -> Tiles:
+        x, norm, router = (whole(tiles[name], given[name]) for name in ("x", "norm", "router"))
+        turned = _steered(_experts(block), x, norm, router, _wanted(block, len(x), tokens, run))
+        new = {"x": tiled(turned, block.mesh, given["x"])}
+        return new if "real" not in given or _is_padded(run) else new | {"real": tiles["real"].abs()}
+
+    return draw
+
+
+def _wanted(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
+    """Returns the experts of `count` tokens, `tokens` a row of cores, that differ from run to run.
+
+    With regions a row prefers the experts of one region, another one in each run. Else the tokens take all in turn.
+    """
+    e, regions, wanted = _experts(block), block.expert_regions, []
+    for token in range(count):
+        if regions is None:
+            start = (run * count + token) * e.chosen
+            wanted.append([(start + pick) % e.count for pick in range(e.chosen)])
+            continue
+        row, place = divmod(token, tokens)
+        order: list[int] = []
+        for region in range(regions.count):
+            living = regions.living(e)[(row + _full(run) + region) % regions.count]
+            first = place * e.chosen % max(1, len(living))
+            order += [*living[first:], *living[:first]]
+        wanted.append(list(dict.fromkeys(order))[: e.chosen])
+    return wanted
+
+
+def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[list[int]]) -> Tensor:
+    """Returns tokens near x [tokens, width] whose logits rank the `wanted` experts first, none far above another.
+
+    It is as near as the router allows, whose experts are mostly fewer than the model is wide.
+    """
+    through = norm[:, None] * router[:, : e.count]
+    logits, size = x @ through, x.square().mean(-1, True).sqrt()  # a norm divides by the latter
+    order = logits.argsort(-1, True)
+    rank = order.argsort(-1).to(x.dtype) / e.count
+    first = rank.new_zeros(rank.shape).scatter(-1, order.new_tensor(wanted), 1.0)
+    return x + (logits.mean(-1, True) + size * (2 * first - rank) - logits) @ through.pinverse()
+
+
+def _picks(block: Block, tokens: int, given: Mapping[str, str], first: int) -> Callable[[Tiles, int], Tiles]:
+    """Returns what draws picks that fill the rows of a pass one after another; in some runs some are not for it."""
+    e, regions = _experts(block), _regions(block)
+    held, picks, own = regions.held(e), tokens * e.chosen, regions.living(e)
+    rows = [(region, rank) for rank in range(regions.capacity) for region in range(regions.count) if own[region]]
+
+    def pick(row: int, number: int, run: int) -> tuple[float, float]:
+        """Returns the slot and the rank of one of a row's picks."""
+        place = number + _full(run) * picks + row
+        region, rank = rows[place % len(rows)]
+        slot, rank = region * held + (place + run) % len(own[region]), first + rank
+        if number >= len(rows):
+            return slot, first + regions.capacity + number
+        if not _is_padded(run) or number % 2:
+            return slot, rank
+        if number % 4:
+            return -1.0, 0.0
+        return slot, rank - regions.capacity if first and number % 8 else rank + regions.capacity
+
+    def draw(tiles: Tiles, run: int) -> Tiles:
+        every = [[pick(row, number, run) for number in range(picks)] for row in range(block.mesh.shape[0])]
+        numbers = tiles["slots"].new_tensor(every)  # [rows, picks, slot and rank]
+        return {
+            name: tiled(numbers[..., which].reshape(-1, e.chosen), block.mesh, pattern)
+            for which, (name, pattern) in enumerate(given.items())
+        }
+
+    return draw
+
+
+INTENTS: dict[Part, Callable[..., Any]] = {
+    experts.decode_experts: _decode_experts,
+    experts.prefill_experts: _prefill_experts,
+    expert_regions.prefill_routing: _prefill_routing,
+    expert_regions.prefill_pass: _prefill_pass,
+    expert_regions.prefill_experts_in_regions: _experts_in_regions,
+}
