@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYT
 
 from cases import Shape, exchanged_bytes, work
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.need import param_shapes
 from wafer_triton.models.random import config_of
+from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.ring import ring_step

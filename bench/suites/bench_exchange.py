@@ -38,7 +38,10 @@ class Shift:
 
 SHAPES = {
     "cpu": [Shift(side, tile, "fp32") for side, tile in ((8, 32), (16, 32), (64, 8))],
-    "cuda": [Shift(side, tile, "bf16", rank=4) for side, tile in ((16, 64), (32, 64), (64, 64), (128, 64), (660, 4))],
+    "cuda": [
+        *(Shift(side, 64, "bf16", rank=4) for side in (16, 32, 64, 128)),
+        Shift(660, 4, "bf16", rank=8),
+    ],
 }
 
 

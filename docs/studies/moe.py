@@ -143,8 +143,7 @@ def page() -> str:
     sides = ", ".join(map(str, SIDES))
     whole = f"{2 * mixtral.parameters:,}"
     head = ("model", "layers", "device", "mesh", "tokens/s", "time of a token", "router", "S-MBU", "MBU", "S-MFU")
-    text = INTRODUCTION.format(context=f"{CONTEXT:,}", sides=sides, whole=whole, part=MODELS[-1][1],
-                               some=MODELS[1][1])
+    text = INTRODUCTION.format(context=f"{CONTEXT:,}", sides=sides, whole=whole, part=MODELS[-1][1], some=MODELS[1][1])
     text += "\n" + table(head, [row(model, layers, chip) for model, layers in MODELS for chip in ("wse2", "wse3")], 3)
     prompts = [prefill_row(*model, chip) for model in MODELS for chip in ("wse2", "wse3")]
     text += REGIONS.format(tokens=f"{TOKENS:,}", sides=", ".join(map(str, WIDE))) + table(PREFILL, prompts, 3)

@@ -138,7 +138,9 @@ class Decode:
         layers = {layer.kinds: layer for layer in self.layers}.values()
         programs = [program for layer in layers for program in layer.programs]
         ends = [end for end in (self.embedding, self.head) if end is not None]
-        self.executor.precompile([*programs, *(end.program(self.block.batch) for end in ends)], progress)
+        programs += [end.program(self.block.batch) for end in ends]
+        steps = [step for program in programs for step in program.steps]
+        self.executor.precompile(steps, partial(progress, "compiling kernel"))
         self.compiled = True
 
     def place(self, weights: Weights) -> None:
@@ -205,7 +207,9 @@ class Decode:
                 layer.attend[sequence].run()
             layer.output.run()
             layer.ffn.run()
-        x = self.layers[-1].ffn.gather(blocks.HIDDEN, blocks.HIDDEN_CUT, (self.block.batch, self.block.shape.hidden_size))
+        x = self.layers[-1].ffn.gather(
+            blocks.HIDDEN, blocks.HIDDEN_CUT, (self.block.batch, self.block.shape.hidden_size)
+        )
         self.results[active] = x if self.head is None else self.head.run(x)
 
     def chosen(self, active: Sequence[int]) -> list[torch.Tensor]:

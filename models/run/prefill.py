@@ -29,7 +29,6 @@ from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 
-
 Programs = Mapping[str, Program]  # of a chunk, by the kind of block
 Fill = Callable[[int, torch.Tensor, torch.Tensor], None]
 
@@ -155,7 +154,8 @@ class Prefill:
         if regions is not None:
             for part in parts:  # before weights are loaded, which its memory is for
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
-        self.executor.precompile([self.programs[key] for key in self.programs if key not in known], progress)
+        fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
+        self.executor.precompile(fresh, partial(progress, "compiling kernel"))
         self.chosen, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
         inputs = list(self._inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches
@@ -179,7 +179,9 @@ class Prefill:
                 first, second = self._pair(every[number], layer)
                 if len(parts) > 1 or layer == self.numbers.start:
                     _write(first, inputs[number] | {prefill_blocks.HIDDEN: xs[number]})
-                if prefill_blocks.REAL in second.schedule.buffers:  # tokens, not padding, which go to experts in regions
+                if (
+                    prefill_blocks.REAL in second.schedule.buffers
+                ):  # tokens, not padding, which go to experts in regions
                     real = (part.position >= 0).to(xs[number].dtype)[:, None].expand(-1, self.side, -1)
                     second.write(prefill_blocks.REAL, real.contiguous())
                 kept.append(self._layer(first, second, part, repeated, kept))
@@ -248,9 +250,7 @@ class Prefill:
         first, second = self.block.shape.kinds(layer)
         return programs[first], programs[second]
 
-    def _layer(
-        self, first: Program, second: Program, part: Chunk, repeated: Tiles, before: Sequence[Kept]
-    ) -> Kept:
+    def _layer(self, first: Program, second: Program, part: Chunk, repeated: Tiles, before: Sequence[Kept]) -> Kept:
         """Run a layer, whose weights are loaded, on a chunk; `before` are the results of the chunks before it."""
         for name, tiles in repeated.items():
             first.write(name, tiles.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())

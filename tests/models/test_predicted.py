@@ -21,8 +21,8 @@ from wafer_triton.mesh import as_mesh
 from wafer_triton.models import demo
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.place import moves, transfers
 from wafer_triton.models.random import RandomWeights
+from wafer_triton.place import moves, transfers
 from wafer_triton.schedule.rounds import Schedule
 
 LLAMA = {

@@ -15,10 +15,10 @@ from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.place.need import param_shapes, weights_of
 from wafer_triton.models.place import cuts
 from wafer_triton.models.place.cuts import fill
 from wafer_triton.models.run.pipeline import Pipeline, stage_count, stage_layers
+from wafer_triton.place.need import param_shapes, weights_of
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.shapes import shape_of

@@ -15,9 +15,9 @@ from wafer_triton.device import PRESETS
 from wafer_triton.errors import CacheError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.place.need import param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.rotary import RopeScaling
+from wafer_triton.place.need import param_shapes
 
 pytestmark = pytest.mark.slow
 

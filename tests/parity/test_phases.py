@@ -13,14 +13,13 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.place.need import param_shapes
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.place.moves import tally_of
-from wafer_triton.place import moves
 from wafer_triton.models.place.cuts import prefill_tiles
-from wafer_triton.place.need import prefill_need
-from wafer_triton.place.transfers import blocks_of, redistribute, skewed, turned
+from wafer_triton.models.place.moves import tally_of
 from wafer_triton.models.run.prefill import chunks
+from wafer_triton.place import moves
+from wafer_triton.place.need import param_shapes, prefill_need
+from wafer_triton.place.transfers import blocks_of, redistribute, skewed, turned
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
@@ -299,7 +298,10 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     assert tally_of(moves.keys_and_values(grouped, prefill, rows, rows)).account.link_bytes > 0
 
 
-@pytest.mark.parametrize(("mesh", "name"), [("3", "wqkv"), ("1", "wo"), ("2", "wo"), ("4", "wo"), ("5", "wo"), ("6", "wdown"), ("3", "wdown")])
+@pytest.mark.parametrize(
+    ("mesh", "name"),
+    [("3", "wqkv"), ("1", "wo"), ("2", "wo"), ("4", "wo"), ("5", "wo"), ("6", "wdown"), ("3", "wdown")],
+)
 def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
     """The transposition and the skew, run as schedules, give the tiles that prefill is given."""
     model = decoder(mesh, head_groups=1)

@@ -80,7 +80,9 @@ def test_a_variant_is_placed_run_priced_and_drawn():
     tokens = torch.randint(31, (12,), generator=generator).tolist()
     for mesh, other in ((3, None), ("2x3", 4)):
         model = WaferForCausalLM(CONFIG, weights, mesh=mesh, prefill_mesh=other, max_length=16)
-        assert torch.equal(model.weights["model.layers.1.second_norm.weight"], weights["model.layers.1.second_norm.weight"])
+        assert torch.equal(
+            model.weights["model.layers.1.second_norm.weight"], weights["model.layers.1.second_norm.weight"]
+        )
         whole = model.prefill(tokens)
         model.reset()
         model.prefill(tokens[:5])

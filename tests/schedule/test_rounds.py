@@ -125,7 +125,9 @@ def test_a_buffer_is_declared_once():
     assert b.buffer("a", (4,), "fp32", "input") == "a"
     with pytest.raises(ScheduleError, match="demo: buffer 'a' is declared twice: .*fp32.* and .*fp16"):
         b.buffer("a", (4,), "fp16", "input")
-    with pytest.raises(ScheduleError, match="demo: buffer 'z' has role 'out'; choose one of input, weight, cache, state, output"):
+    with pytest.raises(
+        ScheduleError, match="demo: buffer 'z' has role 'out'; choose one of input, weight, cache, state, output"
+    ):
         b.buffer("z", (4,), "fp16", "out")
 
 

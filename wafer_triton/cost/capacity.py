@@ -76,7 +76,9 @@ def measured(mesh: Mesh, shape: DecoderShape) -> Capacity:
     weights, entry = _evenly_cut(shape, mesh)
     weight_bytes = each * sum(weights.values())
     tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)
-    return Capacity(tokens, tokens * mesh.shape[0], each, max(1, device_regions(mesh, "area")), weight_bytes, entry * each, "area")
+    return Capacity(
+        tokens, tokens * mesh.shape[0], each, max(1, device_regions(mesh, "area")), weight_bytes, entry * each, "area"
+    )
 
 
 def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:

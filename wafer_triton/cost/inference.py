@@ -225,9 +225,7 @@ def turning_cycles(block: layers.Block, c: Constants) -> float:
 
 
 @lru_cache(maxsize=256)
-def _decoding(
-    block: layers.Block, input: int, output: int, c: Constants, handing_on: float
-) -> tuple[float, bool]:
+def _decoding(block: layers.Block, input: int, output: int, c: Constants, handing_on: float) -> tuple[float, bool]:
     """The cycles of an answer, and whether it is relayed; a token's way through the regions takes `handing_on`."""
     shape, mesh, last = block.shape, block.mesh, input + output
 

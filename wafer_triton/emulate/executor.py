@@ -7,7 +7,7 @@ is; see `elision`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,7 +21,6 @@ from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
 from wafer_triton.layout import cut
 from wafer_triton.mesh import Mesh
-from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
@@ -214,11 +213,12 @@ class Executor(Planner):
         """
         return run
 
-    def precompile(self, programs: Sequence[Program], progress: Progress = silent) -> None:
-        """Compile the kernels of programs side by side, where this executor has kernels.
+    def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
+        """Compile the kernels of planned steps side by side, and return their number; nothing runs.
 
-        Reports "compiling kernel" to `progress`.
+        `progress(done, all)` is called as each of them is compiled. An executor without kernels has none to compile.
         """
+        return 0
 
 
 @lru_cache(maxsize=64)

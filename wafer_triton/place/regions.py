@@ -119,7 +119,9 @@ def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
     _demand(f"{block.shape.name}, decode", needs, block.mesh)
     tokens = block.entries * block.mesh.shape[0]
-    return _regions(f"{block.shape.name}, decode with {tokens:,} tokens of cache", needs, block.mesh, _head(block), layout)
+    return _regions(
+        f"{block.shape.name}, decode with {tokens:,} tokens of cache", needs, block.mesh, _head(block), layout
+    )
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,15 @@ from wafer_triton.schedule.rounds import Slot
 
 # what a model gives and takes: the activation [tokens, width] and its cut, the tokens' ids, the logits, the angles of
 # rotary embedding, the mask of scores, the experts chosen
-HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, CHOSEN = "x", "m (y d)", "ids", "logits", ("cos", "sin"), "bias", "chosen"
+HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, CHOSEN = (
+    "x",
+    "m (y d)",
+    "ids",
+    "logits",
+    ("cos", "sin"),
+    "bias",
+    "chosen",
+)
 
 
 def cache_name(which: str, sequence: int) -> str:

@@ -19,7 +19,6 @@ from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
 
-
 # what a model gives and takes: the activation, the angles of rotary embedding, the mask of scores, the keys and values
 # of the tokens before, and of the new ones, the experts chosen, and of experts in regions real rows, demand and ranks
 HIDDEN, HIDDEN_CUT, ANGLES, MASK, PAST, NEW = "x", "(y m) (x d)", ("cos", "sin"), "bias", ("keys", "values"), ("k", "v")

@@ -61,15 +61,14 @@ def _attention(layout: HeadGroups, axis: str) -> Held:
             for part in rows
         ),
         "wo": (
-            Parameter(
-                f"{attention}o_proj.weight", (width, c.q_width), f"({axis} d) ({across} n) -> n d", rows["q"], 1
-            ),
+            Parameter(f"{attention}o_proj.weight", (width, c.q_width), f"({axis} d) ({across} n) -> n d", rows["q"], 1),
         ),
     }
     held |= {f"w{part}": (projection,) for part, projection in zip("qkv", held["wqkv"], strict=True)}
     if c.qkv_bias:
         held["bqkv"] = tuple(
-            Parameter(f"{attention}{part}_proj.bias", (widths[part],), "(x n)", rows[part], repeated=True) for part in rows
+            Parameter(f"{attention}{part}_proj.bias", (widths[part],), "(x n)", rows[part], repeated=True)
+            for part in rows
         )
     if c.qk_norm:  # of all heads, or of a head alone, repeated for all of them
         own = {part: layout.rows(part) for part in "qk"}
