@@ -16,7 +16,7 @@ from wafer_triton.device import MOST, Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.need import ENDS, decode_need, prefill_need
+from wafer_triton.place.need import ENDS, decode_need, prefill_need, size_of, weights_of
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block
@@ -171,6 +171,7 @@ def shared(decode: Block, prefill: Block) -> bool:
 def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, alone: bool) -> Prefill:
     """Prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
+    _weights_alone(decode, choices, prompt, layout)
     for tokens in _sizes(rows, choices[0]):
         for choice in choices:
             found: Prefill | None = None
@@ -188,6 +189,21 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
                 return found
     assert reason is not None, "a prompt has a token"
     raise reason
+
+
+def _weights_alone(decode: Block, choices: Sequence[Block], prompt: int, layout: str) -> None:
+    """SramError or FullError if the device does not even hold the weights, which is quick to find out."""
+
+    def needs(block: Block) -> Needs:
+        fold = block.mesh.fold[0] * block.mesh.fold[1]
+        held = {kind: weights_of(block, kind, "prefill").values() for kind in block.shape.layers_of}
+        return {kind: sram.Need({one.name: one.bytes * fold for one in each}, {}) for kind, each in held.items()}
+
+    least = min(map(needs, choices), key=lambda kinds: sum(map(size_of, kinds.values())))
+    block = choices[0]
+    what = f"{block.shape.name}, prefill of {prompt:,} tokens"
+    _demand(what, least, block.mesh)
+    _regions(what, least, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
 
 
 def _prefill_regions(
