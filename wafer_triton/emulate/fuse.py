@@ -107,7 +107,9 @@ class Group:
 
     def takes(self, step: Work | Summed) -> bool:
         """Whether the launch can run the step as well, and if so adds it."""
-        if self.tree is not None or (isinstance(step, Summed) and (self.folds or any(w.cores is not None for w in self.works))):
+        if self.tree is not None or (
+            isinstance(step, Summed) and (self.folds or any(w.cores is not None for w in self.works))
+        ):
             return False
         outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
         far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
@@ -169,7 +171,7 @@ def _same(one: Index | None, other: Index | None) -> bool:
 
 
 def producer(steps: Sequence[Step], fold: Folded) -> Work | None:
-    """The work that writes the parts of a fold, if nothing else reads them before: then they may be written elsewhere."""
+    """The work that writes the parts of a fold, if no step between reads them: they may then be written elsewhere."""
     acc = fold.tree.acc
     for step in reversed(steps[: list(map(id, steps)).index(id(fold))]):
         if isinstance(step, Work):
@@ -204,8 +206,12 @@ def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[lis
     slices = rows if deep and all(fold.size % rows == 0 for fold in found) else 1
     elements = [op.sized(BLOCK_M=1).elements if slices > 1 else op.elements for op in ops]
     together = 1
-    while length % (2 * together) == 0 and mesh.cores * slices // (2 * together) >= LEAST and not any(
-        op.is_product or size == 0 or 2 * together * size > 2 * HELD for op, size in zip(ops, elements, strict=True)
+    while (
+        length % (2 * together) == 0
+        and mesh.cores * slices // (2 * together) >= LEAST
+        and not any(
+            op.is_product or size == 0 or 2 * together * size > 2 * HELD for op, size in zip(ops, elements, strict=True)
+        )
     ):
         together *= 2
     small = [
