@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 from torch import Tensor
@@ -137,7 +137,7 @@ Fusing: TypeAlias = "Group | Moved | Step"
 
 def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
     """The steps in order, neighbours in a group where one launch can run them."""
-    group, moved = Group(), None
+    group, moved = Group(), cast("Moved | None", None)
     for step in (*steps, None):
         if isinstance(step, Work | Summed) and moved is None and group.takes(step):
             continue
@@ -148,11 +148,10 @@ def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
             yield group
         group = Group()
         if isinstance(step, Moved):
-            both = step if moved is None else moved.joined(step)
-            if both is None:
+            both = None if moved is None else moved.joined(step)
+            if both is None and moved is not None:
                 yield moved
-                both = step
-            moved = both
+            moved = both or step
             continue
         if moved is not None:
             yield moved

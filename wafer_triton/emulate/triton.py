@@ -156,9 +156,9 @@ class TritonExecutor(Executor):
                 to[held, : of.shape[-1]] = of
         number = send.shape[-1]
         order = self._order(number)
-        tables = [self._table(memory, each[..., order]) for each in (send, recv)]
+        sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
         return Moves(
-            dst, src, *tables, None if lines is None else self._table(memory, lines), number * (send.ndim - 1), number,
+            dst, src, sends, receives, None if lines is None else self._table(memory, lines), number * (send.ndim - 1), number,
             count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
         )  # fmt: skip
 
@@ -288,10 +288,10 @@ class TritonExecutor(Executor):
         above = np.where(tree.parent < 0, 0, number[tree.parent])
         awaited = np.bincount(number, tree.children, len(order) // grid.together).astype(np.int64)
         arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
+        put = partial(self._table, memory)
         tables = TreeTables(
-            acc, Operand(mailbox, 0, slots * numel),
-            *(self._table(memory, each) for each in (order, tree.children, tree.parent, tree.slot, above, awaited)),
-            arrived, slots, numel, tree.op,
+            acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
+            put(above), put(awaited), arrived, slots, numel, tree.op,
         )  # fmt: skip
         receivers = None
         if sends:

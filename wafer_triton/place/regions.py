@@ -245,7 +245,7 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
     if layout not in LAYOUTS:
         raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
     shape, limit = head.shape, mesh.device.sram_bytes
-    ends = ENDS if shape.vocab_size else ()
+    ends: tuple[str, ...] = ENDS if shape.vocab_size else ()
     if shape.tie_word_embeddings:
         ends = ends[1:]
     needs = kinds | {end: decode_need(head, end) for end in ends}
