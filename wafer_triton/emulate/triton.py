@@ -158,7 +158,8 @@ class TritonExecutor(Executor):
         order = self._order(number)
         sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
         return Moves(
-            dst, src, sends, receives, None if lines is None else self._table(memory, lines), number * (send.ndim - 1), number,
+            dst, src, sends, receives, None if lines is None else self._table(memory, lines),
+            number * (send.ndim - 1), number,
             count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
         )  # fmt: skip
 
