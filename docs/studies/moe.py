@@ -23,7 +23,7 @@ CONTEXT = 4096
 SIDES = (180, 240, 300)
 TOKENS = 2048
 WIDE = (360, 412, 520, 600, 720)  # of prefill
-MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", 12), ("mixtral-8x7b", 8))  # and layers, of those that fit
+MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", 12), ("mixtral-8x7b", 4))  # and layers, of those that fit
 MESHES = ((4, 8), (6, 8), (8, 8))
 WAYS = (("shift", 1), ("ring", 1), ("farthest", 1), ("farthest", 2))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -30,6 +30,7 @@ from wafer_triton.place.regions import (
     placed,
     prefill_alone,
 )
+from wafer_triton.place.transfers import Step
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shapes import DecoderShape
 
@@ -86,7 +87,7 @@ def prefill_choices(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
     experts: Experts = None,
 ) -> list[list[layers.Block]]:  # fmt: skip
-    """The blocks of prefill to choose from, in lists that are tried one after the other; with `trim` a part comes first.
+    """The blocks of prefill to choose from, in lists that are tried in order; with `trim` a part comes first.
 
     Raises MeshError for head groups or regions of experts that do not fit.
     """
@@ -173,7 +174,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     shape, last = decode.shape, input + output
     own = layers.decode_block(shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
     prefilled = _prefilled(prefill, place.at_once, own, input, c, program)
-    handing_on = sum(price(schedule, c).cycles for schedule in moves.hand_overs(place.regions, decode))
+    handing_on = cycles_of(((schedule, 1) for schedule in moves.hand_overs(place.regions, decode)), c)
     cycles, over = _decoding(decode, input, output, c, handing_on)
     replacing = replacement_cycles(place, input, c)
     replacement, decoding = replacing / device.clock_hz, cycles / device.clock_hz
@@ -209,7 +210,18 @@ def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
     rows = moves.prompt_rows(prefill.mesh.shape[0], input, place.at_once)
     steps = (*moves.between_phases(place), *moves.keys_and_values(decode, prefill, rows, cache.row_of(input)))
+    return cycles_of(steps, c)
+
+
+def cycles_of(steps: Iterable[Step], c: Constants) -> float:
+    """The cycles of schedules, each as often as it runs."""
     return sum(price(schedule, c).cycles * times for schedule, times in steps)
+
+
+def turning_cycles(block: layers.Block, c: Constants) -> float:
+    """Cycles of transposing and skewing the weights of prefill, whatever mesh decode has."""
+    here = replace(block, mesh=replace(block.mesh, origin=(0, 0)), expert_regions=None)
+    return cycles_of(moves.of_layers(here, here), c)
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from functools import partial
 from inspect import signature
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
@@ -28,7 +28,8 @@ from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shapes import DecoderShape, shape_of
 
-TOLERANCE = 0.9  # by which the first tokens of an answer may be faster than the last, of which a bound is made
+T = TypeVar("T")
+MOST = 3  # pairs of meshes that are placed and priced for each plan to find, those of the least bound
 FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too, which takes seconds for each
 
 
@@ -83,6 +84,8 @@ def plan(
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
+    They are the fastest of `MOST` times as many pairs of meshes, those of which the phases alone take the least time.
+
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
     ways on the meshes that are the fastest with each expert over the whole mesh. Reports "meshes of prefill" and
@@ -116,11 +119,13 @@ def plan(
             other = prefilled(side, "regions")
             if other.seconds < prefills[side].seconds:
                 prefills[side], ways[side] = other, "regions"
-    decodes, why = _estimates(
+    ends, why = _estimates(
         sides,
-        lambda side: _slowest(square(side), shape, input, output, c, program, head_groups),
+        lambda side: _first_and_last(square(side), shape, input, output, c, program, head_groups),
         partial(progress, "meshes of decode"),
     )
+    decodes, fast = ({side: pick(each, key=lambda layer: layer.seconds) for side, each in ends.items()}
+                     for pick in (max, min))  # fmt: skip
     if not prefills or not decodes:
         last = reason or why
         if last is None:
@@ -137,15 +142,18 @@ def plan(
         return inference.request_on(place, input, output, c, program)
 
     def least(first: int, side: int) -> float:
-        """Seconds of a request that it cannot undercut by much, as a token of decode takes the most at the end."""
-        return prefills[first].seconds + output * decodes[side].seconds
+        """Seconds that a request takes at least, as no token of its answer is faster than the first or the last."""
+        return prefills[first].seconds + turning[first] + output * fast[side].seconds
 
     fastest = [sorted(found, key=lambda side: found[side].seconds)[: 2 * best] for found in (prefills, decodes)]
+    turning = {}
+    for side in fastest[0]:
+        own, _ = inference.prefill_placed(square(side), shape, input, c, program, head_groups, False, ways[side])
+        turning[side] = inference.turning_cycles(own.block, c) / target.clock_hz
     pairs = sorted(product(*fastest), key=lambda pair: least(*pair))
-    candidates = []
-    for first, side in pairs:
-        slower = sum(least(first, side) * TOLERANCE > request.seconds for _, _, request in candidates)
-        if slower >= best:
+    candidates: list[tuple[int, int, inference.Request]] = []
+    for first, side in pairs[: MOST * best]:
+        if sum(request.seconds <= least(first, side) for _, _, request in candidates) >= best:
             break
         try:
             candidates.append((first, side, requested(first, side)))
@@ -189,18 +197,18 @@ def _sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -
     return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.chosen / shape.experts.count
 
 
-def _slowest(
+def _first_and_last(
     mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str, head_groups: int | None
-) -> estimate.Layered:
-    """The slower of the first and the last token of an answer, with the head groups that are best for the last."""
+) -> tuple[estimate.Layered, estimate.Layered]:
+    """The first and the last token of an answer, with the head groups that are best for the last."""
     last = inference.decode_on(mesh, shape, input + output, c, None, program, head_groups)
     first = inference.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
-    return max(first, last, key=lambda layer: layer.seconds)
+    return first, last
 
 
 def _estimates(
-    sides: Sequence[int], estimated: Callable[[int], estimate.Layered], progress: Callable[[int, int], None]
-) -> tuple[dict[int, estimate.Layered], WaferError | None]:
+    sides: Sequence[int], estimated: Callable[[int], T], progress: Callable[[int, int], None]
+) -> tuple[dict[int, T], WaferError | None]:
     """Estimates by side, and the last error if no side has one."""
     estimates, reason = {}, None
     for number, side in enumerate(sides):

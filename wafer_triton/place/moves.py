@@ -20,7 +20,18 @@ import numpy as np
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
-from wafer_triton.place.transfers import Step, blocks_of, grid, hand_over, moved, shifted, sides, skewed, turned
+from wafer_triton.place.transfers import (
+    Step,
+    blocks_of,
+    from_corner,
+    grid,
+    hand_over,
+    moved,
+    shifted,
+    sides,
+    skewed,
+    turned,
+)
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule
@@ -31,7 +42,7 @@ Steps = tuple[Step, ...]
 def between_phases(placement: Placement) -> Steps:
     """All weights of the layers going from one phase's place to the other's."""
     decode, prefill = placement.decode, placement.prefill
-    return (*_weights(decode, prefill), *_ends(placement), *_between_regions(placement))
+    return (*of_layers(decode, prefill), *_ends(placement), *_between_regions(placement))
 
 
 def _ends(placement: Placement) -> Steps:
@@ -44,7 +55,8 @@ def _ends(placement: Placement) -> Steps:
     return tuple(step for moves in every for steps in moves.values() for step in steps)
 
 
-def _weights(decode: Block, prefill: Block) -> Steps:
+def of_layers(decode: Block, prefill: Block) -> Steps:
+    """The weights of all layers going from one phase's cores to the other's, which share a corner."""
     alike = _plain(decode), _plain(prefill)
     layers = decode.shape.layers_of
     steps = ((kind, step) for kind in layers for steps in weights(*alike, kind).values() for step in steps)
@@ -206,7 +218,7 @@ def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
         [meshes[-1], *meshes] if block.shape.tie_word_embeddings and len(meshes) > 1 else meshes
     )
     size = block.shape.hidden_size
-    return tuple(hand_over(here, there, size, block.batch, block.dtype) for here, there in ways)
+    return tuple(hand_over(*from_corner(here, there), size, block.batch, block.dtype) for here, there in ways)
 
 
 def _between_regions(placement: Placement) -> Steps:
@@ -219,7 +231,6 @@ def _between_regions(placement: Placement) -> Steps:
             if name in homes and homes[name].mesh.origin != region.mesh.origin:
                 own = placement.head if name in ENDS else decode
                 held = weights_of(own, name.split()[-1], "decode").values()
-                steps += shifted(
-                    region.mesh, homes[name].mesh, sum(buffer.numel * buffer.slots for buffer in held), decode.dtype
-                )
+                numel = sum(buffer.numel * buffer.slots for buffer in held)
+                steps += shifted(*from_corner(region.mesh, homes[name].mesh), numel, decode.dtype)
     return tuple(steps)

@@ -16,7 +16,7 @@ from wafer_triton.device import MOST, Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.need import ENDS, decode_need, prefill_need
+from wafer_triton.place.need import ENDS, decode_need, prefill_need, size_of, weights_of
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block
@@ -155,8 +155,8 @@ def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = L
     head = _head(decode)
     if not shared(decode, choices[0]):
         regions = decode_regions(decode, layout)
-        last = replace(decode, mesh=replace(choices[0].mesh, fold=(1, 1)), entries=1, batch=1, groups=None, head_groups=1,
-                       head_tree=None)  # fmt: skip
+        mesh = replace(choices[0].mesh, fold=(1, 1))
+        last = replace(decode, mesh=mesh, entries=1, batch=1, groups=None, head_groups=1, head_tree=None)
         own = prefill_alone(choices, last, prompt, layout)
         return Placement(decode, own.block, head, _head(last), regions, own.regions, own.at_once, layout)
     both = _prefill(decode, choices, prompt, layout, alone=False)
@@ -171,6 +171,7 @@ def shared(decode: Block, prefill: Block) -> bool:
 def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, alone: bool) -> Prefill:
     """Prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
+    _weights_alone(decode, choices, prompt, layout)
     for tokens in _sizes(rows, choices[0]):
         for choice in choices:
             found: Prefill | None = None
@@ -188,6 +189,21 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
                 return found
     assert reason is not None, "a prompt has a token"
     raise reason
+
+
+def _weights_alone(decode: Block, choices: Sequence[Block], prompt: int, layout: str) -> None:
+    """SramError or FullError if the device does not even hold the weights, which is quick to find out."""
+
+    def needs(block: Block) -> Needs:
+        fold = block.mesh.fold[0] * block.mesh.fold[1]
+        held = {kind: weights_of(block, kind, "prefill").values() for kind in block.shape.layers_of}
+        return {kind: sram.Need({one.name: one.bytes * fold for one in each}, {}) for kind, each in held.items()}
+
+    least = min(map(needs, choices), key=lambda kinds: sum(map(size_of, kinds.values())))
+    block = choices[0]
+    what = f"{block.shape.name}, prefill of {prompt:,} tokens"
+    _demand(what, least, block.mesh)
+    _regions(what, least, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
 
 
 def _prefill_regions(
@@ -225,11 +241,11 @@ def _head(block: Block) -> Block:
 
 
 def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> Regions:
-    """The regions of all blocks in order, those of one kind with the same need; FullError if the device is too small."""
+    """The regions of all blocks in order, each kind with one need; FullError if the device is too small."""
     if layout not in LAYOUTS:
         raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
     shape, limit = head.shape, mesh.device.sram_bytes
-    ends = ENDS if shape.vocab_size else ()
+    ends: tuple[str, ...] = ENDS if shape.vocab_size else ()
     if shape.tie_word_embeddings:
         ends = ends[1:]
     needs = kinds | {end: decode_need(head, end) for end in ends}
@@ -266,10 +282,11 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
     wanted = sum(mesh.rows * mesh.cols for mesh, _ in packed)
     blocks, every = sum(len(names) for _, names in packed[:laid]), sum(len(names) for _, names in packed)
     how = "laid out in rows" if layout == "rectangles" else "by area"
+    cores = device.cores if layout == "rectangles" else device.wafer_cores
+    side = packed[max(laid - 1, 0)][0]
     return (
         f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
-        f"there are {device.cores if layout == 'rectangles' else device.wafer_cores:,}; {how}, {laid:,} regions of {packed[0][0] if laid == 0 else packed[laid - 1][0]} "
-        f"find room, with {blocks:,} of the blocks"
+        f"there are {cores:,}; {how}, {laid:,} regions of {side} find room, with {blocks:,} of the blocks"
     )
 
 

@@ -1,16 +1,17 @@
-"""Transfers: schedules that bring tiles from one place to another, in slices where a core does not hold them at once."""
+"""Transfers: schedules that bring tiles from one place to another, in slices that a core can hold."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from math import gcd
 
 import numpy as np
 
-from wafer_triton.errors import SramError
+from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
@@ -97,10 +98,11 @@ def moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype
     return _moved(grid, axis, ends.tobytes(), numel * unit, dtype)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=1024)
 def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Step:
     source, target = np.frombuffer(ends, np.int64).reshape(2, -1)
-    return sliced(numel, lambda part: redistribute(grid, axis, source, target, part, dtype))
+    most = sum(int(np.bincount(cores).max()) for cores in (source, target))
+    return sliced(grid, numel, dtype, most, lambda part: redistribute(grid, axis, source, target, part, dtype))
 
 
 def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
@@ -113,7 +115,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
     return Mesh(rows, cols, like.device, fold=fold)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def turned(mesh: Mesh, numel: int, dtype: str) -> Step:
     """Every core's tile of `numel` elements goes to the core across the diagonal."""
 
@@ -124,10 +126,10 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Step:
         turn(b, "w", "t")
         return b.build(draft=True)
 
-    return sliced(numel, build)
+    return sliced(mesh, numel, dtype, 3, build)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Step:
     """The alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
 
@@ -136,41 +138,48 @@ def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Ste
         align(b, b.buffer("w", (part,), dtype, "weight"), "y", region=region)
         return b.build(draft=True)
 
-    return sliced(numel, build)
+    return sliced(mesh, numel, dtype, 2, build)
 
 
-def sliced(numel: int, build: Callable[[int], Schedule]) -> Step:
-    """A move of `numel` elements a tile, in as many equal slices as fit the SRAM at once.
+def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> Step:
+    """A move of `numel` elements a tile, in as many equal slices as fit the SRAM at once, of which it holds `tiles`.
 
     Raises SramError where a core does not hold even one element of what moves.
     """
-    slices = 1
+    need = tiles * numel * BYTES[dtype] * mesh.fold[0] * mesh.fold[1]
+    slices = 1 << (max(1, -(-need // mesh.device.sram_bytes)) - 1).bit_length()
     while True:
-        part = -(-numel // slices)
-        made = build(part)
-        need, limit = sram.account(made).peak_bytes, made.mesh.device.sram_bytes
-        if need <= limit:
+        made = build(-(-numel // slices))
+        if sram.account(made).peak_bytes <= mesh.device.sram_bytes:
             return made, slices
-        if part == 1:
+        if slices >= numel:
             sram.check(made)
-            raise SramError(made.name)
-        slices *= 1 << max(1, (-(-need // limit) - 1).bit_length())
+        slices *= 2
+
+
+def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
+    """Two regions moved together so that the smallest rectangle with both begins at the device's first core."""
+    top, left = (min(ends) for ends in zip(source.origin, target.origin, strict=True))
+    here, there = (
+        replace(mesh, origin=(mesh.origin[0] - top, mesh.origin[1] - left)) for mesh in (source, target)
+    )  # fmt: skip
+    return here, there
 
 
 @lru_cache(maxsize=256)
 def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
     """The activation of decode, cut along y and repeated along x, going from a region to another.
 
-    Where rows of cores are others, a tile goes along y first: that of row r down or up column r, so that no two tiles
-    of a region with as many columns as rows take the same link. It is then multicast along x to all columns.
+    Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or
+    up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast
+    along x to all columns.
     """
-    top, left = (min(ends) for ends in zip(source.origin, target.origin, strict=True))
     ends = [
-        (mesh.origin[0] - top, mesh.origin[1] - left, mesh.origin[0] - top + mesh.rows, mesh.origin[1] - left + mesh.cols)
+        (mesh.origin[0], mesh.origin[1], mesh.origin[0] + mesh.rows, mesh.origin[1] + mesh.cols)
         for mesh in (source, target)
-    ]  # fmt: skip
+    ]
     rows, cols = (max(end[2 + side] for end in ends) for side in (0, 1))
-    b = Builder(Mesh(rows, cols, source.device, origin=(top, left)), "hand over", "decode")
+    b = Builder(Mesh(rows, cols, source.device), "hand over", "decode")
     shares = [-(-width // mesh.rows) for mesh in (source, target)]
     unit = gcd(*shares)
     slots = [share // unit for share in shares]
@@ -227,15 +236,23 @@ def _hand_over(
     b.round(*steps, label=label)
 
 
+@lru_cache(maxsize=4096)
+def _span(first: int, count: int) -> Index:
+    """[count]: positions one after another; moves share the arrays, so that their routes are worked out once."""
+    return np.arange(first, first + count)
+
+
 @lru_cache(maxsize=256)
 def shifted(source: Mesh, target: Mesh, numel: int, dtype: str) -> tuple[Step, ...]:
-    """Tiles of `numel` elements going from every core of a region to its counterpart, along x, then along y."""
-    top, left = (min(ends) for ends in zip(source.origin, target.origin, strict=True))
+    """Tiles of `numel` elements going from every core of a region to its counterpart, along x, then along y.
+
+    The regions lie as `from_corner` has them.
+    """
     rows, cols = min(source.rows, target.rows), min(source.cols, target.cols)
-    (up, start), (down, end) = ((mesh.origin[0] - top, mesh.origin[1] - left) for mesh in (source, target))
+    (up, start), (down, end) = source.origin, target.origin
     if (up, start) == (down, end):
         return ()
-    box = Mesh(max(up, down) + rows, max(start, end) + cols, source.device, origin=(top, left))
+    box = Mesh(max(up, down) + rows, max(start, end) + cols, source.device)
 
     def build(part: int) -> Schedule:
         b = Builder(box, "shift weights")
@@ -245,8 +262,8 @@ def shifted(source: Mesh, target: Mesh, numel: int, dtype: str) -> tuple[Step, .
         for number, (axis, here, there, along, line, across) in enumerate(moving):
             role = "output" if number + 1 == len(moving) else "scratch"
             names.append(b.buffer("there" if role == "output" else "via", (part,), dtype, role))
-            places, lines = np.arange(along), np.arange(line, line + across)
-            b.round(b.exchange(axis, *names[-2:], here + places, there + places, lines=lines), label="shift")
+            send, recv, lines = _span(here, along), _span(there, along), _span(line, across)
+            b.round(Exchange(axis, Slot(names[-2]), Slot(names[-1]), send, recv, lines), label="shift")
         return b.build(draft=True)
 
-    return (sliced(numel, build),)
+    return (sliced(box, numel, dtype, 2, build),)
