@@ -199,7 +199,7 @@ TEMP's published figures beside these:
 | claim | published | here |
 | --- | --- | --- |
 | throughput over baselines | 1.7 x on average (abstract) | 1.1 to 1.2 x with "cut" at 4 TB/s, up to 1.6 x at 1 TB/s; 1.5 to 2.0 x with "store" at 4 TB/s |
-| bytes of baselines | 49 to 82 %, within 10 % for 175 B (second-hand) | 61 to 100 %; 100 % for 175 B, where each takes all that fits |
+| bytes of baselines | 49 to 82 %, within 10 % for 175 B (second-hand) | 61 to 100 %; 91 % for 175 B |
 | streams in place of tensor groups, "best rings" | relay: 1.21 x (second-hand) | 1.05 to 1.15 x at 4 TB/s, 1.2 to 1.6 x at 1 TB/s |
 | mapping, "best rings" over "row by row" of TP 8 | 1.14 x (second-hand) | 1.01 to 1.05 x with "cut", 1.4 to 1.8 x with "store" at 4 TB/s |
 | free split, the plan over "stream 8, best rings" | - | 1.00 to 1.07 x |
