@@ -100,8 +100,7 @@ class Shards:
         """Return [N, rows, columns / N], padded with zeros."""
         size = self.plan.team.size
         width = -(-whole.shape[1] // size)
-        padded = torch.nn.functional.pad(whole, (0, size * width - whole.shape[1]))
-        return padded.unflatten(1, (size, width)).transpose(0, 1).contiguous()
+        return padded(whole, size * width).unflatten(1, (size, width)).transpose(0, 1).contiguous()
 
     def bias_columns(self, names: tuple[str, ...]) -> Tensor:
         """Return [N, columns]: which columns of joined weights a position computes, under "xy" its own."""
@@ -122,6 +121,11 @@ def spread(team: Team, blocks: Tensor) -> Tensor:
         for position, die in enumerate(group):
             tiles[die] = blocks[position] if each is None else each[number, position]
     return tiles
+
+
+def padded(flat: Tensor, size: int) -> Tensor:
+    """Return a tensor whose last dimension is `size`, with zeros after what is given."""
+    return torch.nn.functional.pad(flat, (0, size - flat.shape[-1]))
 
 
 def first_group(team: Team, tiles: Tensor) -> Tensor:
@@ -165,14 +169,14 @@ def micro_batches(plan: Plan, tokens: Tensor, targets: Tensor) -> list[Rows]:
             f"give a multiple of {pieces * team.size} samples"
         )
     m = -(-each * length // team.size)
-    padded = m * team.size
+    whole = m * team.size
 
     def cut(values: Tensor, fill: int) -> Tensor:  # [micro-batches, groups, N, m]
         flat = values.reshape(plan.micro_batches, team.count, each * length)
-        flat = torch.nn.functional.pad(flat, (0, padded - each * length), value=fill)
+        flat = torch.nn.functional.pad(flat, (0, whole - each * length), value=fill)
         return flat.unflatten(-1, (team.size, m))
 
-    at = torch.arange(padded)
+    at = torch.arange(whole)
     real = at < each * length
     low, high = torch.where(real, at // length * length, 1), torch.where(real, at, 0)
     same = [spread(team, values.view(team.size, m)) for values in (at, low, high, at % length)]
