@@ -63,6 +63,8 @@ class Device:
     like: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise DeviceError(f"device {self.name!r} has no name; give a text of one character or more")
         for field, most in MOST.items():
             value: Any = getattr(self, field)
             if field == "routes" and value is None:

@@ -92,8 +92,9 @@ def as_mesh(spec: Any, on: str | Device | None = None) -> Mesh:
     if isinstance(spec, str):
         written = re.fullmatch(r"\s*(-?[0-9]{1,9})\s*(?:x\s*(-?[0-9]{1,9})\s*)?", spec.lower())
         sides = (int(written[1]), int(written[2] or written[1])) if written else ()
-    elif isinstance(spec, int):
-        sides = (spec, spec)
+    elif hasattr(spec, "__index__") and not isinstance(spec, bool):  # a number of numpy's too
+        sides = (spec.__index__(), spec.__index__())
     if not isinstance(sides, tuple | list) or len(sides) != 2:
         raise MeshError(f"mesh {spec!r}: give a side such as 16, or rows x columns such as '16x24' or (16, 24)")
+    sides = [side.__index__() if hasattr(side, "__index__") and type(side) is not bool else side for side in sides]
     return Mesh(sides[0], sides[1], device("wse2" if on is None else on))

@@ -203,6 +203,8 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     own = how.get("executor")
     if not isinstance(own, Executor | None):
         raise BackendError(f"{name}: executor = {own!r} is none; give what wafer_triton.executor makes")
+    if own is not None and (both := [key for key in ("backend", "exchange", "launch") if key in how]):
+        raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
     plain = own is None and not how.get("record")
     if plain and not any(isinstance(operand, MeshTensor) for operand in operands):
         return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange, launch)
@@ -343,6 +345,13 @@ def _tensors(name: str, *operands: Any) -> None:
             kind = f"{type(operand).__module__}.{type(operand).__name__}".removeprefix("builtins.")
             raise DtypeError(
                 f"{name}: operand {number} is of type {kind}; give a torch tensor (torch.as_tensor makes one)"
+            )
+        if tensor.is_nested:
+            raise DtypeError(f"{name}: operand {number} is nested; give a dense tensor, by to_padded_tensor or unbind")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise DtypeError(
+                f"{name}: operand {number} requires a gradient, which is not computed here; give operand.detach(), or "
+                f"call it under torch.no_grad()"
             )
         if tensor.layout is not torch.strided:
             raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")

@@ -13,9 +13,6 @@ def validate(args: argparse.Namespace) -> int:
     """compare predictions with measurements on silicon"""
     from wafer_triton.cost.calibrate import paper, validation
 
-    if args.write:  # before the work
-        args.write.parent.mkdir(parents=True, exist_ok=True)
-        args.write.open("a").close()
     if not args.json:  # before the work too: what cannot be written is told at once
         print(validation.TITLE, flush=True)
     families = validation.families()
@@ -75,8 +72,8 @@ def fit(args: argparse.Namespace) -> int:
     from wafer_triton.cost.constants import write
     from wafer_triton.draw.units import digits
 
-    if args.out:  # before the work
-        args.out.mkdir(parents=True, exist_ok=True)
+    if args.folder:  # before the work
+        args.folder.mkdir(parents=True, exist_ok=True)
     constants, stages = fit.fit()
     lines = []
     for fitted in stages:
@@ -92,10 +89,10 @@ def fit(args: argparse.Namespace) -> int:
             lines.append(f"  {name:24}{digits(value):>8}{certainty} {unit}{remark}: {meaning}")
         lines += [f"    {row.name:32}{100 * error:+8.2f} %" for row, error in fitted.residuals]
     files = {device: fit.entries(device, fitted_constants, stages) for device, fitted_constants in constants.items()}
-    if args.out:
+    if args.folder:
         written = files | {"bands": fit.bands(constants)}
-        with writing(args.out):
-            lines += [f"written: {write(name, entries, args.out)}" for name, entries in written.items()]
+        with writing(args.folder):
+            lines += [f"written: {write(name, entries, args.folder)}" for name, entries in written.items()]
     else:
         lines.append("nothing written; --out FOLDER writes the constants files")
     return tell(args, {"constants": files}, *lines)
@@ -124,6 +121,14 @@ COMMANDS = (
     Command(
         "fit",
         fit,
-        (option("--out", type=path, metavar="FOLDER", help="write the constants files there (default: print alone)"),),
+        (
+            option(
+                "--out",
+                dest="folder",
+                type=path,
+                metavar="FOLDER",
+                help="write the constants files there (default: print alone)",
+            ),
+        ),
     ),
 )

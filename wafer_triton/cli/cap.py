@@ -8,8 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cli.options import Command, option, path, tell
+from wafer_triton.cli.options import Command, number, option, path, tell
 from wafer_triton.errors import ConfigError
+from wafer_triton.files import read_text
 
 NEEDED = ("cap", "predicted", "device", "tokens")
 SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
@@ -71,13 +72,16 @@ def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """The record that `generate --json` printed last; ConfigError for a file that holds none."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        record: dict[str, Any] = json.loads(read_text(path).splitlines()[-1])
         missing = [name for name in NEEDED if name not in record]
         missing += [
             f"{name} of decode" for name in ("cap", "predicted") if not missing and "decode" not in record[name]
         ]
     except (ValueError, TypeError, IndexError):
         missing = ["all"]
+    speed = None if missing else record["cap"]["decode"].get("tokens_per_second")
+    if not missing and (isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed < math.inf):
+        missing = [f"tokens_per_second = {speed!r} is not positive: a speed"]
     if missing:
         raise ConfigError(f"{path}: no record of a run ({missing[0]} missing); give what `generate --json` prints last")
     return record
@@ -86,7 +90,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _perplexity(path: Path) -> float:
     """What `perplexity --json` printed last; ConfigError for a file that holds no such record."""
     try:
-        return float(json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["perplexity"])
+        return float(json.loads(read_text(path).splitlines()[-1])["perplexity"])
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         raise ConfigError(f"{path}: no perplexity; give what `perplexity --json` prints last") from None
 
@@ -147,7 +151,7 @@ COMMANDS = (
         cap,
         (
             option("runs", type=path, nargs="+", metavar="RUN.json", help="what `generate --json` printed"),
-            option("--accuracy", type=float, action="append", metavar="A", help="of a run; once for each, in order"),
+            option("--accuracy", type=number, action="append", metavar="A", help="of a run; once for each, in order"),
             option(
                 "--perplexity",
                 type=path,

@@ -191,9 +191,13 @@ def _block(args: argparse.Namespace) -> Block:
 
 def _regions(args: argparse.Namespace) -> tuple[Region, ...]:
     """The regions that hold a model for decode."""
+    from wafer_triton.cost.constants import constants
+    from wafer_triton.cost.residence import held_by_all
     from wafer_triton.models.place.regions import decode_regions
 
-    return decode_regions(_block(args))
+    block = _block(args)
+    held_by_all(block, constants(block.mesh.device))  # where no mesh holds it, the mesh is not to blame
+    return decode_regions(block)
 
 
 def _told(args: argparse.Namespace, *files: Path | None) -> int:

@@ -19,7 +19,6 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.shapes import DecoderShape
 
 AS_IF = "as_if=True (--as-if) prices it all the same"
 _NOTHING = sram.Need({}, {})
@@ -63,17 +62,9 @@ def held_by_all(block: Block, c: Constants) -> None:
     if shape.experts is not None and weights > held:
         raise LargeError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
-            f"{block.dtype}, and all cores together hold {held:,} B. In decode S-MBU is bound by {_bound(shape)}"
+            f"{block.dtype}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
+            f"cores or SRAM, or a smaller model"
         )
-
-
-def _bound(shape: DecoderShape) -> str:
-    e = shape.experts
-    assert e is not None, "S-MBU of a model that has experts"
-    return (
-        f"the latency of all-reduces; with every expert in a region of its own a token would read {e.chosen} of "
-        f"{e.count}, {e.chosen / e.count:.2%} at most"
-    )
 
 
 def prefill_residence(choices: list[Block], last: Block, tokens: int, c: Constants) -> tuple[Block, int]:

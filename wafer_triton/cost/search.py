@@ -213,8 +213,10 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     return list(estimates(kind, parameter, values, **fixed))
 
 
-def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> Iterator[dict[str, Any]]:
-    """The rows of `sweep` as they come."""
+def estimates(
+    kind: str, parameter: str, values: Sequence[float], *, left_out: dict[str, list[float]] | None = None, **fixed: Any
+) -> Iterator[dict[str, Any]]:
+    """The rows of `sweep` as they come; `left_out` takes, by the reason, the values that have none."""
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
@@ -247,6 +249,8 @@ def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) 
             )
         except WaferError as error:
             reason = error
+            if left_out is not None:
+                left_out.setdefault(str(error), []).append(value)
             continue
         plain = {  # a result of the parameter's name, such as routes, is not the value that was asked for
             f"estimated_{name}" if name == parameter else name: figure
