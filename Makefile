@@ -4,6 +4,7 @@ WORKERS ?= 2
 BENCH ?= local
 SEEDS ?= 2001 2002 2003
 RANKS ?= 2
+EMULATE_ON ?= auto
 
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
@@ -23,8 +24,8 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: .venv/.installed  ## fetch SmolLM2-135M, generate on a virtual wafer, compare with transformers
-	$(BIN)/python -m wafer_triton.models.demo
+demo: .venv/.installed  ## fetch SmolLM2-135M, generate on a virtual wafer, compare with transformers (EMULATE_ON=cpu)
+	$(BIN)/python -m wafer_triton.models.demo --emulate-on $(EMULATE_ON)
 
 # mypy takes a core for a quarter of a minute, beside which pytest begins.
 test: .venv/.installed  ## everything: lint, types, all tests

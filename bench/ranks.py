@@ -173,7 +173,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="WORD", help="cases with this word in their row, such as prefill")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    distributed.join(distributed.own_device())
+    distributed.join(ops.emulation_device())
     sizes = replace(Sizes(), turns=args.turns)
     rows = [measured(case, sizes.turns) for case in cases(sizes) if args.only in " ".join(case[:3])]
     if dist.get_rank() == 0:

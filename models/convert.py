@@ -17,6 +17,7 @@ from wafer_triton.cost.price import Prediction, Tally, tally
 from wafer_triton.count.account import Account
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name, torch_dtype
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
@@ -30,22 +31,23 @@ Model = TypeVar("Model", bound=nn.Module)
 
 def convert(
     model: Model, *, mesh: Any, device: Any = None, dtype: Any = None, accumulate: str = "fp32",
-    exchange: str = "explicit", backend: str | None = None,
+    exchange: str = "explicit", backend: str | None = None, emulate_on: str = "auto",
 ) -> Model:  # fmt: skip
     """`model` itself, its Linear layers, GPT-2's Conv1D and RMSNorms now computed on the mesh, without gradients.
 
-    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). A norm that is
-    not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that stay off the mesh, but for
-    embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit the mesh says so when it
-    first runs.
+    One vector goes by MeshGEMV, more by MeshGEMM. `dtype` is that of tiles (None: the weight's own). `emulate_on` is
+    the torch device that computes the layers, wherever the model is ("auto": the GPU of their input, else a GPU where
+    there is one). A norm that is not x / rms(x) * weight stays as it is. Warns (`UserWarning`) of parameters that stay
+    off the mesh, but for embeddings. Raises ShapeError if there is nothing to convert; a layer that does not fit the
+    mesh says so when it first runs.
     """
     if not isinstance(model, nn.Module):
         raise ShapeError(f"convert: {short(model)} of type {type(model).__name__} is no model; give a torch.nn.Module")
     grid = as_mesh(mesh, device)
-    executor(backend, exchange)  # raises for what it does not know
+    executor(backend, exchange, emulate_on)  # raises for what it does not know
     if accumulate not in ("fp32", "fp16"):
         raise DtypeError(f"convert: accumulate = {accumulate!r}: partial sums are kept in 'fp32' or 'fp16'")
-    how = {"accumulate": accumulate, "exchange": exchange, "backend": backend}
+    how = {"accumulate": accumulate, "exchange": exchange, "backend": backend, "emulate_on": emulate_on}
     layers = [(parent, name, layer) for parent in model.modules() for name, child in parent.named_children()
               if (layer := _converted(child, grid, dtype, how)) is not None]  # fmt: skip
     if not layers:
@@ -102,20 +104,27 @@ class _OnMesh(nn.Module):
         self.weight, self.mesh, self.how = weight, mesh, how
         self.dtype = dtype_name(weight.dtype if dtype is None else dtype)
         self.tally = Tally()
-        self._cut: dict[str, MeshTensor] = {}
+        self._cut: dict[tuple[tuple[int, int], str], MeshTensor] = {}
 
-    def placed(self, mesh: Mesh, pattern: str, weight: Tensor) -> MeshTensor:
-        """The weight's tiles on a mesh, cut when first asked for."""
-        if str(mesh.shape) not in self._cut:
-            self._cut[str(mesh.shape)] = scatter(weight.detach().to(torch_dtype(self.dtype)), mesh, pattern)
-        return self._cut[str(mesh.shape)]
+    def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str) -> MeshTensor:
+        """Returns the weight's tiles on a mesh and a torch device, cut when first asked for."""
+        if (mesh.shape, device) not in self._cut:
+            cut = weight.detach().to(device, torch_dtype(self.dtype))
+            self._cut[mesh.shape, device] = scatter(cut, mesh, pattern)
+        return self._cut[mesh.shape, device]
 
-    def run(self, product: Recipe, x: Tensor, weight: MeshTensor) -> Tensor:
-        """The whole result for x [m, k], in x's dtype."""
-        own = executor(self.how["backend"], self.how["exchange"], str(x.device))
-        result = run(product, (x.to(torch_dtype(self.dtype)), weight), own).gather()
+    def run(self, product: Recipe, x: Tensor, weight: Tensor) -> Tensor:
+        """Returns the whole result for x [m, k] and a weight, with the dtype and the device of x."""
+        own = self._executor(x)
+        tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device)
+        result = run(product, (x.to(torch_dtype(self.dtype)), tiles), own).gather()
         self.tally += tally(product.schedule)
-        return result.to(x.dtype)
+        return result.to(x.device, x.dtype)
+
+    def _executor(self, x: Tensor) -> Executor:
+        """Returns the executor on the device asked for; of "auto" the GPU of x, if x is on one."""
+        on = self.how["emulate_on"]
+        return executor(self.how["backend"], self.how["exchange"], str(x.device) if on == "auto" and x.is_cuda else on)
 
 
 class MeshLinear(_OnMesh):
@@ -142,9 +151,7 @@ class MeshLinear(_OnMesh):
         shapes = (tuple(rows.shape), (self.in_features, self.out_features))
         name = "gemv" if len(rows) == 1 else "gemm"
         product = recipe(name, self.mesh, self.dtype, shapes, (("accumulate", self.how["accumulate"]),))
-        pattern = product.inputs[1][1]
-        weight = self.weight if self.inputs_first else self.weight.mT
-        y = self.run(product, rows, self.placed(product.schedule.mesh, pattern, weight))
+        y = self.run(product, rows, self.weight if self.inputs_first else self.weight.mT)
         y = y.reshape(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 
@@ -164,8 +171,7 @@ class MeshRMSNorm(_OnMesh):
             return x
         shapes = (tuple(rows.shape), tuple(self.weight.shape))
         norm = recipe("rms_norm", self.mesh, self.dtype, shapes, (("eps", self.eps),))
-        weight = self.placed(norm.schedule.mesh, norm.inputs[1][1], self.weight)
-        return self.run(norm, rows, weight).reshape(x.shape)
+        return self.run(norm, rows, self.weight).reshape(x.shape)
 
 
 def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> _OnMesh | None:

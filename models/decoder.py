@@ -20,7 +20,6 @@ from wafer_triton.cost.price import Ledger, Prediction, Tally
 from wafer_triton.count.account import Account
 from wafer_triton.dtype import BYTES, dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, CacheError, ShapeError
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
@@ -38,6 +37,8 @@ from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
+from wafer_triton.ops import described
+from wafer_triton.ops import executor as executor_of
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
 
@@ -57,11 +58,12 @@ class WaferForCausalLM(PlacedModule):
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row
-    alone and overflows sooner. `executor` is where and how the model runs, see `ops.executor` (default: torch on the
-    CPU, explicit exchange). `placed` is called with the placement, before weights are read.
+    alone and overflows sooner. `emulate_on` is the torch device that emulates the cores with explicit exchange ("auto":
+    a GPU where there is one); an `executor` in its place chooses backend and exchange too, see `ops.executor`.
+    `placed` is called with the placement, before weights are read.
 
-    Raises SramError or MeshError when the model does not fit the mesh or the device, or the head groups the model,
-    ShapeError for a size below 1.
+    Raises BackendError for a device that is not there, SramError or MeshError when the model does not fit the mesh or
+    the device, or the head groups the model, ShapeError for a size below 1.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class WaferForCausalLM(PlacedModule):
         prefill_head_groups: int | None = None,
         trim: bool = False,
         experts: Experts = None,
+        emulate_on: str = "auto",
         executor: Executor | None = None,
         progress: Progress = silent,
         placed: Callable[[Placement], None] | None = None,
@@ -92,6 +95,11 @@ class WaferForCausalLM(PlacedModule):
         weights = complete(weights, config)
         if not isinstance(executor, Executor | None):
             raise BackendError(f"executor {executor!r}: give what wafer_triton.ops.executor makes, or leave it out")
+        if executor is not None and emulate_on != "auto":
+            raise BackendError(
+                f"emulate_on {emulate_on!r} beside an executor {described(executor)}: give one of the two"
+            )
+        chosen = executor_of(emulate_on=emulate_on) if executor is None else executor
         dtype = dtype_name(dtype)
         self.placement = place(
             config, mesh=mesh, device=device, dtype=dtype, accumulate=accumulate, max_length=max_length,
@@ -104,7 +112,7 @@ class WaferForCausalLM(PlacedModule):
         self.config, self.max_length, self.batch = config, max_length, batch
         own = decode_need(self.placement.head, "head").passes
         self.pipeline = here = Pipeline.of(
-            config, TorchExecutor() if executor is None else executor, dtype, batch * max_length,
+            config, chosen, dtype, batch * max_length,
             sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],
         )  # fmt: skip
         self.executor = here.executor
@@ -142,6 +150,10 @@ class WaferForCausalLM(PlacedModule):
         shape, name = config_of(config), dtype_name(dtype)
         weights = RandomWeights(shape, torch_dtype(name), seed if random_weights else None)
         return cls(shape, weights, dtype=name, **options)
+
+    def extra_repr(self) -> str:
+        """Returns the model's name, its mesh, and on what it is emulated."""
+        return f"{self.config.name} on {self.block.mesh} cores, emulated {described(self.executor)}"
 
     folder: Path | None = None
     turn = 0  # rises with every change of the caches, by which a stream knows whether they are still its own
@@ -375,4 +387,5 @@ class WaferForCausalLM(PlacedModule):
         if self.pipeline.has_embedding:
             self.embedding.place(weights)
         self.phases.forget()
+        self._prefill.forget()
         self.reset()

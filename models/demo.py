@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -12,6 +14,8 @@ import torch
 from wafer_triton.errors import WaferError
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.ops import described
+from wafer_triton.ops import executor as executor_of
 
 PROMPTS = ("The capital of France is", "Water boils at a temperature of")
 MESH, NEW_TOKENS, TOLERANCE = 24, 32, 1e-3
@@ -32,8 +36,8 @@ class Comparison:
 
 
 def compare(model: WaferForCausalLM, judge: Any, prompt: list[int], new_tokens: int) -> Comparison:
-    """Continue a prompt greedily with both; `judge` is a transformers model with the same weights."""
-    ids = torch.tensor([prompt])
+    """Continue a prompt greedily with both; `judge` is a transformers model with the same weights, on any device."""
+    ids = torch.tensor([prompt], device=judge.device)
     said = judge.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -51,7 +55,7 @@ def compare(model: WaferForCausalLM, judge: Any, prompt: list[int], new_tokens: 
         if tokens:
             logits = model.step(tokens[-1])
         tokens.append(int(logits.argmax()))
-        differences.append((logits.float() - theirs[0].float()).abs().max())
+        differences.append((logits.float() - theirs[0].to(logits.device).float()).abs().max())
         if tokens[-1] != token:
             break
     return Comparison(tokens, expected, float(torch.stack(differences).max()))
@@ -65,23 +69,26 @@ def predicted_line(model: WaferForCausalLM) -> str:
     return f"The same rounds, predicted on the wafer: {', '.join(speeds)}."
 
 
-def main() -> int:
-    """Run the demo; 0 if every token is the judge's, 1 if not, 2 without a checkpoint."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Run the demo; 0 if every token is the judge's, 1 if not, 2 without a checkpoint or the device asked for."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    begun = perf_counter()
+    parser = argparse.ArgumentParser(prog="demo", description="SmolLM2-135M on virtual cores beside transformers")
+    parser.add_argument("--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N")
+    begun, args = perf_counter(), parser.parse_args(arguments)
     disable_progress_bar()
     torch.set_num_threads(1)  # an operation on a mesh takes microseconds: a second thread only makes it wait
     try:
+        executor = executor_of(emulate_on=args.emulate_on)
         folder = resolve("smollm2-135m")
     except WaferError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
-    print(f"SmolLM2-135M on meshes of {MESH} x {MESH} virtual cores of a WSE-2: fp32, tiles move from core to core.")
+    print(f"SmolLM2-135M on meshes of {MESH} x {MESH} virtual cores of a WSE-2, fp32, emulated {described(executor)}.")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    judge = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model = WaferForCausalLM.from_pretrained(folder, mesh=MESH, dtype="fp32", max_length=64)
+    judge = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(torch.device(executor.device))
+    model = WaferForCausalLM.from_pretrained(folder, mesh=MESH, dtype="fp32", max_length=64, executor=executor)
     failures = 0
     for prompt in PROMPTS:
         comparison = compare(model, judge, tokenizer(prompt)["input_ids"], NEW_TOKENS)
@@ -102,4 +109,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

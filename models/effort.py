@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from wafer_triton.cost.layers import PhasesOf, decode_phases, prefill_phases
-from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.models.place.regions import Placement
 from wafer_triton.report import emulation_seconds

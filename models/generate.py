@@ -137,6 +137,8 @@ class Stream(Iterator[T], Generic[T]):
 
     def _prefill(self) -> list[torch.Tensor]:
         self.model.reset()
+        if self.limit > 1:
+            self.model.layers.compile(self.progress)
         return list(prefills(self.model, self.prompts, self.progress))
 
     def _advance(self) -> torch.Tensor:

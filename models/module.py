@@ -62,4 +62,4 @@ class PlacedModule(nn.Module, ABC):
         """Place other weights and forget all caches."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> PlacedModule:
-        raise DtypeError("a placed model stays where it is and as it is; give dtype= and executor= when it is placed")
+        raise DtypeError("a placed model stays where it is and as it is; give dtype= and emulate_on= when it is placed")

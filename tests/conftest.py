@@ -58,7 +58,7 @@ def roomy() -> Device:
 @pytest.fixture
 def launches(monkeypatch) -> Counter:
     """How often the Triton executor launches what, by its words."""
-    from wafer_triton.emulate.steps import Launch
+    from wafer_triton.emulate.plan import Launch
 
     counted: Counter = Counter()
     run = Launch.__call__

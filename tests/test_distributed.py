@@ -12,7 +12,7 @@ def test_ranks_of_which_no_launcher_told_the_number(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(BackendError, match=r"the ranks cannot join over gloo \(.* RANK .*\); start them by torchrun"):
-        distributed.executor(device="cpu")
+        distributed.executor(emulate_on="cpu")
 
 
 def test_each_rank_has_a_gpu_of_its_node(monkeypatch):
@@ -23,8 +23,8 @@ def test_each_rank_has_a_gpu_of_its_node(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(BackendError, match="rank 5: this node has 1 GPUs; start at most so many ranks on it"):
-        distributed.executor(device="cuda")
+        distributed.executor(emulate_on="cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(distributed.ops, "executor", lambda backend, exchange, device: device)
     monkeypatch.setattr(distributed, "DistributedExecutor", lambda inside, cut: inside)
-    assert [distributed.executor(device="cuda")] == ["cuda:1"] == [f"cuda:{number}" for number in chosen]
+    assert [distributed.executor(emulate_on="cuda")] == ["cuda:1"] == [f"cuda:{number}" for number in chosen]

@@ -85,8 +85,8 @@ def test_views_and_slices_scatter_like_copies():
     [
         ((4,), "(y m) (x k)", {}, r"pattern '\(y m\) \(x k\)' has 2 dimensions, the tensor \[4\]"),
         ((4, 5, 6), "(y m) (x k)", {}, r"has 2 dimensions, the tensor \[4, 5, 6\]"),
-        ((4, 5), "(m y) (x k)", {}, "behind 'y' must stand the axis that it cuts"),
-        ((4, 5), "y x", {}, "behind 'y' must stand the axis that it cuts"),
+        ((4, 5), "(m y) (x k)", {}, "after 'y' must stand the axis that it cuts"),
+        ((4, 5), "y x", {}, "after 'y' must stand the axis that it cuts"),
         ((12, 5), "(h two x p) (y d)", {"h": 2}, "give the sizes of two"),
         ((12, 5), "(h two x p) (y d)", {}, "give the sizes of h, two"),
         ((10, 5), "(h two x p) (y d)", {"h": 2, "two": 2}, "a dimension of 10 is not made of 4s"),

@@ -162,7 +162,7 @@ LAYERS = [
     {"count"},
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
-    {"emulate.chains", "emulate.lines", "emulate.relays", "emulate.triton"},
+    {"emulate.fuse", "emulate.triton"},
     {"ops", "operation", "compare", "distributed", "train"},
     {"models"},
     {"draw", "cli", "__main__"},

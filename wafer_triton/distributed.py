@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from wafer_triton import ops
-from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 
@@ -37,14 +37,15 @@ def executor(
     *,
     cut: Any = None,
     timeout: float = TIMEOUT,
-    device: str | None = None,
+    emulate_on: str = "auto",
     **options: Any,
 ) -> Executor:
     """The executor of a mesh over all ranks that torchrun started, or of one process where there are no others.
 
-    `cut` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts. `device`
-    is "cuda" for one GPU to a rank, with NCCL, or "cpu", with gloo; by default the GPUs if there are any. The other
-    arguments are those of `ops.executor`, for each rank. A rank that waits `timeout` seconds for another gives up.
+    `cut` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts.
+    `emulate_on` is "cuda" for one GPU to a rank, with NCCL, or "cpu", with gloo; "auto" takes the GPUs if there are
+    any. The other arguments are those of `ops.executor`, for each rank. A rank that waits `timeout` seconds for another
+    gives up.
 
     Raises BackendError where ranks do not agree on all this, for a node with fewer GPUs than ranks, and for a `cut`
     that has not one rectangle for each rank; MeshError for a `cut` that is none.
@@ -55,8 +56,8 @@ def executor(
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
         if sides is not None and sides.rows * sides.cols > 1:
             raise BackendError(f"cut {sides} is for {sides.rows * sides.cols} ranks, and there is one; use torchrun")
-        return ops.executor(backend, exchange, device or own_device(), **options)
-    chosen = device or own_device()
+        return ops.executor(backend, exchange, emulate_on, **options)
+    chosen = ops.emulation_device(emulate_on)
     if not dist.is_initialized():
         join(chosen, timeout)
     if torch.device(chosen).type == "cuda":
@@ -69,11 +70,6 @@ def executor(
         chosen = f"cuda:{local}"
     inside = ops.executor(backend, exchange, chosen, **options)
     return DistributedExecutor(inside, cut=None if sides is None else (sides.rows, sides.cols))
-
-
-def own_device() -> str:
-    """The kind of device that ranks run on: GPUs, unless there are none or Triton is interpreted."""
-    return "cuda" if torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1" else "cpu"
 
 
 def join(device: str = "cpu", timeout: float = TIMEOUT) -> None:

@@ -32,6 +32,10 @@ class SramError(WaferError, MemoryError):
     """A core's buffers do not fit into its SRAM."""
 
 
+class HbmError(WaferError, MemoryError):
+    """A die's tensors do not fit into its HBM."""
+
+
 class ScheduleError(WaferError, ValueError):
     """A schedule breaks a rule of the machine: a receive without one sender, a slot both read and written."""
 

@@ -36,16 +36,7 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """The whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        from einops import rearrange  # patterns are parsed where there is no torch
-
-        plan = _plan(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
-        tiles = self.tiles
-        for dim, axis in ((1, "x"), (0, "y")):
-            if axis not in plan.axes:
-                tiles = tiles.select(dim, 0)
-        held = " ".join(axis for axis in MESH_AXES if axis in plan.axes)
-        whole = rearrange(tiles, f"{held} {plan.tile} -> {plan.whole}", **plan.axes)
-        return whole[tuple(slice(size) for size in plan.sizes)].reshape(self.shape)
+        return cut(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items())).join(self.tiles)
 
 
 def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> MeshTensor:
@@ -54,7 +45,6 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     Raises ShapeError when the pattern does not name the tensor's dimensions or a size does not divide.
     """
     import torch  # patterns are parsed where there is no torch
-    from einops import repeat
 
     for what, value, kind in (("tensor", tensor, torch.Tensor), ("mesh", mesh, Mesh), ("pattern", pattern, str)):
         check_type(f"scatter: {what}", value, kind, ShapeError)
@@ -62,15 +52,45 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
         if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
             raise ShapeError(f"scatter: {name} = {size!r} must be the positive size of an axis of {pattern!r}")
     shape = tuple(tensor.shape)
-    plan = _plan(pattern, shape, mesh.shape, tuple(sizes.items()))
-    whole = tensor.reshape(plan.sizes)
-    if plan.padded != plan.sizes:
-        padded = whole.new_zeros(plan.padded)
-        padded[tuple(slice(size) for size in plan.sizes)] = whole
-        whole = padded
-    every = {**dict(zip(MESH_AXES, mesh.shape, strict=True)), **plan.axes}
-    tiles = repeat(whole, f"{plan.whole} -> y x {plan.tile}", **every)
-    return MeshTensor(mesh, tiles.contiguous(), pattern, shape, sizes)
+    into = cut(pattern, shape, mesh.shape, tuple(sizes.items()))
+    tiles = tensor.new_empty(*mesh.shape, *into.tile)
+    into.fill(tiles, tensor)
+    return MeshTensor(mesh, tiles, pattern, shape, sizes)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A pattern matched to a tensor's `shape` and a mesh: how the whole tensor lies in tiles [rows, cols, *tile].
+
+    The tensor is viewed as `sizes`, a dimension for each axis that is cut, `padded` to whole tiles, and `split` into
+    mesh axes and tile axes. `order` are the dimensions of tiles in that order, after the `repeated` mesh axes; `inner`
+    are the sizes of the tile axes, which `tile` groups as the pattern does.
+    """
+
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    padded: tuple[int, ...]
+    split: tuple[int, ...]
+    tile: tuple[int, ...]
+    inner: tuple[int, ...]
+    order: tuple[int, ...]
+    repeated: int
+
+    def fill(self, tiles: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Write a tensor into contiguous tiles, rounded to their dtype, and zeros into the padding."""
+        whole = tensor
+        if self.padded != self.sizes:
+            whole = tensor.new_zeros(self.padded)
+            whole[tuple(map(slice, self.sizes))] = tensor.reshape(self.sizes)
+        tiles.view(*tiles.shape[:2], *self.inner).permute(self.order).copy_(whole.reshape(self.split))
+
+    def join(self, tiles: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return a new tensor, without the padding, that the tiles make up; of repeated tiles the first is taken."""
+        apart = tiles.reshape(*tiles.shape[:2], *self.inner).permute(self.order)[(0,) * self.repeated]
+        whole = apart.new_empty(self.split, dtype=dtype or tiles.dtype).copy_(apart)
+        if self.padded == self.sizes:
+            return whole.view(self.shape)
+        return whole.view(self.padded)[tuple(map(slice, self.sizes))].reshape(self.shape)
 
 
 def letters(pattern: str) -> dict[str, str]:
@@ -94,22 +114,9 @@ def _groups(left: str) -> list[list[str]]:
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """A pattern matched to a shape: the tensor viewed as `sizes`, one dimension for each cut and each named axis.
-
-    `whole` writes these dimensions for einops and `tile` the tile's; `padded` are the sizes in whole tiles.
-    """
-
-    whole: str
-    tile: str
-    sizes: tuple[int, ...]
-    padded: tuple[int, ...]
-    axes: Mapping[str, int]
-
-
 @lru_cache(maxsize=1024)
-def _plan(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tuple[tuple[str, int], ...]) -> _Plan:
+def cut(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tuple[tuple[str, int], ...] = ()) -> Cut:
+    """The cut of a tensor of a shape over a mesh by a pattern; `named` are sizes of axes. Raises as `scatter` does."""
     left, _, right = pattern.partition("->")
     groups = _groups(left)
     if len(groups) != len(shape):
@@ -120,12 +127,12 @@ def _plan(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tu
     padded: list[int] = []
     axes: dict[str, int] = {}
     for group, total in zip(groups, shape, strict=True):
-        cut = next((number for number, axis in enumerate(group) if axis in MESH_AXES), None)
-        if cut is not None and cut + 1 == len(group):
-            raise ShapeError(f"pattern {pattern!r}: behind {group[cut]!r} must stand the axis that it cuts")
+        at = next((number for number, axis in enumerate(group) if axis in MESH_AXES), None)
+        if at is not None and at + 1 == len(group):
+            raise ShapeError(f"pattern {pattern!r}: after {group[at]!r} must stand the axis that it cuts")
         # one axis may have any size: the tile's if the mesh cuts this dimension, else one that is not named
         unknown = [axis for axis in group if axis not in MESH_AXES and axis not in known]
-        free = group[cut + 1] if cut is not None else unknown[0] if unknown else None
+        free = group[at + 1] if at is not None else unknown[0] if unknown else None
         missing = [axis for axis in unknown if axis != free]
         if missing:
             raise ShapeError(f"pattern {pattern!r}: give the sizes of {', '.join(missing)}")
@@ -136,10 +143,10 @@ def _plan(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tu
             if axis in MESH_AXES:
                 axes[axis] = lengths[axis]
                 axes[str(free)] = -(-(total // rest) // lengths[axis])
-                whole.append(f"({axis} {free})")
+                whole += [axis, str(free)]
                 sizes.append(total // rest)
                 padded.append(axes[axis] * axes[str(free)])
-            elif axis != free or cut is None:
+            elif axis != free or at is None:
                 axes[axis] = total // rest if axis == free else known[axis]
                 whole.append(axis)
                 sizes.append(axes[axis])
@@ -150,5 +157,12 @@ def _plan(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tu
         raise ShapeError(f"pattern {pattern!r} names an axis twice")
     if right.strip() and sorted(written) != sorted(kept):
         raise ShapeError(f"pattern {pattern!r}: the right side must order the tile's axes {', '.join(kept)}")
-    tile = right.strip() or " ".join(axis for axis in axes if axis not in MESH_AXES)
-    return _Plan(" ".join(whole), tile, tuple(sizes), tuple(padded), axes)
+    tile = written or kept
+    grouped = _groups(right) if written else [[axis] for axis in kept]
+    repeated = [axis for axis in MESH_AXES if axis not in axes]
+    held = [*MESH_AXES, *tile]
+    return Cut(
+        shape, tuple(sizes), tuple(padded), tuple(axes[axis] for axis in whole),
+        tuple(prod(axes[axis] for axis in group) for group in grouped), tuple(axes[axis] for axis in tile),
+        tuple(held.index(axis) for axis in (*repeated, *whole)), len(repeated),
+    )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from wafer_triton.device import Device, device
@@ -51,7 +52,7 @@ class Mesh:
                 f"{self.device.rows} x {self.device.cols} cores"
             )
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int]:
         """Logical (rows, cols), the grid that schedules and tiles are written for."""
         return self.rows * self.fold[0], self.cols * self.fold[1]

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import ast
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, TypedDict
+from importlib.util import find_spec
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,15 +29,17 @@ from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
 from wafer_triton.dtype import dtype_name
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, DtypeError, MeshError, ScheduleError, ShapeError
-from wafer_triton.layout import MeshTensor, scatter
+from wafer_triton.layout import MeshTensor
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
 from wafer_triton.schedule.rounds import Schedule
 
 Operand = Tensor | MeshTensor
+T = TypeVar("T")
 
 
 class How(TypedDict, total=False):
@@ -99,16 +104,29 @@ class Record(Account):
 _KEYWORDS = tuple(How.__annotations__)
 
 
-def executor(backend: str | None = None, exchange: str = "explicit", device: str = "cpu", **options: Any) -> Executor:
-    """The executor for tensors on a torch device; `backend` None takes torch on a CPU, else triton.
+def emulation_device(emulate_on: str = "auto") -> str:
+    """Returns the torch device of `emulate_on`: "auto" is a GPU if torch finds one and Triton compiles for it."""
+    if emulate_on != "auto":
+        return emulate_on
+    compiles = os.environ.get("TRITON_INTERPRET") != "1" and find_spec("triton") is not None
+    return "cuda" if compiles and torch.cuda.is_available() else "cpu"
 
-    Raises BackendError if the backend or the device is unknown or cannot run here.
+
+def executor(
+    backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
+) -> Executor:
+    """Returns the executor on a torch device or "auto", a GPU where there is one; triton on a GPU, torch on a CPU.
+
+    `backend` chooses otherwise. Raises BackendError if the backend or the device is unknown or cannot run here.
     """
+    device = emulation_device(emulate_on)
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
         reason = str(error).partition("\n")[0]
-        raise BackendError(f"device {device!r}: torch has no such device here ({reason}); use 'cpu'") from None
+        raise BackendError(
+            f"emulate_on {device!r}: torch has no such device here ({reason}); use 'auto', 'cpu', 'cuda' or 'cuda:1'"
+        ) from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
         if options.pop("launch", "auto") != "auto":
@@ -125,29 +143,70 @@ def executor(backend: str | None = None, exchange: str = "explicit", device: str
     raise BackendError(f"backend {backend!r}: choose 'torch' or 'triton'")
 
 
+@lru_cache(maxsize=64)
+def _executor(backend: str | None, exchange: str, device: str, launch: str) -> Executor:
+    """One executor for all calls with the same options, so that they share programs."""
+    return executor(backend, exchange, device, launch=launch)
+
+
+def clear_cache() -> None:
+    """Let all programs and schedules go that public calls keep; their memory is free once no call runs."""
+    POOL.clear()
+    _executor.cache_clear()
+    recipe.cache_clear()
+
+
+def described(on: Executor) -> str:
+    """Returns where and how an executor runs, such as "on NVIDIA H200 by Triton, exchange explicit"."""
+    ranks, inside = getattr(on, "ranks", 1), getattr(on, "inside", on)  # of a DistributedExecutor
+    on_gpu = torch.device(inside.device).type == "cuda"
+    where = torch.cuda.get_device_name(inside.device) if on_gpu else "the CPU"
+    by = "torch" if isinstance(inside, TorchExecutor) else "Triton" if on_gpu else "Triton's interpreter"
+    each = f"{ranks} ranks, each on " if ranks > 1 else ""
+    return f"on {each}{where} by {by}, exchange {inside.exchange}"
+
+
 def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor:
     """Run the recipe `made` by the executor `on`; the result is cut over the schedule's mesh."""
     if not isinstance(made, Recipe):
         raise ScheduleError(
             f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
         )
-    return _run(made, operands, on)[0]
+    return _run(made, operands, on, _tiles(made))[0]
 
 
-def _run(operation: Recipe, operands: tuple[Operand, ...], runner: Executor) -> tuple[MeshTensor, Program]:
-    mesh = operation.schedule.mesh
-    given = {
-        name: scatter(torch.from_numpy(values), mesh, cut).tiles for name, (values, cut) in operation.constants.items()
-    }
+def _run(
+    operation: Recipe, operands: tuple[Operand, ...], runner: Executor, take: Callable[[Program], T]
+) -> tuple[T, Program]:
+    """The result that `take` reads once the rounds have run; nothing of it is memory of the program."""
+    program = runner.borrow(operation.schedule)
+    for (name, _), operand in zip(operation.inputs, operands, strict=True):
+        runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
+    for name, (values, pattern) in operation.constants.items():
+        runner.enter(program, name, torch.from_numpy(values), pattern)
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor):
-            given[name] = operand.tiles
+            program.write(name, operand.tiles)
+        elif pattern:
+            runner.enter(program, name, operand, pattern)
         else:
-            given[name] = scatter(operand, mesh, pattern).tiles if pattern else operand
-    program = runner.bind(operation.schedule, given)
-    program.run()
+            program.write(name, operand)
+    program.captured()
+    result = take(program)
+    program.give_back()
+    return result, program
+
+
+def _tiles(operation: Recipe) -> Callable[[Program], MeshTensor]:
     name, pattern, shape = operation.output
-    return MeshTensor(mesh, program.read(name), pattern, shape, {}), program
+    return lambda program: MeshTensor(operation.schedule.mesh, program.read(name), pattern, shape, {})
+
+
+def _whole(operation: Recipe) -> Callable[[Program], Tensor]:
+    name, pattern, shape = operation.output
+    if not pattern:
+        return lambda program: program.read(name).reshape(shape)
+    return lambda program: program.gather(name, pattern, shape)
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
@@ -171,8 +230,8 @@ def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange:
     operation = recipe(
         name, mesh, dtype_name(operands[0].dtype), tuple(tuple(operand.shape) for operand in operands), options
     )
-    chosen = executor(backend or None, exchange, str(operands[0].device), launch=launch)
-    return _whole(run(operation, tuple(operands), chosen))
+    runner = _executor(backend or None, exchange, str(operands[0].device), launch)
+    return _run(operation, tuple(operands), runner, _whole(operation))[0]
 
 
 @_apply.register_fake
@@ -181,10 +240,6 @@ def _(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str,
     if name in ("gemm", "gemv"):
         shape = (shape[0], operands[1].shape[0 if ("transposed", True) in _parsed(spec)[1] else 1])
     return operands[0].new_empty(shape)
-
-
-def _whole(result: MeshTensor) -> Tensor:
-    return result.gather() if result.pattern else result.tiles.reshape(result.shape)
 
 
 def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) -> Any:
@@ -212,9 +267,9 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
         name, mesh, dtype_name(tensors[0].dtype), tuple(tuple(operand.shape) for operand in operands), chosen
     )
     _cut_alike(operation, operands)
-    runner = executor(backend, exchange, str(tensors[0].device), launch=launch) if own is None else own
-    result, program = _run(operation, operands, runner)
-    value = result if isinstance(first, MeshTensor) else _whole(result)
+    runner = _executor(backend, exchange, str(tensors[0].device), launch) if own is None else own
+    take: Callable[[Program], Any] = _tiles(operation) if isinstance(first, MeshTensor) else _whole(operation)
+    value, program = _run(operation, operands, runner, take)
     record = (operation.schedule, program.launches, program.rank_bytes)
     return (value, Record.of(*record)) if how.get("record") else value
 

@@ -22,7 +22,8 @@ from timing import is_cuda, measure, sets
 from wafer_triton import ops
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import Program
 from wafer_triton.kernels.protocol import rounds_at_once
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh

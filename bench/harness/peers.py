@@ -1,90 +1,144 @@
-"""Peers: the fastest emulation of a mesh that plain PyTorch has, and a decoder layer without any mesh.
+"""Peers: plain PyTorch code for the rounds of a product or of exchanges, and a decoder layer without any mesh.
 
-The emulation is the torch executor, so a schedule's own tables say what moves. Where there are several ways to write a
-step (which copy, which batched product), each step takes the one that is the fastest on this device at this size.
+The emulation shares no code with the executors. It computes all cores in a batch, round by round, and adds a message
+where it arrives, without a mailbox. Where there are several ways to write a step (which copy, which batched product),
+each step takes the one that is the fastest on this device at this size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from timing import fastest
-from wafer_triton.emulate.executor import Program
-from wafer_triton.emulate.steps import Memory, Place, Step
-from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.dtype import torch_dtype
+from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
 
 FP32 = torch.float32
+Step = Callable[[], object]
+Memory = dict[str, Tensor]
 
 
-class Emulation(TorchExecutor):
-    """The torch executor with 16-bit products on matrix units: batched `baddbmm` with fp32 sums, and indexed copies.
+class Emulation:
+    """Binds schedules of products, sums and copies, as an executor does; `chosen` counts the ways that steps took."""
 
-    `chosen` counts the ways that steps were given.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
         self.chosen: dict[str, int] = {}
         self._best: dict[object, str] = {}
 
-    def bind(self, schedule: Schedule, tensors: Mapping[str, Tensor], *more: Any, **options: Any) -> Program:
-        program = super().bind(schedule, tensors, *more, **options)
-        for name, tensor in tensors.items():  # what trials spoilt
-            program.memory[name].copy_(tensor.reshape(program.memory[name].shape))
-        return program
+    def bind(self, schedule: Schedule, tensors: Mapping[str, Tensor]) -> "Emulated":
+        """Plan a schedule over memory [rows, cols, numel] of each buffer, into which `tensors` are copied."""
+        memory = {
+            name: torch.zeros(*schedule.mesh.shape, buffer.numel, dtype=torch_dtype(buffer.dtype), device=self.device)
+            for name, buffer in schedule.buffers.items()
+        }
+        assert all(buffer.slots == 1 for buffer in schedule.buffers.values()), "buffers of one slot"
+        planned: dict[int, list[Step]] = {}
+        for round_ in schedule.rounds:
+            if id(round_) not in planned:
+                planned[id(round_)] = self._round(schedule, memory, round_)
+        steps = [step for round_ in schedule.rounds for step in planned[id(round_)]]
+        bound = Emulated(schedule, memory, steps)
+        for name, tensor in tensors.items():  # after trials, which spoil memory
+            bound.write(name, tensor)
+        return bound
 
-    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
-        fused = super().fuse(memory, schedule, rounds)
-        if fused is not None:
-            self.chosen["rounds together"] = self.chosen.get("rounds together", 0) + fused[0]
-        return fused
+    def _round(self, schedule: Schedule, memory: Memory, round_: Round) -> list[Step]:
+        arriving = {exchange.dst.buffer for exchange in round_.exchanges}
+        adds = {op.ins[1].buffer: op for op in round_.locals if op.op == "add" and op.ins[1].buffer in arriving}
+        moves = [exchange for exchange in round_.exchanges if exchange.dst.buffer not in adds]
+        # products first: they read the tiles of before the moves
+        steps = [
+            self._compute(schedule.mesh, memory, op) for op in round_.locals if op.op != "add" and round_.exchanges
+        ]
+        for exchange in (one for one in round_.exchanges if one.dst.buffer in adds):
+            steps.append(self._added(schedule, memory, exchange, adds[exchange.dst.buffer].outs[0].buffer))
+        pairs: dict[tuple[str, str], list[Exchange]] = {}
+        for exchange in moves:
+            pairs.setdefault((exchange.src.buffer, exchange.dst.buffer), []).append(exchange)
+        steps += [self._moved(schedule, memory, several) for several in pairs.values()]
+        rest = [op for op in round_.locals if not round_.exchanges or (op.op == "add" and op not in adds.values())]
+        return steps + [self._compute(schedule.mesh, memory, op) for op in rest]
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        exchange, *more = exchanges
-        target, source = memory.tensors[exchange.dst.buffer], memory.tensors[exchange.src.buffer]
-        ways: dict[str, Step] = {"slices or index_select": super().move(memory, exchanges, src)}
-        if more:
-            ways["both ways at once"] = self.indexed(memory, exchanges, src)
-            sizes = tuple(len(exchange.receivers.flat(memory.mesh)) for exchange in exchanges)
-            return self._fastest(("moves", exchange.axis, sizes, source.shape, source.dtype), ways)
-        fixed = exchange.src.is_fixed and exchange.dst.is_fixed and src.lies_in(exchange.src)
-        numel = memory.buffers[exchange.src.buffer].numel
-        alone = memory.buffers[exchange.src.buffer].slots == memory.buffers[exchange.dst.buffer].slots == 1
-        every = exchange.recv.size and len(exchange.receivers.flat(memory.mesh)) == memory.mesh.cores
-        if fixed and alone and every and target.data_ptr() != source.data_ptr():
-            sent, got = self._ends(memory, exchanges, src)
+    def _added(self, schedule: Schedule, memory: Memory, exchange: Exchange, acc: str) -> Step:
+        """Messages of a tree, added where they arrive."""
+        target, dim = memory[acc], 0 if exchange.axis == "y" else 1
+        ways: dict[str, Step] = {}
+        if exchange.lines is None and exchange.recv.ndim == 1:
+            send, recv = (torch.from_numpy(np.array(at)).to(self.device) for at in (exchange.send, exchange.recv))
+            ways["index_add of lines"] = lambda: target.index_add_(dim, recv, target.index_select(dim, send))
+            spans = [_span(at) for at in (exchange.send, exchange.recv)]
+            if None not in spans:
+                given, got = (target[span] if dim == 0 else target[:, span] for span in spans)
+                ways["add of slices"] = lambda: got.add_(given)
+        flat = target.flatten(0, 1)
+        sent, at = self._ends(schedule, [exchange])
+        ways["index_add of cores"] = lambda: flat.index_add_(0, at, flat.index_select(0, sent))
+        return self._fastest(("add", dim, len(sent), target.shape, target.dtype, tuple(ways)), ways)
+
+    def _moved(self, schedule: Schedule, memory: Memory, exchanges: list[Exchange]) -> Step:
+        """Tiles from one buffer to one buffer."""
+        source, target = memory[exchanges[0].src.buffer], memory[exchanges[0].dst.buffer]
+        sent, got = self._ends(schedule, exchanges)
+        flat = source.flatten(0, 1), target.flatten(0, 1)
+        ways: dict[str, Step] = {
+            "gather and scatter": lambda: flat[1].index_copy_(0, got, flat[0].index_select(0, sent))
+        }
+        if len(got) == schedule.mesh.cores and source is not target:
             rows = sent[got.argsort()]
-            for name, word in (
-                ("rows", None),
-                ("rows of 8 bytes", torch.int64),
-                ("rows of 16 bytes", torch.complex128),
-            ):
-                if word is None or (numel * source.element_size()) % word.itemsize == 0:
-                    into, out_of = (_words(tensor, word) for tensor in (target, source))
-                    ways[name] = lambda into=into, out_of=out_of: torch.index_select(out_of, 0, rows, out=into)
-        return self._fastest(("move", exchange.axis, exchange.recv.size, numel, source.dtype, every), ways)
+            size = source.shape[2] * source.element_size()
+            for name, word in (("gather", None), ("of 8 bytes", torch.int64), ("of 16 bytes", torch.complex128)):
+                if word is None or size % word.itemsize == 0:
+                    given, into = (tiles if word is None else tiles.view(word) for tiles in flat)
+                    ways[name] = lambda given=given, into=into: torch.index_select(given, 0, rows, out=into)
+        if len(exchanges) == 1 and exchanges[0].lines is None and exchanges[0].recv.ndim == 1:
+            (one,) = exchanges
+            dim = 0 if one.axis == "y" else 1
+            send, recv = (torch.from_numpy(np.array(at)).to(self.device) for at in (one.send, one.recv))
+            ways["lines"] = lambda: target.index_copy_(dim, recv, source.index_select(dim, send))
+            if len(recv) == schedule.mesh.shape[dim] and source is not target:
+                order = send[recv.argsort()]
+                ways["all lines"] = lambda: torch.index_select(source, dim, order, out=target)
+            if len(set(one.send.tolist())) == 1:
+                root, cuts = int(one.send[0]), np.flatnonzero(np.diff(one.recv) != 1) + 1
+                given = source.narrow(dim, root, 1)
+                into = [target.narrow(dim, int(span[0]), len(span)) for span in np.split(one.recv, cuts)]
+                ways["broadcast"] = lambda: [span.copy_(given) for span in into]
+        kind = ("move", exchanges[0].axis, len(exchanges), len(sent), source.shape, source.dtype, tuple(ways))
+        return self._fastest(kind, ways)
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
-        slots = (*op.outs, *(place.slot for place in ins))
-        plain = op.where is None and all(slot.index == 0 and memory.buffers[slot.buffer].slots == 1 for slot in slots)
-        plain = plain and all(place.is_own for place in ins)
-        tensors = [memory.tensors[slot.buffer].flatten(0, 1) for slot in slots]
-        ways: dict[str, Step] = {"definition": super().compute(memory, op, ins)}
-        if plain and op.op == "copy" and tensors[0].shape == tensors[1].shape:
-            ways["copy"] = lambda: tensors[0].copy_(tensors[1])
-        one_head = op.params.get("heads", 1) == 1 and op.params.get("accumulate", "fp32") == "fp32"
-        if plain and op.op == "gemm" and one_head and tensors[0].dtype == FP32:
-            ways |= _products(*tensors, *(op.params[size] for size in "mkn"), add=bool(op.params.get("add")))
-        return self._fastest((op.op, *sorted(op.params.items()), tensors[0].shape, plain), ways)
+    def _compute(self, mesh: Mesh, memory: Memory, op: Local) -> Step:
+        out, ins = memory[op.outs[0].buffer], [memory[slot.buffer] for slot in op.ins]
+        if op.op == "gemm":
+            flat = [tensor.flatten(0, 1) for tensor in (out, *ins)]
+            add, sizes = bool(op.params.get("add")), [op.params[size] for size in "mkn"]
+            return self._fastest(("gemm", add, *sizes, out.shape, ins[0].dtype), _products(*flat, *sizes, add=add))
+        assert op.op in ("copy", "add"), f"no peer computes {op.op}"
+        if op.where is not None:
+            at = torch.from_numpy(op.where.flat(mesh)).to(self.device)
+            into, (given, *more) = out.flatten(0, 1), [tensor.flatten(0, 1) for tensor in ins]
+            if op.op == "copy":
+                return lambda: into.index_copy_(0, at, given.index_select(0, at).to(into.dtype))
+            return lambda: into.index_copy_(0, at, given.index_select(0, at) + more[0].index_select(0, at))
+        return (lambda: out.copy_(ins[0])) if op.op == "copy" else (lambda: torch.add(ins[0], ins[1], out=out))
+
+    def _ends(self, schedule: Schedule, exchanges: list[Exchange]) -> tuple[Tensor, Tensor]:
+        """The cores that send, and those that receive, of several exchanges."""
+        both = zip(
+            *((one.senders.flat(schedule.mesh), one.receivers.flat(schedule.mesh)) for one in exchanges), strict=True
+        )
+        sent, got = (torch.from_numpy(np.concatenate(cores)).to(self.device) for cores in both)
+        return sent, got
 
     def _fastest(self, kind: object, ways: dict[str, Step]) -> Step:
         """The fastest way, tried out once for each kind of step; trials spoil the memory that they run on."""
-        if kind not in self._best or self._best[kind] not in ways:
+        if kind not in self._best:
             names = list(ways)
             self._best[kind] = names[fastest(self.device, list(ways.values()))] if len(names) > 1 else names[0]
         name = self._best[kind]
@@ -92,9 +146,31 @@ class Emulation(TorchExecutor):
         return ways[name]
 
 
-def _words(tensor: Tensor, word: torch.dtype | None) -> Tensor:
-    flat = tensor.flatten(0, 1)
-    return flat if word is None else flat.view(word)
+class Emulated:
+    """A schedule bound by `Emulation`."""
+
+    def __init__(self, schedule: Schedule, memory: Memory, steps: list[Step]) -> None:
+        self.schedule, self.memory, self.steps = schedule, memory, steps
+
+    def run(self) -> None:
+        for step in self.steps:
+            step()
+
+    def write(self, name: str, tiles: Tensor) -> None:
+        self.memory[name].copy_(tiles.reshape(self.memory[name].shape))
+
+    def read(self, name: str) -> Tensor:
+        """[rows, cols, *tile]"""
+        return self.memory[name].clone().unflatten(-1, self.schedule.buffers[name].tile)
+
+
+def _span(at: Any) -> slice | None:
+    """Positions as a slice, where they are evenly spaced upwards."""
+    steps = np.diff(at)
+    if len(at) > 1 and (steps[0] < 1 or (steps != steps[0]).any()):
+        return None
+    step = int(steps[0]) if len(at) > 1 else 1
+    return slice(int(at[0]), int(at[-1]) + 1, step)
 
 
 def _products(c: Tensor, a: Tensor, b: Tensor, m: int, k: int, n: int, *, add: bool) -> dict[str, Step]:

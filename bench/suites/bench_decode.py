@@ -13,7 +13,7 @@ from peers import layer
 from timing import elapsed, measure, sets
 from wafer_triton.device import Device
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.executor import Program
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.fetch import resolve

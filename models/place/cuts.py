@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafer_triton.emulate.aligned import aligned
+from wafer_triton.emulate.elision import aligned
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
@@ -114,10 +114,12 @@ class Cut:
 
 def picked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
     """The values at `rows` along a dimension, one after the other; zeros where a row is -1, for padding."""
-    index = torch.from_numpy(rows.reshape(-1)).to(values.device)
-    taken = values.index_select(dim, index.clamp(min=0))
-    padding = index < 0
-    return taken.masked_fill_(padding.view(-1, *[1] * (values.ndim - 1 - dim)), 0) if padding.any() else taken
+    flat = rows.reshape(-1)
+    taken = values.index_select(dim, torch.from_numpy(flat.clip(0)).to(values.device))
+    padding = flat < 0
+    if not padding.any():
+        return taken
+    return taken.masked_fill_(torch.from_numpy(padding).to(values.device).view(-1, *[1] * (values.ndim - 1 - dim)), 0)
 
 
 def unpicked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:

@@ -9,8 +9,9 @@ from functools import partial
 import torch
 
 from wafer_triton.cost.price import Tally, tally
-from wafer_triton.emulate.executor import Executor, Program
-from wafer_triton.emulate.steps import Step, Tables
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.plan import Step, Tables
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, cuts, fill, picked
 from wafer_triton.models.run.head import Embedding, Head
@@ -36,6 +37,11 @@ class Layer:
     attend: tuple[Program, ...]
     output: Program
     ffn: Program
+
+    @property
+    def programs(self) -> list[Program]:
+        """All of them."""
+        return [self.project, *self.append, *self.attend, self.output, self.ffn]
 
     @property
     def tiles(self) -> dict[str, Tiles]:
@@ -94,6 +100,7 @@ class Decode:
         self.steps: dict[tuple[int, ...], Step] = {}
         self.results: dict[tuple[int, ...], torch.Tensor] = {}  # of each step, overwritten by the next
         self.layers: list[Layer] = []
+        self.compiled = False
         for number in self.numbers:
             caches = {
                 blocks.cache_name(which, sequence): executor.allocate(project, buffers[f"{which}_cache"]).zero_()
@@ -119,6 +126,16 @@ class Decode:
             self._fill(number, weights)
             progress("placing weights", len(self.layers), len(self.numbers))
 
+    def compile(self, progress: Progress = silent) -> None:
+        """Compile the kernels of a step, unless that is done: those of a layer of each kind, and of both ends."""
+        if self.compiled:
+            return
+        layers = {layer.kinds: layer for layer in self.layers}.values()
+        programs = [program for layer in layers for program in layer.programs]
+        ends = [end for end in (self.embedding, self.head) if end is not None]
+        self.executor.precompile([*programs, *(end.program(self.block.batch) for end in ends)], progress)
+        self.compiled = True
+
     def place(self, weights: Weights) -> None:
         """Replace the weights by others."""
         for number in self.numbers:
@@ -137,6 +154,7 @@ class Decode:
         `x` holds the tokens' ids [batch], or their values [batch, width] without an embedding. `caches` hold `counts`
         tokens, of each sequence. Of a sequence that is not `active` nothing is kept.
         """
+        self.compile()
         mesh, first = self.block.mesh, self.layers[0]
         for name, angles in zip(("cos", "sin"), rotary, strict=True):
             first.project.write(name, scatter(picked(angles, self.block.layout.pair_of, 1), mesh, "m (x p)").tiles)
@@ -153,7 +171,7 @@ class Decode:
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
             first.attend[sequence].write("bias", bias.contiguous())
             for layer in self.layers:
-                layer.append[sequence].follow(append)
+                layer.append[sequence].rebind(append)
         if tuple(active) not in self.steps:  # on a GPU one graph
             self.steps[tuple(active)] = self.executor.capture(partial(self.step, tuple(active)))
         self.steps[tuple(active)]()

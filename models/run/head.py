@@ -8,7 +8,8 @@ import torch
 
 from wafer_triton.cost.price import Tally, tally
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import EMBEDDING_CUTS, Cut, Tiles, Weights, fill, head_cuts
 from wafer_triton.schedule import decode as blocks

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.distributed import DistributedExecutor
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.ranks import blaming, of_first
+from wafer_triton.emulate.ranks.executor import DistributedExecutor
+from wafer_triton.emulate.ranks.group import blaming, of_first
 from wafer_triton.errors import BackendError
 from wafer_triton.models.config import param_shapes
 from wafer_triton.shapes import DecoderShape

@@ -1,19 +1,24 @@
 """Prefill (WaferLLM, OSDI'25, section 4.1): a prompt by MeshGEMM and GEMM-T, in as many chunks as its SRAM asks for.
 
-Chunks follow one another through the regions; here layer after layer takes all of them, which computes the same.
+Chunks follow one another through the regions. On a GPU the launches of a chunk through all layers are one record, made
+once for a chunk's length and those before it, and replayed for each prompt. Elsewhere layer after layer takes all
+chunks, which computes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from einops import rearrange
 
 from wafer_triton.cost.price import Tally, tally
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, picked, unpicked
 from wafer_triton.report import Progress, silent
@@ -25,6 +30,38 @@ from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
 
 WEIGHTS = ("norm", "router", "wqkv", "wo", "wgu", "wdown", "qk_norm", "wgu.shared", "wdown.shared")
+
+
+Programs = Mapping[str, Program]  # of a chunk, by the kind of block
+Fill = Callable[[int, torch.Tensor, torch.Tensor], None]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The results of a layer for a chunk: tiles of keys and values, and of the chosen experts where it has some."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+    chosen: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The results of all layers for a chunk, and its activation after them."""
+
+    x: torch.Tensor
+    layers: list[Kept]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All of them, in one order."""
+        each = (tiles for kept in self.layers for tiles in (kept.k, kept.v, kept.chosen))
+        return [self.x, *(tiles for tiles in each if tiles is not None)]
+
+
+def _write(program: Program, tiles: Tiles) -> None:
+    for name, values in tiles.items():
+        program.write(name, values)
 
 
 @dataclass(frozen=True)
@@ -41,7 +78,7 @@ class Chunk:
     past: int
     position: torch.Tensor
 
-    @property
+    @cached_property
     def index(self) -> torch.Tensor:
         """The position of each token among the padded rows."""
         return (self.position.flatten() >= 0).nonzero().flatten()
@@ -82,6 +119,7 @@ class Prefill:
         self.chosen: list[torch.Tensor] = []
         self.passes: list[int] = []
         self.overflow = 0
+        self.forget()
 
     def tally(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Tally:
         """Counts and predicted cost of a prompt through all layers, with so many passes of experts of each chunk."""
@@ -106,63 +144,141 @@ class Prefill:
 
         `chosen` has then the experts [count, k] that its tokens took in each layer that has some.
         """
-        shape = self.block.shape
         if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
             self.programs, self.scratch = {}, {}
-        attention = [self._program("attention", part.tokens, part.past) for part in parts]
-        others = {
-            kind: [self._program(kind, part.tokens, 0) for part in parts]
-            for kind in shape.layers_of
-            if kind != "attention"
-        }
-        regions = self.block.expert_regions
-        self.passes, self.overflow = [], 0
+            self.forget()
+        known, regions = set(self.programs), self.block.expert_regions
+        every = [
+            {kind: self._program(kind, part.tokens, part.past if kind == "attention" else 0)
+             for kind in self.block.shape.layers_of}
+            for part in parts
+        ]  # fmt: skip
         if regions is not None:
             for part in parts:  # before weights are loaded, which its memory is for
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
-            self.passes = [0] * len(parts)
-        xs = [self._spread(x, part, "(y m) (x d)") for part in parts]
-        held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
-        angles = [[self._spread(values, part, "(y m) (x p)") for values in held] for part in parts]
-        masks = list(self._masks(parts))
-        self.chosen = []
+        self.executor.precompile([self.programs[key] for key in self.programs if key not in known], progress)
+        self.chosen, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
+        inputs = list(self._inputs(x, rotary, parts))
+        # with regions, the host counts the passes between the launches
+        through = self._recorded if self.executor.graphs and regions is None else self._launched
+        out = through(every, inputs, parts, fill, progress)
+        return torch.cat([self._whole(tiles, part) for tiles, part in zip(out, parts, strict=True)])
+
+    def forget(self) -> None:
+        """Drop the records of launches, which have the addresses of weights."""
+        self.steps: dict[tuple[tuple[int, int], ...], Step] = {}
+        self.results: dict[tuple[tuple[int, int], ...], Result] = {}
+
+    def _launched(
+        self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
+    ) -> list[torch.Tensor]:
+        """Returns x of all chunks after layer by layer took all of them, so that weights are loaded once."""
+        xs = [tiles["x"] for tiles in inputs]
         for layer in self.numbers:
-            kinds = shape.kinds(layer)
-            bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in kinds)
-            keys: list[torch.Tensor] = []
-            values: list[torch.Tensor] = []
-            chosen: list[torch.Tensor] = []
+            bias, kept = self._load(layer), list[Kept]()
             for number, part in enumerate(parts):
-                first, second = attention[number], others[kinds[1]][number]
+                first, second = self._pair(every[number], layer)
                 if len(parts) > 1 or layer == self.numbers.start:
-                    first.write("x", xs[number])
-                    for name, tiles in zip(("cos", "sin"), angles[number], strict=True):
-                        first.write(name, tiles)
-                    first.write("bias", masks[number])
-                if kinds[1] == "experts" and regions is not None:
-                    real = (part.position >= 0).to(x.dtype)[:, None].expand(-1, self.side, -1)
+                    _write(first, inputs[number] | {"x": xs[number]})
+                if "real" in second.schedule.buffers:  # tokens, not padding, which go to experts in regions
+                    real = (part.position >= 0).to(xs[number].dtype)[:, None].expand(-1, self.side, -1)
                     second.write("real", real.contiguous())
-                if bias is not None:
-                    first.write("bqkv", bias.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
-                for name, past in (("keys", keys), ("values", values)):
-                    self._past(first, name, part, past)
-                first.run()
-                second.run()
-                if kinds[1] == "experts" and regions is not None:
-                    self._send(second, number, part, regions)
-                keys.append(first.read("k"))
-                values.append(first.read("v"))
-                if kinds[1] == "experts":
-                    chosen.append(second.read("chosen")[:, 0].flatten(0, 1)[part.index])
+                kept.append(self._layer(first, second, part, bias, kept))
+                if self.block.expert_regions is not None and kept[-1].chosen is not None:
+                    self._send(second, number, part, self.block.expert_regions)
                 if len(parts) > 1:
                     xs[number] = second.read("x")
-            if shape.experts is not None and chosen:
-                self.chosen.append(torch.cat(chosen)[:, : shape.experts.chosen].long().cpu())
-            fill(layer, self._gather(keys, parts), self._gather(values, parts))
+            self._keep(layer, kept, parts, fill)
             progress("prefill", layer + 1 - self.numbers.start, len(self.numbers))
-        if len(parts) == 1:
-            xs = [attention[0].read("x")]
-        return torch.cat([self._whole(tiles, part) for tiles, part in zip(xs, parts, strict=True)])
+        return xs if len(parts) > 1 else [every[0]["attention"].read("x")]
+
+    def _recorded(
+        self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
+    ) -> list[torch.Tensor]:
+        """Returns x of all chunks after chunk by chunk went through all layers, each by one replay of a record."""
+        results: list[Result] = []
+        for number, part in enumerate(parts):
+            kinds = tuple((before.tokens, before.past) for before in parts[: number + 1])
+            programs, first = every[number], every[number]["attention"]
+            if kinds not in self.steps:
+                once = {self.block.shape.kinds(layer): layer for layer in reversed(self.numbers)}.values()
+                for layer in self.numbers:  # whose weights are cut by then, and kernels compiled by one of each kind
+                    bias = self._load(layer)
+                    if layer in once:
+                        _write(first, inputs[number])
+                        self._layer(*self._pair(programs, layer), part, bias, self._before(layer, results))
+                run = partial(self._chunk, kinds, programs, part, list(results))
+                self.steps[kinds] = self.executor.capture(run, compiled=True)
+            _write(first, inputs[number])
+            self.steps[kinds]()
+            results.append(self.results[kinds])
+            progress("prefill", number + 1, len(parts))
+        self.executor.check()
+        for layer in self.numbers:
+            self._keep(layer, self._before(layer, results), parts, fill)
+        return [result.x for result in results]
+
+    def _chunk(
+        self, kinds: tuple[tuple[int, int], ...], programs: Programs, part: Chunk, before: Sequence[Result]
+    ) -> None:
+        """A chunk, whose inputs are written, through all layers; `results` has what the next chunk and the cache take.
+
+        Results stay where they are, as the records of later chunks read them there.
+        """
+        kept = [
+            self._layer(*self._pair(programs, layer), part, self._load(layer), self._before(layer, before))
+            for layer in self.numbers
+        ]
+        now = Result(self._pair(programs, self.numbers[-1])[1].read("x"), kept)
+        if kinds not in self.results:
+            self.results[kinds] = now
+            return
+        for held, new in zip(self.results[kinds].tensors, now.tensors, strict=True):
+            held.copy_(new)
+
+    def _before(self, layer: int, results: Sequence[Result]) -> list[Kept]:
+        return [result.layers[layer - self.numbers.start] for result in results]
+
+    def _load(self, layer: int) -> torch.Tensor | None:
+        """Load the weights of a layer; returns the bias of its attention block, if it has one."""
+        bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in self.block.shape.kinds(layer))
+        return bias
+
+    def _pair(self, programs: Programs, layer: int) -> tuple[Program, Program]:
+        """Returns the programs of a layer's two blocks."""
+        first, second = self.block.shape.kinds(layer)
+        return programs[first], programs[second]
+
+    def _layer(
+        self, first: Program, second: Program, part: Chunk, bias: torch.Tensor | None, before: Sequence[Kept]
+    ) -> Kept:
+        """Run a layer, whose weights are loaded, on a chunk; `before` are the results of the chunks before it."""
+        if bias is not None:
+            first.write("bqkv", bias.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
+        for name, past in (("keys", [kept.k for kept in before]), ("values", [kept.v for kept in before])):
+            self._past(first, name, part, past)
+        first.run()
+        second.run()
+        chosen = second.read("chosen") if "chosen" in second.schedule.buffers else None
+        return Kept(first.read("k"), first.read("v"), chosen)
+
+    def _keep(self, layer: int, kept: Sequence[Kept], parts: Sequence[Chunk], fill: Fill) -> None:
+        """Put keys and values of all chunks into the cache, and the experts that tokens took into `chosen`."""
+        experts = self.block.shape.experts
+        if experts is not None and (taken := [one.chosen for one in kept if one.chosen is not None]):
+            rows = [tiles[:, 0].flatten(0, 1)[part.index] for tiles, part in zip(taken, parts, strict=True)]
+            self.chosen.append(torch.cat(rows)[:, : experts.chosen].long().cpu())
+        k, v = (self._gather([getattr(one, name) for one in kept], parts) for name in "kv")
+        fill(layer, k, v)
+
+    def _inputs(
+        self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], parts: Sequence[Chunk]
+    ) -> Iterator[Tiles]:
+        """The tiles that each chunk's attention program is given before its first layer."""
+        held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
+        for part, mask in zip(parts, self._masks(parts), strict=True):
+            cos, sin = (self._spread(values, part, "(y m) (x p)") for values in held)
+            yield {"x": self._spread(x, part, "(y m) (x d)"), "cos": cos, "sin": sin, "bias": mask}
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """The passes that take a chunk's tokens to their experts, after their routing."""

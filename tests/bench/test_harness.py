@@ -74,25 +74,7 @@ def test_the_emulation_computes_what_the_torch_executor_does(op, shapes, side, d
         program.run()
         results.append(program.read("out"))
     assert torch.equal(*results) and results[0].any()
-    assert sum(emulation.chosen.values()) >= len({id(round_) for round_ in schedule.rounds})
-
-
-def test_both_ways_at_once_move_what_one_after_the_other_do(monkeypatch):
-    taken = []
-
-    def last(self, kind, ways):
-        taken.extend(ways if kind[0] == "moves" else ())
-        return list(ways.values())[-1 if kind[0] == "moves" else 0]
-
-    monkeypatch.setattr(peers.Emulation, "_fastest", last)
-    what = recipe("gemm", Mesh(5, 5), "fp32", ((10, 10), (10, 10)), ())
-    tiles = {name: torch.randint(-3, 4, (5, 5, 2, 2)).float() for name in "ab"}
-    found = []
-    for on in (TorchExecutor(), peers.Emulation()):
-        program = on.bind(what.schedule, tiles)
-        program.run()
-        found.append(program.read("out"))
-    assert torch.equal(*found) and "both ways at once" in taken
+    assert sum(emulation.chosen.values()) >= 2, "the product and what moves"
 
 
 def test_the_plain_layer_is_that_of_transformers():

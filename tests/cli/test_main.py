@@ -38,7 +38,7 @@ def test_a_rank_tells_a_mistake_where_no_rank_is_left_to_ask(capsys, monkeypatch
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
-    monkeypatch.setattr("wafer_triton.emulate.ranks.first", gone)
+    monkeypatch.setattr("wafer_triton.emulate.ranks.group.first", gone)
     assert main(["fly"]) == 2
     assert "invalid choice: 'fly'" in capsys.readouterr().err
 

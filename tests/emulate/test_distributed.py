@@ -7,8 +7,8 @@ import torch
 import ranked
 import schedules
 from wafer_triton import distributed, mesh_gemm
-from wafer_triton.emulate.distributed import DistributedExecutor
-from wafer_triton.emulate.partition import Share, partition
+from wafer_triton.emulate.ranks.executor import DistributedExecutor
+from wafer_triton.emulate.ranks.shards import Shard, partition
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError, MeshError
 from wafer_triton.mesh import Mesh, as_mesh
@@ -96,7 +96,7 @@ def test_a_mesh_is_cut_where_the_fewest_cores_are(mesh, ranks, grid):
     sizes = np.bincount(cut.owner)
     assert len(sizes) == ranks and sizes.sum() == cut.mesh.cores
     for rank in range(ranks):
-        share = Share(cut, rank)
+        share = Shard(cut, rank)
         assert (cut.owner[share.cores] == rank).all() and share.mesh.cores == sizes[rank]
         assert (cut.number[share.cores] == np.arange(sizes[rank])).all()
 

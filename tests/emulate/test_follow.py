@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from wafer_triton.emulate.executor import EXCHANGES
-from wafer_triton.emulate.steps import Tables
+from wafer_triton.emulate.plan import Tables
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.errors import ScheduleError
@@ -38,13 +38,13 @@ def test_what_was_recorded_of_programs_that_share_tables_follows(policy, exchang
     recorded = [list(program.steps) for program in programs]
     judge = TorchExecutor().bind(append(cache, 2), filled(cache))
     for count in range(2, cache.capacity):
-        judge.follow(append(cache, count))
+        judge.rebind(append(cache, count))
         schedule = append(cache, count)
         new = torch.randn(3, 2, 10)
         for program in (*programs, judge):
             program.write("new", new)
         for program in programs:
-            program.follow(schedule)
+            program.rebind(schedule)
             assert program.schedule is schedule
         for steps in recorded:
             for step in steps:
@@ -61,7 +61,7 @@ def test_a_program_without_tables_is_planned_anew():
     for count in (2, 3, 4):
         for each in (program, judge):
             each.write("new", torch.full((3, 2, 10), count + 0.5))
-            each.follow(append(cache, count))
+            each.rebind(append(cache, count))
             each.run()
     assert torch.equal(program.memory["cache"], judge.memory["cache"])
 
@@ -75,7 +75,7 @@ def test_a_schedule_that_differs_in_more_than_indices_is_refused():
     b.round(b.local("copy", "cache", "new", size=5))
     words = r"every row: table \d has 6 entries, and 2 in the schedule that was bound; bind this one anew"
     with pytest.raises(ScheduleError, match=words):
-        program.follow(b.build())
+        program.rebind(b.build())
 
 
 def test_planning_that_was_interrupted_is_done_again(monkeypatch):
@@ -84,9 +84,9 @@ def test_planning_that_was_interrupted_is_done_again(monkeypatch):
     judge, schedule = TorchExecutor().bind(append(cache, 0), filled(cache)), append(cache, 1)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(TritonExecutor, "compute", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        program.follow(schedule)
+        program.rebind(schedule)
     for each in (program, judge):
         each.write("new", torch.arange(60.0).view(3, 2, 10))
-        each.follow(schedule)
+        each.rebind(schedule)
         each.run()
     assert torch.equal(program.memory["cache"], judge.memory["cache"])

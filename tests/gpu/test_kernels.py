@@ -1,6 +1,12 @@
 """Compiled kernels against the torch definitions of local operations: the cases of tests/ on a GPU."""
 
 # ruff: noqa: F401
+from test_lines import (
+    cuts,
+    test_slices_of_a_decode_layer_have_the_bits_of_every_hop,
+    test_the_bits_are_those_of_every_hop,
+)
+
 from test_elided import test_blocks_that_are_copied_by_tensor, test_cores_that_share_a_program_add_what_each_would_alone
 from test_kernels import (
     test_agrees_with_definition,
@@ -9,10 +15,5 @@ from test_kernels import (
     test_integers_are_exact,
     test_operands_may_differ_in_dtype,
     test_rounds_to_nearest_even,
-)
-from test_lines import (
-    cuts,
-    test_slices_of_a_decode_layer_have_the_bits_of_every_hop,
-    test_the_bits_are_those_of_every_hop,
 )
 from test_tree import test_mesh_gemv_is_one_launch, test_tree_is_a_sequence_of_local_operations

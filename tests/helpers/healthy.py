@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schedules import MIXTURE, ROOMY, SHAPE
-from wafer_triton.emulate.aligned import aligned
+from wafer_triton.emulate.elision import aligned
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.place import transfers
 from wafer_triton.schedule import (

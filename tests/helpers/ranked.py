@@ -20,7 +20,7 @@ import schedules
 import tiny
 from wafer_triton import distributed, mesh_gemm
 from wafer_triton.cli.main import main
-from wafer_triton.emulate.distributed import DistributedExecutor
+from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import WaferError
 from wafer_triton.models import demo
@@ -111,7 +111,7 @@ def sent(rank: int, mesh: str, name: str) -> dict[str, Any]:
     for exchange in EXCHANGES:
         ranks = DistributedExecutor(TorchExecutor(exchange=exchange))
         answer[exchange] = ranks.bind(schedule, given(schedule)).rank_bytes
-        answer["owner"] = ranks.share(schedule.mesh).partition.owner
+        answer["owner"] = ranks.shard(schedule.mesh).partition.owner
     return answer
 
 

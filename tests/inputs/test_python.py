@@ -178,7 +178,7 @@ CALLS = {
     lambda: Mesh(2, 2, origin=None): "mesh 2 x 2: origin None must be whole numbers",
     lambda: Mesh(2, 2, fold=(1,)): "mesh 2 x 2: fold .* must be whole numbers of at least 1",
     lambda: as_mesh("1_0"): "mesh '1_0': give a side such as 16",
-    lambda: executor("torch", device="nope"): "device 'nope': torch has no such device here",
+    lambda: executor("torch", emulate_on="nope"): "emulate_on 'nope': torch has no such device here",
     lambda: run(None, (A,), executor()): "of type NoneType is no recipe",
     lambda: draw.links(5, "links.png"): "what is to be drawn is of type int; give a Schedule",
     lambda: convert("x", mesh=4): "convert: 'x' of type str is no model; give a torch.nn.Module",

@@ -15,7 +15,8 @@ from wafer_triton import price
 from wafer_triton.cli.main import main
 from wafer_triton.cost.price import Prediction, tally
 from wafer_triton.device import PRESETS, Device
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models import demo

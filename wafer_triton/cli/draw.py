@@ -130,7 +130,7 @@ def _values(subject: Subject) -> Values:
     from wafer_triton.ops import executor
 
     demand(subject.schedule)
-    return summaries(executor("torch").bind(subject.schedule, subject.given()))
+    return summaries(executor("torch", emulate_on="cpu").bind(subject.schedule, subject.given()))
 
 
 def _subject(args: argparse.Namespace) -> Subject:

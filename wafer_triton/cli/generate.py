@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli import ranks
 from wafer_triton.cli.options import (
@@ -26,9 +26,13 @@ from wafer_triton.cli.options import (
     path,
     people,
     searching,
+    tell_where,
     utf8,
 )
 from wafer_triton.errors import CacheError, ShapeError, writing
+
+if TYPE_CHECKING:
+    from wafer_triton.models.place.regions import Placement
 
 
 def generate(args: argparse.Namespace) -> int:
@@ -59,6 +63,12 @@ def generate(args: argparse.Namespace) -> int:
     if args.max_length and longest > args.max_length:
         raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")
     DecoderConfig.from_folder(folder).room(longest)
+
+    def placed(placement: Placement) -> None:
+        tell_where(executor)
+        steps = args.max_new_tokens - 1
+        progress.announce(effort.seconds(placement, executor, prompts=1, tokens=len(text.prompt), steps=steps))
+
     begun = perf_counter()
     searching(args)
     with Progress() as progress:
@@ -74,9 +84,7 @@ def generate(args: argparse.Namespace) -> int:
             max_prompt=len(text.prompt),
             executor=executor,
             progress=progress,
-            placed=lambda placement: progress.announce(
-                effort.seconds(placement, executor, prompts=1, tokens=len(text.prompt), steps=args.max_new_tokens - 1)
-            ),
+            placed=placed,
         )
         loaded = perf_counter()
         tokens = model.generate(text.prompt, args.max_new_tokens, progress)

@@ -24,6 +24,7 @@ from wafer_triton.cli.options import (
     path,
     searching,
     tell,
+    tell_where,
 )
 from wafer_triton.errors import ConfigError
 
@@ -129,9 +130,12 @@ def _announce(
 
     window = min(args.window, tokens)
     prompts = -(-tokens // window)
-    return lambda placement: progress.announce(
-        effort.seconds(placement, executor, prompts=prompts, tokens=window, steps=0)
-    )
+
+    def announce(placement: Placement) -> None:
+        tell_where(executor)
+        progress.announce(effort.seconds(placement, executor, prompts=prompts, tokens=window, steps=0))
+
+    return announce
 
 
 def _tell(

@@ -149,7 +149,11 @@ EXECUTION = (
     DTYPE,
     option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
     option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
-    option("--backend", choices=("torch", "triton"), help="default: triton where there is a GPU, else torch"),
+    option(
+        "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
+        help="what emulates the cores (default: a GPU where there is one)",
+    ),
+    option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
     option(
         "--cut", metavar="RxC",
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
@@ -220,7 +224,14 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
     # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
     torch.set_num_threads(1)
-    return distributed.executor(args.backend, args.exchange, cut=args.cut)
+    return distributed.executor(args.backend, args.exchange, cut=args.cut, emulate_on=args.emulate_on)
+
+
+def tell_where(executor: Executor) -> None:
+    """Print on what and in which exchange an executor runs, to stderr."""
+    from wafer_triton.ops import described
+
+    print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
 
 
 def people(args: argparse.Namespace) -> TextIO:

@@ -37,9 +37,9 @@ def of_first(work: Callable[[], T]) -> T:
         return work()
     import torch.distributed as dist
 
-    from wafer_triton.emulate import ranks
+    from wafer_triton.emulate.ranks import group
 
-    return ranks.of_first(work, dist.group.WORLD)
+    return group.of_first(work, dist.group.WORLD)
 
 
 def first_to_say(message: str) -> bool:
@@ -50,7 +50,7 @@ def first_to_say(message: str) -> bool:
     if distributed is None or not distributed.is_initialized():
         return number() == 0
     with suppress(RuntimeError):  # the store may be gone with its rank
-        from wafer_triton.emulate.ranks import first
+        from wafer_triton.emulate.ranks.group import first
 
         return first("said", message, str(number())) == str(number())
     return True

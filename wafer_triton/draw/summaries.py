@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.draw.tables import table
-from wafer_triton.emulate.stepping import Held
 from wafer_triton.errors import DrawError
 from wafer_triton.schedule.rounds import Round, Schedule
 
 if TYPE_CHECKING:
-    from wafer_triton.emulate.executor import Program
+    from wafer_triton.emulate.program import Program
 
 FIRST = 4  # numbers of a tile that are told
 FIGURES = ("norm", "smallest", "largest")  # of a tile; the first numbers follow
@@ -68,7 +67,7 @@ def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
 
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
     """
-    rows = [("start", "", *_cells(_figures(Held(buffer, program.read(buffer)).core(*core))))]
+    rows = [("start", "", *_cells(_figures(program.held(buffer).core(*core))))]
     for state in program.rounds():
         if buffer in written(program.schedule.rounds[state.round]):
             tile = state[buffer].core(*core)

@@ -2,30 +2,58 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
 
-from wafer_triton.emulate.steps import Step
+from wafer_triton.emulate.plan import Step
+from wafer_triton.errors import WaferError
 
 
 class Graph:
-    """Calls a function at first, which compiles what is not compiled yet; then records it, and replays the record."""
+    """Calls `run` at first, which compiles its kernels; records its launches at the second call, and replays them.
 
-    def __init__(self, run: Step, on_device: Callable[[], AbstractContextManager[object]]) -> None:
-        self.run, self.on_device, self.ready = run, on_device, False
+    With `compiled` the first call records already. Launches that CUDA refuses to record go one by one from then on; a
+    `UserWarning` has the reason.
+    """
+
+    def __init__(
+        self, run: Step, on_device: Callable[[], AbstractContextManager[object]], compiled: bool = False
+    ) -> None:
+        self.run, self.on_device, self.compiled = run, on_device, compiled
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.refused = False
 
     def __call__(self) -> None:
-        if not self.ready:
+        if self.refused or not self.compiled:
             self.run()
-            self.ready = True
+            self.compiled = True
             return
         with self.on_device():
             if self.graph is None:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's
-                    self.run()
-                self.graph = graph
-            self.graph.replay()
+                self.graph = self._recorded()
+            if self.graph is not None:
+                self.graph.replay()
+                return
+        self.run()
+
+    def _recorded(self) -> torch.cuda.CUDAGraph | None:
+        """Returns the record of a run, which computes nothing yet; None if CUDA refuses it."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's
+                self.run()
+        except RuntimeError as error:
+            if isinstance(error, WaferError):
+                raise
+            self.refused = True
+            reason = " ".join(str(error).split())[:200]
+            warnings.warn(
+                f"CUDA recorded no graph of these launches ({type(error).__name__}: {reason}); they go one by one, "
+                f"with the same results, in more time",
+                stacklevel=3,
+            )
+            return None
+        return graph

@@ -1,7 +1,8 @@
 """The torch executor: all cores batched, a neighbour move an indexed copy, local operations in their fast forms.
 
-Tiles lie in their buffer's dtype. An operation widens what it reads to fp32 and rounds what it writes, which gives the
-values of a core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU.
+Tiles have their buffer's dtype. An operation widens its inputs to fp32 and rounds its outputs, which gives the values
+of a core that computes in fp32 and stores in 16 bits, at the speed of fp32 on a CPU. Every view is made in the plan, so
+that most steps are one call of torch.
 """
 
 from __future__ import annotations
@@ -15,24 +16,22 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate import columns
+from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.fast import Form, form
-from wafer_triton.emulate.launches import ComputeShifts, combining, compute_shifts, mailboxes, sends_of
-from wafer_triton.emulate.steps import Memory, Place, Step
+from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
+from wafer_triton.emulate.segments import Products, Segment, Tree, messages
+from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 Many: TypeAlias = "tuple[Exchange, ...]"
-Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of what is sent, and of where it goes
-Take: TypeAlias = "Callable[[], torch.Tensor]"
-Pairs: TypeAlias = "list[tuple[torch.Tensor, torch.Tensor]]"
-_Part: TypeAlias = "tuple[Tensors, Tensors]"  # outputs and inputs
-_Wide: TypeAlias = "tuple[Tensors, Pairs, Pairs]"  # fp32 operands; which are widened from what, and rounded to what
+Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of the tiles that are sent, and of their targets
+
+COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
+CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
 class TorchExecutor(Executor):
@@ -41,7 +40,6 @@ class TorchExecutor(Executor):
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
         super().__init__(exchange=exchange, poison=poison)
         self._device = device
-        self._room = torch.empty(0, device=device)
         # by the first of some exchanges, and by the others
         self._known: WeakKeyDictionary[Exchange, dict[Many, Ends]] = WeakKeyDictionary()
 
@@ -49,186 +47,162 @@ class TorchExecutor(Executor):
     def device(self) -> str:
         return self._device
 
-    def storage(self, buffer: Buffer) -> torch.dtype:
-        return torch_dtype(buffer.dtype)
-
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
+        if len(exchanges) == 1:
+            return grids[0] or self.indexed(memory, exchanges, src)
         rest = [exchange for exchange, step in zip(exchanges, grids, strict=True) if step is None]
-        steps = [step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else [])
-        return steps[0] if len(steps) == 1 else lambda: [step() for step in steps]
+        return Steps([step for step in grids if step is not None] + ([self.indexed(memory, rest, src)] if rest else []))
 
-    def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
-        """The step of any exchanges from one slot to one: a gather of what is sent, a scatter to where it goes."""
+    def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
+        """The step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
         sent, got = self._ends(memory, exchanges, src)
         source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
         return lambda: target.index_copy_(0, got, source.index_select(0, sent))
 
-    def _grid(self, memory: Memory, exchange: Exchange, src: Place) -> Step | None:
+    def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
         """The step of an exchange whose receivers are a grid of cores."""
         views = self._views(memory, exchange, exchange.dst) if src.lies_in(exchange.src) else None
         if views is None:
             return None
         target, source, send = views
         if send is None:
-            return lambda: target.copy_(source)
+            return partial(target.copy_, source)
         axis = 1 if exchange.axis == "x" else 0
         if target.is_contiguous() and src.slot.buffer != exchange.dst.buffer:
-            return lambda: torch.index_select(source, axis, send, out=target)
+            return partial(torch.index_select, source, axis, send, out=target)
         return lambda: target.copy_(source.index_select(axis, send))
 
-    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
-        sends = sends_of(rounds[0], memory.mesh) or {}
-        if len(sends) == 2:  # of a large matrix alone is the run of rounds worth finding
-            large = memory.tensors[sends[1][0].src.buffer].numel() >= columns.LARGE
-            run = compute_shifts(schedule, rounds) if large else None
-            sweep = None if run is None else self._sweep(memory, run)
-            if run is None or sweep is None:
-                return None
-            a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (run.a, run.b))
-            return run.number, [sweep.explicit(a, b, memory.tensors[run.c])]
-        step = self._messages(memory, schedule, rounds[0])
-        return None if step is None else (1, [step])
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+        if isinstance(segment, Tree):
+            steps = [self._combine(memory, segment, round_) for round_ in segment.rounds]
+            sends = segment.broadcast if self.exchange == "explicit" else None
+            return [*steps, *(self.round(memory, sends) if sends is not None else [])]
+        if isinstance(segment, Products) and ins:
+            return self._products(memory, segment, ins)
+        if isinstance(segment, Products):
+            found = self._sweep(memory, segment)
+            a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (segment.a, segment.b))
+            rounding = segment.rounds[segment.number :]
+            rounded = [step for round_ in rounding for step in self.round(memory, round_)]
+            return None if found is None else [found.explicit(a, b, memory.tensors[segment.c]), *rounded]
+        return None
 
-    def _messages(self, memory: Memory, schedule: Schedule, round_: Round) -> Step | None:
-        """A round of a tree whose messages do without mailboxes: they are added where they arrive.
-
-        Nobody adds to what it sends in the same round.
-        """
-        pairs = combining(round_)
-        if pairs is None or any(op.op != "add" for _, op in pairs):
-            return None
-        if not {exchange.dst.buffer for exchange, _ in pairs} <= mailboxes(schedule):
-            return None
-        if all(exchange.recv.ndim == 1 for exchange, _ in pairs):
-            views = [self._views(memory, exchange, exchange.src) for exchange, _ in pairs]
-            moves = [(view[0], view[1]) for view in views if view is not None and view[2] is None]
-            if len(moves) == len(pairs):
-                return lambda: [target.add_(source) for target, source in moves]
-        home = [replace(exchange, dst=exchange.src) for exchange, _ in pairs]
-        sent, got = self._ends(memory, home, Place(home[0].src))
-        acc = memory.rows(pairs[0][0].src)
-        if len(got.unique()) == len(got):
-            return lambda: acc.index_add_(0, got, acc.index_select(0, sent))
+    def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
+        """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
+        sent, combine = messages(round_), COMBINE[tree.op]
+        if all(exchange.recv.ndim == 1 for exchange in sent):
+            views = [self._views(memory, exchange, exchange.src) for exchange in sent]
+            ends = [view[:2] for view in views if view is not None and view[2] is None]
+            if len(ends) == len(sent):
+                return Steps([partial(combine, target, source, out=target) for target, source in ends])
+        home = [replace(exchange, dst=exchange.src) for exchange in sent]
+        rows, got = self._ends(memory, home, TileMap(home[0].src))
+        acc = memory.rows(home[0].src)
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
+        if len(got.unique()) == len(got):
+            sizes = [sum(sizes)]
 
-        def step() -> None:  # a core that gets two messages adds them in the order of the round
-            for target, message in zip(got.split(sizes), acc.index_select(0, sent).split(sizes), strict=True):
-                acc.index_add_(0, target, message)
+        def step() -> None:  # a core that gets two messages combines them in the order of the round
+            for target, message in zip(got.split(sizes), acc.index_select(0, rows).split(sizes), strict=True):
+                acc.index_copy_(0, target, combine(acc.index_select(0, target), message))
 
         return step
 
-    def _sweep(self, memory: Memory, run: ComputeShifts) -> columns.Sweep | None:
+    def _sweep(self, memory: Memory, run: Products) -> sweep.Sweep | None:
         """With explicit and elided exchange alike, as the last bit depends on which products are computed together."""
         fp32 = memory.tensors[run.c].dtype == torch.float32 and run.params.get("accumulate", "fp32") == "fp32"
         a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
         if not fp32 or torch.device(self.device).type != "cpu" or a.slots > 1 or b.slots > 1:
             return None
-        return columns.plan(memory.mesh, run, (a.numel, b.numel), partial(form(find("gemm")).run, **run.params))
+        return sweep.plan(run, (a.numel, b.numel), partial(form(find("gemm")).plan, **run.params))
 
-    def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
-        """A round gathers the tiles that the cores hold by then; only whose they are moves on, not the tiles."""
-        definition, shape = find("gemm"), memory.mesh.shape
-        starts = [place.flat(shape) for place in (a, b)]
-        gives = [torch.from_numpy(np.argsort(to)).to(self.device) for to in run.to]
-        lie = [self._rows_of(memory, place.slot, np.arange(memory.mesh.cores))[1] for place in (a, b)]
-        if any(memory.buffers[place.slot.buffer].slots > 1 for place in (a, b)):
+    def _products(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> list[Step] | None:
+        """A round gathers the tiles that the cores hold by then; the tiles themselves stay."""
+        shape = memory.mesh.shape
+        if any(memory.buffers[each.slot.buffer].slots > 1 for each in ins):
             return None
-        sweep = self._sweep(memory, run)
-        if sweep is not None:
-            return sweep.elided(lie[0], lie[1], (starts[0], starts[1]), memory.tensors[run.c], memory.tensors[run.out])
-        begins = [torch.from_numpy(start).to(self.device) for start in starts]
-        hold = [torch.empty_like(tiles) for tiles in lie]
+        starts = [each.flat(shape) for each in ins]
+        lie = [memory.rows(each.slot) for each in ins]
+        found = self._sweep(memory, run)
+        if found is not None:
+            ends = memory.tensors[run.c], memory.tensors[run.out]
+            return [found.elided(lie[0], lie[1], (starts[0], starts[1]), *ends)]
         c, out = _tiles(memory, Slot(run.c)), _tiles(memory, Slot(run.out))
-        reads = [tiles.view(*shape, -1) for tiles in hold]
-        first, rest = (self._direct(definition, {**run.params, "add": add}, [c], reads) for add in (run.add, True))
+        memory.workspace.begin()
+        held = [memory.workspace.take(tiles.numel(), tiles.dtype).view(tiles.shape) for tiles in lie]
+        reads = [tiles.view(*shape, -1) for tiles in held]
+        gives, steps = [np.argsort(to) for to in run.to], list[Step]()
+        first, rest = (
+            self._direct(memory, find("gemm"), {**run.params, "add": add}, [c], reads) for add in (run.add, True)
+        )
+        for number in range(run.number):
+            for tiles, hold, start in zip(lie, held, starts, strict=True):
+                rows = torch.from_numpy(start).to(self.device)
+                steps.append(partial(torch.index_select, tiles, 0, rows, out=hold))
+            steps.append(rest if number else first)
+            starts = [start[give] for start, give in zip(starts, gives, strict=True)]
+        return steps + ([partial(out.copy_, c)] if run.out != run.c else [])
 
-        def step() -> None:
-            held = list(begins)
-            for number in range(run.number):
-                for i in (0, 1):
-                    torch.index_select(lie[i], 0, held[i], out=hold[i])
-                    held[i] = held[i].index_select(0, gives[i])
-                (rest if number else first)()
-            if run.out != run.c:
-                out.copy_(c)
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
+        definition, params, area = find(op.op), op.params, _area(op.where)
+        reads: list[torch.Tensor | None] = [None] * len(ins)
+        grid = area is not None and all(out.is_fixed for out in op.outs)
+        if area is not None and grid:
+            views = [_view(memory, each, form(definition).repeated) for each in ins]
+            reads = [None if view is None else view[area] for view in views]
+            # gathered tiles come in the order of rows and columns
+            grid = None not in reads or op.where is None or op.where.axis == "x"
+        outs = [_tiles(memory, out)[area] for out in op.outs] if area is not None and grid else []
+        memory.workspace.begin()
+        if grid and None not in reads:
+            return self._direct(memory, definition, params, outs, reads)
+        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
+        shape = outs[0].shape[:2] if grid else (len(cores),)
+        before, after = list[Step](), list[Step]()
+        for number, each in enumerate(ins):
+            if reads[number] is None or not grid:
+                index, flat = self._rows(memory, each, cores)
+                hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
+                before.append(partial(torch.index_select, flat, 0, index, out=hold))
+                reads[number] = hold.view(*shape, -1)
+        for out in () if grid else op.outs:
+            index, flat = self._rows_of(memory, out, cores)
+            hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
+            if _keeps(definition, params, flat.shape[1]):
+                before.append(partial(torch.index_select, flat, 0, index, out=hold))
+            after.append(partial(flat.index_copy_, 0, index, hold))
+            outs.append(hold)
+        return Steps([*before, self._direct(memory, definition, params, outs, reads), *after])
 
-        return step
-
-    def _direct(self, op: LocalOp, params: Params, outs: Tensors, reads: Tensors) -> Step:
-        """A step that runs an operation on these very tensors, widened if need be."""
+    def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> Step:
+        """The step of an operation on these very tensors, widened in parts if need be."""
         fast = form(op)
         if _as_they_are(fast, params, outs, reads):
-            return lambda: fast.run(*outs, *reads, **params)
-        keeps = _keeps(op, params, outs[0].shape[-1])
-        return _run_widened(fast, params, keeps, [self._wide(part) for part in _parts(outs, reads)])
-
-    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
-        definition, params = find(op.op), dict(op.params)
-        fast, area = form(definition), _area(op.where)
-        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        takes = [self._rows(memory, place, slot, cores) for place, slot in zip(ins, op.ins, strict=True)]
-        if area is not None and all(out.is_fixed for out in op.outs):
-            outs = [_tiles(memory, out)[area] for out in op.outs]
-            views = [_view(memory, place, fast.repeated) for place in ins]
-            kept = [None if view is None else view[area] for view in views]
-            reads = [view for view in kept if view is not None]
-            if len(reads) == len(ins):
-                return self._direct(definition, params, outs, reads)
-            if op.where is None or op.where.axis == "x":  # the order of rows and columns, as gathered
-                return self._beside(definition, params, outs, kept, takes)
-        places = [self._rows_of(memory, out, cores) for out in op.outs]
-        keeps = _keeps(definition, params, places[0][1].shape[1])
-
-        def gathered() -> None:
-            results = [flat.index_select(0, rows) if keeps else flat.new_empty(len(cores), flat.shape[1])
-                       for rows, flat in places]  # fmt: skip
-            given = [take() for take in takes]
-            if _as_they_are(fast, params, results, given):
-                fast.run(*results, *given, **params)
-            else:
-                _run_widened(fast, params, keeps, [self._wide((results, given))])()
-            for (rows, flat), result in zip(places, results, strict=True):
-                flat.index_copy_(0, rows, result)
-
-        return gathered
-
-    def _beside(
-        self, op: LocalOp, params: Params, outs: Tensors, kept: list[torch.Tensor | None], takes: list[Take]
-    ) -> Step:
-        """A step that gathers the inputs which lie elsewhere; of those that are `kept` here it makes no copy."""
-        fast, keeps = form(op), _keeps(op, params, outs[0].shape[-1])
-        grid, ways = outs[0].shape[:2], list(zip(kept, takes, strict=True))
-        # the dtypes never change, so that which way they go is known before
-        as_they_are = _as_they_are(fast, params, outs, [take() if own is None else own for own, take in ways])
-
-        def step() -> None:
-            reads = [take().view(*grid, -1) if own is None else own for own, take in ways]
-            if as_they_are:
-                fast.run(*outs, *reads, **params)
-            else:
-                _run_widened(fast, params, keeps, [self._wide((outs, reads))])()
-
-        return step
-
-    def _wide(self, part: _Part) -> _Wide:
-        """Operands in fp32: themselves, or room for them in a piece of memory that all steps use in turn."""
-        outs, reads = part
-        operands = [*outs, *reads]
-        sizes = [operand.numel() for operand in operands if operand.dtype != torch.float32]
-        size = sum(sizes)
-        if self._room.numel() < size:  # steps planned before keep theirs
-            self._room = torch.empty(size, device=self.device)
-        rooms = iter(self._room[:size].split(sizes))
-        wide = [x if x.dtype == torch.float32 else next(rooms).view(x.shape) for x in operands]
-        pairs = list(zip(operands, wide, strict=True))
-        widened = [(fp32, given) for given, fp32 in pairs[len(outs) :] if given is not fp32]
-        return wide, widened, [(given, fp32) for given, fp32 in pairs[: len(outs)] if given is not fp32]
+            return fast.plan(*outs, *reads, **params)
+        steps, keeps = list[Step](), _keeps(op, params, outs[0].shape[-1])
+        rooms: list[torch.Tensor] = []
+        for ends in _parts([*outs, *reads]):
+            if not rooms:  # the first part is the largest
+                rooms = [
+                    memory.workspace.take(0 if end.dtype == torch.float32 else end.numel(), torch.float32)
+                    for end in ends
+                ]
+            wide = [
+                end if end.dtype == torch.float32 else room[: end.numel()].view(end.shape)
+                for end, room in zip(ends, rooms, strict=True)
+            ]
+            pairs = [(fp32, end) for fp32, end in zip(wide, ends, strict=True)]
+            given = pairs if keeps else pairs[len(outs) :]
+            steps += [partial(fp32.copy_, end) for fp32, end in given if fp32 is not end]
+            steps.append(fast.plan(*wide, **params))
+            steps += [partial(end.copy_, fp32) for fp32, end in pairs[: len(outs)] if fp32 is not end]
+        return Steps(steps)
 
     def _views(
         self, memory: Memory, exchange: Exchange, to: Slot
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None] | None:
-        """The receivers' tiles of `to`, and what the senders have or, where they are no grid, of whom to pick whom."""
+        """The tiles of receivers and of senders and, if the latter are not a grid, their indices among these."""
         if not exchange.src.is_fixed or not to.is_fixed or exchange.recv.ndim > 1:
             return None
         lines, recv, send = (_select(index, self.device) for index in (exchange.lines, exchange.recv, exchange.send))
@@ -240,8 +214,8 @@ class TorchExecutor(Executor):
         target, source = (tiles[(lines, place) if x else (place, lines)] for tiles, place in ends)
         return target, source, send if isinstance(send, torch.Tensor) else None
 
-    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Ends:
-        """Row numbers of the tiles that are sent and of where they go; found once, however often it is bound."""
+    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Ends:
+        """Row numbers of the tiles that are sent and of their targets; found once, however often it is bound."""
         known, others = self._known.setdefault(exchanges[0], {}), tuple(exchanges[1:])
         in_place = src.lies_in(exchanges[0].src)
         if in_place and others in known:
@@ -261,11 +235,9 @@ class TorchExecutor(Executor):
             rows = cores * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
         return torch.from_numpy(rows).to(self.device), memory.rows(slot)
 
-    def _rows(self, memory: Memory, place: Place, slot: Slot, cores: Index) -> Take:
-        """A function that gathers the tiles of `cores` from where they lie."""
-        at = cores if place.is_own else place.flat(memory.mesh.shape)[cores]
-        rows, flat = self._rows_of(memory, place.slot, at)
-        return lambda: flat.index_select(0, rows)
+    def _rows(self, memory: Memory, each: TileMap, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
+        """Row numbers of the tiles that `cores` read, and the view that holds them."""
+        return self._rows_of(memory, each.slot, cores if each.is_own else each.flat(memory.mesh.shape)[cores])
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
@@ -277,17 +249,18 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
 
 
-def _view(memory: Memory, place: Place, repeated: bool) -> torch.Tensor | None:
-    """The tiles of a place [rows, cols, numel] without a copy: those of the cores themselves or, if `repeated` may be,
-    rows or columns of which all others hold the tiles.
+def _view(memory: Memory, each: TileMap, repeated: bool) -> torch.Tensor | None:
+    """The tiles of a map [rows, cols, numel] without a copy, of cores themselves or, if `repeated` may be, of others.
+
+    None where that takes a copy.
     """
-    if not place.slot.is_fixed or not (place.is_own or repeated):
+    if not each.slot.is_fixed or not (each.is_own or repeated):
         return None
-    tiles = _tiles(memory, place.slot)
-    if place.is_own:
+    tiles = _tiles(memory, each.slot)
+    if each.is_own:
         return tiles
     rows, cols = memory.mesh.shape
-    homes = place.flat(memory.mesh.shape).reshape(rows, cols)
+    homes = each.flat(memory.mesh.shape).reshape(rows, cols)
     row, col = homes[:, :1] // cols, homes[:1] % cols
     if (homes != row * cols + col).any():  # as where some have their own
         return None
@@ -296,43 +269,22 @@ def _view(memory: Memory, place: Place, repeated: bool) -> torch.Tensor | None:
 
 
 def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
-    """Whether outputs of `numel` elements must hold what they held before: they are added to, or written in part."""
+    """Whether outputs of `numel` elements keep old values: they are added to, or written in part."""
     return op.updates(params) or bool(params.get("size", numel) < numel)
 
 
-def _as_they_are(fast: Form, params: Params, outs: list[torch.Tensor], reads: list[torch.Tensor]) -> bool:
+def _as_they_are(fast: Form, params: Params, outs: Tensors, reads: Tensors) -> bool:
     """Whether the operation may have these tensors: all are fp32, all of one dtype that it takes, or it only moves."""
     dtypes = {operand.dtype for operand in (*outs, *reads)}
     return fast.moves or dtypes == {torch.float32} or (len(dtypes) == 1 and fast.narrow(params))
 
 
-def _run_widened(fast: Form, params: Params, keeps: bool, parts: list[_Wide]) -> Step:
-    """A step that widens what is read, runs the operation, and rounds what it wrote, part by part."""
-
-    def step() -> None:
-        for outs, reads, writes in parts:
-            for wide, narrow in reads:
-                wide.copy_(narrow)
-            if keeps:
-                for narrow, wide in writes:
-                    wide.copy_(narrow)
-            fast.run(*outs, **params)
-            for narrow, wide in writes:
-                narrow.copy_(wide)
-
-    return step
-
-
-_CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
-
-
-def _parts(outs: list[torch.Tensor], reads: list[torch.Tensor]) -> list[_Part]:
+def _parts(operands: Tensors) -> list[Tensors]:
     """The same tensors in slices of their first dimension, none of which widens more than the cache holds."""
-    rows = outs[0].shape[0]
-    most = max(operand.numel() for operand in (*outs, *reads))
-    size = max(1, rows * _CACHED // max(most, 1))
-    cuts = [slice(start, start + size) for start in range(0, rows, size)]
-    return [([out[cut] for out in outs], [read[cut] for read in reads]) for cut in cuts]
+    rows = operands[0].shape[0]
+    most = max(operand.numel() for operand in operands)
+    size = max(1, rows * CACHED // max(most, 1))
+    return [[operand[start : start + size] for operand in operands] for start in range(0, rows, size)]
 
 
 def _select(index: Index | None, device: str) -> Select:

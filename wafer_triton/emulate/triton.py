@@ -10,33 +10,29 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.chains import Exchanged, Move, Work, chained, relays, roots_of, spans
-from wafer_triton.emulate.executor import Executor, Program
+from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.graph import Graph
-from wafer_triton.emulate.launches import ComputeShifts, Tree, compute_shifts, reduce_tree, rings_of, sends_of
-from wafer_triton.emulate.lines import Run, folds, laid_out, lined, told_to_all
-from wafer_triton.emulate.relays import relayed
-from wafer_triton.emulate.steps import Launch, Memory, Place, Step
+from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
+from wafer_triton.emulate.program import Program
+from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand
-from wafer_triton.kernels.chain import Receivers, Stretch, chain, flags_of, number_of
+from wafer_triton.kernels.chain import Stretch, chain, flags_of, number_of
 from wafer_triton.kernels.chain import Tree as ReduceTree
 from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.kernels.exchange import Moves, relay
+from wafer_triton.kernels.exchange import Moves
 from wafer_triton.kernels.exchange import exchange as exchange_kernel
-from wafer_triton.kernels.lines import lines
-from wafer_triton.kernels.parts import LocalKernel, Part
+from wafer_triton.kernels.parts import LocalKernel
 from wafer_triton.kernels.parts import launch as launch_parts
 from wafer_triton.kernels.protocol import SLOTS, window
 from wafer_triton.kernels.waiting import Watch
-from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 LAUNCHES = ("auto", "persistent", "rounds")
@@ -70,7 +66,7 @@ class TritonExecutor(Executor):
             raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
         if torch.device(self._device).type != "cpu" and not torch.cuda.is_available():
             raise BackendError("the Triton backend found no GPU; use backend='torch', or set TRITON_INTERPRET=1")
-        self._own: dict[int, Receivers] = {}
+        self._among: WeakKeyDictionary[Memory, list[Any]] = WeakKeyDictionary()
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
 
     @property
@@ -87,9 +83,6 @@ class TritonExecutor(Executor):
         if "watch" in self.__dict__ and not recording:
             self.watch.check()
 
-    def storage(self, buffer: Buffer) -> torch.dtype:
-        return torch_dtype(buffer.dtype)
-
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         on_gpu = torch.device(self.device).type == "cuda"
         if on_gpu and any(buffer.dtype == "bf16" for buffer in fresh) and not torch.cuda.is_bf16_supported(False):
@@ -101,20 +94,22 @@ class TritonExecutor(Executor):
         """Triton launches on the current GPU, whichever the tensors lie on."""
         return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
 
-    def capture(self, run: Step) -> Step:
-        return Graph(run, self.on_device) if torch.device(self.device).type == "cuda" else run
+    @property
+    def graphs(self) -> bool:
+        return torch.device(self.device).type == "cuda"
 
-    def follow(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None:
-            super().follow(program, schedule)
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        return Graph(run, self.on_device, compiled) if self.graphs else run
+
+    def rebind(self, program: Program, schedule: Schedule) -> None:
+        if program.tables is None or program.tables.schedule is None:
+            super().rebind(program, schedule)
             return
         if program.tables.schedule is not schedule:  # another program that shares them may have been here first
-            with self.on_device():
-                self._plan(schedule, program.memory, program.tables)
-            program.tables.schedule = schedule
+            self.plan(program, schedule)
         program.schedule = schedule
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         """The messages of exchanges of a round from one slot to one slot."""
         ends = [(exchange.receivers.flat(memory.mesh), exchange.senders.flat(memory.mesh)) for exchange in exchanges]
         receivers, senders = map(np.concatenate, zip(*ends, strict=True))
@@ -124,149 +119,60 @@ class TritonExecutor(Executor):
             self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
         )
         sent, dst = exchanges[0].src, exchanges[0].dst
-        target, source = self._operand(memory, Place(dst)), self._operand(memory, src)
+        target, source = self._operand(memory, TileMap(dst)), self._operand(memory, src)
         buffer = memory.buffers[sent.buffer]
-        return Exchanged((Move(
-            Moves(target, source, recv, send), buffer.numel * (buffer.slots if sent.index is None else 1), receivers,
-            senders, source.tensor.data_ptr(), target.tensor.data_ptr(),
-            str(sent) == str(dst) and sent.is_fixed and src.lies_in(sent) and source.index is None,
-        ),))  # fmt: skip
+        numel = buffer.numel * (buffer.slots if sent.index is None else 1)
+        return Launch("exchange", partial(exchange_kernel, [Moves(target, source, recv, send)], [numel]))
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
         kernel, cores = table.find(op.op), self._cores(memory, op)
         outs, reads = self._operands(memory, op, ins)
         if not isinstance(kernel, LocalKernel):
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
-        far = [
-            (operand.tensor.data_ptr(), place.flat(memory.mesh.shape))
-            for operand, place in zip(reads, ins, strict=True)
-            if not place.is_own
-        ]
-        receivers = None
-        if op.where is None and memory.tables is None:
-            receivers = self._themselves(memory.mesh.cores)
-        where = None if op.where is None else op.where.flat(memory.mesh)
-        updated = outs if find(op.op).updates(op.params) else ()
-        written, read = (
-            frozenset(operand.tensor.data_ptr() for operand in operands) for operands in (outs, (*reads, *updated))
-        )
-        return Work(
-            (op.op,), (kernel.part(outs, reads, **op.params),), cores, written, read, tuple(far),
-            where, self._copies(memory, op, ins, outs[0], reads[0], where),
-            roots=np.arange(memory.mesh.cores), receivers=receivers,
-        )  # fmt: skip
-
-    def _themselves(self, cores: int) -> Receivers:
-        """Every core tells itself; one table for all works on a mesh."""
-        if cores not in self._own:
-            every = torch.arange(cores, dtype=torch.int32, device=self.device)
-            self._own[cores] = Receivers(every, torch.ones_like(every), 1)
-        return self._own[cores]
-
-    def _copies(
-        self, memory: Memory, op: Local, ins: tuple[Place, ...], out: Operand, read: Operand, where: Index | None
-    ) -> Move | None:
-        """An operation that copies tiles of the cores' own, bit for bit, as a move."""
-        if op.op != "copy" or out.tensor.dtype != read.tensor.dtype or not ins[0].is_own or memory.tables is not None:
-            return None
-        cores = np.arange(memory.mesh.cores) if where is None else where
-        table = self._table(memory, cores)
-        ends = read.tensor.data_ptr(), out.tensor.data_ptr()
-        return Move(Moves(out, read, table, table), op.params["size"], cores, cores, *ends, broadcast=False)
+        part = kernel.part(outs, reads, **op.params)
+        self._among.setdefault(memory, []).append(part)
+        return Launch(op.op, partial(launch_parts, (part,), cores, self._among[memory]))
 
     def _operands(
-        self, memory: Memory, op: Local, ins: tuple[Place, ...]
+        self, memory: Memory, op: Local, ins: tuple[TileMap, ...]
     ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        outs = tuple(self._operand(memory, Place(out)) for out in op.outs)
+        outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
         return outs, tuple(self._operand(memory, place) for place in ins)
 
-    def fuse(self, memory: Memory, schedule: Schedule, rounds: tuple[Round, ...]) -> tuple[int, list[Step]] | None:
-        """The launches of a run of compute-shift rounds, or a reduce tree."""
-        start = len(schedule.rounds) - len(rounds)
-        shifting = compute_shifts(schedule, rounds)
-        if shifting is not None:
-            return shifting.rounds, self._shifts(memory, shifting, start)
-        tree = reduce_tree(schedule, rounds)
-        if tree is None:
-            return None
-        roots = roots_of(tree.parent)
-        elided = self.exchange == "elided" and memory.tables is None
-        told = elided and told_to_all(tree, rounds[tree.rounds :], roots, memory.mesh)
-        work = self._tree(memory, tree, roots, start, folds(tree, memory.mesh) if told else {})
-        return tree.rounds, [work]
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+        if isinstance(segment, Products):
+            return self._elided(memory, segment, *ins) if ins else self._shifts(memory, segment)
+        if isinstance(segment, Tree):
+            sends = segment.broadcast if self.exchange == "explicit" else None
+            return [self._tree(memory, segment), *(self.round(memory, sends) if sends is not None else [])]
+        return None
 
-    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        if memory.tables is None:
-            steps = relays(steps, partial(self._relay, memory))
-        among = [part for step in steps if isinstance(step, Work) for part in step.parts]
-        if memory.tables is None:
-            steps = lined(steps, memory.mesh, partial(self._lines, memory, among))
-        launch = partial(self._chain, memory, among)
-        return chained(steps, launch, _exchanges, long=memory.tables is None)
-
-    def _relay(self, memory: Memory, rounds: list[tuple[Move, ...]]) -> Step | None:
-        """Several rounds of moves in one launch, if they can be."""
-        found = relayed(rounds, memory.mesh.cores)
-        if found is None:
-            return None
-        what = f"exchange, {len(rounds)} rounds in a launch"
-        counters = torch.zeros(len(found.messages), dtype=torch.int32, device=self.device)
-        alarm = self.watch.alarm(what, memory.mesh.shape[1], [counters], lambda core, round_: round_)
-        kinds = [(move.moves.dst, move.moves.src) for move in found.kinds]
-        sizes = [move.numel for move in found.kinds]
-        return Launch(what, partial(relay, kinds, sizes, self._table(memory, found.messages), counters, alarm))
-
-    def _chain(self, memory: Memory, among: Sequence[Part], works: tuple[Work, ...]) -> Step:
-        """One launch of works, one behind the other; `among` are all parts of the program."""
-        (first, *others), what = works, "; ".join(work.what for work in works)
-        if not others and first.tree is None:
-            return Launch(what, partial(launch_parts, first.parts, first.order, among))
-        stretches = []
-        for number, work in enumerate(works):
-            assert not work.folds, "lines fold such a tree, which has no room for messages"
-            flags = flags_of(memory.mesh.cores, 0 if work.tree is None else work.tree.slots, self.device)
-            receivers = work.receivers if work.sends or number + 1 < len(works) else None
-            stretches.append(Stretch(work.order, flags, work.parts, work.tree, receivers, work.sends))
-
-        def round_of(core: int, number: int) -> int:
-            stretch, slot = number_of(number)
-            return works[stretch - (slot is None)].round_of(core, slot)
-
-        alarm = self.watch.alarm(what, memory.mesh.shape[1], [one.flags for one in stretches], round_of)
-        return Launch(f"{what} in a launch", partial(chain, stretches, alarm, among))
-
-    def _lines(self, memory: Memory, among: Sequence[Part], run: Run) -> Step:
-        """One launch of lines."""
-        phases, slices = laid_out(run, memory.mesh, self._order, partial(self._table, memory), poison=self.poison)
-        what = ", ".join(work.what for work in run.works)
-        return Launch(f"{what} by lines", partial(lines, phases, slices, among))
-
-    def _shifts(self, memory: Memory, shifts: ComputeShifts, start: int) -> list[Step]:
-        mesh, number = memory.mesh, shifts.number
-        c, out = (self._operand(memory, Place(Slot(name))) for name in (shifts.c, shifts.out))
+    def _shifts(self, memory: Memory, run: Products) -> list[Step]:
+        mesh, number = memory.mesh, run.number
+        c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
         a, b = (
-            (self._operand(memory, Place(first)), self._operand(memory, Place(second)))
-            for first, second in (shifts.a, shifts.b)
+            (self._operand(memory, TileMap(first)), self._operand(memory, TileMap(second)))
+            for first, second in (run.a, run.b)
         )
-        to_a, to_b = shifts.to
+        to_a, to_b = run.to
         order = self._order(mesh.cores)
         cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
         neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
         counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-        round_of = lambda core, round_: start + round_  # noqa: E731
+        round_of = lambda core, round_: run.start + round_  # noqa: E731
         alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], round_of)
         shared = (a, b, neighbours, counters, cores, alarm)
         most, fits, tight = 0, 0, False
         if self.launch != "rounds":
             # all rounds in one launch, else by launches of three kinds, of which the worst counts
-            alone: dict[str, Any] = {**shifts.params, "add": shifts.add}
+            alone: dict[str, Any] = {**run.params, "add": run.add}
             fits = residency(c, out, *shared, **alone)
             if 0 < fits < mesh.cores:  # values on the stack cost less than several launches
                 tight = residency(c, out, *shared, **alone, tight=True) >= mesh.cores
                 fits = mesh.cores if tight else fits
             if fits < mesh.cores and self.launch == "auto":
-                ways = [(c, shifts.add), (c, True), (out, True)]
-                fits = min(residency(c, end, *shared, **{**shifts.params, "add": add}) for end, add in ways)
+                ways = [(c, run.add), (c, True), (out, True)]
+                fits = min(residency(c, end, *shared, **{**run.params, "add": add}) for end, add in ways)
                 fits = min(fits, mesh.cores - 1) - fits // MARGIN
         most = window((to_a, to_b), order, fits, number) if fits else 1
         if self.launch == "persistent" and not fits and torch.device(self.device).type == "cpu":
@@ -280,18 +186,18 @@ class TritonExecutor(Executor):
         steps: list[Step] = []
         for start in range(0, number, most):
             rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
-            params: dict[str, Any] = {**shifts.params, "add": shifts.add or start > 0}
+            params: dict[str, Any] = {**run.params, "add": run.add or start > 0}
             target = out if start + rounds == number else c
             chosen = params | {"rounds": rounds, "here": here, "whole": fits >= mesh.cores, "tight": tight}
-            run = partial(several_rounds, c, target, *shared, **chosen)
+            launch = partial(several_rounds, c, target, *shared, **chosen)
             if most == 1:
-                run = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
-            steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", run))
+                launch = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
+            steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", launch))
         return steps
 
-    def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
+    def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
         """One launch for a run of compute-shift rounds around whole rings, see `kernels.elided`."""
-        rings = rings_of(run, memory.mesh)
+        rings = run.rings
         if rings is None or run.number != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
             return None
         rows, cols = rings
@@ -301,7 +207,7 @@ class TritonExecutor(Executor):
         back = (side[None, :] - side[:, None]) % len(side)
         of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
         of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
-        c, out, x, y = (self._operand(memory, Place(slot)) for slot in (Slot(run.c), Slot(run.out), a.slot, b.slot))
+        c, out, x, y = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), a.slot, b.slot))
         tables = (
             self._table(memory, rows),
             self._table(memory, cols),
@@ -309,7 +215,7 @@ class TritonExecutor(Executor):
             self._labels(memory, of_b),
         )
         launch = partial(elided, c, out, x, y, *tables, add=run.add, **run.params)
-        return Launch(f"MeshGEMM, {run.number} rounds in a launch", launch)
+        return [Launch(f"MeshGEMM, {run.number} rounds in a launch", launch)]
 
     def _labels(self, memory: Memory, lie: Index) -> Labels:
         first, table = lie[:, 0] - lie[0, 0], lie[0]
@@ -318,43 +224,35 @@ class TritonExecutor(Executor):
         return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, lie), len(lie))
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
-        sends = sends_of(round_, memory.mesh)
+        sends = shifts(round_, memory.mesh)
         if not sends:
             return super().round(memory, round_)
         (op,) = round_.locals
-        out, a, b = (self._operand(memory, Place(slot)) for slot in (*op.outs, *op.ins))
+        out, a, b = (self._operand(memory, TileMap(slot)) for slot in (*op.outs, *op.ins))
         targets, tables = {0: a, 1: b}, {}
         for number, (exchange, to) in sends.items():
-            targets[number] = self._operand(memory, Place(exchange.dst))
+            targets[number] = self._operand(memory, TileMap(exchange.dst))
             tables[number] = self._table(memory, to)
         cores, ends = self._cores(memory, op), (targets[0], targets[1], tables.get(0), tables.get(1))
         run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    def _tree(
-        self, memory: Memory, found: Tree, roots: Index, start: int, folded: dict[str, tuple[Index, Index, int]]
-    ) -> Work:
-        acc = self._operand(memory, Place(Slot(found.acc)))
-        numel = memory.buffers[found.acc].numel
-        # where lines are folded no message needs room
-        cores, slots = memory.mesh.cores, 0 if folded else int(found.children.max())
-        poison = float("nan") if self.poison else 0.0
-        mailbox = torch.full((cores, slots, numel), poison, dtype=acc.tensor.dtype, device=self.device)
-        box = Operand(mailbox, 0, slots * numel)
+    def _tree(self, memory: Memory, tree: Tree) -> Step:
+        acc = self._operand(memory, TileMap(Slot(tree.acc)))
+        numel, cores, slots = memory.buffers[tree.acc].numel, memory.mesh.cores, int(tree.children.max())
+        mailbox = torch.full((cores, slots, numel), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
         ties = self._order(cores)
-        order = ties[np.argsort(found.sent[ties], kind="stable")]
-        tables = [self._table(memory, index) for index in (found.children, found.parent, found.slot)]
-        span, receivers = spans(roots), None
-        if span is not None and memory.tables is None:
-            receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
-        tree = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, found.op)
-        sums = frozenset({acc.tensor.data_ptr()})
-        return Work(
-            (), (), self._table(memory, order), sums, sums, tree=tree, found=found, start=start, roots=roots,
-            receivers=receivers, folds=folded,
-        )  # fmt: skip
+        order = self._table(memory, ties[np.argsort(tree.sent[ties], kind="stable")])
+        tables = [self._table(memory, index) for index in (tree.children, tree.parent, tree.slot)]
+        box = Operand(mailbox, 0, slots * numel)
+        found = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, tree.op)
+        flags = flags_of(cores, slots, self.device)
+        round_of = lambda core, number: tree.start + tree.round_of(core, number_of(number)[1])  # noqa: E731
+        what = f"reduce tree, {len(tree.rounds)} rounds in a launch"
+        alarm = self.watch.alarm(what, memory.mesh.shape[1], [flags], round_of)
+        return Launch(what, partial(chain, [Stretch(order, flags, (), found)], alarm))
 
-    def _operand(self, memory: Memory, place: Place) -> Operand:
+    def _operand(self, memory: Memory, place: TileMap) -> Operand:
         buffer, tensor = memory.buffers[place.slot.buffer], memory.tensors[place.slot.buffer]
         whole = buffer.slots * buffer.numel
         varies = memory.tables is not None and buffer.slots > 1 and place.slot.index is not None
@@ -376,14 +274,6 @@ class TritonExecutor(Executor):
     def _table(self, memory: Memory, values: Index) -> torch.Tensor:
         table = torch.from_numpy(values.astype(np.int32))
         return table.to(self.device) if memory.tables is None else memory.tables.put(table, self.device)
-
-
-def _exchanges(moved: Exchanged) -> list[Step]:
-    """Launches of moves: those of equally many messages share one."""
-    alike: dict[int, list[tuple[Moves, int]]] = {}
-    for move in moved.moves:
-        alike.setdefault(len(move.moves.recv), []).append((move.moves, move.numel))
-    return [Launch("exchange", partial(exchange_kernel, *zip(*group, strict=True))) for group in alike.values()]
 
 
 def available() -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.lines import ALGORITHMS, Line, planned
-from wafer_triton.schedule.rounds import Cores, Exchange, Local, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Pattern, Slot
 
 STAGES = ("begin", "crossed", "turned", "end")
 Steps = Iterator[tuple[Exchange | Local, ...]]
@@ -60,8 +60,11 @@ def all_to_all(
         _along(b, Slot(x, part), Slot(out, part), f"{x}.{part}", size, algorithm, "xy"[part], lines)
         for part in range(parts)
     ]
-    for steps in zip_longest(*ways, fillvalue=()):
-        b.round(*(step for part in steps for step in part), label=label)
+    for together in zip_longest(*ways, fillvalue=()):
+        steps = [step for part in together for step in part]
+        moved = {end.buffer: None for step in steps if isinstance(step, Exchange) for end in (step.src, step.dst)}
+        moves = all(isinstance(step, Exchange) for step in steps)
+        b.round(*steps, label=label, pattern=Pattern("relay", tuple(moved)) if moves else None)
 
 
 def _along(

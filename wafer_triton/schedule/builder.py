@@ -14,7 +14,19 @@ from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
-from wafer_triton.schedule.rounds import ROLES, Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot, as_slot
+from wafer_triton.schedule.rounds import (
+    ROLES,
+    Buffer,
+    Cores,
+    Exchange,
+    Index,
+    Local,
+    Pattern,
+    Round,
+    Schedule,
+    Slot,
+    as_slot,
+)
 
 _DRAFTING = ContextVar("drafting", default=False)
 
@@ -115,10 +127,11 @@ class Builder:
                 where = Cores(where.axis, at, lines)
         return Local(op, _slots(outs), _slots(ins), params, where)
 
-    def round(self, *steps: Exchange | Local, label: str = "") -> Round | None:
+    def round(self, *steps: Exchange | Local, label: str = "", pattern: Pattern | None = None) -> Round | None:
         """Append a round of the given exchanges and local operations and return it; None, and no round, without any.
 
-        Raises ScheduleError for a step that is neither.
+        Rounds that carry out one algorithm together may share a `pattern`. Raises ScheduleError for a step that is
+        neither.
         """
         for step in steps:
             if not isinstance(step, Exchange | Local):
@@ -130,7 +143,7 @@ class Builder:
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None
-        self.rounds.append(Round(exchanges, locals_, label))
+        self.rounds.append(Round(exchanges, locals_, label, pattern))
         return self.rounds[-1]
 
     def repeat(self, times: int, turn: Callable[[int], None]) -> None:

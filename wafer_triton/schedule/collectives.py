@@ -13,7 +13,7 @@ import numpy as np
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.ring import ring_position, ring_step
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Round, Slot, as_slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern, Round, Slot, as_slot
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
@@ -67,7 +67,8 @@ def _broadcast(
     slots = [Slot(buffer.name, None if whole else 0) for buffer, whole in tiles]
     ways = _both_ways(size, root, times)
     moves = tuple(Exchange(axis, slot, slot, send, recv) for slot in slots for send, recv in ways)
-    return (Round(moves, (), label),) if moves else ()
+    pattern = Pattern("broadcast", tuple(slot.buffer for slot in slots))
+    return (Round(moves, (), label, pattern),) if moves else ()
 
 
 def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gather") -> None:
@@ -82,11 +83,12 @@ def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gath
 def ring_all_gather(b: Builder, chunks: str, axis: str, label: str = "all-gather") -> None:
     """All chunks to all cores around the two-hop ring, from where `reduce_scatter` leaves them."""
     size = b.mesh.length(axis)
-    position = ring_position(size)
+    position, pattern = ring_position(size), Pattern("relay", (chunks,))
     for number in range(size - 1):
         sent = (position + 1 - number) % size
         arriving = (position - number) % size
-        b.round(ring_step(b, axis, Slot(chunks, sent, axis), Slot(chunks, arriving, axis)), label=label)
+        step = ring_step(b, axis, Slot(chunks, sent, axis), Slot(chunks, arriving, axis))
+        b.round(step, label=label, pattern=pattern)
 
 
 def reduce_scatter(b: Builder, chunks: str, axis: str, *, op: str = "add", label: str = "reduce-scatter") -> None:
@@ -110,11 +112,9 @@ def shift(
     size = b.mesh.length(axis)
     here = np.arange(size)
     there = here + distance
-    if wrap:
-        b.round(b.exchange(axis, src, dst, here, there % size), label=label)
-        return
-    stays = (there >= 0) & (there < size)
-    b.round(b.exchange(axis, src, dst, here[stays], there[stays]), label=label)
+    stays = (there >= 0) & (there < size) | wrap
+    step = b.exchange(axis, src, dst, here[stays], there[stays] % size)
+    b.round(step, label=label, pattern=Pattern("relay", (src, dst)))
 
 
 def transpose(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
@@ -128,11 +128,13 @@ def transpose(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
         raise MeshError(f"{b.name}: only a square mesh can be transposed, not {rows} x {cols}")
     numel = b.buffers[src].numel
     vias = (b.like(f"{dst}.above", src), b.like(f"{dst}.below", src))
-    diagonal = np.arange(rows)
+    diagonal, pattern = np.arange(rows), Pattern("relay", (src, *vias, dst))
     b.round(b.local("copy", dst, src, Cores("x", diagonal[:, None], diagonal), size=numel), label=label)
     for distance in range(1, rows):
         low, high = diagonal[: rows - distance], diagonal[distance:]
         # tile (c - d, c) of column c goes down to (c, c), then left to (c, c - d); tile (c + d, c) up, then right
         legs = ((vias[0], high, low), (vias[1], low, high))
-        b.round(*(b.exchange("y", src, via, away[:, None], at[:, None], at) for via, at, away in legs), label=label)
-        b.round(*(b.exchange("x", via, dst, at[:, None], away[:, None], at) for via, at, away in legs), label=label)
+        to = [b.exchange("y", src, via, away[:, None], at[:, None], at) for via, at, away in legs]
+        on = [b.exchange("x", via, dst, at[:, None], away[:, None], at) for via, at, away in legs]
+        b.round(*to, label=label, pattern=pattern)
+        b.round(*on, label=label, pattern=pattern)

@@ -24,7 +24,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_step, wrapped_line
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot
 
 
 def align(
@@ -76,13 +76,14 @@ def _skewing(
     """
     del slots
     rounds, times = [], mesh[0] // width
+    pattern = Pattern("relay", tuple(end for name, _ in skewed for end in (name, f"{name}.next")))
     for number, ways in enumerate(_skewed_lines(width, steps)[0]):
         moves = []
         for name, axis in skewed:
             src, dst = Slot(name), Slot(f"{name}.next")
             ends = (src, dst) if number % 2 == 0 else (dst, src)
             moves += [Exchange(axis, *ends, *ring_ends(width, step, order, times), lines) for step, lines in ways]
-        rounds.append(Round(tuple(moves), (), label))
+        rounds.append(Round(tuple(moves), (), label, pattern))
     return tuple(rounds)
 
 
@@ -142,6 +143,7 @@ def compute_shift(
     hands = (a, w)
     spare = (b.like(f"{a}.next", a), b.like(f"{w}.next", w))
     known: dict[tuple[bool, bool], Round] = {}
+    pattern = Pattern("ring", (*hands, *spare)) if size > 1 else None
 
     def turn(number: int) -> None:
         now, following = (hands, spare) if number % 2 == 0 else (spare, hands)
@@ -149,7 +151,7 @@ def compute_shift(
         if kind not in known:
             ways = enumerate("xy") if size > 1 else ()
             shifts = (ring_step(b, axis, now[i], following[i], order=order, segment=region) for i, axis in ways)
-            known[kind] = Round(tuple(shifts), (product(now, number > 0),), label)
+            known[kind] = Round(tuple(shifts), (product(now, number > 0),), label, pattern)
         b.rounds.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
 
     b.repeat(size, turn)

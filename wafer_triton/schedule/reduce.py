@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, repeated, ring_all_gather, segments
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Slot, as_slot
+from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Pattern, Round, Slot, as_slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
 
@@ -219,7 +219,7 @@ def _combining(
         ends.append([(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes])
         # one object for all: pricing knows equal work by it
         params.append({"size": acc.numel * (acc.slots if whole else 1)})
-    rounds = []
+    rounds, pattern = [], Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
     for stage in stages.ways:
         exchanges, adds = [], []
         for slots, size in zip(ends, params, strict=True):
@@ -227,7 +227,7 @@ def _combining(
                 if send.size:
                     exchanges.append(Exchange(axis, total, mail, send, recv, lines))
                     adds.append(Local(op, (total,), (total, mail), size, Cores(axis, recv, lines)))
-        rounds.append(Round(tuple(exchanges), tuple(adds), label))
+        rounds.append(Round(tuple(exchanges), tuple(adds), label, pattern))
     return tuple(rounds)
 
 

@@ -28,6 +28,7 @@ from wafer_triton.mesh import Mesh
 
 Index = NDArray[np.int64]
 ROLES = ("input", "resident", "output", "scratch")
+PATTERNS = ("ring", "tree", "broadcast", "relay")
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Buffer:
     role: str = "scratch"
     slots: int = 1
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Elements of one tile."""
         return prod(self.tile)
@@ -129,6 +130,10 @@ class Cores:
 
     def flat(self, mesh: Mesh) -> Index:
         """Core numbers (row * columns + column), line by line."""
+        if self.at.ndim == 1:
+            lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
+            steps = (mesh.shape[1], 1) if self.axis == "x" else (1, mesh.shape[1])
+            return (lines[:, None] * steps[0] + self.at * steps[1]).ravel()
         rows, cols = self.grid(mesh)
         return (rows * mesh.shape[1] + cols)[rows >= 0]
 
@@ -171,12 +176,32 @@ class Local:
 
 
 @dataclass(frozen=True, eq=False)
+class Pattern:
+    """The algorithm that consecutive rounds with this same object carry out; `rules` checks every round for it.
+
+    - "ring": one product on all cores, beside which `buffers` move on by a permutation of the whole axis.
+    - "tree": tiles of `buffers` go to mailboxes, where `op`, "add" or "maximum", combines them; no core sends and
+      receives in one round.
+    - "broadcast": cores send their tile of `buffers` to the same slot of others; no core computes.
+    - "relay": tiles of `buffers` move; no core computes.
+    """
+
+    kind: str
+    buffers: tuple[str, ...]
+    op: str = ""
+
+
+@dataclass(frozen=True, eq=False)
 class Round:
-    """Exchanges, then local operations in order; `label` names the step of the algorithm for traces."""
+    """Exchanges, then local operations in order; `label` names the step of the algorithm for traces.
+
+    A round with a `pattern` may run in one step with its neighbours; the bits are the same without.
+    """
 
     exchanges: tuple[Exchange, ...] = ()
     locals: tuple[Local, ...] = ()
     label: str = ""
+    pattern: Pattern | None = None
 
     @cached_property
     def touched(self) -> frozenset[str]:

@@ -5,6 +5,7 @@
 - A slot of a core receives from one sender in a round.
 - A slot that a core sends in a round is not overwritten in it.
 - A local operation does not write what it reads, unless it works element by element.
+- A round does what its pattern says (see `patterns`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import Operand
+from wafer_triton.schedule import patterns
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 
@@ -97,6 +99,9 @@ class _Check:
         for op in self.round.locals:
             self.local(op)
         self.conflicts()
+        lie = patterns.untrue(self.round, self.mesh)
+        if lie is not None:
+            self.fail("malformed", *lie)
 
     def fail(self, verdict: str, message: str, core: tuple[int, int] | None = None) -> NoReturn:
         raise _Broken(Finding(verdict, f"{title(self.schedule, self.number)}: {message}", self.number, core))

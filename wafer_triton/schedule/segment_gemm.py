@@ -23,7 +23,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, come_home, side
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import ring, ring_ends, ring_position, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Pattern, Round, Slot
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,8 @@ def segment_gemm(
     hands = (w, b.like(f"{w}.next", w))
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
     known: dict[tuple[bool, int, int], Round] = {}
+    # where A moves as well, it arrives in another slot of the buffer that the product reads
+    pattern = Pattern("ring", hands) if blocks.width == 1 < size else None
 
     def turn(number: int) -> None:
         kind = (number == 0, number % slots, number % 2)
@@ -192,7 +194,7 @@ def segment_gemm(
             _, here, odd = kind
             product = b.local("gemm", c, (Slot(a, here), hands[odd]), blocks.every, add=number > 0, **params)
             shifts = [ring_step(b, "y", hands[odd], hands[1 - odd])] if size > 1 else []
-            known[kind] = Round((*shifts, *_turned(a, blocks, here)), (product,), label)
+            known[kind] = Round((*shifts, *_turned(a, blocks, here)), (product,), label, pattern)
         b.rounds.append(known[kind])
 
     b.repeat(size, turn)

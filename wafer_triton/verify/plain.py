@@ -35,7 +35,7 @@ def straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
 
     With `region` the alignment is that of every square of `region` cores a side.
     """
-    from wafer_triton.emulate.aligned import aligned
+    from wafer_triton.emulate.elision import aligned
 
     result = tiles.clone()
     result.flatten(0, 1)[aligned(mesh, region)] = tiles.flatten(0, 1)

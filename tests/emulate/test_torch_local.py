@@ -6,8 +6,8 @@ from torch import Tensor
 
 from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
 from wafer_triton import local
-from wafer_triton.emulate.fast import FORMS, form
 from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.torch_local import FORMS, form
 from wafer_triton.local import registry
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
@@ -32,7 +32,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def run(case: Case, which: str, ins: list[Tensor], outs: list[Tensor], wide: torch.dtype) -> list[Tensor]:
     """The outputs, rounded to their dtype, of the "fast" form or of the "defined" operation computing in `wide`."""
     operation = local.find(case.op)
-    compute = form(operation).run if which == "fast" else operation.run
+    compute = (lambda *args, **more: form(operation).plan(*args, **more)()) if which == "fast" else operation.run
     results = [out.to(wide, copy=True) for out in outs]
     compute(*results, *(value.to(wide) for value in ins), **case.params)
     return [result.to(out.dtype) for result, out in zip(results, outs, strict=True)]
@@ -88,7 +88,7 @@ def test_what_only_moves_takes_tiles_of_two_dtypes(dtype):
     table, ids = torch.randn(5, 12).to(dtype), torch.tensor([[0.0, 2.0, -1.0]]).expand(5, -1)
     got, wanted = torch.empty(5, 12, dtype=dtype), torch.empty(5, 12)
     assert form(local.find("lookup")).moves
-    form(local.find("lookup")).run(got, table, ids, m=3, d=4, v=3)
+    form(local.find("lookup")).plan(got, table, ids, m=3, d=4, v=3)()
     local.find("lookup").run(wanted, table.float(), ids, m=3, d=4, v=3)
     assert torch.equal(got.float(), wanted)
 
@@ -106,7 +106,7 @@ def test_a_tile_that_many_cores_share_gives_the_bits_of_copies_of_it(case, shape
         mixed = [value if given >> place & 1 else value.contiguous() for place, value in enumerate(shared)]
         results = [[torch.full((*grid, out.shape[-1]), float("nan")) for out in outs] for _ in range(2)]
         for result, tiles in zip(results, (mixed, [value.contiguous() for value in shared]), strict=True):
-            form(local.find(case.op)).run(*result, *tiles, **case.params)
+            form(local.find(case.op)).plan(*result, *tiles, **case.params)()
         for got, wanted in zip(*results, strict=True):
             assert torch.equal(got, wanted)
 
@@ -114,7 +114,7 @@ def test_a_tile_that_many_cores_share_gives_the_bits_of_copies_of_it(case, shape
 def test_an_addition_in_place_is_the_same():
     a, b = torch.randn(3, 7), torch.randn(3, 7)
     wanted = a + b
-    form(local.find("add")).run(a, a, b, size=7)
+    form(local.find("add")).plan(a, a, b, size=7)()
     assert torch.equal(a, wanted)
 
 

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from wafer_triton.emulate import columns
-from wafer_triton.emulate.executor import EXCHANGES, Program
-from wafer_triton.emulate.launches import mailboxes
+from wafer_triton.emulate import sweep
+from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.program import Program
+from wafer_triton.emulate.segments import mailboxes
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
@@ -40,8 +41,7 @@ def one_by_one(monkeypatch):
 
     def run(*args) -> Program:
         with monkeypatch.context() as patch:
-            patch.setattr(TorchExecutor, "fuse", lambda *_: None)
-            patch.setattr(TorchExecutor, "products", lambda *_: None)
+            patch.setattr(TorchExecutor, "segment", lambda *_: None)
             return ran(*args)
 
     return run
@@ -53,7 +53,7 @@ def test_explicit_rounds_leave_the_memory_of_rounds_one_by_one(side, transposed,
     shapes = (9, 10), ((11, 10) if transposed else (10, 11))
     schedule = recipe("gemm", Mesh(side, side), "fp32", shapes, (("transposed", transposed),)).schedule
     wanted = bits(one_by_one(schedule))
-    monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(sweep, "LARGE", 0)
     got, passing = bits(ran(schedule)), mailboxes(schedule)
     assert bool(passing) == (transposed and side > 1)
     assert [name for name in wanted if name not in passing and not torch.equal(got[name], wanted[name])] == []
@@ -63,7 +63,7 @@ def test_explicit_rounds_leave_the_memory_of_rounds_one_by_one(side, transposed,
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 8])
 def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, monkeypatch):
     schedule = recipe("gemm", Mesh(side, side), dtype, ((19, 36), (36, 21)), ()).schedule
-    monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(sweep, "LARGE", 0)
     explicit, elided = (ran(schedule, exchange, 1) for exchange in EXCHANGES)
     assert len(elided.steps) < 4
     (result,) = (name for name, buffer in schedule.buffers.items() if buffer.role == "output")
@@ -82,14 +82,14 @@ def test_sums_go_on_from_what_is_there(side, exchange, monkeypatch, one_by_one):
     b.rounds[0] = replace(b.rounds[0], locals=(replace(product, params={**product.params, "add": True}),))
     schedule = b.build()
     wanted = one_by_one(schedule).read("c")
-    monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(sweep, "LARGE", 0)
     assert torch.equal(ran(schedule, exchange).read("c"), wanted)
 
 
 def test_rounds_really_go_together(monkeypatch):
     plain = recipe("gemm", Mesh(6, 6), "fp32", ((6, 6), (6, 6)), ()).schedule
     before = len(ran(plain).steps)
-    monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(sweep, "LARGE", 0)
     assert len(ran(plain).steps) == before - 6 * 3 + 1, "two moves and a product a round"
-    monkeypatch.setattr(columns, "KEPT", 6 * 36 - 1)
+    monkeypatch.setattr(sweep, "KEPT", 6 * 36 - 1)
     assert len(ran(plain).steps) == before, "the tiles of all rounds would be too many to keep"

@@ -13,9 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from wafer_triton.emulate.launches import ComputeShifts, rings_of
-from wafer_triton.emulate.steps import Step
-from wafer_triton.mesh import Mesh
+from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.segments import Products
 from wafer_triton.schedule.rounds import Index
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # the two slots [rows, cols, numel] that a matrix alternates between
@@ -28,10 +27,10 @@ KEPT = 2**24  # elements, 64 MiB, up to which the tiles of all rounds are kept
 class Sweep:
     """The cores of a run of compute-shift rounds, by the places [position in column, position in row] on its rings.
 
-    `product(c, a, b, add=)` is of tiles [positions, columns, numel], which are fp32.
+    `product(c, a, b, add=)` plans the product of tiles [positions, columns, numel], which are fp32.
     """
 
-    def __init__(self, run: ComputeShifts, cores: Index, product: Callable[..., None]) -> None:
+    def __init__(self, run: Products, cores: Index, product: Callable[..., Step]) -> None:
         self.run, self.cores, self.product, self.side = run, cores, product, len(cores)
         self.width = min(COLUMNS, self.side)
         self.blocks = [slice(start, min(start + self.width, self.side)) for start in range(0, self.side, self.width)]
@@ -55,7 +54,7 @@ class Sweep:
                 before, held = torch.empty_like(now), slice(side * block.start, side * block.stop)
                 for number in range(run.number):
                     tiles = moved[number][held].unflatten(0, (side, -1))
-                    self.product(total, tiles.float(), now.float(), add=number > 0 or run.add)
+                    self.product(total, tiles.float(), now.float(), add=number > 0 or run.add)()
                     before[1:], before[0] = now[:-1], now[-1]
                     before, now = now, before
                 for target, tiles in ((whole[4], total), (whole[2 + last], now), (whole[3 - last], before)):
@@ -88,19 +87,19 @@ class Sweep:
                 for number in range(run.number):
                     window = passing[side - 1 - number : 2 * side - 1 - number]
                     tiles = begun[(block.start - number) % side][:, :size]
-                    self.product(total, tiles, window, add=number > 0 or run.add)
+                    self.product(total, tiles, window, add=number > 0 or run.add)()
                 out.flatten(0, 1).index_copy_(0, cores, total.flatten(0, 1).to(out.dtype))
 
         return step
 
 
-def plan(mesh: Mesh, run: ComputeShifts, sizes: tuple[int, int], product: Callable[..., None]) -> Sweep | None:
-    """How to sweep a run around whole rings, or None; `sizes` are the elements of its tiles of a and of b."""
-    a, b = (size * mesh.cores for size in sizes)
-    rings = rings_of(run, mesh) if b >= LARGE and mesh.shape[0] * a <= KEPT else None
+def plan(run: Products, sizes: tuple[int, int], product: Callable[..., Step]) -> Sweep | None:
+    """The sweep of a run around whole rings, or None; `sizes` are the elements of its tiles of a and of b."""
+    a, b = (size * run.mesh.cores for size in sizes)
+    rings = run.rings if b >= LARGE and run.mesh.shape[0] * a <= KEPT else None
     if rings is None or run.number != len(rings[0]):
         return None
-    return Sweep(run, rings[0][:, None] * mesh.shape[1] + rings[1], product)
+    return Sweep(run, rings[0][:, None] * run.mesh.shape[1] + rings[1], product)
 
 
 def _table(values: Index) -> torch.Tensor:

@@ -13,16 +13,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from wafer_triton.emulate.partition import Share
-from wafer_triton.emulate.ranks import blaming
+from wafer_triton.emulate.ranks.group import blaming
+from wafer_triton.emulate.ranks.shards import Shard
 from wafer_triton.schedule.rounds import Index
 
 ALIGNED = 16  # bytes, to which the parts of a message are rounded up
 
 
 @dataclass(frozen=True, eq=False)
-class Route:
-    """The ways of tiles from rows of memory to rows of memory, as one rank sees them; rows are the rank's own.
+class SendRecv:
+    """The send/recv plan of one rank: tiles from rows of memory to rows of memory, each of the rank that holds them.
 
     `sent` and `got` are of tiles that stay on the rank. `out` has the rows that each other rank is sent, `into` the
     number of tiles that each sends, which of them are wanted, and where. `crossing` tiles cross between any two ranks.
@@ -35,29 +35,29 @@ class Route:
     crossing: int
 
 
-def route(share: Share, homes: Index, receivers: Index, here: Index, there: Index) -> Route:
+def route(shard: Shard, homes: Index, receivers: Index, here: Index, there: Index) -> SendRecv:
     """The route of tiles from the cores `homes`, in rows `here` of their ranks, to the `receivers`, in rows `there`."""
-    source, target = share.partition.owner[homes], share.partition.owner[receivers]
-    inside = (source == share.rank) & (target == share.rank)
+    source, target = shard.partition.owner[homes], shard.partition.owner[receivers]
+    inside = (source == shard.rank) & (target == shard.rank)
     across = np.flatnonzero(source != target)
     out, into, crossing = dict[int, Index](), dict[int, tuple[int, Index, Index]](), 0
-    ways = source[across] * len(share.partition.owner) + target[across]
+    ways = source[across] * len(shard.partition.owner) + target[across]
     for way in np.unique(ways):
         pairs = across[ways == way]
-        first, second = divmod(int(way), len(share.partition.owner))
+        first, second = divmod(int(way), len(shard.partition.owner))
         rows, which = np.unique(here[pairs], return_inverse=True)
         crossing += len(rows)
-        if first == share.rank:
+        if first == shard.rank:
             out[second] = rows
-        if second == share.rank:
+        if second == shard.rank:
             into[first] = len(rows), which, there[pairs]
-    return Route(here[inside], there[inside], out, into, crossing)
+    return SendRecv(here[inside], there[inside], out, into, crossing)
 
 
-class Crossing:
-    """The messages of some routes, each between two tensors [tiles, numel], packed to one for each pair of ranks."""
+class Transfer:
+    """The messages of some plans, each between two tensors [tiles, numel], packed to one for each pair of ranks."""
 
-    def __init__(self, routes: Sequence[tuple[Route, torch.Tensor, torch.Tensor]], group: dist.ProcessGroup) -> None:
+    def __init__(self, routes: Sequence[tuple[SendRecv, torch.Tensor, torch.Tensor]], group: dist.ProcessGroup) -> None:
         self.bytes = sum(each.crossing * _tile_bytes(source) for each, source, _ in routes)
         self.group = group
         self._packs: list[Callable[[], object]] = []
@@ -120,7 +120,7 @@ class Gather:
         self.held = self.held.index_select(0, self.gives)
 
 
-def copied(found: Route, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
+def copied(found: SendRecv, source: torch.Tensor, target: torch.Tensor) -> Callable[[], object]:
     """A step that copies the tiles of a route that stay on the rank."""
     sent, got = (torch.from_numpy(index).to(source.device) for index in (found.sent, found.got))
     return lambda: target.index_copy_(0, got, source.index_select(0, sent))

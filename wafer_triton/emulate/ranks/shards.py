@@ -60,7 +60,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Share:
+class Shard:
     """The rectangle of cores that `rank` holds; what of a schedule concerns them, in their own coordinates."""
 
     partition: Partition

@@ -20,17 +20,20 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from wafer_triton.emulate.crossing import Crossing, Gather, Route, copied, route
 from wafer_triton.emulate.executor import Executor, whole
-from wafer_triton.emulate.launches import ComputeShifts
-from wafer_triton.emulate.partition import Share, partition
-from wafer_triton.emulate.ranks import OPERAND, agree, blaming, digest
-from wafer_triton.emulate.steps import Apart, Memory, Place, Step, together
+from wafer_triton.emulate.plan import Communication, Memory, Step, Steps, TileMap, flat, together
+from wafer_triton.emulate.program import Program
+from wafer_triton.emulate.ranks.group import OPERAND, agree, blaming, digest
+from wafer_triton.emulate.ranks.shards import Shard, partition
+from wafer_triton.emulate.ranks.transfers import Gather, SendRecv, Transfer, copied, route
+from wafer_triton.emulate.segments import Products, Segment
 from wafer_triton.errors import BackendError
+from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 Many = tuple[Exchange, ...]
+_Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
 
 
 class DistributedExecutor(Executor):
@@ -53,9 +56,9 @@ class DistributedExecutor(Executor):
         self.rank, self.ranks = self.group.rank(), self.group.size()
         options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison, "cut": cut}
         agree(options | {"device": torch.device(self.device).type}, self.group)
-        self._shares: dict[Mesh, Share] = {}
+        self._shards: dict[Mesh, Shard] = {}
         # by the first of some exchanges, and by the others
-        self._known: WeakKeyDictionary[Exchange, dict[tuple[Mesh, Many], Route]] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[Exchange, dict[tuple[Mesh, Many], SendRecv]] = WeakKeyDictionary()
         self._fetched: WeakKeyDictionary[Memory, dict[str, tuple[str, bytes]]] = WeakKeyDictionary()
 
     @property
@@ -68,26 +71,25 @@ class DistributedExecutor(Executor):
     def check(self) -> None:
         self.inside.check()
 
-    def storage(self, buffer: Buffer) -> torch.dtype:
-        return self.inside.storage(buffer)
-
-    def share(self, mesh: Mesh) -> Share:
+    def shard(self, mesh: Mesh) -> Shard:
         """The rectangle of a mesh that is here; MeshError for a mesh that cannot be cut, BackendError for a `cut`."""
-        if mesh not in self._shares:
+        if mesh not in self._shards:
             if self.cut is not None and self.cut[0] * self.cut[1] != self.ranks:
                 sides = "x".join(map(str, self.cut))
                 raise BackendError(f"cut {sides} has not one rectangle for each of {self.ranks} ranks; give another")
-            self._shares[mesh] = Share(partition(mesh, self.ranks, self.cut), self.rank)
-        return self._shares[mesh]
+            self._shards[mesh] = Shard(partition(mesh, self.ranks, self.cut), self.rank)
+        return self._shards[mesh]
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
         agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
         self.inside.admit(self._here(schedule), fresh)
 
+    def agree(self, name: str, given: torch.Tensor) -> None:
+        agree({f"{OPERAND}{name}": digest(given)}, self.group)
+
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """As of `Executor`; BackendError, on all ranks, where these do not give the same values for all cores."""
-        is_whole = isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape
-        agree({f"{OPERAND}{buffer.name}": digest(given) if is_whole else None}, self.group)
+        if isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape:
+            self.agree(buffer.name, given)
         return super().store(schedule, buffer, given)
 
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
@@ -100,14 +102,22 @@ class DistributedExecutor(Executor):
             return whole(here, buffer, given)
         return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
+    def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
+        program.write(name, scatter(tensor, program.schedule.mesh, pattern).tiles)
+
+    def borrow(self, schedule: Schedule) -> Program:
+        """As of `Executor`; all ranks agree on the schedule in every call."""
+        agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
+        return super().borrow(schedule)
+
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
-        return self.share(mesh).rectangle
+        return self.shard(mesh).rectangle
 
     def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
         """The values of all ranks, on every rank."""
-        share = self.share(mesh)
+        shard = self.shard(mesh)
         tiles, works = held.new_empty(*mesh.shape, *held.shape[2:]), []
-        parts = [tiles[share.partition.rectangle(rank)].contiguous() for rank in range(self.ranks)]
+        parts = [tiles[shard.partition.rectangle(rank)].contiguous() for rank in range(self.ranks)]
         parts[self.rank] = held.contiguous()
         with blaming(self.group):
             for rank, part in enumerate(parts):
@@ -116,57 +126,59 @@ class DistributedExecutor(Executor):
                 assert work is not None
                 work.wait()
         for rank, part in enumerate(parts):
-            tiles[share.partition.rectangle(rank)] = part
+            tiles[shard.partition.rectangle(rank)] = part
         return tiles
 
     def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
-        share, homes, every = self.share(mesh), source.numpy(), np.arange(mesh.cores)
-        number = share.partition.number
-        found = route(share, homes, every, number[homes], number)
+        shard, homes, every = self.shard(mesh), source.numpy(), np.arange(mesh.cores)
+        number = shard.partition.number
+        found = route(shard, homes, every, number[homes], number)
         start, inside, finish = self._crossing([(found, held.flatten(0, 1), out.flatten(0, 1))])
-        _Several([*start, *inside, *finish])()
+        Steps([*start, *inside, *finish])()
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
-        ways = [self._way(memory, exchanges, Place(exchanges[0].src)) for exchanges in together(round_)]
+        ways = [self._way(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_)]
         start, inside, finish = self._crossing(ways)
-        computes = [self.compute(memory, op, tuple(map(Place, op.ins))) for op in round_.locals]
+        computes = [self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals]
         return [*start, *inside, *computes, *finish] if round_.overlaps else [*start, *inside, *finish, *computes]
 
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> Step:
+    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         self._written(memory, exchanges[0].dst.buffer)
         start, inside, finish = self._crossing([self._way(memory, exchanges, src)])
-        return _one([*start, *inside, *finish])
+        return Steps([*start, *inside, *finish])
 
-    def compute(self, memory: Memory, op: Local, ins: tuple[Place, ...]) -> Step:
-        share, fetches = self.share(memory.mesh), list[Step]()
+    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
+        shard, fetches = self.shard(memory.mesh), list[Step]()
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        places = [self._near(memory, share, place, cores, number, fetches) for number, place in enumerate(ins)]
+        places = [self._near(memory, shard, place, cores, number, fetches) for number, place in enumerate(ins)]
         for out in op.outs:
             self._written(memory, out.buffer)
-        here = share.local(op)
-        steps = [] if here is None else [self.inside.compute(self._local(memory, share), here, tuple(places))]
-        return _one([*fetches, *steps])
+        here = shard.local(op)
+        steps = [] if here is None else [self.inside.compute(self._local(memory, shard), here, tuple(places))]
+        return Steps([*fetches, *steps])
 
-    def products(self, memory: Memory, run: ComputeShifts, a: Place, b: Place) -> Step | None:
+    def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
+        return self._products(memory, segment, ins) if isinstance(segment, Products) and ins else None
+
+    def _products(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> list[Step] | None:
         """A rank fetches what its cores read in any round; a round then gathers the tiles that they hold by then."""
-        share, shape = self.share(memory.mesh), memory.mesh.shape
-        if any(memory.buffers[place.slot.buffer].slots > 1 for place in (a, b)):
+        shard, shape = self.shard(memory.mesh), memory.mesh.shape
+        if any(memory.buffers[place.slot.buffer].slots > 1 for place in ins):
             return None
         fetches, holds, gathers = list[Step](), list[str](), list[Gather]()
-        for number, (place, to) in enumerate(zip((a, b), run.to, strict=True)):
+        for number, (place, to) in enumerate(zip(ins, run.to, strict=True)):
             begins, gives = place.flat(shape), np.argsort(to)
-            tiles, rows = self._reach(memory, share, place.slot.buffer, begins, gives, run.number, fetches)
-            holds.append(self._halo(memory, share, place.slot.buffer, number))
+            tiles, rows = self._reach(memory, shard, place.slot.buffer, begins, gives, run.number, fetches)
+            holds.append(self._halo(memory, shard, place.slot.buffer, number))
             self._fetched.get(memory, {}).pop(holds[-1], None)  # whose tiles the product's take the place of
-            gathers.append(Gather(tiles, rows, begins, gives, share.cores, memory.rows(Slot(holds[-1]))))
-        local = self._local(memory, share)
-        ins = tuple(map(Slot, holds))
+            gathers.append(Gather(tiles, rows, begins, gives, shard.cores, memory.rows(Slot(holds[-1]))))
+        local = self._local(memory, shard)
+        held = tuple(map(Slot, holds))
+        products = [Local("gemm", (Slot(run.c),), held, {**run.params, "add": add}) for add in (run.add, True)]
         first, rest = (
-            self.inside.joined(local, [self.inside.compute(
-                local, Local("gemm", (Slot(run.c),), ins, {**run.params, "add": add}), tuple(map(Place, ins))
-            )])
-            for add in (run.add, True)
-        )  # fmt: skip
+            self.inside.joined(local, flat([self.inside.compute(local, op, tuple(map(TileMap, held)))]))
+            for op in products
+        )
         c, out = memory.tensors[run.c], memory.tensors[run.out]
         for name in {run.c, run.out}:
             self._written(memory, name)
@@ -182,22 +194,22 @@ class DistributedExecutor(Executor):
             if run.out != run.c:
                 out.copy_(c)
 
-        return _one([*fetches, Apart(step)])
+        return flat([*fetches, Communication(step)])
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        local, result = self._local(memory, self.share(memory.mesh)), list[Step]()
-        for apart, group in groupby(_each(steps), lambda step: isinstance(step, Apart)):
+        local, result = self._local(memory, self.shard(memory.mesh)), list[Step]()
+        for apart, group in groupby(steps, lambda step: isinstance(step, Communication)):
             stretch = list(group)
             result += stretch if apart else self.inside.joined(local, stretch)
         return result
 
     def _here(self, schedule: Schedule) -> Schedule:
-        return replace(schedule, mesh=self.share(schedule.mesh).mesh)
+        return replace(schedule, mesh=self.shard(schedule.mesh).mesh)
 
-    def _local(self, memory: Memory, share: Share) -> Memory:
-        return Memory(share.mesh, memory.buffers, memory.tensors)
+    def _local(self, memory: Memory, shard: Shard) -> Memory:
+        return Memory(shard.mesh, memory.buffers, memory.tensors, memory.workspace)
 
-    def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: Place) -> _Way:
+    def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Way:
         """The way of some exchanges from one slot to one; found once, however often it is bound."""
         known, key = self._known.setdefault(exchanges[0], {}), (memory.mesh, tuple(exchanges[1:]))
         in_place = src.lies_in(exchanges[0].src)
@@ -211,35 +223,37 @@ class DistributedExecutor(Executor):
             known[key] = found
         return known[key], memory.rows(src.slot), memory.rows(exchanges[0].dst)
 
-    def _route(self, memory: Memory, src: Slot, dst: Slot, homes: Index, receivers: Index) -> Route:
-        share, rows = self.share(memory.mesh), []
+    def _route(self, memory: Memory, src: Slot, dst: Slot, homes: Index, receivers: Index) -> SendRecv:
+        shard, rows = self.shard(memory.mesh), []
         for slot, cores in ((src, homes), (dst, receivers)):
-            number = share.partition.number[cores]
+            number = shard.partition.number[cores]
             if slot.index is not None:
                 number = number * memory.buffers[slot.buffer].slots + slot.of_cores(cores, memory.mesh)
             rows.append(number)
-        return route(share, homes, receivers, rows[0], rows[1])
+        return route(shard, homes, receivers, rows[0], rows[1])
 
     def _crossing(self, ways: Sequence[_Way]) -> tuple[list[Step], list[Step], list[Step]]:
         """The steps that send what crosses, that copy what does not, and that receive."""
-        inside: list[Step] = [Apart(copied(found, source, target)) for found, source, target in ways if len(found.sent)]
+        inside: list[Step] = [
+            Communication(copied(found, source, target)) for found, source, target in ways if len(found.sent)
+        ]
         if not any(found.crossing for found, _, _ in ways):
             return [], inside, []
-        crossing = Crossing(ways, self.group)
-        return [Apart(crossing.start, crossing.bytes)], inside, [Apart(crossing.finish)]
+        crossing = Transfer(ways, self.group)
+        return [Communication(crossing.start, crossing.bytes)], inside, [Communication(crossing.finish)]
 
     def _near(
-        self, memory: Memory, share: Share, place: Place, cores: Index, number: int, fetches: list[Step]
-    ) -> Place:
+        self, memory: Memory, shard: Shard, place: TileMap, cores: Index, number: int, fetches: list[Step]
+    ) -> TileMap:
         """Where these cores find input `number` on this rank, once it was fetched from others if need be."""
         if place.is_own:
-            return Place(share.slot(place.slot))
+            return TileMap(shard.slot(place.slot))
         homes = place.flat(memory.mesh.shape)
-        if (share.partition.owner[homes[cores]] == share.partition.owner[cores]).all():
+        if (shard.partition.owner[homes[cores]] == shard.partition.owner[cores]).all():
             base = np.arange(memory.mesh.cores)
             base[cores] = homes[cores]
-            return Place(place.slot, base=share.partition.number[base[share.cores]])
-        halo = self._halo(memory, share, place.slot.buffer, number)
+            return TileMap(place.slot, base=shard.partition.number[base[shard.cores]])
+        halo = self._halo(memory, shard, place.slot.buffer, number)
         held = self._fetched.setdefault(memory, {})
         holds = (place.slot.buffer, homes[cores].tobytes() + cores.tobytes())
         if held.get(halo) != holds:
@@ -247,7 +261,7 @@ class DistributedExecutor(Executor):
             found = self._route(memory, place.slot, Slot(halo), homes[cores], cores)
             start, inside, finish = self._crossing([(found, memory.rows(place.slot), memory.rows(Slot(halo)))])
             fetches += [*start, *inside, *finish]
-        return Place(Slot(halo))
+        return TileMap(Slot(halo))
 
     def _written(self, memory: Memory, name: str) -> None:
         """What was fetched of a buffer is old from now on."""
@@ -255,59 +269,37 @@ class DistributedExecutor(Executor):
         for halo in [halo for halo, (source, _) in held.items() if source == name]:
             del held[halo]
 
-    def _halo(self, memory: Memory, share: Share, name: str, number: int) -> str:
+    def _halo(self, memory: Memory, shard: Shard, name: str, number: int) -> str:
         """A buffer for tiles of `name` that lie elsewhere, of input `number` of an operation."""
         buffer = replace(memory.buffers[name], name=f"{name}.halo{number}", slots=1, role="scratch")
         if buffer.name not in memory.buffers:
             memory.buffers[buffer.name] = buffer
-            memory.tensors[buffer.name] = memory.tensors[name].new_zeros(*share.mesh.shape, buffer.numel)
+            memory.tensors[buffer.name] = memory.tensors[name].new_zeros(*shard.mesh.shape, buffer.numel)
         return buffer.name
 
     def _reach(
-        self, memory: Memory, share: Share, name: str, begins: Index, gives: Index, turns: int, fetches: list[Step]
+        self, memory: Memory, shard: Shard, name: str, begins: Index, gives: Index, turns: int, fetches: list[Step]
     ) -> tuple[torch.Tensor, Index]:
         """Own tiles [tiles, numel] and behind them those of others that are read in some turn; the row of each core's.
 
         Core i reads the tile of core held[i], where `held` begins as `begins` and is held[gives] in the next turn.
         """
-        owner, cores = share.partition.owner, memory.mesh.cores
+        owner, cores = shard.partition.owner, memory.mesh.cores
         reads, held = np.zeros((self.ranks, cores), bool), begins
         for _ in range(turns):
             reads[owner, held] = True
             held = held[gives]
         rows = np.full(cores, -1)
-        rows[share.cores] = np.arange(len(share.cores))
+        rows[shard.cores] = np.arange(len(shard.cores))
         others = np.flatnonzero(reads[self.rank] & (owner != self.rank))
-        rows[others] = len(share.cores) + np.arange(len(others))
+        rows[others] = len(shard.cores) + np.arange(len(others))
         source = memory.rows(Slot(name))
-        tiles = source.new_zeros(len(share.cores) + len(others), source.shape[1])
+        tiles = source.new_zeros(len(shard.cores) + len(others), source.shape[1])
         ranks, homes = np.nonzero(reads & (owner != np.arange(self.ranks)[:, None]))
         # a rank's first core stands for the rank, whose rows alone are asked for
         first = np.array([np.flatnonzero(owner == rank)[0] for rank in range(self.ranks)])
-        found = route(share, homes, first[ranks], share.partition.number[homes], rows[homes])
-        own = tiles[: len(share.cores)]
+        found = route(shard, homes, first[ranks], shard.partition.number[homes], rows[homes])
+        own = tiles[: len(shard.cores)]
         start, _, finish = self._crossing([(found, source, tiles)])
-        fetches += [*start, Apart(lambda: own.copy_(source)), *finish]
+        fetches += [*start, Communication(lambda: own.copy_(source)), *finish]
         return tiles, rows
-
-
-_Way = tuple[Route, torch.Tensor, torch.Tensor]
-
-
-class _Several:
-    """Steps that stand for one until a program's steps are joined."""
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = _each(steps)
-
-    def __call__(self) -> None:
-        for step in self.steps:
-            step()
-
-
-def _each(steps: Sequence[Step]) -> list[Step]:
-    return [step for one in steps for step in (one.steps if isinstance(one, _Several) else [one])]
-
-
-def _one(steps: Sequence[Step]) -> Step:
-    return steps[0] if len(steps) == 1 else _Several(steps)

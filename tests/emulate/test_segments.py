@@ -1,35 +1,74 @@
-"""Which rounds share a launch, from the rounds alone."""
+"""Segments of a schedule, from the patterns of its rounds, and the same bits without any."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 
-from wafer_triton.emulate.launches import compute_shifts, one_by_one, reduction
+from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.emulate.executor import EXCHANGES
+from wafer_triton.emulate.segments import Products, Segment, Tree, segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align_both, meshgemm
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import all_reduce
-from wafer_triton.schedule.rounds import Schedule, Slot
-
-pytestmark = pytest.mark.slow
+from wafer_triton.schedule.reduce import all_reduce, reduce
+from wafer_triton.schedule.rounds import Round, Schedule, Slot
 
 
-def first_run(schedule: Schedule):
-    start = next(at for at, round_ in enumerate(schedule.rounds) if any(op.op == "gemm" for op in round_.locals))
-    return compute_shifts(schedule, schedule.rounds[start:])
+def first_run(schedule: Schedule) -> Products | None:
+    return next((one for one in segments(schedule) if isinstance(one, Products)), None)
+
+
+def trees(schedule: Schedule) -> list[Tree]:
+    return [one for one in segments(schedule) if isinstance(one, Tree)]
 
 
 def gemm(side: int, **options):
     return recipe("gemm", Mesh(side, side), "bf16", ((4, 9), (9, 5)), tuple(options.items())).schedule
 
 
+@pytest.mark.parametrize("kind", [*SUMS.values(), *LAYERS.values(), *MOVES.values()], ids=[*SUMS, *LAYERS, *MOVES])
+def test_segments_hold_every_step_once(kind):
+    schedule = build(kind, "4x4", "fp32")
+    steps = Counter(id(step) for round_ in schedule.rounds for step in (*round_.exchanges, *round_.locals))
+    held = segments(schedule)
+    assert (
+        Counter(id(step) for one in held for round_ in one.every for step in (*round_.exchanges, *round_.locals))
+        == steps
+    )
+    assert [one.start for one in held] == sorted(one.start for one in held) and segments(schedule) is held
+
+
+def without_patterns(schedule: Schedule) -> Schedule:
+    plain: dict[int, Round] = {id(one): replace(one, pattern=None) for one in schedule.rounds}
+    return replace(schedule, rounds=tuple(plain[id(one)] for one in schedule.rounds))
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("on", [TorchExecutor, TritonExecutor])
+@pytest.mark.parametrize(
+    "name", ["gemm-mesh", "gemm-beside", "gemv-ktree-x", "all-reduce-ktree-y-max", "all-reduce-segments-x"]
+)
+def test_rounds_without_patterns_give_the_same_bits(name, on, exchange):
+    schedule = build({**SUMS, **MOVES}[name], "3x4" if name.startswith("gemv") else "3x3", "bf16")
+    plain = without_patterns(schedule)
+    assert {type(one) for one in segments(plain)} == {Segment} != {type(one) for one in segments(schedule)}
+    results, tensors = [], given(schedule)
+    for one in (schedule, plain):
+        program = on(exchange=exchange, poison=True).bind(one, tensors)
+        program.run()
+        kept = [name for name, buffer in one.buffers.items() if buffer.role in ("output", "resident")]
+        results.append({name: program.memory[name].view(torch.uint8) for name in kept})
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
 def test_all_rounds_of_meshgemm_and_the_rounding_of_its_sums_go_together():
     run = first_run(gemm(4))
-    assert (run.number, run.rounds, run.c, run.out, run.add) == (4, 5, "c", "out", False)
+    assert (run.number, len(run.rounds), run.c, run.out, run.add) == (4, 5, "c", "out", False)
     assert [str(slot) for slot in (*run.a, *run.b)] == ["a[0]", "a.next[0]", "b[0]", "b.next[0]"]
     assert run.to[0][:4].tolist() == [2, 0, 3, 1] and run.to[1][::4].tolist() == [8, 0, 12, 4], "0, 2, 3, 1 along both"
     assert run.params == {"m": 1, "k": 3, "n": 2, "heads": 1, "kv_heads": 1, "accumulate": "fp32"}
@@ -37,7 +76,8 @@ def test_all_rounds_of_meshgemm_and_the_rounding_of_its_sums_go_together():
 
 def test_with_an_odd_side_b_goes_home_before_the_sums_are_rounded():
     run = first_run(gemm(3))
-    assert (run.number, run.rounds, run.out) == (3, 3, "c")
+    assert (run.number, len(run.rounds), run.out) == (3, 3, "c")
+    assert [ring.tolist() for ring in run.rings] == [[0, 2, 1]] * 2
 
 
 @pytest.mark.parametrize("algorithm", ["summa", "allgather"])
@@ -151,15 +191,34 @@ def test_operands_that_lie_where_the_sums_go(side):
     )
 
 
-def test_reductions_that_go_together_are_planned_one_by_one():
+def test_reductions_that_go_together_are_trees_of_their_own():
     b = Builder(Mesh(2, 9), "several")
     for name, size in (("a", 3), ("b", 5)):
         b.buffer(name, (size,), "fp32", "resident")
     all_reduce(b, ("a", "b"), "x", groups=(3,))
-    together = b.build()
-    apart = one_by_one(together)
-    stages = len(together.rounds) - 1  # the last is the broadcast
-    assert len(apart.rounds) == 2 * stages + 1 and apart.rounds[-1] is together.rounds[-1]
-    assert [round_.exchanges[0].src.buffer for round_ in apart.rounds[:-1]] == ["a"] * stages + ["b"] * stages
-    assert reduction(apart.rounds, together.mesh).rounds == stages, "each is a tree"
-    assert one_by_one(apart) is apart
+    schedule = b.build()
+    first, second = trees(schedule)
+    stages = len(schedule.rounds) - 1  # the last is the broadcast
+    assert [len(one.rounds) for one in (first, second)] == [stages, stages]
+    for tree in (first, second):
+        assert {exchange.src.buffer for round_ in tree.every for exchange in round_.exchanges} == {tree.acc}
+        assert tree.broadcast is not None and (tree.roots == [4] * 9 + [13] * 9).all()
+        assert tree.children.sum() == 16 and (tree.parent < 0).sum() == 2
+
+
+def test_one_reduction_after_another_is_a_tree_of_its_own():
+    b = Builder(Mesh(1, 5), "twice")
+    b.buffer("a", (3,), "fp32", "resident")
+    reduce(b, "a", "x")
+    reduce(b, "a", "x")
+    schedule = b.build()
+    assert [(one.start, len(one.rounds)) for one in trees(schedule)] == [(0, 2), (2, 2)]
+
+
+def test_a_tree_whose_mailbox_is_read_later_runs_round_by_round():
+    b = Builder(Mesh(1, 3), "mailbox")
+    b.buffer("a", (3,), "fp32", "resident")
+    b.buffer("out", (3,), "fp32", "output")
+    reduce(b, "a", "x")
+    b.round(b.local("copy", "out", "a.up", size=3))
+    assert trees(b.build()) == []

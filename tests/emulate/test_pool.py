@@ -1,0 +1,162 @@
+"""Programs at rest: planned once, never shared, and without a trace of the call before."""
+
+import sys
+from collections.abc import Iterator
+from threading import Barrier, Thread
+
+import pytest
+import torch
+
+import wafer_triton
+from schedules import LAYERS, MOVES, SUMS, build, given
+from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.plan import stale
+from wafer_triton.emulate.program import POOL, Pool, Program
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
+
+
+@pytest.fixture(autouse=True)
+def empty() -> Iterator[None]:
+    wafer_triton.clear_cache()
+    yield
+    wafer_triton.clear_cache()
+
+
+@pytest.fixture
+def plans(monkeypatch) -> list[str]:
+    """The names of the schedules that are planned."""
+    planned, plan = list[str](), Executor.plan
+    monkeypatch.setattr(Executor, "plan", lambda on, program, one: planned.append(one.name) or plan(on, program, one))
+    return planned
+
+
+def integers(*shape: int) -> torch.Tensor:
+    return torch.randint(-4, 5, shape).float()
+
+
+def test_a_second_call_plans_nothing(plans):
+    a, b = integers(9, 12), integers(12, 10)
+    for exchange in ("explicit", "elided"):
+        for _ in range(3):
+            assert torch.equal(wafer_triton.mesh_gemm(a, b, mesh=3, exchange=exchange), a @ b)
+    assert len(plans) == 2
+    wafer_triton.clear_cache()
+    assert POOL.bytes == 0
+    wafer_triton.mesh_gemm(a, b, mesh=3)
+    assert len(plans) == 3
+
+
+def test_a_warm_product_makes_few_python_calls():
+    a, b, calls = integers(64, 64), integers(64, 64), [0]
+    for _ in range(2):
+        wafer_triton.mesh_gemm(a, b, mesh=8)
+    sys.setprofile(lambda frame, event, _: calls.__setitem__(0, calls[0] + (event == "call")))
+    try:
+        wafer_triton.mesh_gemm(a, b, mesh=8)
+    finally:
+        sys.setprofile(None)
+    assert calls[0] <= 250
+
+
+def test_other_dtypes_shapes_and_meshes_have_programs_of_their_own(plans):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for shape in ((9, 12, 10), (9, 12, 11)):
+            for mesh in (2, 3):
+                a, b = (integers(*shape[at : at + 2]).to(dtype) for at in (0, 1))
+                got = wafer_triton.mesh_gemm(a, b, mesh=mesh)
+                assert got.dtype == dtype and torch.equal(got.float(), a.float() @ b.float())
+    assert len(plans) == 12
+
+
+def test_results_share_no_memory_with_the_pool_or_each_other():
+    a, b = integers(4, 4), torch.eye(4)
+    for mesh in (1, 2):
+        first = wafer_triton.mesh_gemm(a, b, mesh=mesh)
+        tiles = wafer_triton.mesh_gemm(wafer_triton.scatter(a, Mesh(mesh, mesh), "(y m) (x k)"), b).tiles
+        kept = first.clone(), tiles.clone()
+        for _ in range(2):
+            wafer_triton.mesh_gemm(a + 1, b, mesh=mesh).zero_()
+        assert torch.equal(first, kept[0]) and torch.equal(tiles, kept[1])
+
+
+def reads_what_no_round_wrote() -> Builder:
+    b = Builder(Mesh(2, 2), "reads unwritten memory")
+    b.buffer("x", (3,), "fp32", "input")
+    b.buffer("sum", (3,), "fp32")
+    b.buffer("out", (3,), "fp32", "output")
+    b.round(b.local("add", "sum", ("sum", "x"), size=3))
+    b.round(b.local("copy", "out", "sum", size=2))
+    return b
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_a_borrowed_program_is_as_a_fresh_one(poison):
+    """Old sums would be added to, and the last element of the output is never written."""
+    schedule, on = reads_what_no_round_wrote().build(), TorchExecutor(poison=poison)
+    assert stale(schedule) == {"sum", "out"}
+    results = []
+    for number in range(3):
+        program = on.borrow(schedule)
+        program.write("x", torch.full((2, 2, 3), float(number)))
+        program.captured()
+        results.append(program.read("out"))
+        program.give_back()
+    for number, got in enumerate(results):
+        fresh = on.bind(schedule, {"x": torch.full((2, 2, 3), float(number))})
+        fresh.run()
+        assert torch.equal(got.view(torch.int32), fresh.read("out").view(torch.int32))
+
+
+@pytest.mark.parametrize("name", [*SUMS, *LAYERS, *MOVES])
+def test_only_buffers_that_are_written_first_keep_old_values(name):
+    """With all other memory NaN before the second run, the result is that of the first."""
+    schedule = build({**SUMS, **LAYERS, **MOVES}[name], "3x3", "fp32")
+    tensors = given(schedule)
+    kept = [buffer.name for buffer in schedule.buffers.values() if buffer.role in ("output", "resident")]
+    program = TorchExecutor().bind(schedule, tensors)
+    program.run()
+    wanted = {one: program.read(one) for one in kept}
+    for one, tensor in program.memory.items():
+        tensor.fill_(0.0 if one in stale(schedule) else float("nan"))
+    for one, values in tensors.items():
+        program.write(one, values)
+    program.run()
+    assert [one for one in kept if not torch.equal(program.read(one), wanted[one])] == []
+
+
+def test_threads_never_share_a_program():
+    a = [integers(8, 8) for _ in range(4)]
+    wrong, start = list[int](), Barrier(4)
+
+    def work(number: int) -> None:
+        start.wait()
+        for _ in range(20):
+            if not torch.equal(wafer_triton.mesh_gemm(a[number], a[number - 1], mesh=2), a[number] @ a[number - 1]):
+                wrong.append(number)
+
+    threads = [Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_least_recently_used_programs_go():
+    on, pool = TorchExecutor(), Pool(most=2 * 600)
+    programs: list[Program] = []
+    for name in ("first", "second", "third"):
+        b = Builder(Mesh(1, 1), name)
+        b.buffer("x", (150,), "fp32", "output")
+        b.round(b.local("add", "x", ("x", "x"), size=150))
+        programs.append(on.borrow(b.build()))
+    first, second, third = ((on, program.schedule) for program in programs)
+    pool.give(first, programs[0])
+    pool.give(second, programs[1])
+    assert pool.bytes == 1200 and pool.take(first) is programs[0]
+    pool.give(first, programs[0])
+    pool.give(third, programs[2])
+    assert pool.take(second) is None and pool.take(first) is programs[0] and pool.take(third) is programs[2]
+    assert pool.bytes == 0

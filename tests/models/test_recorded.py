@@ -1,0 +1,95 @@
+"""A model whose launches are recorded, as on a GPU: a chunk of a prompt is one replay."""
+
+import pytest
+import torch
+
+from recording import RecordingExecutor
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.models.decoder import WaferForCausalLM
+
+SHAPE = {
+    "model_type": "qwen2", "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3, "vocab_size": 31,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+MIXTURE = SHAPE | {
+    "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "router_jitter_noise": 0.0,
+}  # fmt: skip
+PROMPTS = ([3, 1, 4, 1, 5], [9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8])
+
+
+def models(shape=SHAPE, mesh=2, exchange="explicit", **options):
+    """A model that records, and one that does not."""
+    ons = RecordingExecutor(exchange=exchange), TorchExecutor(exchange=exchange)
+    return [WaferForCausalLM.from_config(shape, mesh=mesh, max_length=20, seed=3, executor=on, **options) for on in ons]
+
+
+def said(model, prompt, steps=3):
+    """Logits of a prompt and of some steps after it, and what was recorded or replayed for either."""
+    model.reset()
+    log = getattr(model.executor, "log", [])
+    log.clear()
+    rows = [model.prefill(prompt)]
+    prefill = [*log]
+    log.clear()
+    rows += [model.step(7 + number) for number in range(steps)]
+    return torch.stack(rows), prefill, [*log]
+
+
+@pytest.mark.parametrize("exchange", ["explicit", "elided"])
+@pytest.mark.parametrize(("mesh", "options"), [
+    (2, {}), ("2x3", {}), (3, {"prefill_mesh": 2}), (2, {"head_groups": 2, "prefill_head_groups": 1}),
+])  # fmt: skip
+def test_a_prompt_is_one_replay_of_its_length(mesh, options, exchange):
+    recorded, plain = models(mesh=mesh, exchange=exchange, **options)
+    for number, prompt in enumerate(PROMPTS[:2]):
+        (got, prefill, steps), (wanted, *_) = said(recorded, prompt), said(plain, prompt)
+        assert torch.equal(got, wanted)
+        assert prefill == (["replay"] if number else ["record", "replay"])
+        assert steps == ["run"] * 3, "each by one call"
+    assert recorded.count == plain.count and recorded.account() == plain.account()
+
+
+def test_each_chunk_of_a_prompt_is_one_replay(monkeypatch):
+    recorded, plain = models()
+    monkeypatch.setattr(type(recorded.placement), "chunk", lambda self, count: 2)
+    got, prefill, _ = said(recorded, PROMPTS[2])  # chunks of 4, 4 and 1 tokens
+    assert torch.equal(got, said(plain, PROMPTS[2])[0]) and prefill == ["record", "replay"] * 3
+    got, prefill, _ = said(recorded, PROMPTS[1])  # of 4 and 1: what a chunk of one reads is of other chunks now
+    assert torch.equal(got, said(plain, PROMPTS[1])[0]) and prefill == ["replay", "record", "replay"]
+    assert torch.equal(said(recorded, PROMPTS[2][::-1])[0], said(plain, PROMPTS[2][::-1])[0])
+    assert said(recorded, PROMPTS[2])[1] == ["replay"] * 3
+
+
+def test_a_mixture_of_experts_is_recorded_unless_the_host_sends_to_regions():
+    recorded, plain = models(MIXTURE, experts="spread")
+    for prompt in PROMPTS[:2]:
+        assert torch.equal(said(recorded, prompt)[0], said(plain, prompt)[0])
+        assert recorded.passes.trace() == plain.passes.trace()
+    regions = models(MIXTURE, experts="regions")
+    got, prefill, _ = said(regions[0], PROMPTS[0])
+    assert torch.equal(got, said(regions[1], PROMPTS[0])[0]) and prefill == []
+
+
+@pytest.mark.parametrize("mesh", [2, "2x3"])
+def test_other_weights_are_those_of_the_next_prompt(mesh):
+    recorded, plain = models(mesh=mesh)
+    said(recorded, PROMPTS[0])
+    other = WaferForCausalLM.from_config(SHAPE, mesh=mesh, seed=4, max_length=20).state_dict()
+    for model in (recorded, plain):
+        model.load_state_dict(other)
+    assert torch.equal(said(recorded, PROMPTS[0])[0], said(plain, PROMPTS[0])[0])
+
+
+def test_kernels_are_compiled_before_the_first_prompt_and_the_first_step():
+    model, _ = models()
+    compiled = model.executor.compiled
+    model.prefill(PROMPTS[0])
+    assert {program.schedule.name for program in compiled} >= {"prefill attention", "prefill feed-forward"}
+    before = len(compiled)
+    model.step(3)
+    assert len(compiled) > before
+    after = len(compiled)
+    model.step(4)
+    model.reset()
+    model.prefill(PROMPTS[1])
+    assert len(compiled) == after, "all of these are known by now"

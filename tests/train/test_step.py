@@ -1,0 +1,151 @@
+"""Training steps on dies against plain torch: loss, gradients, updated weights; layouts, recompute, bad batches."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from wafer_triton.errors import ConfigError, HbmError, ShapeError
+from wafer_triton.train.dies import wafer
+from wafer_triton.train.machine import Machine
+from wafer_triton.train.model import Sizes, parameters, plain_loss
+from wafer_triton.train.product import Team
+from wafer_triton.train.shards import Plan
+from wafer_triton.train.step import AdamW, Trainer
+
+WAFER = wafer("wafer-48")
+MODELS = {"llama": Sizes(), "gpt": Sizes(kind="gpt", kv_heads=4)}
+
+
+def planned(shape, kind, sides, *rest):
+    return Plan(Team(WAFER.mesh(*shape), kind, *sides), *rest)
+
+
+def batch_of(plan, sizes, length=5):
+    team = plan.team
+    samples = team.count * plan.micro_batches * (team.size if plan.split == "sample" else 1)
+    return torch.randint(0, sizes.vocab, (2, samples, length))
+
+
+def trained(sizes, plan, steps, exact):
+    """Losses, and at the end the gradients and weights, on dies and by torch."""
+    torch.manual_seed(0)
+    p = parameters(sizes, 0, torch.float64 if exact else torch.float32)
+    plain = {name: value.clone().requires_grad_() for name, value in p.items()}
+    optimizer = torch.optim.AdamW(plain.values(), lr=AdamW.rate, weight_decay=AdamW.decay)
+    trainer = Trainer(Machine(WAFER, plan.team.mesh, exact=exact), sizes, plan, p)
+    losses = []
+    for _ in range(steps):
+        tokens, targets = batch_of(plan, sizes)
+        optimizer.zero_grad()
+        loss = plain_loss(sizes, plain, tokens, targets)
+        loss.backward()
+        losses.append((trainer.step(tokens, targets).loss, loss.item()))
+        grads = {name: value.grad.clone() for name, value in plain.items()}
+        optimizer.step()
+    return losses, (trainer.gradients(), grads), (trainer.parameters(), plain)
+
+
+def far(own, other):
+    """The largest difference of all tensors, over the largest value."""
+    most = max(value.abs().max() for value in other.values())
+    return max(((own[name] - other[name]).abs().max() / most).item() for name in other)
+
+
+CASES = [
+    ("llama", (1, 1), "relay", (1, 1)),
+    ("llama", (2, 2), "cycle", (2, 2)),
+    ("gpt", (2, 2), "relay", (1, 2), "xy", "sequence", "none", 2),
+    ("llama", (2, 4), "cycle", (1, 2), "xy"),
+    ("gpt", (2, 4), "cycle", (2, 2), "w", "sample", "selective"),
+    ("gpt", (2, 4), "cycle", (2, 2), "xy"),
+    ("llama", (3, 3), "relay", (3, 3), "w", "sequence", "full"),
+    ("gpt", (3, 3), "relay", (1, 3), "w", "sequence", "none", 2),
+    ("llama", (1, 5), "interleaved", (1, 5), "w", "sequence", "selective"),
+    ("gpt", (4, 1), "relay", (4, 1), "xy", "sequence", "full"),
+]
+
+
+@pytest.mark.parametrize(("model", "shape", "kind", "sides", "rest"), [(*c[:4], c[4:]) for c in CASES], ids=str)
+def test_a_step_has_torchs_loss_gradients_and_weights_in_fp64(model, shape, kind, sides, rest):
+    losses, grads, weights = trained(MODELS[model], planned(shape, kind, sides, *rest), 1 if rest else 2, exact=True)
+    assert all(own == pytest.approx(other, rel=1e-9) for own, other in losses)
+    assert far(*grads) < 1e-9
+    assert far(*weights) < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "kind", "sides", "rest"),
+    [("llama", (2, 2), "cycle", (1, 2), ("xy",)), ("gpt", (2, 4), "relay", (1, 4), ())],
+)
+def test_twenty_steps_in_fp32_stay_with_torch(model, shape, kind, sides, rest):
+    losses, _, (own, other) = trained(MODELS[model], planned(shape, kind, sides, *rest), 20, exact=False)
+    assert all(one == pytest.approx(two, rel=1e-4) for one, two in losses)
+    # adding the same to all keys changes no attention: the gradient of a key's bias is rounding, which AdamW scales up
+    kept = [name for name in other if not name.endswith(".k.bias")]
+    assert far({name: own[name] for name in kept}, {name: other[name] for name in kept}) < 1e-4
+
+
+def test_recompute_changes_no_value_and_holds_fewer_bytes():
+    reports = {}
+    for recompute in ("none", "selective", "full"):
+        plan = planned((1, 2), "relay", (1, 2), "w", "sequence", recompute)
+        trainer = Trainer(Machine(WAFER, plan.team.mesh), MODELS["llama"], plan, parameters(MODELS["llama"]))
+        torch.manual_seed(0)
+        reports[recompute] = trainer.step(*batch_of(plan, MODELS["llama"]))
+    none, selective, full = (reports[name] for name in ("none", "selective", "full"))
+    assert none.loss == selective.loss == full.loss
+    assert none.hbm["activations"] > selective.hbm["activations"] > full.hbm["activations"]
+    assert none.cost.flops < selective.cost.flops < full.cost.flops
+
+
+def test_moments_are_cut_over_data_parallel_groups():
+    plan = planned((2, 4), "relay", (1, 2))
+    report = Trainer(Machine(WAFER, plan.team.mesh), MODELS["llama"], plan, parameters(MODELS["llama"])).step(
+        *batch_of(plan, MODELS["llama"])
+    )
+    assert report.hbm["moments"] == pytest.approx(2 * report.hbm["weights"] / 4, rel=0.01)  # of four groups
+
+
+@pytest.mark.parametrize(
+    ("plan", "tokens", "error", "said"),
+    [
+        (
+            planned((2, 2), "cycle", (1, 2), "w", "sequence", "none", 2),
+            6,
+            ShapeError,
+            "6 samples does not divide by 2 gro",
+        ),
+        (planned((2, 2), "cycle", (2, 2), "w", "sample"), 6, ShapeError, "6 samples .* do not divide by the 4 dies"),
+        (planned((3, 3), "relay", (1, 3), "xy"), 3, ShapeError, "cuts heads = 4 over groups of 3 dies"),
+    ],
+)
+def test_what_does_not_divide_is_refused(plan, tokens, error, said):
+    sizes = MODELS["llama"]
+    with pytest.raises(error, match=said):
+        Trainer(Machine(WAFER, plan.team.mesh), sizes, plan, parameters(sizes)).step(
+            *torch.zeros(2, tokens, 3, dtype=torch.long)
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: planned((1, 2), "relay", (1, 2), "z"), "moving = 'z': choose one of w, xy"),
+        (lambda: planned((1, 2), "relay", (1, 2), "w", "sequence", "none", 0), "micro_batches = 0 must be"),
+        (lambda: Sizes(kind="rnn"), "choose 'llama' or 'gpt'"),
+        (lambda: Sizes(heads=3), "width 16 must be a multiple of 3 heads"),
+        (lambda: Sizes(kind="gpt", kv_heads=2), "as many key heads as heads"),
+    ],
+)
+def test_what_is_no_plan_and_no_model_is_refused(make, said):
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_tensors_over_a_dies_hbm_are_refused_by_name():
+    small = replace(WAFER, hbm_bytes=60_000)
+    plan = Plan(Team(small.mesh(1, 1), "relay", 1, 1))
+    sizes = MODELS["llama"]
+    with pytest.raises(HbmError, match="over its 60,000 B of HBM: .*weights"):
+        Trainer(Machine(small, plan.team.mesh), sizes, plan, parameters(sizes)).step(*batch_of(plan, sizes))

@@ -1,0 +1,240 @@
+"""Programs: a schedule bound to memory, planned once, and run many times.
+
+Programs at rest wait in a `Pool`, so that a second call plans nothing. A program also runs round by round, and shows
+the tiles of its cores after each: `for state in program.rounds(): state["a"].core(3, 7)`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import torch
+
+from wafer_triton.cost.price import Prediction, price
+from wafer_triton.emulate.plan import Communication, Launch, Memory, Step, Tables, Workspace, stale
+from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
+from wafer_triton.layout import cut
+from wafer_triton.schedule.rounds import Buffer, Schedule
+
+if TYPE_CHECKING:
+    from wafer_triton.emulate.executor import Executor
+
+
+@dataclass(eq=False)
+class Program:
+    """A schedule bound to memory; `run` executes it, and may be called again after inputs changed in place."""
+
+    schedule: Schedule
+    memory: dict[str, torch.Tensor]
+    steps: list[Step]
+    executor: Executor
+    workspace: Workspace
+    tables: Tables | None = None
+    _refills: list[Step] = field(default_factory=list)
+
+    def run(self, until: int | str | None = None) -> None:
+        """Execute every round; with `until` the rounds before one, given by number or as the first with a label."""
+        if until is not None:
+            for _ in islice(self.rounds(), number_of(self.schedule, until)):
+                pass
+            return
+        with self.executor.on_device():
+            for step in self.steps:
+                step()
+
+    def rounds(self) -> Iterator[State]:
+        """Execute round by round, and give the state after each; rounds are not fused, which takes longer than `run`.
+
+        Raises BackendError with elided exchange, where tiles do not move.
+        """
+        if self.executor.exchange != "explicit":
+            raise BackendError(
+                f"{self.schedule.name}: with elided exchange tiles stay in place, so that no round can be shown; use "
+                f"exchange='explicit'"
+            )
+        memory = Memory(self.schedule.mesh, dict(self.schedule.buffers), self.memory, self.workspace)
+        planned = dict[int, list[Step]]()
+        for number, round_ in enumerate(self.schedule.rounds):
+            with self.executor.on_device():
+                if id(round_) not in planned:
+                    planned[id(round_)] = self.executor.joined(memory, self.executor.round(memory, round_))
+                for step in planned[id(round_)]:
+                    step()
+            yield State(number, round_.label, self.held)
+
+    def rebind(self, schedule: Schedule) -> None:
+        """Run `schedule` from now on, which differs in its indices alone from the one that was bound.
+
+        With `tables`, every record of this program, and of all that share them, is rebound too.
+        """
+        self.executor.rebind(self, schedule)
+
+    @cached_property
+    def captured(self) -> Step:
+        """A function that does the same as `run`, with Triton by replaying one CUDA graph (see `Executor.capture`)."""
+        return self.executor.capture(self.run)
+
+    def refill(self) -> None:
+        """Make buffers that some round may read unwritten as in fresh memory."""
+        if not self._refills:
+            names = self.schedule.buffers if self.executor.poison else stale(self.schedule)
+            self._refills += [partial(self.memory[name].fill_, self.executor.unwritten) for name in names]
+        for step in self._refills:
+            step()
+
+    def give_back(self) -> None:
+        """Put a program that was borrowed into the pool."""
+        POOL.give((self.executor, self.schedule), self)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Bytes of its memory."""
+        return sum(tensor.nbytes for tensor in self.memory.values())
+
+    @property
+    def launches(self) -> tuple[str, ...]:
+        """The launches of one `run`, each kind once with its number; empty where the executor launches no kernels."""
+        launches = Counter(step.what for step in self.steps if isinstance(step, Launch))
+        return tuple(what if number == 1 else f"{number} x {what}" for what, number in launches.items())
+
+    @property
+    def rank_bytes(self) -> tuple[int, ...]:
+        """The bytes that one `run` sends between ranks, an entry for each round that does; see `DistributedExecutor`.
+
+        With elided exchange a round that reads tiles of other ranks has the entry.
+        """
+        return tuple(step.crossed for step in self.steps if isinstance(step, Communication) and step.crossed)
+
+    @property
+    def predicted(self) -> Prediction:
+        """The predicted time of one `run` on the wafer, by the price of the schedule."""
+        return Prediction.of(price(self.schedule), self.schedule.mesh.device)
+
+    def write(self, name: str, tiles: torch.Tensor) -> None:
+        """Give an input buffer new values, [rows, cols, *tile], rounded to the buffer's dtype."""
+        values = self.executor.part(self.schedule, self._buffer(name), tiles)
+        self.memory[name].copy_(values)
+
+    def read(self, name: str) -> torch.Tensor:
+        """The values of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots.
+
+        BackendError if a core gave up.
+        """
+        self.executor.check()
+        buffer = self._buffer(name)
+        dims = (*buffer.tile,) if buffer.slots == 1 else (buffer.slots, *buffer.tile)
+        return self.executor.together(self.schedule.mesh, self.memory[name]).clone().unflatten(-1, dims)
+
+    def held(self, name: str) -> Held:
+        """The tiles of a buffer, as `read` gives them, for a look at single cores."""
+        return Held(name, self.read(name))
+
+    def gather(self, name: str, pattern: str, shape: tuple[int, ...]) -> torch.Tensor:
+        """The tensor of a shape whose tiles a buffer of one slot holds, cut by `pattern`; raises as `read` does.
+
+        Of tiles that are repeated one copy is made.
+        """
+        self.executor.check()
+        self._buffer(name)
+        mesh = self.schedule.mesh
+        return cut(pattern, shape, mesh.shape).join(self.executor.together(mesh, self.memory[name]))
+
+    def _buffer(self, name: str) -> Buffer:
+        if name not in self.schedule.buffers:
+            raise ShapeError(f"{self.schedule.name}: no buffer {name!r}; it has {', '.join(self.schedule.buffers)}")
+        return self.schedule.buffers[name]
+
+
+class Pool:
+    """Programs by executor and schedule; past `most` bytes the least recently used go. Safe for threads.
+
+    A schedule fixes mesh, shapes and dtypes; an executor fixes device and exchange.
+    """
+
+    def __init__(self, most: int = 2**31) -> None:
+        self.most, self.bytes = most, 0
+        self._programs: OrderedDict[tuple[Executor, Schedule], list[Program]] = OrderedDict()
+        self._lock = Lock()
+
+    def take(self, key: tuple[Executor, Schedule]) -> Program | None:
+        """A program that no call runs now, which leaves the pool; None if there is none."""
+        with self._lock:
+            programs = self._programs.get(key)
+            if not programs:
+                return None
+            program = programs.pop()
+            self.bytes -= program.bytes
+            return program
+
+    def give(self, key: tuple[Executor, Schedule], program: Program) -> None:
+        """Take a program in; the least recently used leave for it."""
+        with self._lock:
+            self._programs.setdefault(key, []).append(program)
+            self._programs.move_to_end(key)
+            self.bytes += program.bytes
+            while self.bytes > self.most:
+                oldest, programs = next(iter(self._programs.items()))
+                self.bytes -= sum(one.bytes for one in programs)
+                del self._programs[oldest]
+
+    def clear(self) -> None:
+        """Let all programs go."""
+        with self._lock:
+            self._programs.clear()
+            self.bytes = 0
+
+
+POOL = Pool()
+
+
+POOL = Pool()
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A copy of the tiles of a buffer: [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots."""
+
+    name: str
+    tiles: torch.Tensor
+
+    def core(self, row: int, col: int) -> torch.Tensor:
+        """The tile of one core; MeshError for a core that is not there."""
+        rows, cols = self.tiles.shape[:2]
+        if not (0 <= row < rows and 0 <= col < cols):
+            raise MeshError(f"core ({row}, {col}) is not on the mesh of {self.name!r}, which has {rows} x {cols} cores")
+        return self.tiles[row, col]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """The moment after a round. What is read is copied, so that it stays when the program goes on."""
+
+    round: int
+    label: str
+    _held: Callable[[str], Held]
+
+    def __getitem__(self, name: str) -> Held:
+        return self._held(name)
+
+
+def number_of(schedule: Schedule, until: int | str) -> int:
+    """How many rounds come before a round, given by number, or before the first with a label.
+
+    Raises ScheduleError if there is none.
+    """
+    count = len(schedule.rounds)
+    if isinstance(until, str):
+        labels = [round_.label for round_ in schedule.rounds]
+        if until not in labels:
+            known = ", ".join(map(repr, dict.fromkeys(labels)))
+            raise ScheduleError(f"{schedule.name}: no round is labelled {until!r}; its labels are {known}")
+        return labels.index(until)
+    if not 0 <= until <= count:
+        raise ScheduleError(f"{schedule.name}: until = {until} is not one of 0 to {count}, its number of rounds")
+    return until

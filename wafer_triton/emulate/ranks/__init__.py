@@ -1,0 +1,1 @@
+"""A mesh over the ranks of torch.distributed."""

@@ -1,0 +1,321 @@
+"""Segments: consecutive rounds that an executor may run in one step, read from the patterns of a schedule.
+
+One pass cuts a schedule, once. A round without a pattern, or with one that no executor takes as a whole, is in a plain
+`Segment` and runs by itself. The bits are the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Schedule, Slot
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Rounds of a schedule from number `start` on, which run one by one."""
+
+    mesh: Mesh
+    start: int
+    rounds: tuple[Round, ...]
+
+    @property
+    def every(self) -> tuple[Round, ...]:
+        """All rounds of the segment."""
+        return self.rounds
+
+
+@dataclass(frozen=True, eq=False)
+class Products(Segment):
+    """Compute-shift: `number` products c += a b, beside each of which both operands move one ring step.
+
+    In product t the operands lie in slots a[t % 2] and b[t % 2]. With `out` other than `c`, the last round rounds the
+    sums to `out`. `add`: the first product adds to `c` as well.
+    """
+
+    number: int
+    c: str
+    out: str
+    a: tuple[Slot, Slot]
+    b: tuple[Slot, Slot]
+    add: bool
+    params: Mapping[str, Any]
+
+    @cached_property
+    def to(self) -> tuple[Index, Index]:
+        """[cores] each: the cores that receive each core's a and b."""
+        moves = shifts(self.rounds[0], self.mesh)
+        return moves[0][1], moves[1][1]
+
+    @cached_property
+    def rings(self) -> tuple[Index, Index] | None:
+        """The rows and the columns of a square mesh in ring order, if b circles all rows and a all columns."""
+        (a, _), (b, _) = (shifts(self.rounds[0], self.mesh)[number] for number in (0, 1))
+        rows, cols = self.mesh.shape
+        if rows != cols or (a.axis, b.axis) != ("x", "y"):
+            return None
+        rings = _cycle(b), _cycle(a)
+        return rings if all(len(ring) == rows for ring in rings) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Tree(Segment):
+    """Reduce trees, all of one buffer `acc`, whose messages `op` combines; then the `broadcast` of their sums, if any.
+
+    Each core sends to its parent once it has combined the messages of its children.
+    """
+
+    acc: str
+    op: str
+    broadcast: Round | None = None
+
+    @property
+    def every(self) -> tuple[Round, ...]:
+        """The rounds of the tree, then its broadcast."""
+        return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
+
+    @cached_property
+    def _messages(self) -> tuple[Index, Index, Index, Index]:
+        cores = self.mesh.cores
+        parent, slot, children = np.full(cores, -1), np.zeros(cores, np.int64), np.zeros(cores, np.int64)
+        sent = np.full(cores, len(self.rounds))
+        for number, round_ in enumerate(self.rounds):
+            for exchange in messages(round_):
+                send, recv = exchange.senders.flat(self.mesh), exchange.receivers.flat(self.mesh)
+                parent[send], slot[send], sent[send] = recv, children[recv], number
+                children[recv] += 1
+        return parent, slot, children, sent
+
+    @property
+    def parent(self) -> Index:
+        """[cores]: the core that each core sends to, -1 for a root."""
+        return self._messages[0]
+
+    @property
+    def slot(self) -> Index:
+        """[cores]: the number of each core's message among those of its parent, in the order of their arrival."""
+        return self._messages[1]
+
+    @property
+    def children(self) -> Index:
+        """[cores]: the number of messages that each core combines."""
+        return self._messages[2]
+
+    @property
+    def sent(self) -> Index:
+        """[cores]: the round in which each core sends, from the first of the tree; the number of rounds for a root."""
+        return self._messages[3]
+
+    @cached_property
+    def roots(self) -> Index:
+        """[cores]: the root of each core's tree."""
+        roots = np.where(self.parent < 0, np.arange(len(self.parent)), self.parent)
+        while not np.array_equal(roots, further := roots[roots]):
+            roots = further
+        return roots
+
+    def round_of(self, core: int, slot: int) -> int:
+        """The round, from the first of the tree, in which message number `slot` of a core arrives."""
+        return int(self.sent[(self.parent == core) & (self.slot == slot)][0])
+
+
+_CUT: WeakKeyDictionary[Schedule, tuple[Segment, ...]] = WeakKeyDictionary()
+_MAIL: WeakKeyDictionary[Schedule, frozenset[str]] = WeakKeyDictionary()
+
+
+def segments(schedule: Schedule) -> tuple[Segment, ...]:
+    """The segments of a schedule, in order; found once."""
+    if schedule not in _CUT:
+        _CUT[schedule] = tuple(_segments(schedule))
+    return _CUT[schedule]
+
+
+def mailboxes(schedule: Schedule) -> frozenset[str]:
+    """Scratch buffers that only carry messages of trees: an executor may combine messages without them."""
+    if schedule not in _MAIL:
+        mail, others = set[str](), set[str]()
+        for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
+            arriving = {exchange.dst.buffer for exchange in messages(round_)}
+            mail |= arriving
+            others |= round_.touched - arriving
+        _MAIL[schedule] = frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
+    return _MAIL[schedule]
+
+
+def messages(round_: Round) -> tuple[Exchange, ...]:
+    """The messages of a round of trees, in the order in which they are combined; none of another round."""
+    if round_.pattern is None or round_.pattern.kind != "tree":
+        return ()
+    arrivals = {str(exchange.dst): exchange for exchange in round_.exchanges}
+    return tuple(arrivals[str(op.ins[-1])] for op in round_.locals)
+
+
+def shifts(round_: Round, mesh: Mesh) -> dict[int, tuple[Exchange, Index]]:
+    """For each input (0: a, 1: b) that a ring moves beside a product of all cores: its exchange, and its receivers.
+
+    Receivers are [cores]. Empty for every other round.
+    """
+    if round_.pattern is None or round_.pattern.kind != "ring" or round_.locals[0].op != "gemm":
+        return {}
+    inputs = [str(slot) for slot in round_.locals[0].ins]
+    found = {}
+    for exchange in round_.exchanges:
+        to = np.empty(mesh.cores, np.int64)
+        to[exchange.senders.flat(mesh)] = exchange.receivers.flat(mesh)
+        found[inputs.index(str(exchange.src))] = exchange, to
+    return found
+
+
+def _cycle(exchange: Exchange) -> Index:
+    """The positions that a tile passes from position 0 back to position 0."""
+    to = np.empty(len(exchange.send), np.int64)
+    to[exchange.send] = exchange.recv
+    passed = [0]
+    while to[passed[-1]] != 0:
+        passed.append(int(to[passed[-1]]))
+    return np.array(passed)
+
+
+def _segments(schedule: Schedule) -> Iterator[Segment]:
+    at, plain = 0, 0
+    rounds = schedule.rounds
+    while at < len(rounds):
+        pattern = rounds[at].pattern
+        found: list[Segment] = []
+        if pattern is not None and pattern.kind == "ring":
+            found = _products(schedule, at)
+        elif pattern is not None and pattern.kind == "tree":
+            found = _trees(schedule, at)
+        if not found:
+            at += 1
+            continue
+        if plain < at:
+            yield Segment(schedule.mesh, plain, rounds[plain:at])
+        yield from found
+        at = plain = at + len(found[0].every)
+    if plain < at:
+        yield Segment(schedule.mesh, plain, rounds[plain:at])
+
+
+def _products(schedule: Schedule, start: int) -> list[Segment]:
+    """The compute-shift segment that begins with a round, if its sums are of a kind that can be kept."""
+    first, rounds = schedule.rounds[start], schedule.rounds
+    ends = {str(exchange.src): exchange.dst for exchange in first.exchanges}
+    (product,) = first.locals
+    if product.op != "gemm" or {str(slot) for slot in product.ins} != set(ends):
+        return []
+    a, b = ((slot, ends[str(slot)]) for slot in product.ins)
+    moving = {slot.buffer for slot in (*a, *b)}
+    c = product.outs[0].buffer
+    if c in moving or not _keeps_sums(schedule, product):
+        return []
+    number = 1
+    while start + number < len(rounds) and _continues(rounds[start + number], first, product, a, b, number):
+        number += 1
+    out = _rounding(schedule, start + number, product.outs[0], moving)
+    params = {name: value for name, value in product.params.items() if name != "add"}
+    every = rounds[start : start + number + (out is not None)]
+    add = bool(product.params.get("add"))
+    return [Products(schedule.mesh, start, every, number, c, out or c, a, b, add, params)]
+
+
+def _continues(
+    round_: Round, first: Round, product: Local, a: tuple[Slot, Slot], b: tuple[Slot, Slot], number: int
+) -> bool:
+    """Whether a round is product `number` of the run that began with `product` in the round `first`."""
+    if round_.pattern is not first.pattern or len(round_.exchanges) != 2:
+        return False
+    (op,), here, there = round_.locals, number % 2, 1 - number % 2
+    ends = {str(exchange.src): str(exchange.dst) for exchange in round_.exchanges}
+    return (
+        [str(op.outs[0]), *map(str, op.ins)] == [str(product.outs[0]), str(a[here]), str(b[here])]
+        and ends == {str(a[here]): str(a[there]), str(b[here]): str(b[there])}
+        and {**op.params, "add": True} == {**product.params, "add": True}
+        and bool(op.params.get("add"))
+        and all(
+            one.axis == other.axis and np.array_equal(one.send, other.send) and np.array_equal(one.recv, other.recv)
+            for one, other in zip(round_.exchanges, first.exchanges, strict=True)
+        )
+    )
+
+
+def _keeps_sums(schedule: Schedule, product: Local) -> bool:
+    """Whether the sums fill their buffer, which stores them unrounded, so that registers may hold them."""
+    (out,) = product.outs
+    buffer = schedule.buffers[out.buffer]
+    unrounded = ("fp32", "fp16") if product.params.get("accumulate") == "fp16" else ("fp32",)
+    return out.is_fixed and buffer.slots == 1 and buffer.dtype in unrounded
+
+
+def _rounding(schedule: Schedule, at: int, c: Slot, moving: set[str]) -> str | None:
+    """The buffer, none of `moving`, that round `at` copies c to, if c is scratch and is not touched afterwards."""
+    rounds = schedule.rounds[at:]
+    if not rounds or rounds[0].exchanges or len(rounds[0].locals) != 1:
+        return None
+    (op,) = rounds[0].locals
+    buffer, target = schedule.buffers[c.buffer], schedule.buffers[op.outs[0].buffer]
+    whole = op.op == "copy" and op.where is None and op.params["size"] == buffer.numel == target.numel
+    plain = whole and op.ins[0].buffer == c.buffer and buffer.slots == 1 == target.slots and target.name not in moving
+    if not plain or buffer.role != "scratch" or any(c.buffer in round_.touched for round_ in set(rounds[1:])):
+        return None
+    return target.name
+
+
+def _trees(schedule: Schedule, start: int) -> list[Segment]:
+    """The reductions that begin with a round, one buffer after another, as none touches what another does."""
+    mesh, rounds = schedule.mesh, schedule.rounds
+    pattern, stop = rounds[start].pattern, start
+    assert pattern is not None
+    done = {name: np.zeros(mesh.cores, bool) for name in pattern.buffers}
+    while stop < len(rounds) and rounds[stop].pattern is pattern:
+        ends = [(one.src.buffer, one.senders.flat(mesh), one.receivers.flat(mesh)) for one in messages(rounds[stop])]
+        if any(done[name][send].any() or done[name][recv].any() for name, send, recv in ends):
+            break  # a core that has sent takes no further part: another reduction begins
+        for name, send, _ in ends:
+            done[name][send] = True
+        stop += 1
+    sent = [exchange for round_ in rounds[start:stop] for exchange in round_.exchanges]
+    if any(slot.index != 0 for one in sent for slot in (one.src, one.dst) if slot.is_fixed):
+        return []
+    if not {one.dst.buffer for one in sent} <= mailboxes(schedule) or not all(one.src.is_fixed for one in sent):
+        return []
+    trees = [
+        Tree(mesh, start, tuple(_only(name, round_) for round_ in rounds[start:stop]), name, pattern.op)
+        for name in pattern.buffers
+    ]
+    after = rounds[stop] if stop < len(rounds) else Round()
+    sums = [_broadcast(tree, after) for tree in trees]
+    sends = {exchange.src.buffer for exchange in after.exchanges}
+    if after.pattern is None or sends != set(pattern.buffers) or None in sums:
+        return list(trees)
+    return [replace(tree, broadcast=round_) for tree, round_ in zip(trees, sums, strict=True)]
+
+
+def _only(name: str, round_: Round) -> Round:
+    """The exchanges of one buffer in a round of trees or of broadcasts, and the operations that combine them."""
+    exchanges = tuple(exchange for exchange in round_.exchanges if exchange.src.buffer == name)
+    if len(exchanges) == len(round_.exchanges):
+        return round_
+    locals_ = tuple(op for op in round_.locals if op.outs[0].buffer == name)
+    return replace(round_, exchanges=exchanges, locals=locals_)
+
+
+def _broadcast(tree: Tree, round_: Round) -> Round | None:
+    """A round as the broadcast of a tree's sums, if in it every root sends its sum to all other cores of its tree."""
+    if round_.pattern is None or round_.pattern.kind != "broadcast":
+        return None
+    sent = _only(tree.acc, round_)
+    if not sent.exchanges or any(exchange.src.index != 0 for exchange in sent.exchanges):
+        return None
+    ends = [(one.senders.flat(tree.mesh), one.receivers.flat(tree.mesh)) for one in sent.exchanges]
+    senders, receivers = map(np.concatenate, zip(*ends, strict=True))
+    others = np.flatnonzero(tree.parent >= 0)
+    every = np.array_equal(np.sort(receivers), others) and np.array_equal(tree.roots[receivers], senders)
+    return sent if every else None

@@ -1,0 +1,90 @@
+"""What a schedule costs on a wafer of dies: seconds and joules, from the accountant's counts of every round.
+
+A round takes the longer of its transfers and its products where the products read nothing that arrives in it, else
+both. Products run at the die's rate. Other local operations take no time beside the HBM bytes of what they read and
+write. HBM is read and written while rounds go on (slices are double-buffered), so a schedule takes the longer of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+
+from wafer_triton import local
+from wafer_triton.count.account import per_round
+from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.train.dies import Wafer
+
+
+@dataclass(frozen=True)
+class DieCost:
+    """Seconds of the slowest die, joules and bytes of the whole mesh; `+` is one after the other, `*` repetition."""
+
+    seconds: float = 0.0
+    compute: float = 0.0  # seconds in products
+    link: float = 0.0  # seconds of transfers, hidden or not
+    hbm: float = 0.0  # seconds of HBM traffic, hidden or not
+    joules: float = 0.0
+    link_bytes: float = 0.0  # bytes times links
+    hbm_bytes: float = 0.0
+    flops: float = 0.0
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which no product runs."""
+        return self.seconds - self.compute
+
+    def __add__(self, other: DieCost) -> DieCost:
+        return DieCost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def __mul__(self, times: float) -> DieCost:
+        return DieCost(*(getattr(self, each.name) * times for each in fields(self)))
+
+
+def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
+    """The cost of one run of a schedule whose mesh is made of dies of a wafer."""
+    return _cost(schedule, on)
+
+
+@lru_cache(maxsize=4096)
+def _cost(schedule: Schedule, on: Wafer) -> DieCost:
+    seconds = compute = link = flops = link_bytes = 0.0
+    for round_, counts in zip(schedule.rounds, per_round(schedule), strict=True):
+        macs = multiply_adds(schedule, round_)
+        products = 2 * float(macs.max()) / on.flops
+        transfer = on.transfer_seconds(counts.hops, counts.busiest_link_bytes)
+        seconds += max(products, transfer) if _hides(round_) else products + transfer
+        compute += products
+        link += transfer
+        flops += 2 * float(macs.sum())
+        link_bytes += counts.link_bytes
+    moved = sum(buffer.bytes for buffer in schedule.buffers.values() if buffer.role in ("input", "output"))
+    hbm = moved / on.hbm_bytes_per_second
+    hbm_bytes = moved * schedule.mesh.cores
+    joules = (
+        flops / on.flops_per_joule + link_bytes * on.link_joules_per_byte + hbm_bytes * on.hbm_joules_per_byte
+    )  # fmt: skip
+    return DieCost(max(seconds, hbm), compute, link, hbm, joules, link_bytes, hbm_bytes, flops)
+
+
+def multiply_adds(schedule: Schedule, round_: Round) -> np.ndarray:
+    """[dies]: the multiply-adds of every die in a round, of which some dies may run other operations than others."""
+    macs = np.zeros(schedule.mesh.cores)
+    for op in round_.locals:
+        dies = slice(None) if op.where is None else op.where.flat(schedule.mesh)
+        macs[dies] += local.find(op.op).work(**op.params)[0]
+    return macs
+
+
+def _hides(round_: Round) -> bool:
+    """Whether transfers of a round go on while its operations run: these read nothing that arrives in it."""
+    arriving = {exchange.dst.buffer for exchange in round_.exchanges}
+    return not any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
+
+
+def total(runs: Mapping[Schedule, int], on: Wafer) -> DieCost:
+    """The cost of schedules that run one after the other, each so many times."""
+    return sum((die_cost(schedule, on) * times for schedule, times in runs.items()), DieCost())

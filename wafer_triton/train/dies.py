@@ -1,0 +1,167 @@
+"""Wafers whose cores are dies: large chips with HBM of their own and fast links to their neighbours.
+
+A `Wafer` has the numbers of TEMP (arXiv 2512.14256, HPCA 2026) in units of its own. `Wafer.device` is the same wafer
+as a `Device`, on which schedules are built, counted, checked and run. A wafer of one's own takes three lines:
+
+    >>> from dataclasses import replace
+    >>> from wafer_triton.train.dies import wafer
+    >>> mine = replace(wafer("wafer-32"), name="mine", link_bytes_per_second=2e12, forwarding="store")
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from wafer_triton.device import Device
+from wafer_triton.errors import DeviceError
+from wafer_triton.mesh import Mesh
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+FORWARDING = ("cut", "store")
+Die = tuple[int, int]
+Link = tuple[Die, Die]  # directed, from a die to its neighbour
+CLOCK_HZ = 2e9  # of the table of evaluation; only ratios to it matter
+
+
+@dataclass(frozen=True)
+class Wafer:
+    """A mesh of dies; every number says its unit, a link's are those of one direction.
+
+    `forwarding` says how a transfer of several hops goes. With "cut" a die passes bytes on as they arrive, so h hops
+    take h latencies and the bytes once. With "store" a die receives the whole transfer first, so h hops take both h
+    times. `failed` names pairs of neighbouring dies whose link is broken in both directions. Raises DeviceError for
+    numbers that make no sense, for links that do not exist, and where failed links isolate dies.
+    """
+
+    name: str
+    rows: int
+    cols: int
+    flops: float  # of a die, a second, in 16 bits
+    sram_bytes: int  # of a die
+    hbm_bytes: int  # of a die
+    hbm_bytes_per_second: float
+    link_bytes_per_second: float
+    link_seconds: float  # of one hop
+    flops_per_joule: float
+    link_joules_per_byte: float
+    hbm_joules_per_byte: float
+    forwarding: str = "cut"
+    failed: frozenset[Link] = frozenset()
+
+    def __post_init__(self) -> None:
+        for field in ("rows", "cols", "sram_bytes", "hbm_bytes"):
+            value = getattr(self, field)
+            if type(value) is not int or value < 1:
+                raise DeviceError(f"wafer {self.name!r}: {field} = {value!r} must be a whole number of at least 1")
+        for field in (
+            "flops", "hbm_bytes_per_second", "link_bytes_per_second", "link_seconds", "flops_per_joule",
+            "link_joules_per_byte", "hbm_joules_per_byte",
+        ):  # fmt: skip
+            value = getattr(self, field)
+            least = 0 if field in ("link_seconds", "link_joules_per_byte", "hbm_joules_per_byte") else 1e-30
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not isfinite(value) or value < least:
+                raise DeviceError(f"wafer {self.name!r}: {field} = {value!r} must be a finite positive number")
+        if self.forwarding not in FORWARDING:
+            raise DeviceError(
+                f"wafer {self.name!r}: forwarding {self.forwarding!r}; choose 'cut' (bytes pass through a die as they "
+                f"arrive) or 'store' (a die receives the whole transfer first)"
+            )
+        whole = _links(self.rows, self.cols)
+        for link in self.failed:
+            if not whole.has_edge(*link):
+                raise DeviceError(f"wafer {self.name!r}: failed link {link} is not between neighbouring dies")
+        import networkx as nx  # takes a second to load
+
+        parts: list[set[Die]] = sorted(nx.connected_components(self.links.to_undirected()), key=len)
+        if len(parts) > 1:
+            raise DeviceError(
+                f"wafer {self.name!r}: failed links isolate {len(parts[0])} of {self.dies} dies, such as "
+                f"die {min(parts[0])}; repair one of its links, or plan on a wafer without it"
+            )
+
+    @property
+    def dies(self) -> int:
+        """Dies of the wafer."""
+        return self.rows * self.cols
+
+    @cached_property
+    def links(self) -> nx.DiGraph:
+        """The directed links that work, as a graph over dies (row, column)."""
+        graph = _links(self.rows, self.cols)
+        graph.remove_edges_from([pair for link in self.failed for pair in (link, link[::-1])])
+        return graph
+
+    def device(self) -> Device:
+        """The wafer as a `Device`: one core is one die."""
+        macs = self.flops / 2 / CLOCK_HZ
+        return Device(
+            name=self.name,
+            rows=self.rows,
+            cols=self.cols,
+            hop_cycles=self.link_seconds * CLOCK_HZ,
+            stage_cycles=0,  # a die's network is packet-switched: no circuit is set up
+            sram_bytes=self.sram_bytes,
+            routes=None,  # packets carry their route
+            clock_hz=CLOCK_HZ,
+            link_bytes_per_cycle=self.link_bytes_per_second / CLOCK_HZ,
+            macs_per_cycle_fp16=macs,
+            macs_per_cycle_fp32=macs / 2,  # half the rate of 16 bits, derived
+            power_watts=self.dies * self.flops / self.flops_per_joule,
+        )
+
+    def mesh(self, rows: int | None = None, cols: int | None = None) -> Mesh:
+        """A mesh of its dies, all of them by default; MeshError if the wafer is smaller."""
+        return Mesh(rows or self.rows, cols or self.cols, self.device())
+
+    def transfer_seconds(self, hops: int, size: float, share: float = 1.0) -> float:
+        """Seconds of one transfer of `size` bytes over `hops` links, of which `share` such transfers pass the fullest.
+
+        Contention and path do not add up where bytes are cut through; where they are stored, every hop takes its turn.
+        """
+        if not hops:
+            return 0.0
+        link = size * share / self.link_bytes_per_second
+        return hops * self.link_seconds + (link if self.forwarding == "cut" else max(hops, 1) * link)
+
+
+def _links(rows: int, cols: int) -> nx.DiGraph:
+    import networkx as nx
+
+    graph: nx.DiGraph = nx.grid_2d_graph(rows, cols).to_directed()
+    return graph
+
+
+# Sources: [T] machine-read summaries of TEMP's text (its tables were not at hand), [D] derived here.
+_DIE = {
+    "flops": 1800e12,  # [T] half precision
+    "sram_bytes": 80_000_000,  # [T] 80 MB
+    "hbm_bytes": 72_000_000_000,  # [T] about 72 GB
+    "hbm_bytes_per_second": 1e12,  # [T] 0.8 to 1 TB/s
+    "link_bytes_per_second": 4e12,  # [T] 4 TB/s a link; taken as that of one direction, which the summaries leave open
+    "link_seconds": 200e-9,  # [T] 200 ns
+    "flops_per_joule": 2e12,  # [T] 2 TFLOP/s per watt
+    "link_joules_per_byte": 5.0e-12 * 8,  # [T] 5.0 pJ a bit
+    "hbm_joules_per_byte": 6.0e-12 * 8,  # [T] 6.0 pJ a bit
+}
+WAFERS = {
+    "wafer-48": Wafer("wafer-48", 6, 8, **_DIE),  # type: ignore[arg-type] # [T] the figure of the wafer has 6 x 8 dies
+    "wafer-32": Wafer("wafer-32", 4, 8, **_DIE),  # type: ignore[arg-type] # [T] the table of evaluation has 4 x 8
+}
+
+
+def wafer(name: str | Wafer) -> Wafer:
+    """The preset `name` (a Wafer passes through); DeviceError with the nearest name if there is none."""
+    if isinstance(name, Wafer):
+        return name
+    if name not in WAFERS:
+        near = difflib.get_close_matches(str(name), WAFERS, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise DeviceError(f"unknown wafer {name!r}{hint} (presets: {', '.join(WAFERS)})")
+    return WAFERS[name]

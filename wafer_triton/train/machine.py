@@ -1,0 +1,116 @@
+"""A machine of dies: tensors in every die's HBM, schedules that run on slices of them in SRAM, and a count of both.
+
+A tensor in HBM is [rows, cols, ...], one part for every die. A machine runs schedules on an executor of the project or,
+if it is `exact`, in fp64 on the reference. It counts every run, so that a training step is priced by what ran.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from wafer_triton.emulate.reference import Reference
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.errors import HbmError
+from wafer_triton.local import find
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.train.cost import DieCost, total
+from wafer_triton.train.dies import Wafer
+
+if TYPE_CHECKING:
+    from wafer_triton.emulate.executor import Executor, Program
+
+
+class Machine:
+    """Dies of a wafer as `mesh`; with `exact` values are fp64, else fp32 on `executor` (default: torch on the CPU).
+
+    Local operations of training have no Triton kernel: beside a Triton executor torch runs them on the same device.
+    """
+
+    def __init__(self, on: Wafer, mesh: Mesh, executor: Executor | None = None, exact: bool = False) -> None:
+        self.wafer, self.mesh, self.exact = on, mesh, exact
+        self.executor = executor or TorchExecutor()
+        torch_already = isinstance(self.executor, TorchExecutor)
+        self._beside = self.executor if torch_already else TorchExecutor(device=self.executor.device)
+        self.ran: Counter[Schedule] = Counter()
+        self.dtype = torch.float64 if exact else torch.float32
+        self._programs: dict[Schedule, Program] = {}
+        self._local: dict[tuple[object, ...], Schedule] = {}
+
+    @property
+    def cost(self) -> DieCost:
+        """The predicted cost of all runs so far, one after the other."""
+        return total(self.ran, self.wafer)
+
+    def run(self, schedule: Schedule, **tensors: Tensor) -> dict[str, Tensor]:
+        """Run a schedule on input buffers by name and return its output buffers, [rows, cols, ...] each."""
+        self.ran[schedule] += 1
+        outs = [buffer for buffer in schedule.buffers.values() if buffer.role == "output"]
+        if self.exact:
+            machine = Reference(schedule, tensors, exact=True)
+            for name, given in tensors.items():  # unrounded
+                machine.memory[name][:] = given.reshape(machine.memory[name].shape)
+            machine.run()
+            return {buffer.name: machine.read(buffer.name) for buffer in outs}
+        shaped = {name: given.reshape(*given.shape[:2], -1) for name, given in tensors.items()}
+        if schedule not in self._programs:
+            self._programs[schedule] = self._executor(schedule).bind(schedule, shaped)
+        else:
+            for name, given in shaped.items():
+                self._programs[schedule].write(name, given)
+        program = self._programs[schedule]
+        program.run()
+        return {buffer.name: program.read(buffer.name).cpu() for buffer in outs}
+
+    def _executor(self, schedule: Schedule) -> Executor:
+        ops = [find(op.op) for round_ in schedule.rounds for op in round_.locals]
+        own = any(op.run.__module__ == "wafer_triton.train.operations" for op in ops)
+        return self._beside if own else self.executor
+
+    def local(
+        self, op: str, outs: Mapping[str, tuple[int, ...]], ins: Mapping[str, Tensor], **params: Any
+    ) -> dict[str, Tensor]:
+        """Run one local operation on all dies: `outs` has the tile of every output, `ins` the inputs, in order."""
+        key = (op, *outs.items(), *((name, given.shape[2:]) for name, given in ins.items()), *sorted(params.items()))
+        if key not in self._local:
+            b = Builder(self.mesh, op)
+            for name, given in ins.items():
+                b.buffer(name, tuple(given.shape[2:]) or (1,), "fp32", "input")
+            for name, tile in outs.items():
+                b.buffer(name, tile, "fp32", "output")
+            b.round(b.local(op, list(outs), list(ins), **params), label=op)
+            self._local[key] = b.build()
+        return self.run(self._local[key], **ins)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        """a + b on every die."""
+        tile = tuple(a.shape[2:])
+        return self.local("add", {"out": tile}, {"a": a, "b": b}, size=a[0, 0].numel())["out"]
+
+    def zeros(self, *tile: int) -> Tensor:
+        """Zeros [rows, cols, *tile] in HBM."""
+        return torch.zeros(*self.mesh.shape, *tile, dtype=self.dtype)
+
+    def check_hbm(self, held: Mapping[str, int]) -> int:
+        """The bytes of tensors, by name, that a die holds at once; HbmError, which names them, if HBM is too small."""
+        return check_hbm(self.wafer, held)
+
+
+def check_hbm(on: Wafer, held: Mapping[str, int]) -> int:
+    """The sum of `held`, bytes by name; HbmError, which names the largest first, unless a die's HBM holds it."""
+    size = sum(held.values())
+    if size > on.hbm_bytes:
+        parts = ", ".join(
+            f"{name} {part:,} B" for name, part in sorted(held.items(), key=lambda item: -item[1]) if part
+        )
+        raise HbmError(
+            f"wafer {on.name}: every die needs {size:,} B, {size - on.hbm_bytes:,} B over its {on.hbm_bytes:,} B of "
+            f"HBM: {parts}; take more dies, recompute activations, or split weights and optimizer over more dies"
+        )
+    return size

@@ -1,0 +1,148 @@
+"""Models that are trained: Llama-like and GPT-like transformers, their sizes and parameters, in plain torch too.
+
+`plain_loss` is the judge of `wafer_triton.train.step`: the same model in a few lines of torch, differentiated by
+autograd. Weights are [inputs, outputs].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, gelu, layer_norm, silu
+
+from wafer_triton.errors import ConfigError
+
+Parameters = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A transformer of a `kind`: "llama" (RMSNorm, rotary, SwiGLU, grouped keys) or "gpt" (LayerNorm, GELU, biases)."""
+
+    kind: str = "llama"
+    layers: int = 2
+    width: int = 16
+    heads: int = 4
+    kv_heads: int = 2
+    hidden: int = 24
+    vocab: int = 19
+    eps: float = 1e-5
+    theta: float = 10_000.0
+    positions: int = 16  # that a GPT has embeddings for
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("llama", "gpt"):
+            raise ConfigError(f"model kind {self.kind!r}: choose 'llama' or 'gpt'")
+        if self.width % self.heads or self.heads % self.kv_heads or self.head % 2:
+            raise ConfigError(
+                f"width {self.width} must be a multiple of {self.heads} heads of even size, and heads a multiple of "
+                f"{self.kv_heads} key heads"
+            )
+        if self.kind == "gpt" and self.kv_heads != self.heads:
+            raise ConfigError(f"a GPT has as many key heads as heads, {self.heads}, not {self.kv_heads}")
+
+    @property
+    def head(self) -> int:
+        """Elements of a head."""
+        return self.width // self.heads
+
+    @property
+    def matrices(self) -> dict[str, tuple[str, ...]]:
+        """The products of a layer, each with the weights that it joins."""
+        inner = ("gate", "up") if self.kind == "llama" else ("in",)
+        return {"qkv": ("q", "k", "v"), "o": ("o",), "inner": inner, "out": ("out",)}
+
+    def columns(self, name: str) -> int:
+        """The outputs of a weight."""
+        heads = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
+        return heads[name] * self.head if name in heads else self.hidden if name in ("gate", "up", "in") else self.width
+
+    def rows(self, name: str) -> int:
+        """The inputs of a weight."""
+        return self.hidden if name == "out" else self.heads * self.head if name == "o" else self.width
+
+    @property
+    def vectors(self) -> dict[str, int]:
+        """Parameters that are no matrices, with their elements: norms, biases, embeddings of positions."""
+        found = {}
+        for layer in range(self.layers):
+            for norm in ("norm_a", "norm_f"):
+                found[f"{layer}.{norm}"] = self.width
+                if self.kind == "gpt":
+                    found[f"{layer}.{norm}.bias"] = self.width
+            if self.kind == "gpt":
+                for weights in self.matrices.values():
+                    found |= {f"{layer}.{name}.bias": self.columns(name) for name in weights}
+        found["norm"] = self.width
+        if self.kind == "gpt":
+            found |= {"norm.bias": self.width, "positions": self.positions * self.width}
+        return found
+
+
+def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) -> Parameters:
+    """Random parameters by name: matrices [inputs, outputs], "embed" [vocab, width], "head" [width, vocab], vectors."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int, scale: float) -> Tensor:
+        return (torch.randn(*shape, generator=generator) * scale).to(dtype)
+
+    found = {"embed": draw(sizes.vocab, sizes.width, scale=0.5)}
+    for layer in range(sizes.layers):
+        for weights in sizes.matrices.values():
+            for name in weights:
+                rows = sizes.rows(name)
+                found[f"{layer}.{name}"] = draw(rows, sizes.columns(name), scale=rows**-0.5)
+    for name, size in sizes.vectors.items():
+        one = "norm" in name and not name.endswith("bias")
+        found[name] = draw(size, scale=0.1) + (1 if one else 0)
+    return found | {"head": draw(sizes.width, sizes.vocab, scale=sizes.width**-0.5)}
+
+
+def plain_loss(sizes: Sizes, p: Parameters, tokens: Tensor, targets: Tensor) -> Tensor:
+    """The mean cross entropy of targets [samples, length] after tokens [samples, length]."""
+    llama, length = sizes.kind == "llama", tokens.shape[1]
+    x = p["embed"][tokens]
+    if not llama:
+        x = x + p["positions"].view(-1, sizes.width)[:length]
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        if llama:
+            return x * (x.square().mean(-1, True) + sizes.eps).rsqrt() * p[name]
+        return layer_norm(x, (sizes.width,), p[name], p[f"{name}.bias"], sizes.eps)
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ p[name] if llama else x @ p[name] + p[f"{name}.bias"]
+
+    for layer in range(sizes.layers):
+        a = norm(x, f"{layer}.norm_a")
+        q, k, v = (linear(a, f"{layer}.{name}").unflatten(-1, (-1, sizes.head)).transpose(1, 2) for name in "qkv")
+        if llama:
+            q, k = turned(q, sizes, length), turned(k, sizes, length)
+        each = sizes.heads // sizes.kv_heads
+        scores = q @ k.repeat_interleave(each, 1).mT * sizes.head**-0.5
+        hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
+        mixed = scores.masked_fill(hidden, float("-inf")).softmax(-1) @ v.repeat_interleave(each, 1)
+        x = x + linear(mixed.transpose(1, 2).flatten(-2), f"{layer}.o")
+        f = norm(x, f"{layer}.norm_f")
+        if llama:
+            h = silu(linear(f, f"{layer}.gate")) * linear(f, f"{layer}.up")
+        else:
+            h = gelu(linear(f, f"{layer}.in"))
+        x = x + linear(h, f"{layer}.out")
+    return cross_entropy((norm(x, "norm") @ p["head"]).flatten(0, 1), targets.flatten())
+
+
+def angles(sizes: Sizes, positions: Tensor) -> Tensor:
+    """The angles [..., head / 2] of rotary pairs at positions, fp64."""
+    exponents = torch.arange(0, sizes.head, 2, dtype=torch.float64) / sizes.head
+    return positions.double()[..., None] * sizes.theta**-exponents
+
+
+def turned(x: Tensor, sizes: Sizes, length: int) -> Tensor:
+    """Heads x [..., length, head] with pairs turned by their positions."""
+    angle = angles(sizes, torch.arange(length))
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)

@@ -1,0 +1,199 @@
+"""Placements: which dies of a wafer form the groups of each parallel axis, and what one step of their rings costs.
+
+A rectangular placement gives every axis a rectangle of dies, axes nested in an order: the first lies on neighbouring
+dies, the next strides over it. The fixed placement numbers dies row by row, first axis innermost, and runs each ring in
+the order of numbers, whatever the links. Steps of all groups of an axis are routed along rows first, then columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+
+from wafer_triton.errors import MeshError
+from wafer_triton.schedule.stream import path
+from wafer_triton.train.dies import Die, Wafer
+from wafer_triton.train.mapping import dimension_ordered, ring_flows
+
+AXES = ("data", "tensor", "context", "stream")
+RINGS = ("cycle", "interleaved", "wrap")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all rings of an axis: links that a block crosses, blocks over the busiest link, and links in all."""
+
+    kind: str
+    hops: int
+    load: int
+    links: float  # of an average block
+
+    def seconds(self, wafer: Wafer, size: float) -> float:
+        """Seconds of a step with blocks of `size` bytes."""
+        return wafer.transfer_seconds(self.hops, size, self.load)
+
+
+IDLE = Step("none", 0, 0, 0.0)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Of every axis its rectangle (rows, columns) and stride (rows, columns), or `fixed`; and its fastest steps.
+
+    `steps[axis]` are those of a ring, `streams[axis]` those of a stream, which may be a relay.
+    """
+
+    sides: tuple[tuple[int, int], ...]
+    strides: tuple[tuple[int, int], ...]
+    steps: tuple[Step, ...]
+    streams: tuple[Step, ...]
+    fixed: bool = False
+
+    def step(self, axis: int) -> Step:
+        """The step of an axis: of the stream's axis a relay's, where it is the fastest."""
+        return self.streams[axis] if axis == 3 else self.steps[axis]
+
+    def __str__(self) -> str:
+        if self.fixed:
+            return "row by row"
+        named = [
+            f"{axis} {rows}x{cols}" + (f" every {down}x{right}" if (down, right) != (1, 1) else "")
+            for axis, (rows, cols), (down, right) in zip(AXES, self.sides, self.strides, strict=True)
+            if rows * cols > 1
+        ]
+        return ", ".join(named) or "one die"
+
+
+def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[Placement, ...]:
+    """Every rectangular placement of axes of `sizes` (as `AXES`); with `prune` those that none is better than.
+
+    Raises MeshError where the sizes do not multiply to the wafer's dies.
+    """
+    return _placements(wafer, sizes, prune)
+
+
+@lru_cache(maxsize=4096)
+def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Placement, ...]:
+    _demand(wafer, sizes)
+    used = [axis for axis, size in enumerate(sizes) if size > 1]
+    found: dict[object, Placement] = {}
+    for order in permutations(used):
+        for sides in _sides([sizes[axis] for axis in order], wafer.rows, wafer.cols):
+            rectangles, strides = [(1, 1)] * 4, [(1, 1)] * 4
+            down, right = 1, 1
+            for axis, (rows, cols) in zip(order, sides, strict=True):
+                rectangles[axis], strides[axis] = (rows, cols), (down, right)
+                down, right = down * rows, right * cols
+            steps = [_step(wafer, *rectangles[axis], *strides[axis], False) for axis in range(4)]
+            streams = [_step(wafer, *rectangles[axis], *strides[axis], True) for axis in range(4)]
+            placed = Placement(tuple(rectangles), tuple(strides), tuple(steps), tuple(streams))
+            found.setdefault((placed.sides, placed.strides), placed)
+    if not prune:
+        return tuple(found.values())
+    kept: list[Placement] = []
+    for placed in sorted(found.values(), key=lambda placed: (_numbers(placed), _links(placed))):
+        if not any(all(a <= b for a, b in zip(_numbers(other), _numbers(placed), strict=True)) for other in kept):
+            kept.append(placed)
+    return tuple(kept)
+
+
+def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2, 0)) -> Placement:
+    """Dies numbered row by row, axes nested in `order`, rings in the order of numbers."""
+    _demand(wafer, sizes)
+    dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
+    steps = [IDLE] * 4
+    stride = 1
+    for axis in order:
+        size = sizes[axis]
+        if size > 1:
+            starts = [start for start in range(len(dies)) if start // stride % size == 0]
+            rings = [tuple(dies[start + number * stride] for number in range(size)) for start in starts]
+            steps[axis] = _measured(wafer, "wrap", tuple(rings))
+        stride *= size
+    return Placement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
+
+
+def groups_of(wafer: Wafer, placed: Placement, axis: int) -> list[tuple[Die, ...]]:
+    """The rings of an axis in a rectangular placement, each with its dies in order."""
+    step = placed.step(axis)
+    if step is IDLE:
+        return []
+    return list(_rings(wafer, step.kind, *placed.sides[axis], *placed.strides[axis]))
+
+
+def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
+    dies = 1
+    for size in sizes:
+        dies *= size
+    if dies != wafer.dies:
+        named = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, sizes, strict=True))
+        raise MeshError(
+            f"{named} are {dies} dies, wafer {wafer.name} has {wafer.dies}; the sizes must multiply to that"
+        )
+
+
+def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    """Rectangles of axes in order whose rows multiply to `rows` and whose columns to `cols`."""
+    if not sizes:
+        if rows == cols == 1:
+            yield ()
+        return
+    for down in range(1, sizes[0] + 1):
+        if sizes[0] % down == 0 and rows % down == 0 and cols % (sizes[0] // down) == 0:
+            for rest in _sides(sizes[1:], rows // down, cols // (sizes[0] // down)):
+                yield ((down, sizes[0] // down), *rest)
+
+
+def _numbers(placed: Placement) -> tuple[float, ...]:
+    """What seconds grow with."""
+    return tuple(number for axis in range(4) for number in (placed.step(axis).hops, placed.step(axis).load))
+
+
+def _links(placed: Placement) -> float:
+    return sum(placed.step(axis).links for axis in range(4))
+
+
+@lru_cache(maxsize=8192)
+def _step(wafer: Wafer, rows: int, cols: int, down: int, right: int, stream: bool) -> Step:
+    """The fastest kind for a rectangle at strides: fewest hops, then the least load, then the fewest links."""
+    if rows * cols == 1:
+        return IDLE
+    found = []
+    for kind in (("relay",) if stream else ()) + RINGS:
+        try:
+            rings = _rings(wafer, kind, rows, cols, down, right)
+        except MeshError:
+            continue
+        found.append(_measured(wafer, kind, rings))
+    if not found:  # an odd by odd rectangle has no ring of neighbours: a snake, closed by a longer way
+        found.append(_measured(wafer, "wrap", _rings(wafer, "relay", rows, cols, down, right), "wrap"))
+    return min(found, key=lambda step: (step.hops * step.load, step.hops, step.links))
+
+
+@lru_cache(maxsize=8192)
+def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int) -> tuple[tuple[Die, ...], ...]:
+    inner = path(kind, rows, cols)
+    return tuple(
+        tuple((top + row * down, left + col * right) for row, col in inner)
+        for top in range(wafer.rows)
+        for left in range(wafer.cols)
+        if top // down % rows == 0 and left // right % cols == 0
+    )
+
+
+def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name: str = "") -> Step:
+    """A step of rings, routed; a relay takes its line's links both ways, N (3 N / 2 - 2) block-hops in N - 1 steps."""
+    if kind == "relay":
+        lines = [*rings, *(tuple(reversed(ring)) for ring in rings)]
+        flows = [flow for line in lines for flow in ring_flows([line], 1.0)[:-1]]
+        size = len(rings[0])
+        each = (3 * size / 2 - 2) / (size - 1) if size > 2 else 1.0
+    else:
+        flows, each = ring_flows(rings, 1.0), 1.0
+    routing = dimension_ordered(wafer, flows)
+    hops = max(len(tree) for tree in routing.trees)
+    load = round(max(routing.loads.values()))
+    mean = sum(map(len, routing.trees)) / len(routing.trees)
+    return Step(name or kind, hops, load, mean * each)

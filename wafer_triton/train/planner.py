@@ -1,0 +1,332 @@
+"""The planner: how to train a workload on wafers of dies, with every baseline beside it.
+
+The first level chooses a tuple and a placement for every operator, exactly (`wafer_triton.train.solve`). The second
+lists every rectangular placement of a tuple and keeps those that none is better than, which loses no best plan. Around
+both, micro-batches and recompute are tried. Over several wafers layers form a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from time import process_time
+
+from wafer_triton.errors import ConfigError, HbmError
+from wafer_triton.train.dies import Link, Wafer
+from wafer_triton.train.mapping import dimension_ordered, ring_flows
+from wafer_triton.train.options import RECOMPUTE, Case, Option, Split, option, splits
+from wafer_triton.train.placement import AXES, Placement, fixed, groups_of, placements
+from wafer_triton.train.solve import Label, Mix, layer, layers
+from wafer_triton.train.workload import Operator, Rules, Workload
+
+BETWEEN_WAFERS = 9e12  # bytes a second, taken from Dojo by TEMP's summaries
+Allowed = Callable[[Split], bool]
+Placer = Callable[[Wafer, Split], tuple[Placement, ...]]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Which tuples a plan may take and where they lie; `uniform`: all operators take the same."""
+
+    name: str
+    allowed: Allowed
+    placer: Placer
+    uniform: bool = True
+
+
+def _every(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
+    return placements(wafer, split.sizes)
+
+
+def _row_by_row(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
+    return (fixed(wafer, split.sizes),)
+
+
+def _blind(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
+    """The rectangles with the shortest steps, whatever loads their links get."""
+    every = placements(wafer, split.sizes, prune=False)
+    return every and (min(every, key=lambda placed: sum(placed.step(axis).links for axis in range(4))),)
+
+
+def _megatron(split: Split) -> bool:
+    return split.stream == split.context == 1 and not split.sequence and split.sharded == 0
+
+
+def _megatron_sequence(split: Split) -> bool:
+    return split.stream == 1 and (split.sequence or split.tensor == 1) and split.sharded <= 1
+
+
+def _sharded(split: Split) -> bool:
+    return split.stream == split.tensor == 1 and split.sharded == 3
+
+
+_BASES: tuple[tuple[str, Allowed], ...] = (
+    ("Megatron TP", _megatron),
+    ("Megatron TP + SP", _megatron_sequence),
+    ("sharded data", _sharded),
+)
+BASELINES = tuple(
+    Strategy(f"{name}, {where}", allowed, placer)
+    for name, allowed in _BASES
+    for where, placer in (("fixed", _row_by_row), ("blind", _blind))
+)
+
+
+def _useful(split: Split) -> bool:
+    """Rows of tensor parallelism are split: that takes the same traffic and holds fewer bytes."""
+    return split.sequence or split.tensor == 1
+
+
+PLANNED = Strategy("planned", _useful, _every, uniform=False)
+# Parts of the gain: the plan with one of them taken away, and baselines with one of them given.
+ABLATIONS = (
+    Strategy("planned, row by row", _useful, _row_by_row, uniform=False),
+    Strategy("planned, no streams", lambda split: _useful(split) and split.stream == 1, _every, uniform=False),
+    Strategy("Megatron TP + SP, best rings", _megatron_sequence, _every),
+    Strategy("sharded data, best rings", _sharded, _every),
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan of a strategy. Seconds are those of a step; `parts` split them, `held` are bytes of a die by name.
+
+    With `why` the workload does not fit, and everything else is that of the smallest plan there is.
+    """
+
+    strategy: str
+    work: Workload
+    wafer: Wafer
+    wafers: int
+    micro_batches: int
+    mix: Mix | None
+    recompute: tuple[str, ...]
+    parts: dict[str, float]
+    held: dict[str, int]
+    joules: float
+    link_bytes: float
+    hottest: tuple[Link, float] | None
+    solver_seconds: float = field(compare=False)
+    tried: int = 0
+    why: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step."""
+        return sum(self.parts.values())
+
+    @property
+    def layer_seconds(self) -> float:
+        """Seconds of the layers of one wafer, without head and bubbles."""
+        return self.mix.seconds if self.mix else float("inf")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that a die holds."""
+        return sum(self.held.values())
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of a batch over the seconds of a step."""
+        return self.work.tokens / self.seconds
+
+    @property
+    def watts(self) -> float:
+        """Joules over seconds."""
+        return self.joules / self.seconds
+
+    @property
+    def operators(self) -> dict[str, Option]:
+        """The option of every operator in most layers."""
+        if self.mix is None:
+            return {}
+        kind = max(zip(self.mix.counts, range(len(self.mix.counts)), strict=True))[1]
+        return {op.name: own for op, own in zip(self.work.operators, self.mix.kinds[kind].chosen, strict=True)}
+
+
+def plan(
+    work: Workload, wafer: Wafer, strategy: Strategy = PLANNED, wafers: int = 1, rules: Rules | None = None,
+    recompute: tuple[str, ...] = RECOMPUTE, objective: str = "time",
+) -> Planned:  # fmt: skip
+    """The best plan of a strategy, by "time" or by "energy"; one that does not fit says `why`.
+
+    Raises ConfigError for layers that do not divide by wafers, or where no tuple divides batch, heads and tokens.
+    """
+    if type(wafers) is not int or wafers < 1 or work.layers % wafers:
+        raise ConfigError(f"{work.name}: {work.layers} layers do not divide by {wafers} wafers; give a divisor")
+    if objective not in ("time", "energy"):
+        raise ConfigError(f"objective {objective!r}: choose 'time' or 'energy'")
+    began, tried = process_time(), 0
+    best: Planned | None = None
+    smallest: tuple[float, str] | None = None
+    for micro in _counts(work.batch):
+        case = Case(wafer, work, micro, work.layers // wafers, min(wafers, micro), rules or Rules())
+        groups = list(_groups(case, strategy))
+        if not groups:
+            continue
+        fixed_bytes = _head_bytes(case)
+        room = wafer.hbm_bytes - fixed_bytes
+        fastest = float("inf")
+        for pairs in groups:
+            labels: list[Label] = []
+            of: dict[int, str] = {}
+            for kind in recompute:
+                if kind == "full" and labels:
+                    first = min(labels, key=lambda label: (label.seconds, label.bytes))
+                    if case.layers * first.bytes <= room:
+                        break  # it computes more than selective recompute, and reads and writes as much
+                options = [_options(case, op, pairs, kind) for op in work.operators]
+                tried += sum(map(len, options))
+                found = layer(options, case.reshard_seconds)
+                labels += found
+                of |= {id(label): kind for label in found}
+            if not labels:
+                continue
+            labels.sort(key=lambda label: label.seconds)
+            fastest = min(fastest, case.layers * labels[0].seconds)
+            least = min(labels, key=lambda label: label.bytes)
+            if smallest is None or least.bytes * case.layers + fixed_bytes < smallest[0]:
+                smallest = least.bytes * case.layers + fixed_bytes, _why(case, least, of[id(least)])
+            mix = layers(labels, case.layers, room, case.reshard_seconds)
+            if mix is not None:
+                one = _planned(case, strategy, wafers, mix, tuple(of[id(kind)] for kind in mix.kinds))
+                if best is None or _score(one, objective) < _score(best, objective):
+                    best = one
+        # more micro-batches make no option faster: their products hide less, and weights pass more often
+        if best is not None and wafers == 1 and objective == "time" and fastest >= best.layer_seconds * (1 - 1e-12):
+            break
+    if best is not None:
+        return replace(best, solver_seconds=process_time() - began, tried=tried)
+    if smallest is None:
+        raise ConfigError(
+            f"{strategy.name}: no tuple divides {work.batch} samples, {work.heads} heads and {work.sequence} tokens "
+            f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
+        )
+    return Planned(
+        strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, None, process_time() - began, tried,
+        smallest[1],
+    )  # fmt: skip
+
+
+def _options(case: Case, op: Operator, pairs: list[tuple[Split, Placement]], kind: str) -> list[Option]:
+    """The options of an operator; one without weights has those of one stage of sharding."""
+    if not op.weights:
+        pairs = list(dict.fromkeys((replace(split, sharded=0), placed) for split, placed in pairs))
+    return [option(case, op, split, placed, kind) for split, placed in pairs]
+
+
+def demand(planned: Planned) -> Planned:
+    """The plan; HbmError with the byte account where the workload does not fit."""
+    if planned.why:
+        raise HbmError(f"{planned.strategy}: {planned.why}")
+    return planned
+
+
+def _score(planned: Planned, objective: str) -> float:
+    return planned.seconds if objective == "time" else planned.joules
+
+
+def _counts(batch: int) -> list[int]:
+    return [count for count in range(1, batch + 1) if batch % count == 0 and count & (count - 1) == 0]
+
+
+def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[Split, Placement]]]:
+    """Pairs of tuple and placement: all together, or one by one where all operators take the same."""
+    pairs = [
+        (split, placed)
+        for split in splits(case)
+        if strategy.allowed(split)
+        for placed in strategy.placer(case.wafer, split)
+    ]
+    if strategy.uniform:
+        yield from ([pair] for pair in pairs)
+    elif pairs:
+        yield pairs
+
+
+def _head_bytes(case: Case) -> float:
+    """A die's part of embedding and head, which are cut over all dies, and of the logits of a micro-batch in fp32."""
+    work, dies = case.work, case.wafer.dies
+    return (2 * work.vocab * work.width * case.rules.states + 4 * case.tokens * work.vocab) / dies
+
+
+def _why(case: Case, label: Label, recompute: str) -> str:
+    held = _held(case, Mix((label,), (case.layers,)))
+    parts = ", ".join(f"{name} {size:,} B" for name, size in held.items())
+    total, limit = sum(held.values()), case.wafer.hbm_bytes
+    return (
+        f"the smallest plan ({label.chosen[0].split}, recompute {recompute}, {case.micro_batches} micro-batches) needs "
+        f"{total:,} B on every die, {total - limit:,} B over the {limit:,} B of HBM: {parts}"
+    )
+
+
+def _held(case: Case, mix: Mix) -> dict[str, int]:
+    def summed(name: str) -> int:
+        pairs = zip(mix.kinds, mix.counts, strict=True)
+        return round(sum(getattr(own, name) * count for label, count in pairs for own in label.chosen))
+
+    head = round(_head_bytes(case))
+    return {"states": summed("state_bytes"), "activations": summed("kept_bytes"), "embedding and head": head}
+
+
+def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: tuple[str, ...]) -> Planned:
+    work, wafer, micro = case.work, case.wafer, case.micro_batches
+    parts = dict.fromkeys(("compute", "exposed communication", "re-sharding", "HBM", "bubbles"), 0.0)
+    sent: dict[Placement, list[float]] = {}
+    hbm = 0.0
+    for label, count in zip(mix.kinds, mix.counts, strict=True):
+        parts["re-sharding"] += label.reshards * case.reshard_seconds * micro * count
+        for own in label.chosen:
+            parts["compute"] += own.compute * count
+            parts["exposed communication"] += own.exposed * count
+            parts["HBM"] += own.hbm * count
+            hbm += own.hbm_bytes * count
+            totals = sent.setdefault(own.placed, [0.0] * 4)
+            for axis, size in enumerate(own.sent):
+                totals[axis] += size * count
+    apart = len(mix.kinds) > 1 and mix.kinds[0].chosen[-1].gives != mix.kinds[1].chosen[0].takes
+    parts["re-sharding"] += case.reshard_seconds * micro * apart
+    head = 6 * work.vocab * work.width * work.tokens
+    parts["compute"] += head / wafers / wafer.dies / wafer.flops
+    if wafers > 1:
+        handed = case.tokens * work.width * case.rules.element / BETWEEN_WAFERS
+        parts["bubbles"] = (wafers - 1) * (sum(parts.values()) / micro + 2 * handed)
+    link_bytes = sum(
+        size * placed.step(axis).links * wafer.dies
+        for placed, totals in sent.items()
+        for axis, size in enumerate(totals)
+    )
+    flops = sum(
+        own.compute * count * wafer.flops * wafer.dies
+        for label, count in zip(mix.kinds, mix.counts, strict=True)
+        for own in label.chosen
+    )
+    joules = wafers * (
+        flops / wafer.flops_per_joule + link_bytes * wafer.link_joules_per_byte + hbm * wafer.hbm_joules_per_byte
+    )
+    joules += head / wafer.flops_per_joule
+    return Planned(
+        strategy.name, work, wafer, wafers, micro, mix, recompute, parts, _held(case, mix), joules, link_bytes,
+        _hottest(wafer, sent), 0.0,
+    )  # fmt: skip
+
+
+def link_loads(wafer: Wafer, sent: dict[Placement, list[float]]) -> dict[Link, float]:
+    """Bytes over every link in a step, of what every die sends along the axes of placements."""
+    loads: dict[Link, float] = {}
+    for placed, totals in sent.items():
+        if placed.fixed:
+            continue
+        for axis in range(len(AXES)):
+            if totals[axis] and (rings := groups_of(wafer, placed, axis)):
+                for link, load in dimension_ordered(wafer, ring_flows(rings, totals[axis])).loads.items():
+                    loads[link] = loads.get(link, 0.0) + load
+    return loads
+
+
+def _hottest(wafer: Wafer, sent: dict[Placement, list[float]]) -> tuple[Link, float] | None:
+    loads = link_loads(wafer, sent)
+    if not loads:
+        return None
+    link = min(loads, key=lambda each: (-loads[each], each))
+    return link, loads[link]

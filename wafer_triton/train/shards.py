@@ -1,0 +1,182 @@
+"""Which die holds which part of parameters and tokens: whole tensors to [rows, cols, ...] in HBM, and back.
+
+Every parameter is cut into N blocks, one for each position of a group; all groups hold the same. Matrices are cut by
+columns. With "xy" the second of a pair of products is cut by rows, and the first by columns so that a position has
+whole heads, or the same columns of the gate and of the up-projection. Vectors lie one after the other in one block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from wafer_triton.errors import ConfigError, ShapeError
+from wafer_triton.train.model import Parameters, Sizes
+from wafer_triton.train.product import Team
+
+Blocks = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a model is trained on groups of dies.
+
+    `moving`: "w" streams weights; "xy" streams the input into the first product of a pair and the sums out of the
+    second. `split`: a position has whole samples, or a run of tokens ("sequence"). `recompute`: what backward computes
+    again: "none", "selective" (attention's weights) or "full" (layers). Each group takes its part of a batch in
+    `micro_batches`. Raises ConfigError for other names.
+    """
+
+    team: Team
+    moving: str = "w"
+    split: str = "sequence"
+    recompute: str = "none"
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        choices = {
+            "moving": ("w", "xy"),
+            "split": ("sequence", "sample"),
+            "recompute": ("none", "selective", "full"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(f"{name} = {getattr(self, name)!r}: choose one of {', '.join(known)}")
+        if type(self.micro_batches) is not int or self.micro_batches < 1:
+            raise ConfigError(f"micro_batches = {self.micro_batches!r} must be a whole number of at least 1")
+
+    def demand(self, sizes: Sizes) -> None:
+        """Raise ShapeError unless the model can be cut this way."""
+        if self.moving == "xy":
+            for name in ("heads", "kv_heads", "hidden"):
+                if getattr(sizes, name) % self.team.size:
+                    raise ShapeError(
+                        f"moving 'xy' cuts {name} = {getattr(sizes, name)} over groups of {self.team.size} dies, which "
+                        f"does not divide; take groups of other sides, or moving 'w'"
+                    )
+
+
+@dataclass
+class Shards:
+    """The blocks of a model's parameters under a plan."""
+
+    sizes: Sizes
+    plan: Plan
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of whole parameters
+
+    def blocks(self, p: Parameters) -> Blocks:
+        """[N, ...] for every fused matrix ("0.qkv"), "embed", "head" and "vectors"."""
+        self.shapes = {name: tuple(value.shape) for name, value in p.items()}
+        found = {"embed": self._by_columns(p["embed"].T), "head": self._by_columns(p["head"])}
+        for layer in range(self.sizes.layers):
+            for matrix, names in self.sizes.matrices.items():
+                parts = [p[f"{layer}.{name}"] for name in names]
+                found[f"{layer}.{matrix}"] = self._matrix(matrix, parts)
+        flat = torch.cat([p[name].flatten() for name in self.sizes.vectors])
+        return found | {"vectors": self._by_columns(flat[None])[:, 0]}
+
+    def joined(self, blocks: Blocks, like: Parameters) -> Parameters:
+        """Whole parameters of the shapes of `like`, from blocks."""
+        starts, numbered, start = {}, {}, 1
+        for name, value in like.items():
+            starts[name], numbered[name] = start, torch.arange(start, start + value.numel()).view(value.shape)
+            start += value.numel()
+        flat = next(iter(blocks.values())).new_zeros(start)
+        for name, at in self.blocks(numbered).items():  # padding has number 0
+            flat[at.flatten()] = blocks[name].flatten()
+        return {name: flat[begin:][: like[name].numel()].view(like[name].shape) for name, begin in starts.items()}
+
+    def _matrix(self, matrix: str, parts: list[Tensor]) -> Tensor:
+        size = self.plan.team.size
+        if self.plan.moving == "w":
+            return self._by_columns(torch.cat(parts, 1))
+        if matrix in ("o", "out"):
+            return torch.stack(parts[0].chunk(size, 0))
+        return torch.stack([torch.cat(own, 1) for own in zip(*(part.chunk(size, 1) for part in parts), strict=True)])
+
+    def _by_columns(self, whole: Tensor) -> Tensor:
+        """[N, rows, columns / N], padded with zeros."""
+        size = self.plan.team.size
+        width = -(-whole.shape[1] // size)
+        padded = torch.nn.functional.pad(whole, (0, size * width - whole.shape[1]))
+        return padded.unflatten(1, (size, width)).transpose(0, 1).contiguous()
+
+    def bias_columns(self, names: tuple[str, ...]) -> Tensor:
+        """[N, columns]: which columns of joined weights a position computes, under "xy" its own."""
+        starts, own = 0, []
+        for name in names:
+            columns = torch.arange(self.sizes.columns(name)) + starts
+            own.append(columns.view(self.plan.team.size, -1))
+            starts += self.sizes.columns(name)
+        return torch.cat(own, 1)
+
+
+def spread(team: Team, blocks: Tensor) -> Tensor:
+    """[N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...]."""
+    each = blocks if blocks.dim() > 1 and blocks.shape[:2] == (team.count, team.size) else None
+    shape = blocks.shape[2:] if each is not None else blocks.shape[1:]
+    tiles = blocks.new_zeros(*team.mesh.shape, *shape)
+    for number, group in enumerate(team.groups):
+        for position, die in enumerate(group):
+            tiles[die] = blocks[position] if each is None else each[number, position]
+    return tiles
+
+
+def first_group(team: Team, tiles: Tensor) -> Tensor:
+    """[N, ...]: what the dies of the first group hold."""
+    return torch.stack([tiles[die] for die in team.groups[0]])
+
+
+@dataclass
+class Rows:
+    """The tokens of one micro-batch on dies: [rows, cols, m] each, with padding where rows do not divide.
+
+    `ids` and `targets` (-1: padding); of attention, a row's number `at`, and the numbers `low` to `high` that it sees.
+    `position` is that in the sample.
+    """
+
+    m: int
+    ids: Tensor
+    targets: Tensor
+    at: Tensor
+    low: Tensor
+    high: Tensor
+    position: Tensor
+
+
+def micro_batches(plan: Plan, tokens: Tensor, targets: Tensor) -> list[Rows]:
+    """The rows of every micro-batch of a batch [samples, length].
+
+    Raises ShapeError where samples do not divide by groups and micro-batches, or, split by samples, by positions.
+    """
+    team, pieces = plan.team, plan.team.count * plan.micro_batches
+    samples, length = tokens.shape
+    if samples % pieces:
+        raise ShapeError(
+            f"a batch of {samples} samples does not divide by {team.count} groups x {plan.micro_batches} "
+            f"micro-batches; give a multiple of {pieces}"
+        )
+    each = samples // pieces
+    if plan.split == "sample" and each % team.size:
+        raise ShapeError(
+            f"{each} samples of a micro-batch do not divide by the {team.size} dies of a group; split by sequence, or "
+            f"give a multiple of {pieces * team.size} samples"
+        )
+    m = -(-each * length // team.size)
+    padded = m * team.size
+
+    def cut(values: Tensor, fill: int) -> Tensor:  # [micro-batches, groups, N, m]
+        flat = values.reshape(plan.micro_batches, team.count, each * length)
+        flat = torch.nn.functional.pad(flat, (0, padded - each * length), value=fill)
+        return flat.unflatten(-1, (team.size, m))
+
+    at = torch.arange(padded)
+    real = at < each * length
+    low, high = torch.where(real, at // length * length, 1), torch.where(real, at, 0)
+    same = [spread(team, values.view(team.size, m)) for values in (at, low, high, at % length)]
+    return [
+        Rows(m, spread(team, own), spread(team, wanted), *same)
+        for own, wanted in zip(cut(tokens, -1), cut(targets, -1), strict=True)
+    ]

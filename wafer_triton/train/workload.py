@@ -1,0 +1,155 @@
+"""Training workloads by their published sizes: operators of a layer, their work, and the bytes that they keep.
+
+Bytes of activations follow Korthikanti et al. (arXiv 2205.05198), in 16 bits: of a GPT's layer s b h (34 + 5 a s / h),
+of which 10 s b h are on every die of plain tensor parallelism. A Llama's layer is counted in the same way: it has no
+dropout and keeps the outputs of gate and up-projection. Full recompute keeps a layer's input.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from wafer_triton.errors import ConfigError, check_counts
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Bytes of a parameter's states and of what moves. The default is mixed-precision Adam: 16 bytes a parameter."""
+
+    weight: int = 2
+    gradient: int = 2
+    optimizer: int = 12  # fp32 master weight and two moments
+    element: int = 2  # of activations and weights that move
+    sums: int = 2  # of sums that move
+
+    @property
+    def states(self) -> int:
+        """Bytes of a parameter with nothing sharded."""
+        return self.weight + self.gradient + self.optimizer
+
+    def state_bytes(self, parameters: float, sharded: int, over: int) -> float:
+        """Bytes on a die of so many parameters.
+
+        `sharded` is a stage of ZeRO: 0 cuts nothing over the dies, 1 the optimizer, 2 gradients as well, 3 all.
+        """
+        kept = (self.weight, self.gradient, self.optimizer)
+        cut = {0: (), 1: (2,), 2: (1, 2), 3: (0, 1, 2)}[sharded]
+        return parameters * sum(size / over if number in cut else size for number, size in enumerate(kept))
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of a layer for one token: `flops` forward, bytes kept for backward, what it takes and gives.
+
+    Of a product the weights are [k, n]. `side` is "in" for the first of a pair of products, "out" for the second, else
+    "attention". `common` bytes are on every die of plain tensor parallelism, `split` bytes are cut, `scores` bytes are
+    those that selective recompute drops. `width` are the elements of its input.
+    """
+
+    name: str
+    side: str
+    k: int
+    n: int
+    flops: float
+    common: float
+    split: float
+    scores: float
+    width: int
+
+    @property
+    def weights(self) -> int:
+        """Parameters."""
+        return self.k * self.n
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model and a batch of `batch` samples of `sequence` tokens. Raises ConfigError for sizes that do not fit."""
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    hidden: int
+    vocab: int
+    gated: bool  # SwiGLU, no dropout: Llama; else GELU with dropout: GPT
+    sequence: int = 2048
+    batch: int = 128
+
+    def __post_init__(self) -> None:
+        numbers = ("layers", "width", "heads", "kv_heads", "hidden", "vocab", "sequence", "batch")
+        check_counts(**{name: getattr(self, name) for name in numbers})
+        if self.width % self.heads or self.heads % self.kv_heads:
+            raise ConfigError(
+                f"{self.name}: width {self.width} must be a multiple of {self.heads} heads, and heads a multiple of "
+                f"{self.kv_heads} key heads"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a batch."""
+        return self.sequence * self.batch
+
+    @property
+    def parameters(self) -> int:
+        """All parameters but norms and biases; embedding and head once each."""
+        return self.layers * sum(op.weights for op in self.operators) + 2 * self.vocab * self.width
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of a token's keys."""
+        return self.width // self.heads * self.kv_heads
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators of one layer, in order."""
+        h, f, s, kv = self.width, self.hidden, self.sequence, self.kv_width
+        drop, inner = (0, 2 * f) if self.gated else (h, f)
+        scores = (2 if self.gated else 5) * self.heads * s
+        return (
+            self._product("qkv", "in", h, h + 2 * kv, 4 * h, 0),
+            Operator("attention", "attention", 0, 0, 4 * s * h, 0, 2 * (h + 2 * kv), scores, h + 2 * kv),
+            self._product("o", "out", h, h, drop, 2 * h),
+            self._product("inner", "in", h, inner, 4 * h, 2 * inner),
+            self._product("out", "out", f, h, drop, 2 * f),
+        )
+
+    def _product(self, name: str, side: str, k: int, n: int, common: float, split: float) -> Operator:
+        return Operator(name, side, k, n, 2 * k * n, common, split, 0, k)
+
+    @property
+    def layer_bytes_per_token(self) -> tuple[float, float]:
+        """Bytes of activations that a layer keeps for a token: without scores, and scores."""
+        return sum(op.common + op.split for op in self.operators), sum(op.scores for op in self.operators)
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of a step: forward and twice as much backward, head included."""
+        layer = sum(op.flops for op in self.operators)
+        return 3 * self.tokens * (self.layers * layer + 2 * self.vocab * self.width)
+
+
+# Sizes: GPT-3 6.7B and 175B of Brown et al. 2020, table 2.1; 76B of Narayanan et al. 2021, table 1; OPT of Zhang et al.
+# 2022, table 1; Llamas from their published configurations.
+WORKLOADS = {
+    "gpt3-6.7b": Workload("gpt3-6.7b", 32, 4096, 32, 32, 16384, 50257, False),
+    "gpt3-76b": Workload("gpt3-76b", 60, 10240, 80, 80, 40960, 50257, False),
+    "gpt3-175b": Workload("gpt3-175b", 96, 12288, 96, 96, 49152, 50257, False),
+    "llama2-7b": Workload("llama2-7b", 32, 4096, 32, 32, 11008, 32000, True, sequence=4096),
+    "llama3-70b": Workload("llama3-70b", 80, 8192, 64, 8, 28672, 128256, True, sequence=4096),
+    "opt-175b": Workload("opt-175b", 96, 12288, 96, 96, 49152, 50272, False),
+}
+
+
+def workload(name: str | Workload, sequence: int | None = None, batch: int | None = None) -> Workload:
+    """The workload `name` with another sequence or batch if given; ConfigError with the nearest name if unknown."""
+    if not isinstance(name, Workload):
+        if name not in WORKLOADS:
+            near = difflib.get_close_matches(str(name), WORKLOADS, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown training workload {name!r}{hint} (known: {', '.join(WORKLOADS)})")
+        name = WORKLOADS[name]
+    return replace(name, sequence=sequence or name.sequence, batch=batch or name.batch)
