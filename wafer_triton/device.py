@@ -174,7 +174,7 @@ def device(name: str | Device) -> Device:
     if isinstance(name, Device):
         return name
     if not isinstance(name, str) or name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(name).lower(), PRESETS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DeviceError(f"unknown device {name!r}{hint} (presets: {', '.join(PRESETS)})")
     return PRESETS[name]

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from wafer_triton.errors import ConfigError
+from wafer_triton.errors import ConfigError, writing
 
 MOST_BYTES = 2**28  # of a text or a JSON file, some ten times the largest tokenizer
 _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may give for a pipe
@@ -23,7 +23,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
         raise ConfigError(f"{path}: is a folder, not a file; give a file")
     if path.exists() and not path.is_file() and not is_stream:
         raise ConfigError(f"{path}: is no regular file (a device or a pipe); give a file")
-    with path.open("rb") as file:
+    with writing(path), path.open("rb") as file:  # an error names the file
         held = file.read(most + 1)
     if len(held) > most:
         raise ConfigError(f"{path}: has more than the {most:,} B that are read here; give a shorter file")

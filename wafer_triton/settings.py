@@ -112,8 +112,10 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
 
 def _causal(name: str, architectures: Any) -> None:
     """Raise ConfigError for a model whose head is none of a language model."""
-    named = architectures if isinstance(architectures, list) else []
-    other = [text for text in named if isinstance(text, str) and not text.endswith(("ForCausalLM", "Model"))]
+    named = [] if architectures is None else architectures
+    if not isinstance(named, list) or not all(isinstance(text, str) for text in named):
+        raise ConfigError(f"{name}: architectures = {short(architectures)} must be a list of words")
+    other = [text for text in named if not text.endswith(("ForCausalLM", "Model"))]
     if other:
         raise ConfigError(
             f"{name}: architectures = {short(other)} is not computed here; only decoders that end in ForCausalLM"
@@ -152,7 +154,7 @@ def required(where: str, values: Mapping[str, Any], key: str) -> Any:
 def check_flag(where: str, values: Mapping[str, Any], key: str) -> bool:
     """The value of a key that is true, false or absent (false); ConfigError for any other."""
     value = values.get(key)
-    if value not in (None, True, False):
+    if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{where}: {key} = {short(value)} must be true or false")
     return bool(value)
 
@@ -169,6 +171,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is a folder, not a file; put the file of that name in its place")
     try:
         values = json.loads(read_text(path))
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(values, dict):

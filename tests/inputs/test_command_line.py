@@ -94,6 +94,18 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("estimate energy --seconds inf --against-seconds 1", "seconds = inf must be a number from 1e-15 to 1e+15"),
         ("estimate energy --seconds 1 --against-seconds 1e308", "against_seconds = 1e+308 must be a number from"),
         ("compare gemv --k 1000000000 --n 1000000000 --mesh 1", "numbers; take smaller sizes"),
+        (
+            "compare gemv --k 8 --n 8 --mesh 4 --m 3",
+            "unrecognized arguments: --m 3; see `wafer-triton compare gemv --h",
+        ),
+        ("estimate gemm --m 8 --k 8 --n 8 --mesh 4 --device WSE2", "unknown device 'WSE2'; did you mean 'wse2'?"),
+        ("draw gemm --m 8 --k 8 --n 8 --mesh 4 --out ''", "argument --out: the path is empty"),
+        ("show model --model mixtral-8x7b --mesh 180", "B; no mesh of it holds them: give a device"),
+        ("fit --out /nodir/x", "/nodir/x: No such file or directory; give another path"),
+        ("cap run.json --perplexity none", "none: No such file or directory; give another path"),
+        (f"{SWEEP} hop_cycles --values 1e300 --set k=48", "hop_cycles = 1e+300 must be at most 1,000,000"),
+        ("estimate kv --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error; give another path"),
+        ("estimate kv --model /dev/null --mesh 4", "error: /dev/null: is no regular file (a device or a pipe); give"),
         ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
         ("estimate kv --model smollm2-135m --mesh 64 --dtype fp32", "see `wafer-triton estimate kv --help`"),
         ("show record --record x", "see `wafer-triton show record --help`"),
@@ -149,6 +161,23 @@ def test_what_is_read_is_bounded(wrong, tmp_path, monkeypatch):
 
 
 RUN = {"cap": {"decode": {"tokens_per_second": -3}}, "predicted": {"decode": {}}, "device": "wse2", "tokens": [1]}
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK"])
+def test_a_number_of_torchrun_that_is_none(wrong, monkeypatch, name):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, "x")
+    assert f"{name} = 'x' in the environment must be a whole number, as torchrun sets it" in wrong("devices")
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "said"),
+    [(-1, "-1.0 is not positive"), (float("nan"), "nan is not positive"), ("x", "no perplexity")],
+)
+def test_a_perplexity_that_is_none_is_refused(wrong, tmp_path, perplexity, said):
+    (tmp_path / "g.json").write_text(json.dumps(RUN | {"cap": {"decode": {"tokens_per_second": 3}}}))
+    (tmp_path / "p.json").write_text(json.dumps({"perplexity": perplexity}))
+    assert said in wrong("cap g.json --perplexity p.json")
 
 
 @pytest.mark.parametrize("speed", [-3, 0, None, True, "9", float("inf")])

@@ -217,6 +217,8 @@ def test_a_long_run_says_so_before_it_starts(tiny, capsys, monkeypatch, options,
         ({"max_position_embeddings": "8k"}, "max_position_embeddings = '8k' must be a positive integer"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "is not computed here; only decoders that end in For"),
         ({"model_type": None}, "model_type is missing (null)"),
+        ({"architectures": [3]}, "architectures = [3] must be a list of words"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings = 1 must be true or false"),
     ],
 )
 @pytest.mark.parametrize("line", [ESTIMATE, GENERATE], ids=["estimate", "generate"])

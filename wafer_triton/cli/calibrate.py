@@ -149,7 +149,7 @@ def fit(args: argparse.Namespace) -> int:
     from wafer_triton.draw.units import digits
 
     if args.folder:  # before the work
-        args.folder.mkdir(parents=True, exist_ok=True)
+        args.folder.mkdir(exist_ok=True)
     constants, stages = fit.fit()
     lines = []
     for fitted in stages:

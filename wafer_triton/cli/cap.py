@@ -75,24 +75,46 @@ def _read(path: Path) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(read_text(path).splitlines()[-1])
         missing = [name for name in NEEDED if name not in record]
         missing += [
-            f"{name} of decode" for name in ("cap", "predicted") if not missing and "decode" not in record[name]
+            f"{name} of decode"
+            for name in ("cap", "predicted")
+            if not missing and not isinstance(record[name].get("decode"), dict)
         ]
-    except (ValueError, TypeError, IndexError):
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
         missing = ["all"]
-    speed = None if missing else record["cap"]["decode"].get("tokens_per_second")
-    if not missing and (isinstance(speed, bool) or not isinstance(speed, int | float) or not 0 < speed < math.inf):
-        missing = [f"tokens_per_second = {speed!r} is not positive: a speed"]
+    wrong = [] if missing else _wrong(record)
+    if wrong:
+        raise ConfigError(f"{path}: {wrong[0]}; give what `generate --json` prints last")
     if missing:
         raise ConfigError(f"{path}: no record of a run ({missing[0]} missing); give what `generate --json` prints last")
     return record
 
 
+def _wrong(record: dict[str, Any]) -> list[str]:
+    """What is wrong with the numbers of a record."""
+    measures = {name: record["cap"]["decode"].get(name) for name in SHOWN}
+    measures |= {"joules_per_token": record["predicted"]["decode"].get("joules_per_token")}
+    wrong = [
+        f"{name} = {value!r} is not positive"
+        for name, value in measures.items()
+        if (value is not None or name == "tokens_per_second")
+        and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf)
+    ]
+    return wrong + [f"device = {record['device']!r} is no name"] * (not isinstance(record["device"], str))
+
+
 def _perplexity(path: Path) -> float:
     """What `perplexity --json` printed last; ConfigError for a file that holds no such record."""
     try:
-        return float(json.loads(read_text(path).splitlines()[-1])["perplexity"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        value = float(json.loads(read_text(path).splitlines()[-1])["perplexity"])
+    except ConfigError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         raise ConfigError(f"{path}: no perplexity; give what `perplexity --json` prints last") from None
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{path}: perplexity = {value} is not positive; give what `perplexity --json` prints last")
+    return value
 
 
 def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:

@@ -26,6 +26,9 @@ class _Usage(WaferError):
 class _Parser(argparse.ArgumentParser):
     otherwise = ""  # see `Command`
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)  # else --m of a GEMV would be its --mesh
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.otherwise and args and is_reference(args[0]):
             args = [self.otherwise, *args]

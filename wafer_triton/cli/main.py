@@ -68,8 +68,12 @@ def _stop_at_once() -> None:
 def _say(message: str, code: int) -> int:
     """Print one line for people; returns the exit code."""
     from wafer_triton.cli import ranks
+    from wafer_triton.errors import WaferError
 
-    if message and ranks.first_to_say(message):
+    with suppress(WaferError):  # which is what the message says
+        if not message or not ranks.first_to_say(message):
+            return code
+    if message:
         with suppress(OSError):  # stderr may be closed
             print(message, file=sys.stderr, flush=True)
     return code

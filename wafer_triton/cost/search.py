@@ -194,6 +194,7 @@ def _capacity(mesh: Mesh, shape: DecoderShape, program: str, head_groups: int) -
     ).shift_tokens
 
 
+MOST_WHOLE = 2**53  # beyond which a number is told as it was written
 KINDS: dict[str, Callable[..., Any]] = {
     "gemm": estimate.gemm,
     "gemv": estimate.gemv,
@@ -237,7 +238,7 @@ def estimates(
     reason: WaferError | None = None
     rows = 0
     for value in values:
-        number = int(value) if float(value).is_integer() else value
+        number = int(value) if float(value).is_integer() and abs(value) < MOST_WHOLE else value
         if parameter in counts:
             check_counts(**{parameter: number})
         try:

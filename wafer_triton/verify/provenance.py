@@ -73,6 +73,11 @@ class Intent:
     def __post_init__(self) -> None:
         for field_ in ("given", "result", "on"):
             check_type(f"Intent: {field_}", getattr(self, field_), Mapping)
+        for field_ in ("reference", "draw", "pieces"):
+            if getattr(self, field_) is not None and not callable(getattr(self, field_)):
+                raise ScheduleError(f"Intent: {field_} = {getattr(self, field_)!r} is no function; give one, or None")
+        if type(self.runs) is not int or self.runs < 1:
+            raise ScheduleError(f"Intent: runs = {self.runs!r} must be a whole number of at least 1")
         for name, cut in (*self.given.items(), *self.result.items()):
             if not isinstance(cut, str | Mapping):
                 raise ScheduleError(

@@ -20,6 +20,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS, Device, device
 from wafer_triton.errors import ConfigError, DeviceError, WaferError
 from wafer_triton.files import read_text
+from wafer_triton.shapes import shape_of
 
 MOST_ROWS = 1_000  # each is a schedule that is priced
 COLUMNS = {
@@ -78,6 +79,8 @@ def read(path: Path, on: Device | None = None) -> list[Own]:
             _, made, name = FAMILIES[family]
             try:
                 found[family] += made(record, device(name) if on is None else on)
+                if "model" in record:
+                    shape_of(record["model"]).measured()  # raises for one with experts
             except (WaferError, ValueError) as error:
                 raise ConfigError(f"{path}, line {line}: {error}") from None
         if len(kinds) > 1 and record["phase"] not in ("decode", "prefill"):
@@ -148,7 +151,9 @@ def device_of(text: str) -> Device:
         return device(text)
     try:
         values = json.loads(read_text(Path(text)))
-    except ValueError as error:
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{text}: not valid JSON ({error})") from None
     known = [field.name for field in fields(Device)]
     if not isinstance(values, dict) or not set(values) <= set(known):
