@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 from wafer_triton.device import Device, device
@@ -35,8 +36,10 @@ class Mesh:
 
     def __post_init__(self) -> None:
         for name, side in (("rows", self.rows), ("cols", self.cols)):
-            if not isinstance(side, int) or isinstance(side, bool) or side < 1:
-                raise MeshError(f"mesh {self.rows} x {self.cols}: {name} must be a whole number of at least 1")
+            if isinstance(side, Integral) and not isinstance(side, int):  # of numpy
+                object.__setattr__(self, name, int(side))
+            elif not isinstance(side, int) or isinstance(side, bool) or side < 1:
+                raise MeshError(f"mesh {self.rows!r} x {self.cols!r}: {name} must be a whole number of at least 1")
         if not isinstance(self.device, Device):
             raise MeshError(f"mesh {self.rows} x {self.cols}: device {self.device!r} is a name; as_mesh takes names")
         for name, pair, least in (("fold", self.fold, 1), ("origin", self.origin, 0)):

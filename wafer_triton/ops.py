@@ -172,6 +172,11 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
         raise ScheduleError(
             f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
         )
+    if len(operands) != len(made.inputs):
+        raise ShapeError(
+            f"{made.schedule.name}: {len(operands)} operands for {len(made.inputs)} inputs; give one for each"
+        )
+    _tensors(made.schedule.name, *operands)
     return _run(made, operands, on, _tiles(made))[0]
 
 
@@ -249,7 +254,7 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
-        if not isinstance(text, str | None):
+        if not isinstance(text, str) and (text is not None or key != "backend"):
             raise BackendError(f"{name}: {key} = {text!r} must be a name in quotes")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]

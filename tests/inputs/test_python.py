@@ -13,6 +13,7 @@ from torch import nn
 from tiny import checkpoint
 from wafer_triton import (
     Builder,
+    ExpertRegions,
     Intent,
     Mesh,
     WaferError,
@@ -38,7 +39,7 @@ from wafer_triton import (
     softmax,
 )
 from wafer_triton.compare import compare_gemm
-from wafer_triton.cost.search import plan
+from wafer_triton.cost.search import plan, sweep
 from wafer_triton.device import PRESETS
 from wafer_triton.models.convert import off_mesh
 from wafer_triton.schedule.product import recipe
@@ -113,6 +114,21 @@ CALLS = {
     lambda: built(where=Cores("x", np.array([1, 1]))): r"copy names core \(0, 1\) twice",
     lambda: built(unused=2**40): "needs 2,199,023,255,584 B in round 0",
     lambda: Builder(as_mesh(2), "t").repeat(None, print): "t: times of repeat is of type NoneType; give a int",
+    lambda: mesh_gemm(A, A, mesh=2, exchange=None): "gemm: exchange = None must be a name in quotes",
+    lambda: Mesh("2", 2): "mesh '2' x 2: rows must be a whole number of at least 1",
+    lambda: check(built(), Intent({"x": "m"}, {}, on={"x": 5})): r"Intent: on\['x'\] is of type int; give a Cores",
+    lambda: Intent({"x": "(y r) (x r)"}, {}): r"Intent: '\(y r\) \(x r\)', the cut of 'x', names an axis twice",
+    lambda: check(built(), Intent({"x": {"r": -3}}, {"x": {"r": "y"}})): "r is neither .* numbers are whole, from 0",
+    lambda: check(built(), Intent({"x": {"r": 0.5}}, {"x": {"r": "y"}})): "r is neither .* numbers are whole, from 0",
+    lambda: link_loads(built(), block=0): "block = 0 must be a whole number of at least 1",
+    lambda: recipe("gemm", 2, "fp32", ((2, 2), (2, 2)), ()): "recipe 'gemm': mesh is of type int; give a Mesh",
+    lambda: recipe("gemm", as_mesh(2), "fp32", ((2, 2), (2, 2)), (("foo", 1),)): "no option 'foo'; options: algorithm",
+    lambda: run(recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ()), (A,), executor()): "1 operands for 2 inputs",
+    lambda: sweep("gemv", "k", None, mesh=4, n=8): "sweep over k: values = None must be a list of finite numbers",
+    lambda: sweep("gemv", "k", ["a"], mesh=4, n=8): r"values = \['a'\] must be a list of finite numbers",
+    lambda: draw.scene(None): "what is to be drawn is of type NoneType; give a Schedule",
+    lambda: ExpertRegions(2, 1, "ab"): "copies = 'ab' must be numbers of experts",
+    lambda: ExpertRegions(2, 1, (0.5,)): r"copies = \(0.5,\) must be numbers of experts",
     lambda: Slot("x", 0, "z"): "slot of 'x': axis 'z' is neither 'x' nor 'y'",
     lambda: Slot("x", 1.0): "slot of 'x': index 1.0 is neither a whole number, nor one for each position, nor None",
     lambda: Slot("x", "2"): "slot of 'x': index '2' is neither a whole number",

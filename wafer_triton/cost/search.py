@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import signature
+from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +237,8 @@ def estimates(
     for name in counts:
         if name in fixed:
             check_counts(**{name: fixed[name]})
+    if not isinstance(values, Sequence) or not all(isinstance(value, Real) and isfinite(value) for value in values):
+        raise ShapeError(f"sweep over {parameter}: values = {values!r} must be a list of finite numbers")
     reason: WaferError | None = None
     rows = 0
     for value in values:

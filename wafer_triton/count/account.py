@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from wafer_triton import local, notebook
 from wafer_triton.count.runs import distinct_runs
 from wafer_triton.count.traffic import Moves, Traffic
-from wafer_triton.errors import check_type
+from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Exchange, Round, Schedule
 
@@ -152,6 +152,7 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     With `block` those of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
     """
     check_type("link_loads: schedule", schedule, Schedule)
+    check_counts(block=block)
     totals = _Totals(schedule)
     for round_, times in _distinct(schedule.rounds):
         totals.round(round_, times)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.dtype import accumulator
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
@@ -59,6 +60,10 @@ def recipe(
     """
     if name not in _RECIPES:
         raise ShapeError(f"recipe {name!r}: choose one of {', '.join(_RECIPES)}")
+    check_type(f"recipe {name!r}: mesh", mesh, Mesh, ShapeError)
+    known = list(signature(_RECIPES[name]).parameters)
+    if unknown := [key for key, _ in options if key not in known]:
+        raise ShapeError(f"recipe {name!r}: no option {unknown[0]!r}; options: {', '.join(known[2 + len(shapes) :])}")
     ranks = _RANKS.get(name)
     if ranks is not None and tuple(map(len, shapes)) != ranks:
         given = ", ".join(str(list(shape)) for shape in shapes)
