@@ -41,8 +41,8 @@ def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
                 places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
         except (TypeError, ValueError):
             raise ScheduleError(
-                f"cut {cut!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an array [rows, cols]; "
-                f"numbers are whole, from 0"
+                f"cut {cut!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an array [rows, cols]"
+                f"; numbers are whole, from 0"
             ) from None
     return places
 
