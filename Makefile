@@ -5,6 +5,7 @@ BENCH ?= local
 SEEDS ?= 2001 2002 2003
 RANKS ?= 2
 EMULATE_ON ?= auto
+BASE ?= ../base
 
 BIN := .venv/bin
 # The repository root must stay off sys.path: its `kernels` folder would pass for another project's package.
@@ -14,7 +15,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test all-tests quick lint typecheck wheel-test mutants bench bench-models bench-ranks gpu rehearse pictures screenshot docs browser clean
+.PHONY: help demo test all-tests quick lint typecheck wheel-test mutants bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -61,6 +62,10 @@ bench: .venv/.installed  ## time the emulation; writes bench/results/$(BENCH).js
 bench-models: .venv/.installed  ## time SmolLM2-135M beside transformers; writes bench/results/models.json
 	$(BIN)/pytest bench/suites/bench_models.py --benchmark-json=bench/results/models.json
 	$(BIN)/python bench/harness/report.py bench/results/models.json
+
+bench-paired: .venv/.installed  ## time all CPU cases of this checkout and of BASE in turns, by CPU time; then beside plain PyTorch
+	$(BIN)/python bench/paired.py $(BASE)
+	$(BIN)/python bench/paired.py --peers
 
 bench-ranks: .venv/.installed  ## time meshes and models over RANKS processes beside one
 	OMP_NUM_THREADS=1 $(BIN)/torchrun --nproc-per-node $(RANKS) bench/ranks.py

@@ -37,8 +37,10 @@ TESTS = HERE.parent / "tests" / "gpu"
 # what pyproject.toml says, which need not be here
 FOLDERS = ("bench", "bench/harness", "bench/suites", "tests/helpers", "tests/kernels", "tests/emulate")
 PYTEST = [sys.executable, "-P", "-m", "pytest", "--import-mode=importlib", "-q"]
-SUITES = tuple(HERE / "suites" / f"bench_{name}.py" for name in ("gemm", "gemv", "decode", "exchange", "hops"))
+NAMES = ("gemm", "gemv", "decode", "generate", "exchange", "hops")
+SUITES = tuple(HERE / "suites" / f"bench_{name}.py" for name in NAMES)
 MINUTES = 7.5
+WORKERS = 8  # of pytest-xdist, for the tests
 TESTS_AT_MOST = 150.0  # seconds
 QUIET_AT_MOST = 60.0  # seconds for a worker to begin; each case then says how long it may take
 CLOSING = 20.0  # seconds for the table and the plots
@@ -172,11 +174,14 @@ def environment(device: str) -> dict[str, str]:
 
 
 def run_tests(device: str, seconds: float, start: Start = Command, clock: Clock = time) -> Row:
-    """tests/gpu in a process of its own, in parallel where pytest-xdist is installed; ended after `seconds`."""
+    """tests/gpu by `WORKERS` where pytest-xdist is installed, else in one process; ended after `seconds`."""
     command = [*PYTEST, str(TESTS), "--no-header", "-rfE"]
     variables = environment(device)
     if device == "cuda" and importlib.util.find_spec("xdist"):
-        command += ["-n", str(max(1, min(8, (os.cpu_count() or 1) // 2)))]
+        command += ["-n", str(WORKERS), "--dist", "worksteal"]
+        print(f"tests/gpu on {WORKERS} workers", flush=True)
+    elif device == "cuda":
+        print(f"tests/gpu in one process; pip install pytest-xdist runs them on {WORKERS} workers", flush=True)
     if device == "cpu":
         command, variables = [*command, "-k", "not fp16 and not fp32"], variables | {"WAFER_REHEARSE": "1"}
     begun = clock.time()

@@ -114,7 +114,7 @@ def _cache(policy: str) -> Schedule:
     """Entries that enter a KV cache of 8 rows, until the first rows are full."""
     b = Builder(Mesh(8, 4), f"KV cache, {policy}")
     cache = KvCache(8, 24, policy)
-    b.buffer("cache", (8,), "fp16", "resident", cache.slots)
+    b.buffer("cache", (8,), "fp16", "cache", cache.slots)
     b.buffer("entry", (8,), "fp16", "input")
     for number in range(20):
         cache.append(b, {"cache": "entry"}, number)

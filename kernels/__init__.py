@@ -1,7 +1,7 @@
 """Triton kernels: what one core computes, one program instance per core.
 
 `KERNELS` has a launcher for each local operation; the moves between cores are `exchange`, the compute-shift rounds
-(`one_round`, `several_rounds`) and `chain`. Names load on first use, as `protocol` needs no triton.
+(`one_round`, `all_rounds`) and `reduce_tree`. Names load on first use, as `protocol` needs no triton.
 Kernels see pointers, index tables and constexpr sizes, never a schedule.
 """
 
@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
+    "all_rounds": "compute_shift",
     "KERNELS": "table",
     "Launcher": "_common",
     "Moves": "exchange",
@@ -16,7 +17,6 @@ _HOME = {
     "find": "table",
     "one_round": "compute_shift",
     "residency": "compute_shift",
-    "several_rounds": "compute_shift",
 }
 
 __all__ = sorted(_HOME)

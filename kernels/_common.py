@@ -7,7 +7,9 @@ int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +21,7 @@ from wafer_triton.errors import BackendError
 
 INTERPRET = tl.constexpr(triton.knobs.runtime.interpret)
 
-MAX_BLOCK = 4096  # elements that one program holds at once
+MAX_BLOCK = 4096  # elements of a tile that one program copies at once
 
 
 class Operand(NamedTuple):
@@ -38,6 +40,30 @@ class Operand(NamedTuple):
 # launch(outs, ins, cores, **params): runs a local operation on every core that the int32 tensor `cores` lists, with
 # operands and parameters in the order and by the names of its torch definition.
 Launcher = Callable[..., None]
+
+
+_COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
+
+
+def start(kernel: Any, grid: int | tuple[int, ...], *args: Any, **options: Any) -> Any:
+    """Launch a kernel of so many programs, or only compile it, where `compiling` says so."""
+    shape = (grid,) if isinstance(grid, int) else grid
+    return kernel.warmup(*args, grid=shape, **options) if _COMPILING.get() else kernel[shape](*args, **options)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Kernels that are launched inside are compiled, and do not run."""
+    token = _COMPILING.set(True)
+    try:
+        yield
+    finally:
+        _COMPILING.reset(token)
+
+
+def is_compiling() -> bool:
+    """Whether launches are inside `compiling`."""
+    return _COMPILING.get()
 
 
 @triton.jit
@@ -103,8 +129,8 @@ def block(size: int, cap: int = MAX_BLOCK, floor: int = 1) -> int:
 
 
 def warps(elements: int) -> int:
-    """Warps for a block: eight elements (16 B of bf16) per thread, at most four warps."""
-    return max(1, min(4, elements // 256))
+    """Warps for a block: two for 2,048 elements or more, else one; small programs are faster than large ones."""
+    return 2 if elements >= 2048 else 1
 
 
 def registers(a_thread: int) -> dict[str, int]:

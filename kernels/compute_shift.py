@@ -1,8 +1,8 @@
 """MeshGEMM's compute-shift rounds (WaferLLM, OSDI'25, section 5), with explicit exchange.
 
 In a round each core multiplies the tiles in its slots and copies them, as they pass through its registers, into the
-second slots of its neighbours. A launch runs one round, or several: sums then stay in registers, and programs hand
-tiles on by the flags of `protocol`, whose `rounds_at_once` says how many rounds are safe.
+second slots of its neighbours. A launch runs one round; or all rounds, on a mesh that the GPU holds at once: sums then
+stay in registers, and programs hand tiles on by the flags of `protocol`.
 
 The round rule: a round reads one slot and writes the other, so the order of programs within it cannot matter.
 """
@@ -16,28 +16,34 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton.kernels import protocol
-from wafer_triton.kernels._common import Operand, load, registers, resident, store, this_core, tile_ptr
+from wafer_triton.kernels._common import Operand, load, registers, resident, start, store, this_core, tile_ptr
+from wafer_triton.kernels.fused import PROGRAMS
 from wafer_triton.kernels.gemm import accumulate, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 
 ARRIVALS = tl.constexpr(protocol.ARRIVALS)
+# A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
+# stages the copy of the next tile overwrites the one that the tensor cores still read. One stage or three are safe.
+STAGES = 1
 TIGHT = 64  # registers a thread, of which 64 Ki are enough for 8 programs of 4 warps
 
 
 @triton.jit
 def _round_kernel(
-    c, out, a, b, next_a, next_b, send_a_ptr, send_b_ptr, cores_ptr,
+    c, out, a, b, next_a, next_b, send_a_ptr, send_b_ptr, cores_ptr, cores,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
-    core = this_core(cores_ptr)
-    product(
-        tile_ptr(c, core), tile_ptr(out, core), tile_ptr(a, core), tile_ptr(b, core),
-        tile_ptr(next_a, tl.load(send_a_ptr + core)) if send_a_ptr is not None else None,
-        tile_ptr(next_b, tl.load(send_b_ptr + core)) if send_b_ptr is not None else None,
-        M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
-    )  # fmt: skip
+    first = tl.program_id(0) * LOOPS
+    for number in range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, cores)):
+        core = tl.load(cores_ptr + number)
+        product(
+            tile_ptr(c, core), tile_ptr(out, core), tile_ptr(a, core), tile_ptr(b, core),
+            tile_ptr(next_a, tl.load(send_a_ptr + core)) if send_a_ptr is not None else None,
+            tile_ptr(next_b, tl.load(send_b_ptr + core)) if send_b_ptr is not None else None,
+            M, K, N, HEADS, KV_HEADS, TRANSPOSED, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -46,9 +52,9 @@ def _slot_ptr(x, spare, slot, core):
     return tl.where(slot == 0, x.tensor, spare.tensor) + x.offset + core.to(tl.int64) * x.stride
 
 
-@triton.jit(do_not_specialize=["launch", "rounds", "here"])
+@triton.jit(do_not_specialize=["launch", "rounds"])
 def _rounds_kernel(
-    c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, alarm_ptr, launch, rounds, here,
+    c, out, a, spare_a, b, spare_b, neighbours_ptr, counters_ptr, cores_ptr, cores, alarm_ptr, launch, rounds,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -67,6 +73,7 @@ def _rounds_kernel(
     else:
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
 
+    here = 0
     for number in range(rounds):
         if number > 0:  # both tiles are here, and both neighbours have room
             wait(counters_ptr + here * cores + core, ARRIVALS, alarm_ptr, launch, core, number)
@@ -93,45 +100,35 @@ def one_round(
     The tables are int32 [cores]; None sends nothing. `out` is c, or rounds the sums to its own dtype.
     """
     chosen = plan(a, b, **params)
-    chosen |= registers(168 if chosen["MODE"] == "sum" else 128)
-    _round_kernel[(cores.numel(),)](c, out, a, b, next_a, next_b, send_a, send_b, cores, **chosen)
+    loops = -(-cores.numel() // PROGRAMS)
+    start(
+        _round_kernel, -(-cores.numel() // loops), c, out, a, b, next_a, next_b, send_a, send_b, cores, cores.numel(),
+        LOOPS=loops, **chosen | {"num_stages": STAGES},
+    )  # fmt: skip
 
 
-def several_rounds(
+def all_rounds(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
-    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, here: int, whole: bool,
-    tight: bool = False, **params: Any,
+    neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, rounds: int, tight: bool = False,
+    **params: Any,
 ) -> None:  # fmt: skip
-    """`rounds` compute-shift rounds in one launch, from slots `here` of a and b on; as many one by one give these bits.
+    """`rounds` compute-shift rounds in one launch, from the first slots of a and b; as many one by one give these bits.
 
     `neighbours` int32 [cores, 4]: who receives core i's a, its b, who sends it a, b. `counters` int32 [2, cores] is 0
-    before and after. `rounds` must be no more than `protocol.rounds_at_once` allows for `residency` programs. `whole`:
-    all programs must be on the GPU at once, and a launch of more than it holds is refused. `tight`: with registers so
-    few that more of them are, and some values on the stack.
+    before and after. All programs must be on the GPU at once, and a launch of more than it holds is refused (see
+    `residency`). `tight`: with registers so few that more of them are, and some values on the stack.
     """
-    _rounds_kernel[(cores.numel(),)](
-        c,
-        out,
-        *a,
-        *b,
-        neighbours,
-        counters,
-        cores,
-        counters.shape[1],
-        alarm.word,
-        alarm.launch,
-        rounds,
-        here,
-        **_rounds_plan(a[0], b[0], tight, **params),
-        launch_cooperative_grid=whole,
-    )
+    start(
+        _rounds_kernel, cores.numel(), c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word,
+        alarm.launch, rounds, **_rounds_plan(a[0], b[0], tight, **params), launch_cooperative_grid=True,
+    )  # fmt: skip
 
 
 def residency(
     c: Operand, out: Operand, a: tuple[Operand, Operand], b: tuple[Operand, Operand],
     neighbours: Tensor, counters: Tensor, cores: Tensor, alarm: Alarm, *, tight: bool = False, **params: Any,
 ) -> int:  # fmt: skip
-    """How many programs of `several_rounds` this GPU holds at once, by its driver; 0 where it cannot, or had best not.
+    """How many programs of `all_rounds` this GPU holds at once, by its driver; 0 where it cannot, or had best not.
 
     It keeps one block of sums, and both slots of an operand must lie alike in their tensors.
     """
@@ -142,7 +139,7 @@ def residency(
     if params.get("heads", 1) > 1 or chosen["M"] > chosen["BLOCK_M"] or chosen["N"] > chosen["BLOCK_N"] or not alike:
         return 0
     kernel = _rounds_kernel.warmup(
-        c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word, alarm.launch, 1, 0, grid=(1,),
+        c, out, *a, *b, neighbours, counters, cores, counters.shape[1], alarm.word, alarm.launch, 1, grid=(1,),
         **chosen,
     )  # fmt: skip
     return resident(kernel, cores.device)

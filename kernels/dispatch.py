@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def _enqueue(args, core, P):
 def enqueue(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, k: int, picks: int, regions: int, held: int,
     copies: tuple[tuple[int, int], ...],
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """slots, ranks [m, k] and demand [1] of chosen [m, picks] and real [m]; as `local.enqueue_torch`."""
     experts = [expert for expert, _ in copies]
     cap = triton.next_power_of_2(m * k)
@@ -52,7 +52,7 @@ def enqueue(
         "TURN": tuple(experts[:number].count(expert) + 1 for number, expert in enumerate(experts)),
         "TURNS": tuple(experts.count(expert) + 1 for expert in experts),
     }  # fmt: skip
-    return part(_enqueue, (*outs, *ins), sizes, warps(cap))
+    return fused_op(_enqueue, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
@@ -82,14 +82,14 @@ def _dispatch(args, core, P):
 def dispatch(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, k: int, n: int, regions: int, held: int,
     capacity: int, first: int,
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """out [regions, capacity, n + 1] of h [m, n], slots and ranks [m, k]; as `local.dispatch_torch`."""
     cap = block(regions * capacity * (n + 1), 1024)
     sizes = {
         "M": m, "K": k, "N": n, "REGIONS": regions, "HELD": held, "CAPACITY": capacity, "FIRST": first, "BLOCK": cap,
         "BLOCK_N": block(n + 1, 1024),
     }  # fmt: skip
-    return part(_dispatch, (*outs, *ins), sizes, warps(cap))
+    return fused_op(_dispatch, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
@@ -114,11 +114,11 @@ def _permute(args, core, P):
 @LocalKernel
 def permute(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, sources: int, capacity: int, n: int
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """a [sources * capacity, sources * n] and picks of [sources, sources, capacity, n + 1]."""
     cap = block(sources * capacity * sources * n, 1024)
     sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "WIDTH": sources * n, "BLOCK": cap}
-    return part(_permute, (*outs, *ins), sizes, warps(cap))
+    return fused_op(_permute, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
@@ -136,12 +136,12 @@ def _unpermute(args, core, P):
 @LocalKernel
 def unpermute(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, sources: int, capacity: int, n: int
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """out [sources, sources, capacity, n] of y [sources * capacity, sources * n]."""
     size = sources * sources * capacity * n
     cap = block(size, 1024)
     sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "SIZE": size, "BLOCK": cap}
-    return part(_unpermute, (*outs, *ins), sizes, warps(cap))
+    return fused_op(_unpermute, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
@@ -168,13 +168,13 @@ def _combine(args, core, P):
 def combine(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, k: int, n: int, picks: int, regions: int,
     held: int, capacity: int, first: int,
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """y [m, n] of back [regions, capacity, n], slots and ranks [m, k], shares [m, picks]; as `local.combine_torch`."""
     cap = block(n, 1024)
     sizes = {
         "M": m, "K": k, "N": n, "PICKS": picks, "HELD": held, "CAPACITY": capacity, "FIRST": first, "BLOCK_N": cap,
     }  # fmt: skip
-    return part(_combine, (*outs, *ins), sizes, warps(cap))
+    return fused_op(_combine, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
@@ -191,7 +191,9 @@ def _scale_rows(args, core, P):
 @LocalKernel
 def scale_rows(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int, picks: int, pick: int
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """out [m, n] = the rows of a times shares [m, picks] of one pick."""
     cap = block(m * n, 1024)
-    return part(_scale_rows, (*outs, *ins), {"M": m, "N": n, "PICKS": picks, "PICK": pick, "BLOCK": cap}, warps(cap))
+    return fused_op(
+        _scale_rows, (*outs, *ins), {"M": m, "N": n, "PICKS": picks, "PICK": pick, "BLOCK": cap}, warps(cap)
+    )

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 
 @triton.jit
@@ -26,6 +26,9 @@ def add_values(a, b):
 @triton.jit
 def max_values(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+COMBINE = {"add": add_values, "maximum": max_values}  # what a reduce tree can do with its messages
 
 
 @triton.jit
@@ -53,10 +56,10 @@ def _elementwise(args, core, P):
 def elementwise(fn: Any) -> LocalKernel:
     """A launcher of out [size] = fn(in0, in1, in2); `fn` is a `@triton.jit` function of one to three fp32 blocks."""
 
-    def make(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> Part:
-        cap = block(size)
+    def make(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
+        cap = block(size, 2048)
         sizes = {"FN": fn, "INPUTS": len(ins), "SIZE": size, "BLOCK": cap}
-        return part(_elementwise, (*outs, *ins), sizes, warps(cap), elements=cap)
+        return fused_op(_elementwise, (*outs, *ins), sizes, warps(cap), elements=cap)
 
     return LocalKernel(make)
 
@@ -81,10 +84,10 @@ def _silu_mul(args, core, P):
 
 
 @LocalKernel
-def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> Part:
+def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> FusedOp:
     """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
     cap = block(m * n, 1024)
-    return part(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap), elements=cap)
+    return fused_op(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap), elements=cap)
 
 
 @triton.jit
@@ -100,10 +103,10 @@ def _clip(args, core, P):
 
 
 @LocalKernel
-def clip(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, limit: float) -> Part:
+def clip(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, limit: float) -> FusedOp:
     """out [size] = a, no further from 0 than `limit`."""
-    cap = block(size)
-    return part(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap), elements=cap)
+    cap = block(size, 2048)
+    return fused_op(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap), elements=cap)
 
 
 @triton.jit
@@ -119,8 +122,8 @@ def _swap(args, core, P):
 
 
 @LocalKernel
-def swap(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, rows: int, cols: int, size: int) -> Part:
+def swap(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, rows: int, cols: int, size: int) -> FusedOp:
     """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
     cap = block(rows * cols * size, 1024)
     sizes = {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}
-    return part(_swap, (*outs, *ins), sizes, warps(cap), elements=cap)
+    return fused_op(_swap, (*outs, *ins), sizes, warps(cap), elements=cap)

@@ -19,8 +19,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import INTERPRET, Operand, load, store
+from wafer_triton.kernels._common import INTERPRET, Operand, load, start, store
 from wafer_triton.kernels.blocks import candidates, number_of, placed
+from wafer_triton.kernels.fused import PROGRAMS
 from wafer_triton.kernels.gemm import accumulate, plan
 
 
@@ -188,14 +189,12 @@ def _dot_kernel(
 
 
 @triton.jit
-def _core_kernel(
-    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P,
+def _core_block(
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, pid,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Sums that are not dots: a program is a block of one core."""
     blocks = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    pid = tl.program_id(0)
     p, q, part = pid // blocks // P, pid // blocks % P, pid % blocks
     offs_m = part // tl.cdiv(N, BLOCK_N) * BLOCK_M + tl.arange(0, BLOCK_M)
     offs_n = part % tl.cdiv(N, BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -219,6 +218,20 @@ def _core_kernel(
     store(out.tensor + out.offset + core * out.stride + offs_c, total, mask_c)
 
 
+@triton.jit
+def _core_kernel(
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, programs,
+    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, LOOPS: tl.constexpr,
+):  # fmt: skip
+    """Sums that are not dots: a program is a block of one core, or a few such blocks one after another."""
+    first = tl.program_id(0) * LOOPS
+    for pid in range(first, first + 1 if LOOPS == 1 else min(first + LOOPS, programs)):
+        _core_block(
+            c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P, pid, M, K, N, ADD, MODE, BLOCK_M, BLOCK_K, BLOCK_N,
+        )  # fmt: skip
+
+
 def elided(
     c: Operand, out: Operand, a: Operand, b: Operand, rows: Tensor, cols: Tensor, a_labels: Labels, b_labels: Labels,
     *, group: tuple[int, int] | None = None, by: str | None = None, **params: Any,
@@ -239,7 +252,9 @@ def elided(
         blocks = {name: value for name, value in way.items() if name != "by"}
         programs = number_of(side, chosen, way)
         if mode != "dot":
-            _core_kernel[(programs,)](c, out, a, b, *where, MODE=mode, **chosen)
+            loops = -(-programs // PROGRAMS)
+            many = -(-programs // loops)
+            start(_core_kernel, many, c, out, a, b, *where, programs, MODE=mode, LOOPS=loops, **chosen)
             return
         if way["by"] == "warps":  # Gluon is experimental: what does without it may not fail for it
             from wafer_triton.kernels.warp_groups import warp_groups
@@ -249,7 +264,7 @@ def elided(
         copied = (None, None)
         if way["by"] == "tensor":
             copied = _blocks(a, chosen["K"], blocks, "MK"), _blocks(b, chosen["N"], blocks, "KN")
-        _dot_kernel[(programs,)](c, out, a, b, *copied, *where, **(chosen | blocks))
+        start(_dot_kernel, programs, c, out, a, b, *copied, *where, **(chosen | blocks))
 
     ways = candidates(a, b, out, chosen, side, a_labels.step == b_labels.step == 0)
     if mode != "dot":

@@ -1,7 +1,7 @@
-"""Exchange: every message is one program, which copies a tile into its receiver's mailbox.
+"""Exchange: programs copy the tiles of a round's messages into their receivers' mailboxes.
 
-A launch carries the messages of one round, or of several (`relay`): a message then waits until the tile that it carries
-is there and the slot where it goes is free. Both are the work of messages of earlier rounds, which begin before it.
+Who sends to whom is computed from the exchange's own arrays, which are per axis and per mesh row or column. A program
+carries one message, or several where tiles are small.
 """
 
 from __future__ import annotations
@@ -13,89 +13,64 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from wafer_triton.kernels._common import Operand, block, tile_ptr, warps
-from wafer_triton.kernels.waiting import Alarm, wait
-
-FIELDS = tl.constexpr(8)  # of a message of a relay
+from wafer_triton.kernels._common import Operand, block, start, tile_ptr, warps
 
 
 class Moves(NamedTuple):
-    """Copy core send[i]'s tile of src, bit for bit, to core recv[i]'s tile of dst; where recv[i] is -1 nothing."""
+    """Copy tiles of src, bit for bit, to tiles of dst: `number` messages on each of `count` mesh rows or columns.
+
+    `send` and `recv`, int32, are positions along the axis: [number] for all lines, or [count, number] (`step` =
+    `number`, else 0), -1 for none. `lines` int32 [count] says which lines, None: all. The core at position i of line
+    j has the number j * `line_step` + i * `position_step`.
+    """
 
     dst: Operand
     src: Operand
-    recv: Tensor
     send: Tensor
+    recv: Tensor
+    lines: Tensor | None
+    step: int
+    number: int
+    count: int
+    line_step: int
+    position_step: int
 
 
 @triton.jit
-def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCK: tl.constexpr):
-    pid = tl.program_id(0)
+def _carry(moves, pid, SIZE: tl.constexpr, BLOCK: tl.constexpr, TOGETHER: tl.constexpr):
+    # [TOGETHER, 1]
+    message = (pid * TOGETHER + tl.arange(0, TOGETHER))[:, None]
+    there = message < moves.number * moves.count
+    line = message // moves.number
+    at = line * moves.step + message % moves.number
+    recv, send = tl.load(moves.recv + at, mask=there, other=-1), tl.load(moves.send + at, mask=there, other=-1)
+    if moves.lines is not None:
+        line = tl.load(moves.lines + line, mask=there, other=0)
+    there = recv >= 0
+    dst_ptr = tile_ptr(moves.dst, tl.where(there, line * moves.line_step + recv * moves.position_step, 0))
+    src_ptr = tile_ptr(moves.src, tl.where(there, line * moves.line_step + send * moves.position_step, 0))
+    for begun in range(0, SIZE, BLOCK):
+        # [TOGETHER, BLOCK]
+        offs = begun + tl.arange(0, BLOCK)[None, :]
+        mask = there & (offs < SIZE)
+        tl.store(dst_ptr + offs, tl.load(src_ptr + offs, mask=mask), mask=mask)
+
+
+@triton.jit
+def _exchange_kernel(moves, SIZES: tl.constexpr, BLOCKS: tl.constexpr, TOGETHER: tl.constexpr):
     for kind in tl.static_range(len(SIZES)):
         if tl.program_id(1) == kind:
-            dst, src, recv_ptr, send_ptr = moves[kind]
-            recv, send = tl.load(recv_ptr + pid), tl.load(send_ptr + pid)
-            dst_ptr, src_ptr = tile_ptr(dst, tl.maximum(recv, 0)), tile_ptr(src, tl.maximum(send, 0))
-            for start in range(0, SIZES[kind], BLOCK):
-                # [BLOCK]
-                offs = start + tl.arange(0, BLOCK)
-                mask = (offs < SIZES[kind]) & (recv >= 0)
-                tl.store(dst_ptr + offs, tl.load(src_ptr + offs, mask=mask), mask=mask)
+            _carry(moves[kind], tl.program_id(0), SIZES[kind], BLOCKS[kind], TOGETHER[kind])
 
 
 def exchange(moves: Sequence[Moves], sizes: Sequence[int]) -> None:
-    """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]; int32 tables, all equally long."""
-    count = {len(one.recv) for one in moves}
-    assert len(count) == 1, "the shorter tables end with -1"
+    """All moves of a round, in one launch: tiles of sizes[i] elements by moves[i]."""
     assert all(one.dst.tensor.dtype == one.src.tensor.dtype for one in moves), "a message keeps its dtype"
-    size = block(max(sizes))
-    _exchange_kernel[(*count, len(moves))](tuple(moves), SIZES=tuple(sizes), BLOCK=size, num_warps=warps(size))
-
-
-@triton.jit
-def _carry(dst, src, recv, send, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    dst_ptr, src_ptr = tile_ptr(dst, recv), tile_ptr(src, send)
-    for start in range(0, SIZE, BLOCK):
-        # [BLOCK]; from L2, as another SM may have written it
-        offs = start + tl.arange(0, BLOCK)
-        mask = offs < SIZE
-        tl.store(dst_ptr + offs, tl.load(src_ptr + offs, mask=mask, cache_modifier=".cg"), mask=mask)
-
-
-@triton.jit(do_not_specialize=["launch"])
-def _relay_kernel(kinds, messages_ptr, counters_ptr, alarm_ptr, launch, SIZES: tl.constexpr, BLOCK: tl.constexpr):
-    pid = tl.program_id(0)
-    message_ptr = messages_ptr + pid * FIELDS
-    recv, send, kind, awaited = (tl.load(message_ptr), tl.load(message_ptr + 1), tl.load(message_ptr + 2),
-                                 tl.load(message_ptr + 3))  # fmt: skip
-    if awaited > 0:
-        wait(counters_ptr + pid, awaited, alarm_ptr, launch, recv, tl.load(message_ptr + 4))
-    for number in tl.static_range(len(SIZES)):
-        if kind == number:
-            _carry(kinds[number][0], kinds[number][1], recv, send, SIZES[number], BLOCK)
-    # [2]: the message that carries this tile on, and the one that comes where it lay
-    following = tl.load(message_ptr + 6 + tl.arange(0, 2))
-    tl.debug_barrier()
-    tl.atomic_add(counters_ptr + following, 1, mask=following >= 0, sem="release", scope="gpu")
-
-
-def relay(
-    kinds: Sequence[tuple[Operand, Operand]], sizes: Sequence[int], messages: Tensor, counters: Tensor, alarm: Alarm
-) -> None:
-    """The messages of several rounds in one launch, in the order of their rounds, bit for bit.
-
-    `messages` int32 [n, 8]: receiver, sender, the index in `kinds` of (dst, src), for how many earlier messages this
-    one waits, its round, nothing, and the two later messages that wait for this one (-1: none). A message of kind i is
-    sizes[i] elements. `counters` int32 [n] is zero before and after.
-    """
-    size = block(max(sizes))
-    _relay_kernel[(len(messages),)](
-        tuple(kinds),
-        messages,
-        counters,
-        alarm.word,
-        alarm.launch,
-        SIZES=tuple(sizes),
-        BLOCK=size,
-        num_warps=warps(size),
-    )
+    blocks = [block(size) for size in sizes]
+    together = [max(1, min(64, 1024 // wide)) for wide in blocks]
+    programs = [-(-one.number * one.count // several) for one, several in zip(moves, together, strict=True)]
+    held = max(wide * several for wide, several in zip(blocks, together, strict=True))
+    start(
+        _exchange_kernel, (max(programs), len(moves)), tuple(moves), SIZES=tuple(sizes), BLOCKS=tuple(blocks),
+        TOGETHER=tuple(together), num_warps=4 if held > 2048 else warps(held),
+    )  # fmt: skip

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 
 @triton.jit
@@ -43,14 +43,14 @@ def _top_k(args, core, P):
 @LocalKernel
 def top_k(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, experts: int, k: int, shared: int, normalized: bool
-) -> Part:
+) -> FusedOp:
     """chosen, shares [m, k + shared] of logits [m, experts], or one more with shared experts."""
     cap = triton.next_power_of_2(experts)
     sizes = {
         "M": m, "EXPERTS": experts, "K": k, "SHARED": shared, "NORMALIZED": normalized,
         "WIDTH": experts + min(shared, 1), "BLOCK_E": cap,
     }  # fmt: skip
-    return part(_top_k, (*outs, *ins), sizes, warps(cap))
+    return fused_op(_top_k, (*outs, *ins), sizes, warps(cap))
 
 
 @triton.jit
@@ -92,10 +92,10 @@ def _expert_product(args, core, P):
             store(c_ptrs, total, mask_n)
 
 
-def _part(
+def _products(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], rows: int, each: int, times: int, k: int, n: int, add: bool,
     accumulate: str,
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     block_n, one_by_one = block(n, 256), accumulate == "fp16"
     most = 1024 if ins[1].tensor.dtype == torch.float32 else 2048  # products in registers
     block_k = 1 if one_by_one else block(k, max(1, most // block_n))
@@ -103,22 +103,22 @@ def _part(
         "ROWS": rows, "EACH": each, "TIMES": times, "K": k, "N": n, "ADD": add, "SUMMED": len(ins) == 4,
         "FP16": one_by_one, "BLOCK_K": block_k, "BLOCK_N": block_n,
     }  # fmt: skip
-    return part(_expert_product, (*outs, *ins), sizes, warps(block_k * block_n), rounds=one_by_one)
+    return fused_op(_expert_product, (*outs, *ins), sizes, warps(block_k * block_n), rounds=one_by_one)
 
 
 @LocalKernel
 def expert_gemm(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, picks: int, experts: int, k: int, n: int,
     add: bool = False, accumulate: str = "fp32",
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """c [m, picks, n] (+)= a [m, k] @ w[chosen]; parameters of `local.expert_gemm_torch`."""
-    return _part(outs, ins, m * picks, 1, picks, k, n, add, accumulate)
+    return _products(outs, ins, m * picks, 1, picks, k, n, add, accumulate)
 
 
 @LocalKernel
 def expert_sum(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, picks: int, experts: int, k: int, n: int,
     add: bool = False, accumulate: str = "fp32",
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """c [m, n] (+)= sum over picks of shares * (a @ w[chosen]); parameters of `local.expert_sum_torch`."""
-    return _part(outs, ins, m, picks, 1, k, n, add, accumulate)
+    return _products(outs, ins, m, picks, 1, k, n, add, accumulate)

@@ -6,7 +6,7 @@ One kernel serves both. What differs is constexpr: the strides (`TRANSPOSED`), a
 - "sum": for up to four rows, where a dot would be mostly padding: products are gathered in [BLOCK_M, BLOCK_K, BLOCK_N]
   registers and summed over K once, so that B streams through at load speed;
 - "rows": the same of several heads at once, which would otherwise wait for their loads one after another, and of
-  several cores;
+  several cores; tiles are streamed whole, in the order of their rows;
 - "fp16": one k at a time, every multiply-add rounded to fp16, as WSE-2 software does.
 """
 
@@ -19,11 +19,14 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, summed, tile_ptr
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 # Triton gives lanes to the later dimensions of a block first, before 3.7 to the earlier ones. k is to come last: then a
 # thread has several k of one core in its registers, and adds these up by itself.
 K_FIRST = tl.constexpr(tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 7))
+
+LANES = 4  # sums into which rows of a tile go in turn, where a dot would be mostly padding
+AT_ONCE = 1024  # elements of a tile that such a program of one warp holds at once
 
 
 @triton.jit
@@ -102,54 +105,57 @@ def accumulate(
 
 @triton.jit
 def _rows(
-    c_ptr, out_ptr, a_ptr, b_ptr, first,
+    c_ptr, out_ptr, a_ptr, b_ptr, start_m, start_n,
     stride_ch: tl.constexpr, stride_cm: tl.constexpr, stride_ah: tl.constexpr, stride_am: tl.constexpr,
     stride_bh: tl.constexpr, stride_bk: tl.constexpr, stride_bn: tl.constexpr,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     ADD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    CORES: tl.constexpr, SLICES: tl.constexpr,
+    UNROLL: tl.constexpr, CORES: tl.constexpr,
 ):  # fmt: skip
-    """out = (c +) a @ b on the CORES at whose tiles the pointers are, a row of a block being a row of a head."""
-    # slices are of heads, or of the columns of one
-    BY_HEADS: tl.constexpr = HEADS > 1
-    first_m, STEP_M = (first, SLICES) if BY_HEADS else (0, 1)
-    first_n, STEP_N = (0, 1) if BY_HEADS else (first, SLICES)
-    for start_m in range(first_m * BLOCK_M, HEADS * M, STEP_M * BLOCK_M):
-        # [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]
-        rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
-        head, offs_m, mask_m = rows // M, rows % M, rows < HEADS * M
-        for start_n in range(first_n * BLOCK_N, N, STEP_N * BLOCK_N):
-            # [1, 1, 1, BLOCK_N]
-            offs_n = start_n + tl.expand_dims(tl.arange(0, BLOCK_N), (0, 1, 2))
-            offs_b, mask_n = offs_n * stride_bn, offs_n < N
-            mask_b = mask_n
-            if BY_HEADS:
-                offs_b += head // (HEADS // KV_HEADS) * stride_bh
-                mask_b = mask_n & mask_m
-            if K_FIRST:
-                products = tl.zeros([BLOCK_K, CORES, BLOCK_M, BLOCK_N], tl.float32)
+    """A block of out = (c +) a @ b on the CORES at whose tiles the pointers are, a row of it being a row of a head.
+
+    Row k of b goes into sum k % BLOCK_K, whatever the UNROLL of row blocks that are loaded before the first is added.
+    """
+    # [1, 1, BLOCK_M, 1], or [1, BLOCK_M, 1, 1]
+    rows = start_m + tl.expand_dims(tl.arange(0, BLOCK_M), (0, 1, 3) if K_FIRST else (0, 2, 3))
+    head, offs_m, mask_m = rows // M, rows % M, rows < HEADS * M
+    # [1, 1, 1, BLOCK_N]
+    offs_n = start_n + tl.expand_dims(tl.arange(0, BLOCK_N), (0, 1, 2))
+    offs_b, mask_n = offs_n * stride_bn, offs_n < N
+    mask_b = mask_n
+    if HEADS > 1:
+        offs_b += head // (HEADS // KV_HEADS) * stride_bh
+        mask_b = mask_n & mask_m
+    if K_FIRST:
+        products = tl.zeros([BLOCK_K, CORES, BLOCK_M, BLOCK_N], tl.float32)
+    else:
+        products = tl.zeros([CORES, BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
+    # [BLOCK_K, 1, 1, 1], or [1, 1, BLOCK_K, 1]
+    offs_k = tl.expand_dims(tl.arange(0, BLOCK_K), (1, 2, 3) if K_FIRST else (0, 1, 3))
+    for start_k in range(0, K, BLOCK_K * UNROLL):
+        x, y = (), ()
+        for number in tl.static_range(UNROLL):
+            at_k = start_k + number * BLOCK_K + offs_k
+            b_ptrs = b_ptr + offs_b + at_k * stride_bk
+            if K % (BLOCK_K * UNROLL) == 0 and N % BLOCK_N == 0 and HEADS == 1:  # blocks that divide the tile
+                y += (tl.load(b_ptrs).to(tl.float32),)
+            elif K % (BLOCK_K * UNROLL) == 0:
+                y += (load(b_ptrs, mask_b),)
             else:
-                products = tl.zeros([CORES, BLOCK_M, BLOCK_K, BLOCK_N], tl.float32)
-            for start_k in range(0, K, BLOCK_K):
-                # [BLOCK_K, 1, 1, 1], or [1, 1, BLOCK_K, 1]
-                offs_k = start_k + tl.expand_dims(tl.arange(0, BLOCK_K), (1, 2, 3) if K_FIRST else (0, 1, 3))
-                x = load(a_ptr + head * stride_ah + offs_m * stride_am + offs_k, mask_m & (offs_k < K))
-                b_ptrs = b_ptr + offs_b + offs_k * stride_bk
-                if K % BLOCK_K == 0 and N % BLOCK_N == 0 and not BY_HEADS:  # blocks that divide the tile
-                    y = tl.load(b_ptrs).to(tl.float32)
-                else:
-                    y = load(b_ptrs, mask_b & (offs_k < K))
-                products += x * y
-            if K_FIRST:
-                total = summed(products, 1, BLOCK_K, CORES * BLOCK_M * BLOCK_N)
-                total = tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
-            else:
-                total = summed(products, CORES * BLOCK_M, BLOCK_K, BLOCK_N)
-                total = tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
-            offs_c = head * stride_ch + offs_m * stride_cm + offs_n
-            if ADD:
-                total += load(c_ptr + offs_c, mask_m & mask_n)
-            store(out_ptr + offs_c, total, mask_m & mask_n)
+                y += (load(b_ptrs, mask_b & (at_k < K)),)
+            x += (load(a_ptr + head * stride_ah + offs_m * stride_am + at_k, mask_m & (at_k < K)),)
+        for number in tl.static_range(UNROLL):
+            products += x[number] * y[number]
+    if K_FIRST:
+        total = summed(products, 1, BLOCK_K, CORES * BLOCK_M * BLOCK_N)
+        total = tl.reshape(total, [1, CORES, BLOCK_M, BLOCK_N])
+    else:
+        total = summed(products, CORES * BLOCK_M, BLOCK_K, BLOCK_N)
+        total = tl.reshape(total, [CORES, BLOCK_M, 1, BLOCK_N])
+    offs_c = head * stride_ch + offs_m * stride_cm + offs_n
+    if ADD:
+        total += load(c_ptr + offs_c, mask_m & mask_n)
+    store(out_ptr + offs_c, total, mask_m & mask_n)
 
 
 @triton.jit
@@ -158,7 +164,7 @@ def product(
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
     TRANSPOSED: tl.constexpr, ADD: tl.constexpr, MODE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    first=0, CORES: tl.constexpr = 1, SLICES: tl.constexpr = 1,
+    piece=0, CORES: tl.constexpr = 1, SLICES: tl.constexpr = 1, UNROLL: tl.constexpr = 1,
 ):  # fmt: skip
     """out = (c +) a @ b for tiles at the given pointers; a next_*_ptr that is not None receives a copy of that tile."""
     # c, out [m, heads, n], a [heads, m, k], b [k, kv_heads, n]
@@ -172,10 +178,13 @@ def product(
     stride_bn: tl.constexpr = KV_HEADS * K if TRANSPOSED else 1
 
     if MODE == "rows":
-        _rows(
-            c_ptr, out_ptr, a_ptr, b_ptr, first, stride_ch, stride_cm, stride_ah, stride_am, stride_bh, stride_bk,
-            stride_bn, M, K, N, HEADS, KV_HEADS, ADD, BLOCK_M, BLOCK_K, BLOCK_N, CORES, SLICES,
-        )  # fmt: skip
+        for start_m in range(piece * BLOCK_M, HEADS * M, SLICES * BLOCK_M):  # slices are of heads
+            for start_n in range(0, N, BLOCK_N):
+                _rows(
+                    c_ptr, out_ptr, a_ptr, b_ptr, start_m, start_n, stride_ch, stride_cm, stride_ah, stride_am,
+                    stride_bh, stride_bk, stride_bn, M, K, N, HEADS, KV_HEADS, ADD, BLOCK_M, BLOCK_K, BLOCK_N, UNROLL,
+                    CORES,
+                )  # fmt: skip
     else:
         for head in range(HEADS):
             offs_ah = head * stride_ah
@@ -203,14 +212,14 @@ def product(
 
 
 @triton.jit
-def _gemm(args, core, P, first=0):
+def _gemm(args, core, P, piece=0):
     c, a, b = args
     if P.CORES > 1 and not K_FIRST:
         core = tl.reshape(core, [P.CORES, 1, 1, 1])
     product(
         tile_ptr(c, core), tile_ptr(c, core), tile_ptr(a, core), tile_ptr(b, core), None, None,
         P.M, P.K, P.N, P.HEADS, P.KV_HEADS, P.TRANSPOSED, P.ADD, P.MODE, P.BLOCK_M, P.BLOCK_K, P.BLOCK_N,
-        first, P.CORES, P.SLICES,
+        piece, P.CORES, P.SLICES, P.UNROLL,
     )  # fmt: skip
 
 
@@ -228,21 +237,20 @@ def plan(
     `at_once`: few rows, of all heads, share blocks, for products whose operands are not passed on.
     """
     wide = torch.float32 in (a.tensor.dtype, b.tensor.dtype)
+    unroll = 1
     if accumulate == "fp16":
         mode, blocks = "fp16", (block(m, 32), 1, block(n, 64))
         num_warps = min(4, blocks[0] * blocks[2] // 512)
     elif m <= 4 and heads > 1 and at_once:
         block_n = block(n, 256)
-        block_k = block(k, 4096 // block_n)
-        mode, blocks = "rows", (block(heads * m, 4096 // (block_k * block_n)), block_k, block_n)
-        num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // 512)
+        block_k = block(k, 2048 // block_n)
+        mode, blocks = "rows", (block(heads * m, 2048 // (block_k * block_n)), block_k, block_n)
+        num_warps = blocks[0] * blocks[1] * blocks[2] // (512 if wide else 1024)
     elif m <= 4:
-        block_m, block_n = block(m), block(n, 256)
-        # so many loads of 16 B are on their way at once in a thread: for one row of 16-bit weights it has registers
-        loads = 8 if m == 1 and not wide else 2
-        most = 8192 if loads == 8 else min(2048, 4096 // block_m)
-        mode, blocks = "rows" if at_once else "sum", (block_m, block(k, most // block_n), block_n)
-        num_warps = min(4, blocks[0] * blocks[1] * blocks[2] // (256 * loads))
+        block_m, block_k = block(m), block(k, LANES)
+        block_n = block(n, AT_ONCE // (block_m * LANES))
+        unroll = block(k, AT_ONCE // (block_m * LANES * block_n) * LANES) // block_k if at_once else 1
+        mode, blocks, num_warps = "rows" if at_once else "sum", (block_m, block_k, block_n), 1
     else:
         # fp32 goes through FMA units, operands in registers: little depth and twice the warps, or it spills
         mode, blocks = "dot", (_dot_block(m), 16 if wide else _dot_block(k), _dot_block(n))
@@ -250,14 +258,27 @@ def plan(
     return {
         "M": m, "K": k, "N": n, "HEADS": heads, "KV_HEADS": kv_heads,
         "TRANSPOSED": transposed, "ADD": add, "MODE": mode,
-        "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2],
+        "BLOCK_M": blocks[0], "BLOCK_K": blocks[1], "BLOCK_N": blocks[2], **({"UNROLL": unroll} if at_once else {}),
         "num_warps": max(1, num_warps), "num_stages": 1 if wide else 2,
         # a fused multiply-add would skip the rounding of the fp32 product that the definition makes
         "enable_fp_fusion": mode != "fp16",
     }  # fmt: skip
 
 
-def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
+def _ways(chosen: dict[str, Any]) -> tuple[dict[str, int], ...]:
+    """Blocks for one vector by a tile: whole rows of the tile, or columns that need no masks; all add alike."""
+    k, n, lanes = chosen["K"], chosen["N"], chosen["BLOCK_K"]
+    ways = []
+    for wide in (block(n, AT_ONCE // 2), min(n & -n, AT_ONCE // 2)):
+        for elements, num_warps in ((AT_ONCE, 1), (2 * AT_ONCE, 2), (2 * AT_ONCE, 1)):
+            unroll = block(k, max(lanes, elements // wide)) // lanes
+            way = {"BLOCK_N": wide, "UNROLL": unroll, "num_warps": num_warps}
+            if wide >= 32 and lanes * wide <= elements and way not in ways:
+                ways.append(way)
+    return tuple(ways)
+
+
+def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     chosen = plan(*ins, **params, at_once=True)
     num_warps, num_stages, fused = (chosen.pop(name) for name in ("num_warps", "num_stages", "enable_fp_fusion"))
     few = chosen["MODE"] == "rows"
@@ -267,17 +288,19 @@ def _part(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) ->
     alone = few and (chosen["HEADS"] == 1 or chosen["M"] == 1)
     rows = chosen["HEADS"] if alone and chosen["HEADS"] > 1 else 0
     elements = chosen["BLOCK_M"] * chosen["BLOCK_K"] * chosen["BLOCK_N"] if alone else 0
-    options = {"sums": sums, "rounds": not fused, "num_stages": num_stages, "elements": elements, "rows": rows}
-    return part(_gemm, (*outs, *ins), chosen, num_warps, **options)
+    ways = _ways(chosen) if few and chosen["HEADS"] == chosen["M"] == 1 else ()
+    facts = {"sums": sums, "rounds": not fused, "num_stages": num_stages, "elements": elements, "rows": rows}
+    op = fused_op(_gemm, (*outs, *ins), chosen, num_warps, ways=ways, **facts)
+    return op.sized(BLOCK_N=ways[0]["BLOCK_N"], UNROLL=ways[0]["UNROLL"]) if ways else op
 
 
 @LocalKernel
-def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
+def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     """c [m, heads, n] (+)= a [heads, m, k] @ b [k, kv_heads, n]; parameters of `local.gemm_torch`."""
-    return _part(outs, ins, **params)
+    return _fused(outs, ins, **params)
 
 
 @LocalKernel
-def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> Part:
+def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
     """c [heads, m, n] (+)= a [m, heads, k] @ b [n, kv_heads, k]^T; parameters of `local.gemm_t_torch`."""
-    return _part(outs, ins, **params, transposed=True)
+    return _fused(outs, ins, **params, transposed=True)

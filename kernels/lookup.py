@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 
 @triton.jit
@@ -23,7 +23,7 @@ def _lookup(args, core, P):
 
 
 @LocalKernel
-def lookup(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, d: int, v: int) -> Part:
+def lookup(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, d: int, v: int) -> FusedOp:
     """out [m, d] = the columns ids [m] of table [d, v], zeros for an id outside it."""
     cap = block(m * d, 1024)
-    return part(_lookup, (*outs, *ins), {"M": m, "D": d, "V": v, "BLOCK": cap}, warps(cap), elements=cap)
+    return fused_op(_lookup, (*outs, *ins), {"M": m, "D": d, "V": v, "BLOCK": cap}, warps(cap), elements=cap)

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 
 @triton.jit
@@ -46,12 +46,12 @@ def _rms_scale(args, core, P):
 
 
 @LocalKernel
-def sum_squares(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> Part:
+def sum_squares(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> FusedOp:
     """s [m] = sum over n of x [m, n] squared."""
     block_n = block(n, 1024)
     block_m = block(m, 1024 // block_n)
     sizes = {"M": m, "N": n, "BLOCK_M": block_m, "BLOCK_N": block_n}
-    return part(_sum_squares, (*outs, *ins), sizes, warps(block_m * block_n), elements=block_m * block_n)
+    return fused_op(_sum_squares, (*outs, *ins), sizes, warps(block_m * block_n), elements=block_m * block_n)
 
 
 @LocalKernel
@@ -66,7 +66,7 @@ def rms_scale(
     groups: int = 1,
     kept: int = 0,
     first: int = 0,
-) -> Part:
+) -> FusedOp:
     """out [m, groups, n] = x / sqrt(s / width + eps) * weight, s [m, groups], weight [groups - kept, n].
 
     The last `kept` groups of each row are copied. If some groups are `first`, s [m, 2] has one sum for these.
@@ -74,7 +74,7 @@ def rms_scale(
     cap = block(m * groups * n, 1024)
     sizes = {"M": m, "N": n, "GROUPS": groups, "KEPT": kept, "WIDTH": width, "EPS": eps, "FIRST": first}
     sizes["BLOCK"] = cap
-    return part(_rms_scale, (*outs, *ins), sizes, warps(cap), elements=cap)
+    return fused_op(_rms_scale, (*outs, *ins), sizes, warps(cap), elements=cap)
 
 
 @triton.jit
@@ -100,8 +100,8 @@ def _mean_squares(args, core, P):
 def mean_squares(
     outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int, heads: int, kv_heads: int, width: int,
     kv_width: int,
-) -> Part:  # fmt: skip
+) -> FusedOp:  # fmt: skip
     """s [m, 2] = squares of query and of key heads of x [m, heads + 2 kv_heads, n] over their widths, added up."""
     cap = block(heads * n, 1024)
     sizes = {"M": m, "N": n, "HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "KV_WIDTH": kv_width, "BLOCK": cap}
-    return part(_mean_squares, (*outs, *ins), sizes, warps(cap))
+    return fused_op(_mean_squares, (*outs, *ins), sizes, warps(cap))

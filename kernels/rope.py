@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 
 @triton.jit
@@ -45,9 +45,9 @@ def _rope(args, core, P):
 
 
 @LocalKernel
-def rope(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, kv_heads: int, n: int) -> Part:
+def rope(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, kv_heads: int, n: int) -> FusedOp:
     """q, k [m, heads or kv_heads, n] rotated and v from qkv [m, heads + 2 kv_heads, n]; cos and sin [m, n/2]."""
     every, half = heads + 2 * kv_heads, n // 2
     cap = block(m * every * half, 512)
     sizes = {"M": m, "HEADS": heads, "KV_HEADS": kv_heads, "N": n, "ALL": every, "HALF": half, "BLOCK": cap}
-    return part(_rope, (*outs, *ins), sizes, warps(cap), elements=cap)
+    return fused_op(_rope, (*outs, *ins), sizes, warps(cap), elements=cap)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
-from wafer_triton.kernels.parts import LocalKernel, Part, part
+from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
 
 
 @triton.jit
@@ -23,9 +23,9 @@ def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl
 
 
 @triton.jit
-def _row_max(args, core, P, first=0):
+def _row_max(args, core, P, piece=0):
     top, s, bias = args
-    for start_row in range(first * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
+    for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
@@ -44,9 +44,9 @@ def _row_max(args, core, P, first=0):
 
 
 @triton.jit
-def _exp_sum(args, core, P, first=0):
+def _exp_sum(args, core, P, piece=0):
     p, z, s, bias, top = args
-    for start_row in range(first * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
+    for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = start_row + tl.arange(0, P.BLOCK_M)
         mask_row = offs_row < P.HEADS * P.M
@@ -64,9 +64,9 @@ def _exp_sum(args, core, P, first=0):
 
 
 @triton.jit
-def _normalize(args, core, P, first=0):
+def _normalize(args, core, P, piece=0):
     out, o, z = args
-    for start_row in range(first * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
+    for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
         offs_row = (start_row + tl.arange(0, P.BLOCK_M))[:, None]
         mask_row = offs_row < P.HEADS * P.M
@@ -81,28 +81,32 @@ def _normalize(args, core, P, first=0):
 
 
 def _over_rows(body: Any, outs: tuple[Operand, ...], ins: tuple[Operand, ...], heads: int, m: int, n: int,
-               **sizes: Any) -> Part:  # fmt: skip
-    """A part that goes over rows [heads, m] of n."""
+               **sizes: Any) -> FusedOp:  # fmt: skip
+    """A fused op that goes over rows [heads, m] of n."""
     block_n = block(n, 1024)
     block_m = block(heads * m, 1024 // block_n)
     sizes |= {"HEADS": heads, "M": m, "N": n, "BLOCK_M": block_m, "BLOCK_N": block_n}
     numel = block_m * block_n
-    return part(body, (*outs, *ins), sizes, warps(numel), elements=numel, rows=heads * m)
+    return fused_op(body, (*outs, *ins), sizes, warps(numel), elements=numel, rows=heads * m)
 
 
 @LocalKernel
-def row_max(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
+def row_max(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float
+) -> FusedOp:
     """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
     return _over_rows(_row_max, outs, ins, heads, m, n, SCALE=scale)
 
 
 @LocalKernel
-def exp_sum(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> Part:
+def exp_sum(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float
+) -> FusedOp:
     """p [heads, m, n] = exp(scale * s + bias - top) and z [heads, m] = its sum over n; top [heads, m]."""
     return _over_rows(_exp_sum, outs, ins, heads, m, n, SCALE=scale)
 
 
 @LocalKernel
-def normalize(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, n: int) -> Part:
+def normalize(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, n: int) -> FusedOp:
     """out [m, heads, n] = o / z with z [heads, m]."""
     return _over_rows(_normalize, outs, ins, heads, m, n)._replace(rows=heads if m == 1 else 0)  # o is [m, heads, n]

@@ -29,9 +29,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from wafer_triton.kernels import blocks
-from wafer_triton.kernels._common import Operand
+from wafer_triton.kernels._common import Operand, start
 from wafer_triton.kernels.blocks import placed
-from wafer_triton.kernels.parts import constants
+from wafer_triton.kernels.fused import constants
 
 BOX = gl.constexpr(blocks.BOX)
 # A thread's registers: BLOCK_N / 2 sums and addresses; and addresses alone. The first group, whose registers Triton
@@ -200,7 +200,7 @@ def warp_groups(
     named = ("M", "K", "N", "BLOCK_N", "GROUP_M", "GROUP_N", "SWIZZLE")
     sizes = {name: chosen[name] for name in named}
     sizes |= {"SPREAD": chosen["GROUP_M"] + chosen["GROUP_N"] - 2, "DEPTH": chosen["num_stages"]}
-    _groups_kernel[(stay,)](
-        boxes(out, chosen["N"]), boxes(a, chosen["K"]), boxes(b, chosen["N"]), rows, cols, a_labels, b_labels, side,
-        programs, constants(sizes), num_warps=4,
+    start(
+        _groups_kernel, stay, boxes(out, chosen["N"]), boxes(a, chosen["K"]), boxes(b, chosen["N"]), rows, cols,
+        a_labels, b_labels, side, programs, constants(sizes), num_warps=4,
     )  # fmt: skip

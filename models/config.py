@@ -9,7 +9,6 @@ import torch
 
 from wafer_triton.errors import CacheError, CheckpointError, ConfigError
 from wafer_triton.models import rotary
-from wafer_triton.models.experts import expert_shapes, gated, names_of
 from wafer_triton.settings import (
     RopeScaling,
     check_positive,
@@ -109,34 +108,6 @@ class DecoderConfig(DecoderShape):
         frequencies, factor = self.inv_freq(length)
         angle = position[:, None].float() * frequencies[None, :]
         return angle.cos() * factor, angle.sin() * factor
-
-
-def param_shapes(config: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """Every parameter by its Hugging Face name; a projection is (out_features, in_features)."""
-    width, ffn = config.hidden_size, config.intermediate_size
-    q_width, kv_width = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
-    attention = {
-        "input_layernorm.weight": (width,),
-        "self_attn.q_proj.weight": (q_width, width),
-        "self_attn.k_proj.weight": (kv_width, width),
-        "self_attn.v_proj.weight": (kv_width, width),
-        "self_attn.o_proj.weight": (width, q_width),
-        "post_attention_layernorm.weight": (width,),
-    }
-    if config.qkv_bias:
-        attention |= {f"self_attn.{part}_proj.bias": attention[f"self_attn.{part}_proj.weight"][:1] for part in "qkv"}
-    if config.qk_norm:
-        widths = {"q": q_width, "k": kv_width} if config.qk_norm_whole else dict.fromkeys("qk", config.head_dim)
-        attention |= {f"self_attn.{part}_norm.weight": (size,) for part, size in widths.items()}
-    blocks = {"ffn": gated("mlp.", width, ffn)}
-    if config.experts is not None:
-        blocks["experts"] = expert_shapes(config.experts, width, names_of(config))
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, width)}
-    for index in range(config.num_hidden_layers):
-        layer = attention | blocks[config.kinds(index)[1]]
-        shapes |= {f"model.layers.{index}.{part}": shape for part, shape in layer.items()}
-    shapes["model.norm.weight"] = (width,)
-    return shapes if config.tie_word_embeddings else shapes | {"lm_head.weight": (config.vocab_size, width)}
 
 
 def _token_ids(name: str, key: str, values: Mapping[str, Any]) -> tuple[int, ...]:

@@ -29,8 +29,7 @@ from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_f
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Experts, Groups, place
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
-from wafer_triton.models.place.moves import Phases, hand_overs
-from wafer_triton.models.place.regions import Placement, Region, decode_need
+from wafer_triton.models.place.moves import Phases, tally_of
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
@@ -39,6 +38,9 @@ from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
+from wafer_triton.place.moves import hand_overs
+from wafer_triton.place.need import decode_need
+from wafer_triton.place.regions import Placement, Region
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
 
@@ -297,8 +299,7 @@ class WaferForCausalLM(PlacedModule):
     @cached_property
     def hand_off(self) -> Tally:
         """The activation's way from the embedding through all regions in one decode step, core by core."""
-        size = self.layers.fixed[0].buffers["x"].bytes
-        return hand_overs([region.mesh for region in self.regions], size, self.embedding.tied)
+        return tally_of((schedule, 1) for schedule in hand_overs(self.regions, self.block))
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""

@@ -8,7 +8,7 @@ from wafer_triton.cost.layers import PhasesOf, decode_phases, prefill_phases
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
-from wafer_triton.models.place.regions import Placement
+from wafer_triton.place.regions import Placement
 from wafer_triton.report import emulation_seconds
 from wafer_triton.schedule.block import Block
 

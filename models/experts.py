@@ -8,57 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wafer_triton.errors import CheckpointError
-from wafer_triton.experts import Experts
+from wafer_triton.experts import names_of
 from wafer_triton.shapes import DecoderShape
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Names:
-    """What a family calls a block of experts, and the gate, up and down projection of one."""
-
-    block: str = "mlp."
-    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-
-    @property
-    def router(self) -> str:
-        """The router's weight [experts, width]."""
-        return f"{self.block}gate.weight"
-
-    def expert(self, number: int) -> tuple[str, ...]:
-        """The weights of an expert's gate, up and down projections."""
-        return tuple(f"{self.block}experts.{number}.{part}.weight" for part in self.parts)
-
-
-SHARED = "mlp.shared_expert."
-SHARED_GATE = "mlp.shared_expert_gate.weight"  # [1, width]
-MIXTRAL = Names("block_sparse_moe.", ("w1", "w3", "w2"))
-
-
-def names_of(config: DecoderShape) -> Names:
-    """The names of a model's family."""
-    return MIXTRAL if getattr(config, "model_type", None) == "mixtral" else Names()
-
-
-def gated(prefix: str, width: int, inner: int) -> Shapes:
-    """The weights of a gated feed-forward block."""
-    return {
-        f"{prefix}gate_proj.weight": (inner, width),
-        f"{prefix}up_proj.weight": (inner, width),
-        f"{prefix}down_proj.weight": (width, inner),
-    }
-
-
-def expert_shapes(experts: Experts, width: int, names: Names) -> Shapes:
-    """The weights of a block of experts within a layer, by name; a projection is (out_features, in_features)."""
-    shapes: Shapes = {names.router: (experts.count, width)}
-    for number in range(experts.count):
-        gate, up, down = names.expert(number)
-        shapes |= {gate: (experts.width, width), up: (experts.width, width), down: (width, experts.width)}
-    if experts.shared:
-        shapes |= gated(SHARED, width, experts.shared_width) | {SHARED_GATE: (1, width)}
-    return shapes
 
 
 @dataclass(frozen=True)

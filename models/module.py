@@ -12,7 +12,8 @@ from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.weights import is_finite, same
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert
-from wafer_triton.models.place.cuts import EMBEDDING, PlacedWeights, Weights
+from wafer_triton.models.place.cuts import PlacedWeights, Weights
+from wafer_triton.schedule.weights import EMBEDDING
 
 
 class PlacedModule(nn.Module, ABC):

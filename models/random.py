@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.place.need import param_shapes
 from wafer_triton.shapes import MODELS, located
 
 

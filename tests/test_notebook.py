@@ -10,7 +10,7 @@ import torch
 from wafer_triton import Builder, Intent, Mesh, account, check, mesh_gemm, notebook, price
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
-from wafer_triton.models.place.regions import Placement
+from wafer_triton.place.regions import Placement
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shapes import shape_of
 

@@ -159,7 +159,7 @@ LAYERS = [
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
     {"mesh", "faults", "settings", "layout", "local", "experts", "published", "shapes"},
     {"schedule"},
-    {"count"},
+    {"count", "place"},
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.fuse", "emulate.triton"},
@@ -170,7 +170,7 @@ LAYERS = [
 # Planning, checking and costing work where torch is missing.
 PLAIN = ("errors", "files", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
 PLAIN += ("experts", "published", "shapes", "local")
-PLAIN += ("schedule", "count", "cost", "verify")
+PLAIN += ("schedule", "count", "place", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 
 Files = dict[str, Path]

@@ -19,6 +19,7 @@ from typing import Any
 
 from wafer_triton.errors import DeviceError
 
+WAFER_CORES = {"wse2": 850_000, "wse3": 900_000}  # [C] data sheets: cores outside of the rectangle as well
 UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
 MEASURED = ("wse2", "wse3")  # devices that the cost model's constants are fitted on
 
@@ -91,6 +92,16 @@ class Device:
     def cores(self) -> int:
         """Cores on the whole device."""
         return self.rows * self.cols
+
+    @property
+    def wafer_cores(self) -> int:
+        """Cores of the whole wafer by its data sheet, in proportion; of another device those of its rectangle.
+
+        The paper counts these. A program has the rectangle of `rows` and `cols` alone, by which all else is judged.
+        """
+        if self.like is None:
+            return self.cores
+        return round(WAFER_CORES[self.like] * self.cores / PRESETS[self.like].cores)
 
     def unbounded(self) -> Device:
         """The same device with SRAM for anything, for tests and counts: what overflows is then no error.

@@ -60,6 +60,33 @@ class Experts:
         return self.count + min(self.shared, 1)
 
 
+@dataclass(frozen=True)
+class Names:
+    """What a family calls a block of experts, and the gate, up and down projection of one."""
+
+    block: str = "mlp."
+    parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+
+    @property
+    def router(self) -> str:
+        """The router's weight [experts, width]."""
+        return f"{self.block}gate.weight"
+
+    def expert(self, number: int) -> tuple[str, ...]:
+        """The weights of an expert's gate, up and down projections."""
+        return tuple(f"{self.block}experts.{number}.{part}.weight" for part in self.parts)
+
+
+SHARED = "mlp.shared_expert."
+SHARED_GATE = "mlp.shared_expert_gate.weight"  # [1, width]
+MIXTRAL = Names("block_sparse_moe.", ("w1", "w3", "w2"))
+
+
+def names_of(config: Any) -> Names:
+    """The names of a model's family, by the `model_type` of its configuration if there is one."""
+    return MIXTRAL if getattr(config, "model_type", None) == "mixtral" else Names()
+
+
 def experts_of(name: str, values: Mapping[str, Any]) -> Experts | None:
     """The experts that the keys of a `config.json` describe; None for a family without.
 

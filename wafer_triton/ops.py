@@ -191,11 +191,11 @@ def _run(
         runner.enter(program, name, torch.from_numpy(values), pattern)
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
         if isinstance(operand, MeshTensor):
-            program.write(name, operand.tiles)
+            runner.give(program, name, operand.tiles)
         elif pattern:
             runner.enter(program, name, operand, pattern)
         else:
-            program.write(name, operand)
+            runner.give(program, name, operand)
     program.captured()
     result = take(program)
     program.give_back()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +53,7 @@ class DecoderShape:
     clip_qkv: float | None = None  # the largest projection, of either sign (OLMoE)
     experts: Experts | None = None  # in place of the feed-forward block of some or all layers
     rotary: bool = True  # rotary position embedding; the measured program has none
+    variant: Hashable | None = None  # a `schedule.block.Variant`, of a decoder with parts of the user's own
     name: str = "decoder"
 
     def __post_init__(self) -> None:

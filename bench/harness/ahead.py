@@ -16,6 +16,9 @@ from triton.runtime.jit import JITFunction
 
 from sass import disassembled, loads_in_flight
 
+# a ring of shared buffers that a loop fills ahead of time; barriers are i64
+RING = re.compile(r"local_alloc :.*memdesc<(\d+)x\d+x\d+x(?!i64).*mutable")
+
 
 def recorder(backend: str, arch: str, warp_size: str, machine_code: bool = False) -> Callable[..., dict[str, Any]]:
     """A function that calls a launcher, compiles what it would have launched, and describes that kernel.
@@ -71,8 +74,20 @@ def describe(kernel: Any) -> dict[str, Any]:
         "wgmma_columns": sum(map(int, re.findall(r"wgmma\.mma_async\S+?m64n(\d+)k16", code))),
         "tma": "cp.async.bulk.tensor" in code,
         "widest_access_bytes": max(widths, default=0) // 8,
+        "buffers": min((int(depth) for depth in RING.findall(kernel.asm["ttgir"])), default=None),
+        "pendings": max(map(int, re.findall(r"pendings = (\d+)", kernel.asm["ttgir"])), default=0),
+        "iterations_ahead": iterations_ahead(kernel.asm["ttgir"]),
         "arrives_before_product": bool(products) and 0 <= code.find(".release.") < products.start(),
     }
+
+
+def iterations_ahead(ttgir: str) -> int:
+    """How many iterations of a loop may have copies under way while one is computed: asynchronous copies a wait leaves.
+
+    A wait names groups of copies, of which each ring of buffers has one an iteration.
+    """
+    left = max(map(int, re.findall(r"async_wait .*\{num = (\d+)", ttgir)), default=0)
+    return -(-left // max(len(RING.findall(ttgir)), 1))
 
 
 def resource_usage(cubin: bytes) -> dict[str, int]:

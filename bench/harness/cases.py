@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,14 +16,13 @@ import torch
 from torch import Tensor
 
 import limits
-from peers import Emulation
+from peers import Emulated, Emulation
 from timing import is_cuda, measure, sets
 from wafer_triton import ops
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
-from wafer_triton.kernels.protocol import rounds_at_once
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import Recipe, recipe
@@ -38,9 +36,8 @@ LARGE = 256  # side of a mesh on which a program takes long to plan
 EXCHANGES = ("explicit", "elided")
 ROWS = (*EXCHANGES, "emulation", "blas")
 ROUNDS = "explicit, a launch a round"  # a row for GPUs: what it takes to leave one launch for all rounds
-# rows for GPUs: a window of rounds, where as many are safe
-WINDOWS = {f"explicit, {number} rounds a launch": number for number in range(2, 9)}
-MOVING = ("explicit", ROUNDS, *WINDOWS, "emulation")
+CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # cutting, running and gathering
+MOVING = ("explicit", ROUNDS, "public call, explicit", "emulation")
 # rows for GPUs: how an elided product comes by its tiles, see kernels/blocks.py; the row "elided" takes the fastest way
 TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
 
@@ -110,7 +107,7 @@ def product(shapes: Iterable[Shape]) -> list[Any]:
 class OnMesh:
     """A product as a program on a mesh."""
 
-    def __init__(self, shape: Shape, executor: Executor, a: Tensor, b: Tensor) -> None:
+    def __init__(self, shape: Shape, executor: Executor | Emulation, a: Tensor, b: Tensor) -> None:
         self.recipe = shape.recipe()
         self.program = executor.bind(self.recipe.schedule, self.cut(a, b))
 
@@ -135,6 +132,29 @@ class OnMesh:
         return held(self.program)
 
 
+class Call:
+    """A public operation on torch tensors."""
+
+    def __init__(self, shape: Shape, row: str, a: Tensor, b: Tensor) -> None:
+        self.a, self.b = a.clone(), b.clone()
+        call = {"gemm": ops.mesh_gemm, "gemv": ops.mesh_gemv}[shape.op]
+        self.call = partial(call, self.a, self.b, mesh=shape.mesh, exchange=CALLS[row])
+
+    def write(self, a: Tensor, b: Tensor) -> None:
+        self.a.copy_(a)
+        self.b.copy_(b)
+
+    def run(self) -> None:
+        self.out = self.call()
+
+    def result(self) -> Tensor:
+        return self.out
+
+    @property
+    def bytes(self) -> int:
+        return sum(operand.nbytes for operand in (self.a, self.b, self.out))
+
+
 class Plain:
     """The product itself by cuBLAS, or by the CPU's BLAS."""
 
@@ -157,41 +177,20 @@ class Plain:
         return sum(operand.nbytes for operand in (self.a, self.b, self.out))
 
 
-def held(program: Program) -> int:
+def held(program: Program | Emulated) -> int:
     """Bytes of the memory that a program works on."""
     return sum(tensor.nbytes for tensor in {tensor.data_ptr(): tensor for tensor in program.memory.values()}.values())
 
 
-def executor(row: str, device: str, **options: Any) -> Executor:
+def executor(row: str, device: str, **options: Any) -> Executor | Emulation:
     """The executor of a row; the project's own backend for the device unless the row is the peer."""
     if row == "emulation":
         return Emulation(device=device)
     if row == ROUNDS:
         return ops.executor(None, "explicit", device, launch="rounds", **options)
-    if row in WINDOWS:
-        return windowed(ops.executor(None, "explicit", device, **options), WINDOWS[row])
     if row in TILES:
         return one_way(ops.executor(None, "elided", device, **options), TILES[row])
     return ops.executor(None, row, device, **options)
-
-
-def windowed(executor: Executor, rounds: int) -> Executor:
-    """The executor, whose launches have so many compute-shift rounds; passed over where those are not safe."""
-    from wafer_triton.emulate import triton
-
-    def window(to: Sequence[Any], order: Any, resident: int, number: int) -> int:
-        if rounds > min(rounds_at_once(to, order, resident), number):
-            pytest.skip(f"{rounds} rounds a launch need more programs at once than the {resident} that the GPU holds")
-        return rounds
-
-    bind = executor.bind
-
-    def bound(*given: Any) -> Program:
-        with mock.patch.object(triton, "window", window):
-            return bind(*given)
-
-    executor.bind = bound  # type: ignore[method-assign,assignment]
-    return executor
 
 
 def one_way(executor: Executor, by: str) -> Executor:
@@ -200,42 +199,45 @@ def one_way(executor: Executor, by: str) -> Executor:
 
     if by == "warps" and not on_nvidia(90, 99):
         pytest.skip("warp groups multiply by instructions that Hopper alone has")
-    products = executor.products
+    segment = executor.segment
 
-    def fixed(*given: Any) -> Any:
-        step = products(*given)
-        return None if step is None else replace(step, run=partial(step.run, by=by))
+    def fixed(memory: Any, part: Any, ins: Any = ()) -> Any:
+        steps = segment(memory, part, ins)
+        return [replace(step, run=partial(step.run, by=by)) for step in steps] if steps and ins else steps
 
-    executor.products = fixed  # type: ignore[method-assign]
+    executor.segment = fixed  # type: ignore[method-assign]
     return executor
 
 
 def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str) -> None:
     """Check a row, time it over rotating inputs, and record what it moved and computed."""
     benchmark.group = str(shape)
-    backend = None if row == "blas" else executor(row, device)
+    backend = None if row == "blas" or row in CALLS else executor(row, device)
     cases: list[Any] = []
     for _ in range(shape.sets(device)):
         a, b = shape.operands(device, integers=False)
-        cases.append(Plain(a, b) if backend is None else OnMesh(shape, backend, a, b))
+        if backend is not None:
+            cases.append(OnMesh(shape, backend, a, b))
+        else:
+            cases.append(Call(shape, row, a, b) if row in CALLS else Plain(a, b))
     checked = check(cases[0], shape, device)
 
     schedule, program = shape.recipe().schedule, getattr(cases[0], "program", None)
     facts = {
-        "what": PAPER[shape.op] if backend is not None else "plain product",
+        "what": "plain product" if row == "blas" else f"mesh_{shape.op}" if row in CALLS else PAPER[shape.op],
         "mesh": f"{shape.side}x{shape.side}", "tile": "x".join(map(str, shape.tile)), "dtype": shape.dtype,
-        "exchange": row, "rounds": None if backend is None else len(schedule.rounds),
+        "exchange": row, "rounds": None if row == "blas" else len(schedule.rounds),
         "shape": [shape.m, shape.k, shape.n], "cores": shape.side**2, "emulated_device": shape.on.name,
         "sets": len(cases), "rotated_bytes": len(cases) * cases[0].bytes, "checked": checked,
         **ways(backend, program),
     }  # fmt: skip
     note(**{name: fact for name, fact in facts.items() if fact is not None})
-    note(timed=measure(benchmark, device, [case.run for case in cases]))
+    note(timed=measure(benchmark, device, [case.run for case in cases], graph=row not in CALLS))
     moves = schedule if row in MOVING else None
     record(benchmark, note, device, shape.dtype, shape.flops, work(schedule, moves), facts["rotated_bytes"])
 
 
-def ways(executor: Executor | None, program: Program | None) -> dict[str, Any]:
+def ways(executor: Executor | Emulation | None, program: Program | None) -> dict[str, Any]:
     """How the row runs: what one run launches, or which of PyTorch's ways the emulation takes."""
     if isinstance(executor, Emulation):
         return {"ways": executor.chosen}
@@ -284,7 +286,7 @@ class Work:
 def work(schedule: Schedule, moves: Schedule | None) -> Work:
     """The work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
-    fixed = sum(buffer.bytes for buffer in buffers if buffer.role in ("input", "resident", "output")) * cores
+    fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
     if moves is None:
         return Work(0, 0, fixed)
     touched = {

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # Python leaves it out under PYT
 
 from cases import Shape, exchanged_bytes, work
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.config import param_shapes
 from wafer_triton.models.random import config_of
+from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.ring import ring_step
@@ -137,7 +137,7 @@ def cases() -> Iterator[Case]:
                 )
             yield Case(what, exchange, moved, 2 * numel, LAUNCHES[exchange], hops, side * side, measured=seen)
     b = Builder(Mesh(660, 660), "8 ring shifts")
-    hands = [b.buffer(name, (4, 4), "bf16", "resident") for name in ("here", "there")]
+    hands = [b.buffer(name, (4, 4), "bf16", "state") for name in ("here", "there")]
     for step in range(8):
         b.round(ring_step(b, "x", hands[step % 2], hands[1 - step % 2]))
     name = "8 ring shifts on 660 x 660 cores, tiles of 4 x 4"

@@ -105,11 +105,10 @@ class Emulation:
             if len(recv) == schedule.mesh.shape[dim] and source is not target:
                 order = send[recv.argsort()]
                 ways["all lines"] = lambda: torch.index_select(source, dim, order, out=target)
-            if len(set(one.send.tolist())) == 1:
-                root, cuts = int(one.send[0]), np.flatnonzero(np.diff(one.recv) != 1) + 1
-                given = source.narrow(dim, root, 1)
-                into = [target.narrow(dim, int(span[0]), len(span)) for span in np.split(one.recv, cuts)]
-                ways["broadcast"] = lambda: [span.copy_(given) for span in into]
+        whole = all(one.lines is None and one.recv.ndim == 1 for one in exchanges)
+        if whole and all(len(set(one.send.tolist())) == 1 for one in exchanges):
+            pairs = [pair for one in exchanges for pair in _broadcast(one, source, target)]
+            ways["broadcast"] = lambda: [into.copy_(given) for into, given in pairs]
         kind = ("move", exchanges[0].axis, len(exchanges), len(sent), source.shape, source.dtype, tuple(ways))
         return self._fastest(kind, ways)
 
@@ -162,6 +161,13 @@ class Emulated:
     def read(self, name: str) -> Tensor:
         """[rows, cols, *tile]"""
         return self.memory[name].clone().unflatten(-1, self.schedule.buffers[name].tile)
+
+
+def _broadcast(one: Exchange, source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The receivers of one line's tiles, run by run, each with these tiles."""
+    dim, cuts = int(one.axis == "x"), np.flatnonzero(np.diff(one.recv) != 1) + 1
+    given = source.narrow(dim, int(one.send[0]), 1)
+    return [(target.narrow(dim, int(run[0]), len(run)), given) for run in np.split(one.recv, cuts)]
 
 
 def _span(at: Any) -> slice | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 FACTS = ("what", "mesh", "tile", "dtype", "exchange", "rounds")
 NUMBERS = ("median (ms)", "per second", "to emulation", "to BLAS", "of bandwidth")
-PLAIN = ("blas", "copy")  # rows without a mesh
+PLAIN = ("blas", "copy", "transformers")  # rows without a mesh
 Row = dict[str, Any]
 
 
@@ -102,31 +102,56 @@ def _fact(name: str) -> Callable[[Row, Row], float | None]:
     return lambda results, record: record["extra_info"].get(name)
 
 
+def _ms(results: Row, record: Row) -> float:
+    return float(record["stats"]["median"]) * 1e3
+
+
+def _beside_kernels(results: Row, record: Row) -> float | None:
+    """Milliseconds of a public call beyond those of its kernels alone."""
+    kernels = record["extra_info"]["exchange"].removeprefix("public call, ")
+    group = (other for other in results["benchmarks"] if other.get("group") == record.get("group"))
+    alone = next((other for other in group if other["extra_info"].get("exchange") == kernels), None)
+    return None if alone is None else _ms(results, record) - _ms(results, alone)
+
+
 def _goals() -> Iterator[Figure]:
-    for side in (16, 32, 64):
-        match = {"what": "MeshGEMM", "exchange": "explicit", "dtype": "bf16", "mesh": f"{side}x{side}", "tile": "64x64"}
-        case = f"explicit MeshGEMM, {side} x {side} cores, 64 x 64 tiles, bf16"
-        yield Figure(case, "times the PyTorch emulation", 3, match, _to("emulation"))
-        yield Figure(case, "of the exchange limit", 0.6, match, _fact("fraction_of_exchange_limit"))
-    for size, bound in ((4096, 0.8), (8192, 0.95)):
+    exchanges = ("explicit", "elided")
+    for side, tile, bound in ((16, 64, 0.6), (32, 64, 0.6), (64, 64, 0.6), (32, 128, 0.5), (64, 128, 0.5)):
+        match = {"what": "MeshGEMM", "exchange": "explicit", "dtype": "bf16", "mesh": f"{side}x{side}"}
+        match |= {"tile": f"{tile}x{tile}"}
+        case = f"explicit MeshGEMM, {side} x {side} cores, {tile} x {tile} tiles, bf16"
+        if tile == 64:
+            yield Figure(case, "times the PyTorch emulation", 3, match, _to("emulation"))
+        yield Figure(case, "of the exchange limit", bound, match, _fact("fraction_of_exchange_limit"))
+    for size, bound in ((4096, 0.8), (8192, 0.92)):
         for side in (32, 64):
             match = {"what": "MeshGEMM", "exchange": "elided", "dtype": "bf16", "mesh": f"{side}x{side}"}
             case = f"elided MeshGEMM, {size}^3, P = {side}, bf16"
             yield Figure(case, "of cuBLAS", bound, match | {"shape": [size] * 3}, _to("blas"))
-    for k, n in ((4096, 14336), (16384, 16384)):
-        for side in (64, 128):
-            match = {"what": "MeshGEMV", "exchange": "explicit", "dtype": "bf16", "mesh": f"{side}x{side}"}
-            match |= {"shape": [1, k, n]}
-            case = f"explicit MeshGEMV, [1, {k}] x [{k}, {n}], P = {side}, bf16"
-            yield Figure(case, "of cuBLAS", 0.9, match, _to("blas"))
-            if k == n:
-                yield Figure(case, "of copy bandwidth", 0.8, match, _fact("fraction_of_bandwidth"))
-    match = {"what": "decode layer, llama3-8b", "exchange": "explicit", "mesh": "660x660"}
-    seconds = lambda results, record: record["stats"]["median"] * 1e3  # noqa: E731
-    yield Figure("one Llama-3-8B decode layer, explicit, 660 x 660 cores", "ms", 100, match, seconds, least=False)
-    for exchange, bound in (("explicit", 0.5), ("elided", 0.9)):
-        match = {"what": "decode step, 32 layers, llama3-8b", "exchange": exchange, "mesh": "64x64"}
-        yield Figure(f"Llama-3-8B, 32 layers, {exchange}, 64 x 64 cores", "of plain PyTorch", bound, match, _to("blas"))
+    for k, n, side, *bounds in (
+        (4096, 14336, 64, 0.65, 0.85),
+        (16384, 16384, 64, 0.85, 0.9),
+        (16384, 16384, 128, 0.85, 0.9),
+    ):
+        for exchange, bound in zip(exchanges, bounds, strict=True):
+            match = {"what": "MeshGEMV", "exchange": exchange, "dtype": "bf16", "mesh": f"{side}x{side}"}
+            case = f"{exchange} MeshGEMV, [1, {k}] x [{k}, {n}], P = {side}, bf16"
+            yield Figure(case, "of cuBLAS", bound, match | {"shape": [1, k, n]}, _to("blas"))
+    layer = {"what": "decode layer, llama3-8b"}
+    for exchange, bound in (("explicit", 0.24), ("elided", 0.165)):
+        case = f"one Llama-3-8B decode layer, {exchange}, 64 x 64 cores"
+        yield Figure(case, "ms", bound, layer | {"exchange": exchange, "mesh": "64x64"}, _ms, least=False)
+    match = layer | {"exchange": "explicit", "mesh": "660x660"}
+    yield Figure("one Llama-3-8B decode layer, explicit, 660 x 660 cores", "ms", 1.5, match, _ms, least=False)
+    match = {"what": "8 ring shifts", "exchange": "explicit", "mesh": "660x660"}
+    yield Figure("8 ring shifts, 660 x 660 cores, 4 x 4 tiles", "ms", 0.25, match, _ms, least=False)
+    for exchange in exchanges:
+        match = {"what": "mesh_gemm", "exchange": f"public call, {exchange}", "mesh": "16x16", "tile": "64x64"}
+        case = f"a public call of mesh_gemm, {exchange}, 16 x 16 cores, 64 x 64 tiles"
+        yield Figure(case, "ms more than its kernels", 0.3, match, _beside_kernels, least=False)
+    for what, bound in (("prefill of 256 tokens", 100), ("decode step", 5), ("first generate of 8 tokens", 20e3)):
+        match = {"what": f"{what}, SmolLM2's sizes", "exchange": "explicit", "mesh": "24x24"}
+        yield Figure(f"{what}, SmolLM2's sizes, explicit, 24 x 24 cores", "ms", bound, match, _ms, least=False)
 
 
 GOALS = tuple(_goals())

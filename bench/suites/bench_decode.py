@@ -11,17 +11,20 @@ from torch.nn import functional as F
 from cases import EXCHANGES, ROOMY, WSE2, Work, close, exchanged_bytes, executor, record, ways
 from peers import layer
 from timing import elapsed, measure, sets
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.layers import with_head_groups
 from wafer_triton.device import Device
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.fetch import resolve
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Head
+from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.decode import head_block
 
@@ -45,7 +48,7 @@ class Step:
     held: int
     dtype: str
     rank: int = 5
-    rows: tuple[str, ...] = (*EXCHANGES, "emulation", "blas")
+    rows: tuple[str, ...] = (*EXCHANGES, "blas")
     on: Device = ROOMY
 
     def __str__(self) -> str:
@@ -69,21 +72,23 @@ class Step:
 
     @property
     def block(self) -> Block:
-        entries = -(-(self.held + 1) // self.side)
-        return Block(self.config, Mesh(self.side, self.side, self.on), self.dtype, entries=entries)
+        """The block as a model of these sizes places it, with its head groups."""
+        block = Block(
+            self.config, Mesh(self.side, self.side, self.on), self.dtype, entries=-(-(self.held + 1) // self.side)
+        )
+        return with_head_groups(block, constants(self.on), None)
 
 
 SHAPES = {
     "cpu": [
         Step(SMALL, 8, 20, "fp32"), Step(SMALL, 16, 20, "fp32", rows=EXCHANGES),
-        Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32", rows=(*EXCHANGES, "blas")),
+        Step(replace(SMALL, num_hidden_layers=3), 8, 20, "fp32"),
     ],
     "cuda": [
-        Step(LLAMA, 660, 2000, "bf16", rank=2, rows=("explicit", "blas"), on=WSE2),
-        Step(LLAMA, 660, 2000, "bf16", rank=3, rows=("elided",), on=WSE2),
-        Step(LLAMA, 660, 2000, "bf16", rank=8, rows=("emulation",), on=WSE2),
+        Step(LLAMA, 64, 4095, "bf16", rank=0),
+        Step(config_of("llama3-8b"), 64, 4095, "bf16", rank=1),
         Step(LLAMA, 128, 2000, "bf16", rank=6),
-        Step(config_of("llama3-8b"), 64, 4095, "bf16", rank=1, rows=(*EXCHANGES, "blas")),
+        Step(LLAMA, 660, 2000, "bf16", rank=8, on=WSE2),
     ],
 }  # fmt: skip
 
@@ -161,7 +166,7 @@ class OnMesh:
             stays |= {
                 program.memory[buffer.name].data_ptr(): program.memory[buffer.name].nbytes
                 for buffer in program.schedule.buffers.values()
-                if buffer.role == "resident"
+                if buffer.given and buffer.kept
             }
         return Work(moved, sum(stays.values()), sum(stays.values()))
 
@@ -176,6 +181,7 @@ def test_row(benchmark, note, device, shape, row):
     facts = {
         "what": shape.name, "mesh": f"{shape.side}x{shape.side}", "dtype": shape.dtype,
         "exchange": row, "cores": shape.side**2, "context": shape.held, "emulated_device": shape.on.name,
+        "head_groups": shape.block.head_groups,
     }  # fmt: skip
     if row == "blas":
         work, rotated = Work(0, 0, weights), weights * turns

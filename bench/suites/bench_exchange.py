@@ -38,14 +38,17 @@ class Shift:
 
 SHAPES = {
     "cpu": [Shift(side, tile, "fp32") for side, tile in ((8, 32), (16, 32), (64, 8))],
-    "cuda": [Shift(side, tile, "bf16", rank=4) for side, tile in ((16, 64), (32, 64), (64, 64), (128, 64), (660, 4))],
+    "cuda": [
+        *(Shift(side, 64, "bf16", rank=4) for side in (16, 32, 64, 128)),
+        Shift(660, 4, "bf16", rank=8),
+    ],
 }
 
 
 @cache
 def shifts(shape: Shift) -> Schedule:
     b = Builder(Mesh(shape.side, shape.side, ROOMY), str(shape))
-    hands = [b.buffer(name, (shape.tile, shape.tile), shape.dtype, "resident") for name in ("here", "there")]
+    hands = [b.buffer(name, (shape.tile, shape.tile), shape.dtype, "state") for name in ("here", "there")]
     for step in range(STEPS):
         b.round(ring_step(b, "x", hands[step % 2], hands[1 - step % 2]))
     return b.build()

@@ -3,25 +3,26 @@
 import pytest
 import torch
 
-from cases import EXCHANGES, ROUNDS, TILES, WINDOWS, WSE2, Shape, squares, time_product
+from cases import CALLS, EXCHANGES, ROUNDS, ROWS, TILES, WSE2, Shape, squares, time_product
 from wafer_triton import mesh_gemm, mesh_gemv
 
 SHAPES = {
     "cpu": [
-        *squares("gemm", "fp32", [(8, 32), (16, 16), (16, 32), (32, 8)]),
+        *squares("gemm", "fp32", [(8, 32)], rows=(*ROWS, *CALLS)),
+        *squares("gemm", "fp32", [(16, 16), (16, 32), (32, 8)]),
         Shape("gemm", 6, 100, 70, 50, "fp32"),  # ragged
     ],
     "cuda": [
         *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=0),
+        *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=1, rows=tuple(CALLS)),
         *squares("gemm", "bf16", [(32, 128), (32, 256), (64, 128)], rank=1),
         *squares("gemm", "bf16", [(32, 128), (64, 64), (32, 256), (64, 128)], rank=2, rows=tuple(TILES)),
-        *squares("gemm", "bf16", [(660, 2), (720, 2)], rank=3, rows=EXCHANGES, on=WSE2),
         *squares("gemm", "bf16", [(16, 64), (32, 64), (64, 64)], rank=4, rows=(ROUNDS,)),
-        *squares("gemm", "bf16", [(64, 64)], rank=4, rows=tuple(WINDOWS)),
         *squares("gemm", "bf16", [(32, 16), (32, 32), (128, 16), (128, 32)], rank=6),
         Shape("gemm", 48, 2000, 1500, 2500, "bf16", rank=6),  # ragged
         *squares("gemm", "fp16", [(32, 64)], rank=7),
         *squares("gemm", "fp32", [(32, 64)], rank=7),
+        *squares("gemm", "bf16", [(660, 2), (720, 2)], rank=9, rows=EXCHANGES, on=WSE2),
     ],
 }
 

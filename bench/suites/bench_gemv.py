@@ -1,6 +1,6 @@
 """MeshGEMV: one vector, or a batch, times a matrix that stays on the cores; beside PyTorch and BLAS."""
 
-from cases import EXCHANGES, WSE2, Shape, time_product
+from cases import CALLS, EXCHANGES, WSE2, Shape, time_product
 
 SHAPES = {
     "cpu": [
@@ -10,11 +10,13 @@ SHAPES = {
         Shape("gemv", 16, 16, 256, 512, "fp32"),
     ],
     "cuda": [
+        Shape("gemv", 64, 1, 4096, 14336, "bf16", rank=0),
         *(Shape("gemv", side, 1, 16384, 16384, "bf16", rank=0) for side in (64, 128)),
-        *(Shape("gemv", side, 1, 4096, 14336, "bf16", rank=1) for side in (64, 128)),
-        *(Shape("gemv", side, 1, 4096, 14336, "bf16", rank=3, rows=EXCHANGES, on=WSE2) for side in (660, 720)),
+        Shape("gemv", 128, 1, 4096, 14336, "bf16", rank=1),
+        Shape("gemv", 64, 1, 4096, 14336, "bf16", rank=1, rows=tuple(CALLS)),
         *(Shape("gemv", 64, 16, *size, "bf16", rank=5) for size in ((4096, 14336), (16384, 16384))),
         *(Shape("gemv", side, 1, 4096, 14336, "bf16", rank=6) for side in (16, 32, 256)),
+        *(Shape("gemv", side, 1, 4096, 14336, "bf16", rank=9, rows=EXCHANGES, on=WSE2) for side in (660, 720)),
     ],
 }
 

@@ -37,7 +37,7 @@ SHAPES = {"cpu": [Chain(1), Chain(4)], "cuda": [Chain(hops) for hops in (1, 4, 8
 @cache
 def chains(shape: Chain) -> Schedule:
     b = Builder(Mesh(LINES, 2 * shape.hops + 1, ROOMY), str(shape))
-    b.buffer("x", (COLUMNS,), "fp32", "resident")
+    b.buffer("x", (COLUMNS,), "fp32", "state")
     all_reduce(b, "x", "x", groups=())
     return b.build()
 

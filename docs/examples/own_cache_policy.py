@@ -14,7 +14,7 @@ ROWS, ENTRIES, TOKENS = 8, 4, 32
 
 def cache(b):
     """A cache of ENTRIES tokens a row, and the token that enters at the last row."""
-    b.buffer("cache", (64,), "fp16", "resident", ENTRIES + 1)
+    b.buffer("cache", (64,), "fp16", "cache", ENTRIES + 1)
     b.buffer("token", (64,), "fp16", "input")
     return b
 

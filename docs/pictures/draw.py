@@ -23,7 +23,7 @@ from wafer_triton.cost.search import sweep
 from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture, whole_ticks
 from wafer_triton.draw.trace import Trace, trace
-from wafer_triton.models.place.regions import decode_regions
+from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built

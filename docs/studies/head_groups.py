@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from wafer_triton import estimate
-from wafer_triton.cost import layers, padding
+from wafer_triton.cost import inference, layers, padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_bytes
-from wafer_triton.cost.residence import prefill_need
 from wafer_triton.device import device
 from wafer_triton.draw.units import digits
 from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.place.need import prefill_need
+from wafer_triton.place.regions import endless
 from wafer_triton.shapes import shape_of
 
 PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"
@@ -128,14 +129,15 @@ def filled(
     model: str, side: int, program: str = "true", groups: int | None = None, whole: bool = False, trim: bool = False
 ) -> Filled:
     """Prefill as it fits cores that hold one layer, or the `whole` model; WaferError where they do not."""
-    mesh, shape = Mesh(side, side, device("wse2")), shape_of(model)
-    c = constants(mesh.device)
-    held = c if whole else replace(c, cores=2.0**60)
-    block, at_once, _ = estimate.prefill_blocks(mesh, shape, TOKENS, held, program, groups, trim)
+    on, shape = device("wse2"), shape_of(model)
+    mesh, c = Mesh(side, side, on if whole else endless(on)), constants(on)
+    own, _ = inference.prefill_placed(mesh, shape, TOKENS, c, program, groups, trim)
+    block, at_once = own.block, own.at_once
     rows = -(-TOKENS // block.mesh.rows)
     steps = {name: cost.cycles for name, cost in layers.prefill_steps(block, rows, c, at_once).items()}
-    need = prefill_need(block, at_once, rows - at_once)
-    size = sum(need.stays.values()) + sum(need.passes.values())
+    needs = {kind: prefill_need(block, kind, at_once, rows - at_once) for kind in shape.layers_of}
+    size = sum(sum(need.stays.values()) for need in needs.values())
+    size += max(sum(need.passes.values()) for need in needs.values())
     return Filled(str(block.mesh), block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
 
 

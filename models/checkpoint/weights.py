@@ -14,8 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from wafer_triton.errors import CheckpointError, DtypeError
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.experts import by_expert, sources, stored_shape
+from wafer_triton.place.need import param_shapes
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _TABLE, _HEAD = "model.embed_tokens.weight", "lm_head.weight"

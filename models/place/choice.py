@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from wafer_triton.cost import trim as trims
 from wafer_triton.cost.constants import constants
+from wafer_triton.cost.inference import first
 from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, with_head_groups
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked as check_experts
@@ -22,13 +22,14 @@ from wafer_triton.dtype import accumulator
 from wafer_triton.errors import CacheError, MeshError, SramError, WaferError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.place.regions import Placement, decode_regions
+from wafer_triton.place.fitting import with_hint
+from wafer_triton.place.regions import FullError, Placement, decode_regions
+from wafer_triton.place.regions import placed as place_blocks
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import POLICIES
 from wafer_triton.schedule.reduce import checked_groups
 
 Groups = tuple[int, ...] | None
-T = TypeVar("T")
 SIDES = 36  # meshes that are tried: on a WSE-2 every 20th
 
 
@@ -64,7 +65,7 @@ def place(
         def apart(decode: Block) -> Mesh:
             return (corner_of(mesh) if other is None else _beside(other, decode.mesh)).square()
 
-        return _first(lambda decode: laid_out(decode, apart(decode), finish), blocks(mesh))
+        return first(lambda decode: laid_out(decode, apart(decode), finish), blocks(mesh))
 
     def laid_out(decode: Block, apart: Mesh, finish: Callable[[Block], Block]) -> Placement:
         count, c = head_groups if prefill_head_groups is None else prefill_head_groups, constants(apart.device)
@@ -72,22 +73,21 @@ def place(
         def on(part: Mesh) -> Block:
             return replace(decode, mesh=part, groups=prefill_groups, batch=1, head_groups=1, head_tree=None)
 
-        def rows_of(part: Mesh) -> int:
-            return -(-prompt // part.shape[0])
-
-        def most(choices: list[Block]) -> Placement:
-            placements = (partial(Placement.make, finish(decode), finish(prefill), prompt) for prefill in choices)
-            return _most(placements, lambda placement: placement.chunk(prompt), rows_of(choices[0].mesh))
+        def choose(choices: list[Block]) -> Placement:
+            tokens = -(-prompt // choices[0].mesh.shape[0])
+            return place_blocks(finish(decode), list(map(finish, with_experts(choices, tokens, c, experts))), prompt)
 
         if trim:
             with suppress(WaferError):
-                best = trims.prefill_block(on, apart, prompt, c, count)
-                return most(with_experts([best], rows_of(best.mesh), c, experts))
-        choices = prefill_head_group_choices(on(apart), rows_of(apart), c, count)
-        return most(with_experts(choices, rows_of(apart), c, experts))
+                return choose([trims.prefill_block(on, apart, prompt, c, count)])
+        whole = on(apart)
+        return choose(prefill_head_group_choices(whole, -(-prompt // whole.mesh.shape[0]), c, count))
 
     if mesh is not None:
-        return placed(mesh, prefill_mesh)
+        try:
+            return placed(mesh, prefill_mesh)
+        except (SramError, FullError) as error:
+            raise type(error)(with_hint(lambda other: placed(other, prefill_mesh), corner_of(mesh), error)) from None
     chip = find_device("wse2" if device is None else device)
     candidates: Iterable[tuple[int, Any]] = _plans(
         config, chip, blocks, prompt, max(1, max_length - prompt), head_groups, experts
@@ -118,36 +118,6 @@ def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
     return replace(as_mesh(prefill_mesh, mesh.device), origin=(0, 0), fold=(1, 1))
 
 
-def _most(makes: Iterable[Callable[[], T]], measure: Callable[[T], int], enough: int) -> T:
-    """What measures the most of what can be made, or the first that measures enough; else the first WaferError."""
-    made, reason = list[tuple[int, T]](), None
-    for make in makes:
-        try:
-            one = make()
-        except WaferError as error:
-            reason = reason or error
-            continue
-        made.append((measure(one), one))
-        if made[-1][0] >= enough:
-            break
-    if not made:
-        assert reason is not None, "there is a choice"
-        raise reason
-    return max(made, key=lambda each: each[0])[1]
-
-
-def _first(place: Callable[[Block], T], choices: list[Block]) -> T:
-    """What can be made of the first choice of head groups that fits; else the first choice's WaferError."""
-    reason: WaferError | None = None
-    for choice in choices:
-        try:
-            return place(choice)
-        except WaferError as error:
-            reason = reason or error
-    assert reason is not None, "there is a choice"
-    raise reason
-
-
 def _with_trees(block: Block) -> Block:
     """The block with the K-tree that is fastest on its square mesh, unless one is given."""
     if block.groups is not None:
@@ -167,7 +137,7 @@ def _plans(
     sides, step = [], max(1, min(device.rows, device.cols) // SIDES)
     for side in range(step, min(device.rows, device.cols) + 1, step):
         try:
-            _first(decode_regions, blocks(side))
+            first(decode_regions, blocks(side))
         except WaferError as error:
             reason = error
             continue

@@ -13,15 +13,14 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Step, Tables
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
-from wafer_triton.models.place.cuts import Tiles, Weights, cuts, fill, picked
+from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked
 from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.place.need import weights_of
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Schedule
-
-_SHARED = ("x", "cos", "sin", "q", "k", "v", "att")  # by all layers
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,10 @@ class Layer:
     def tiles(self) -> dict[str, Tiles]:
         """The weights of the layer's blocks where they lie, a bias for the first sequence."""
         return {
-            kind: {name: tiles[:, :, 0] if name == "bqkv" else tiles for name, tiles in weights.items()}
+            kind: {
+                name: tiles[:, :, 0] if is_repeated(self.blocks[kind].schedule.buffers[name]) else tiles
+                for name, tiles in weights.items()
+            }
             for kind, weights in self.weights.items()
         }
 
@@ -62,13 +64,11 @@ class Layer:
         return dict(zip(self.kinds, (self.project, self.ffn), strict=True))
 
     def _weights(self, program: Program) -> Tiles:
-        weights = {}
-        for buffer in program.schedule.buffers.values():
-            if buffer.role == "resident" and buffer.slots == 1 and buffer.name != "x":
-                # the norms of heads are cut as one vector
-                tile = (buffer.numel,) if buffer.name == "qk_norm" else buffer.tile
-                weights[buffer.name] = program.memory[buffer.name].unflatten(-1, tile)
-        return weights
+        return {
+            buffer.name: program.memory[buffer.name].unflatten(-1, held_tile(buffer))
+            for buffer in program.schedule.buffers.values()
+            if buffer.role == "weight"
+        }
 
 
 class Decode:
@@ -91,8 +91,13 @@ class Decode:
         self.attend = [schedule(blocks.attend, block, sequence) for sequence in sequences]
         project, output = self.fixed
         buffers = {**project.buffers, **output.buffers}
-        shared = {name: executor.allocate(project, buffers[name]) for name in _SHARED}
-        biases = [executor.allocate(attend, attend.buffers["bias"]) for attend in self.attend]
+        # activations are shared by all layers
+        shared = {
+            name: executor.allocate(project, buffer)
+            for name, buffer in buffers.items()
+            if buffer.role in ("input", "state", "output")
+        }
+        biases = [executor.allocate(attend, attend.buffers[blocks.MASK]) for attend in self.attend]
         scratch: dict[Buffer, torch.Tensor] = {}
         # the slot that an append fills changes with every step, and is the same in all layers
         first_appends = [schedule(blocks.append, block, sequence, 0, 0) for sequence in sequences]
@@ -113,13 +118,13 @@ class Decode:
                 for append, table in zip(first_appends, tables, strict=True)
             )
             attends = tuple(
-                executor.bind(attend, {}, first.memory | {"bias": bias}, scratch)
+                executor.bind(attend, {}, first.memory | {blocks.MASK: bias}, scratch)
                 for attend, bias in zip(self.attend, biases, strict=True)
             )
             kinds = shape.kinds(number)
             other = self.others[kinds[1]]
             # what tokens choose is read after the step, of every layer
-            own = {name: executor.allocate(other, other.buffers[name]) for name in ("chosen",) if name in other.buffers}
+            own = {b.name: executor.allocate(other, b) for b in other.buffers.values() if b.role == "output"}
             last = executor.bind(other, {}, shared | own | self._room(other, kinds[1]), scratch)
             middle = executor.bind(output, {}, first.memory, scratch)
             self.layers.append(Layer(kinds, first, appends, attends, middle, last))
@@ -133,7 +138,9 @@ class Decode:
         layers = {layer.kinds: layer for layer in self.layers}.values()
         programs = [program for layer in layers for program in layer.programs]
         ends = [end for end in (self.embedding, self.head) if end is not None]
-        self.executor.precompile([*programs, *(end.program(self.block.batch) for end in ends)], progress)
+        programs += [end.program(self.block.batch) for end in ends]
+        steps = [step for program in programs for step in program.steps]
+        self.executor.precompile(steps, partial(progress, "compiling kernel"))
         self.compiled = True
 
     def place(self, weights: Weights) -> None:
@@ -156,7 +163,7 @@ class Decode:
         """
         self.compile()
         mesh, first = self.block.mesh, self.layers[0]
-        for name, angles in zip(("cos", "sin"), rotary, strict=True):
+        for name, angles in zip(blocks.ANGLES, rotary, strict=True):
             first.project.write(name, scatter(picked(angles, self.block.layout.pair_of, 1), mesh, "m (x p)").tiles)
         if self.embedding is None:
             self._enter(x)
@@ -169,7 +176,7 @@ class Decode:
         for sequence, append in appends.items():
             held = torch.from_numpy(caches[sequence].positions(counts[sequence] + 1) >= 0).to(self.executor.device)
             bias = torch.where(held, 0.0, float("-inf"))[:, None, None, :].expand(-1, mesh.shape[1], -1, -1)
-            first.attend[sequence].write("bias", bias.contiguous())
+            first.attend[sequence].write(blocks.MASK, bias.contiguous())
             for layer in self.layers:
                 layer.append[sequence].rebind(append)
         if tuple(active) not in self.steps:  # on a GPU one graph
@@ -200,18 +207,20 @@ class Decode:
                 layer.attend[sequence].run()
             layer.output.run()
             layer.ffn.run()
-        x = self.layers[-1].ffn.gather("x", "m (y d)", (self.block.batch, self.block.shape.hidden_size))
+        x = self.layers[-1].ffn.gather(
+            blocks.HIDDEN, blocks.HIDDEN_CUT, (self.block.batch, self.block.shape.hidden_size)
+        )
         self.results[active] = x if self.head is None else self.head.run(x)
 
     def chosen(self, active: Sequence[int]) -> list[torch.Tensor]:
         """The experts [active, k] that the last tokens took in each layer that has some; all cores chose alike."""
         e = self.block.shape.experts
         layers = [layer for layer in self.layers if layer.kinds[1] == "experts"]
-        return [layer.ffn.read("chosen")[0, 0, list(active), : e.chosen].long().cpu() for layer in layers if e]
+        return [layer.ffn.read(blocks.CHOSEN)[0, 0, list(active), : e.chosen].long().cpu() for layer in layers if e]
 
     def _enter(self, x: torch.Tensor) -> None:
         """Put x [batch, width] where the first layer reads it."""
-        self.layers[0].project.write("x", scatter(x, self.block.mesh, "m (y d)").tiles)
+        self.layers[0].project.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_CUT).tiles)
 
     def fill(self, layer: int, sequence: int, cache: KvCache, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put a prompt's keys and values [count, key heads, head_dim] into a layer's cache, row by row in order."""
@@ -227,11 +236,11 @@ class Decode:
 
     def _room(self, schedule: Schedule, kind: str) -> Tiles:
         """Memory for the weights of a block."""
-        return self.executor.room(schedule, cuts(self.block, kind, "decode"))
+        return self.executor.room(schedule, weights_of(self.block, kind, "decode"))
 
     def _fill(self, number: int, weights: Weights) -> None:
         """Put a layer's weights where they belong."""
         mesh, layer = self.block.mesh, self.layers[number - self.numbers.start]
         for kind, memory in layer.weights.items():
-            here, prefix = self.executor.rectangle(mesh), f"model.layers.{number}."
-            fill(memory, cuts(self.block, kind, "decode"), weights, prefix, mesh, here)
+            here = self.executor.rectangle(mesh)
+            fill(memory, weights_of(self.block, kind, "decode"), weights, number, mesh, here)

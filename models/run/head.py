@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 
 from wafer_triton.cost.price import Tally, tally
@@ -11,15 +9,18 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
-from wafer_triton.models.place.cuts import EMBEDDING_CUTS, Cut, Tiles, Weights, fill, head_cuts
+from wafer_triton.models.place.cuts import Tiles, Weights, fill
+from wafer_triton.place.need import weights_of
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.rounds import Buffer
 
 
 class End:
     """A part that runs for some tokens at once beside resident `memory`, on the mesh of the head's block."""
 
     part: Part
+    kind: str
 
     def __init__(self, block: Block, executor: Executor, memory: Tiles) -> None:
         self.block, self.executor, self.memory = block, executor, memory
@@ -36,8 +37,13 @@ class End:
         buffers = schedule(self.part, self.block, 1).buffers
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
 
-    def _fill(self, buffers: Mapping[str, tuple[Cut, ...]], weights: Weights) -> None:
-        fill(self.tiles, buffers, weights, "", self.block.mesh, self.executor.rectangle(self.block.mesh))
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """The weights that stay on the cores."""
+        return weights_of(self.block, self.kind, "decode")
+
+    def _fill(self, weights: Weights) -> None:
+        fill(self.tiles, self.buffers, weights, 0, self.block.mesh, self.executor.rectangle(self.block.mesh))
 
     def tally(self, tokens: int) -> Tally:
         """Counts and predicted cost of so many tokens at once."""
@@ -47,7 +53,7 @@ class End:
         """The program for so many tokens at once."""
         if tokens not in self.programs:
             built = schedule(self.part, self.block, tokens)
-            given = [buffer for buffer in built.buffers.values() if buffer.role in ("input", "resident")]
+            given = [buffer for buffer in built.buffers.values() if buffer.given]
             space = {b.name: self.executor.allocate(built, b) for b in given if b.name not in self.memory}
             self.programs[tokens] = self.executor.bind(built, {}, self.memory | space)
         return self.programs[tokens]
@@ -56,29 +62,29 @@ class End:
 class Head(End):
     """The final norm and the LM head; without weights it only counts, as where it lies on another rank."""
 
-    part = blocks.head
+    part, kind = blocks.head, "head"
 
     def __init__(self, block: Block, executor: Executor, weights: Weights | None) -> None:
-        names = () if weights is None else head_cuts(block)
+        names = () if weights is None else weights_of(block, self.kind, "decode")
         super().__init__(block, executor, executor.room(schedule(self.part, block, 1), names))
         if weights is not None:
             self.place(weights)
 
     def place(self, weights: Weights) -> None:
         """Put weights where they belong, in the place of others if there are some."""
-        self._fill(head_cuts(self.block), weights)
+        self._fill(weights)
 
     @property
     def dtype(self) -> torch.dtype:
         """That of logits."""
-        return torch_dtype(schedule(self.part, self.block, 1).buffers["logits"].dtype)
+        return torch_dtype(schedule(self.part, self.block, 1).buffers[blocks.LOGITS].dtype)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
         program = self.program(len(x))
-        program.write("x", scatter(x, self.block.mesh, "m (y d)").tiles)
+        program.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_CUT).tiles)
         program.run()
-        return program.gather("logits", "m (x v)", (len(x), self.block.shape.vocab_size))
+        return program.gather(blocks.LOGITS, "m (x v)", (len(x), self.block.shape.vocab_size))
 
 
 class Embedding(End):
@@ -87,15 +93,15 @@ class Embedding(End):
     Without weights it only counts.
     """
 
-    part = blocks.embed
+    part, kind = blocks.embed, "embedding"
 
     def __init__(self, head: Head, weights: Weights | None) -> None:
         block, executor, self.tied = head.block, head.executor, head.block.shape.tie_word_embeddings
         memory: Tiles = {}
         if weights is not None and self.tied:
-            memory = {"table": head.memory["table"]}
+            memory = {name: head.memory[name] for name in weights_of(block, self.kind, "decode")}
         elif weights is not None:
-            memory = executor.room(schedule(self.part, block, 1), EMBEDDING_CUTS)
+            memory = executor.room(schedule(self.part, block, 1), weights_of(block, self.kind, "decode"))
         super().__init__(block, executor, memory)
         if weights is not None:
             self.place(weights)
@@ -103,7 +109,7 @@ class Embedding(End):
     def place(self, weights: Weights) -> None:
         """Put a table of its own where it belongs, in the place of another if there is one."""
         if not self.tied:
-            self._fill(EMBEDDING_CUTS, weights)
+            self._fill(weights)
 
     def run(self, ids: torch.Tensor) -> torch.Tensor:
         """Rows [tokens, width] of the table."""
@@ -123,10 +129,10 @@ class Embedding(End):
         mesh, share = self.block.mesh, self.block.share(self.block.shape.vocab_size, "x")
         own = ids - torch.arange(mesh.cols)[:, None] * share  # [cols, tokens], counted from a column's first
         own = torch.where((own >= 0) & (own < share), own, -1).float()
-        self.program(len(ids)).write("ids", own.expand(mesh.rows, -1, -1))
+        self.program(len(ids)).write(blocks.IDS, own.expand(mesh.rows, -1, -1))
 
     def look_up(self, tokens: int) -> torch.Tensor:
         """Rows [tokens, width] of the table, of so many tokens that were given."""
         program = self.program(tokens)
         program.run()
-        return program.gather("x", "m (y d)", (tokens, self.block.shape.hidden_size))
+        return program.gather(blocks.HIDDEN, blocks.HIDDEN_CUT, (tokens, self.block.shape.hidden_size))

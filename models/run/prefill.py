@@ -20,7 +20,7 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Step
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
-from wafer_triton.models.place.cuts import Tiles, picked, unpicked
+from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, Part, schedule
@@ -28,9 +28,6 @@ from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
-
-WEIGHTS = ("norm", "router", "wqkv", "wo", "wgu", "wdown", "qk_norm", "wgu.shared", "wdown.shared")
-
 
 Programs = Mapping[str, Program]  # of a chunk, by the kind of block
 Fill = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -101,11 +98,12 @@ def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
 class Prefill:
     """Runs prompts through the layers `numbers` (None: all) on the square mesh of `block`.
 
-    `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory and returns its bias, if any.
+    `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory, and returns those that are
+    repeated for every row of tokens, such as a bias, by their buffers' names.
     """
 
     def __init__(
-        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], torch.Tensor | None],
+        self, block: Block, executor: Executor, load: Callable[[int, str, Tiles], Tiles],
         numbers: range | None = None,
     ) -> None:  # fmt: skip
         self.block, self.executor, self.load = block, executor, load
@@ -156,7 +154,8 @@ class Prefill:
         if regions is not None:
             for part in parts:  # before weights are loaded, which its memory is for
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
-        self.executor.precompile([self.programs[key] for key in self.programs if key not in known], progress)
+        fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
+        self.executor.precompile(fresh, partial(progress, "compiling kernel"))
         self.chosen, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
         inputs = list(self._inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches
@@ -173,24 +172,26 @@ class Prefill:
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
     ) -> list[torch.Tensor]:
         """Returns x of all chunks after layer by layer took all of them, so that weights are loaded once."""
-        xs = [tiles["x"] for tiles in inputs]
+        xs = [tiles[prefill_blocks.HIDDEN] for tiles in inputs]
         for layer in self.numbers:
-            bias, kept = self._load(layer), list[Kept]()
+            repeated, kept = self._load(layer), list[Kept]()
             for number, part in enumerate(parts):
                 first, second = self._pair(every[number], layer)
                 if len(parts) > 1 or layer == self.numbers.start:
-                    _write(first, inputs[number] | {"x": xs[number]})
-                if "real" in second.schedule.buffers:  # tokens, not padding, which go to experts in regions
+                    _write(first, inputs[number] | {prefill_blocks.HIDDEN: xs[number]})
+                if (
+                    prefill_blocks.REAL in second.schedule.buffers
+                ):  # tokens, not padding, which go to experts in regions
                     real = (part.position >= 0).to(xs[number].dtype)[:, None].expand(-1, self.side, -1)
-                    second.write("real", real.contiguous())
-                kept.append(self._layer(first, second, part, bias, kept))
+                    second.write(prefill_blocks.REAL, real.contiguous())
+                kept.append(self._layer(first, second, part, repeated, kept))
                 if self.block.expert_regions is not None and kept[-1].chosen is not None:
                     self._send(second, number, part, self.block.expert_regions)
                 if len(parts) > 1:
-                    xs[number] = second.read("x")
+                    xs[number] = second.read(prefill_blocks.HIDDEN)
             self._keep(layer, kept, parts, fill)
             progress("prefill", layer + 1 - self.numbers.start, len(self.numbers))
-        return xs if len(parts) > 1 else [every[0]["attention"].read("x")]
+        return xs if len(parts) > 1 else [every[0]["attention"].read(prefill_blocks.HIDDEN)]
 
     def _recorded(
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
@@ -203,10 +204,10 @@ class Prefill:
             if kinds not in self.steps:
                 once = {self.block.shape.kinds(layer): layer for layer in reversed(self.numbers)}.values()
                 for layer in self.numbers:  # whose weights are cut by then, and kernels compiled by one of each kind
-                    bias = self._load(layer)
+                    repeated = self._load(layer)
                     if layer in once:
                         _write(first, inputs[number])
-                        self._layer(*self._pair(programs, layer), part, bias, self._before(layer, results))
+                        self._layer(*self._pair(programs, layer), part, repeated, self._before(layer, results))
                 run = partial(self._chunk, kinds, programs, part, list(results))
                 self.steps[kinds] = self.executor.capture(run, compiled=True)
             _write(first, inputs[number])
@@ -229,7 +230,7 @@ class Prefill:
             self._layer(*self._pair(programs, layer), part, self._load(layer), self._before(layer, before))
             for layer in self.numbers
         ]
-        now = Result(self._pair(programs, self.numbers[-1])[1].read("x"), kept)
+        now = Result(self._pair(programs, self.numbers[-1])[1].read(prefill_blocks.HIDDEN), kept)
         if kinds not in self.results:
             self.results[kinds] = now
             return
@@ -239,28 +240,28 @@ class Prefill:
     def _before(self, layer: int, results: Sequence[Result]) -> list[Kept]:
         return [result.layers[layer - self.numbers.start] for result in results]
 
-    def _load(self, layer: int) -> torch.Tensor | None:
-        """Load the weights of a layer; returns the bias of its attention block, if it has one."""
-        bias, _ = (self.load(layer, kind, self.weights[kind]) for kind in self.block.shape.kinds(layer))
-        return bias
+    def _load(self, layer: int) -> Tiles:
+        """Load the weights of a layer; returns what its attention block repeats for every row, such as a bias."""
+        repeated, _ = [self.load(layer, kind, self.weights[kind]) for kind in self.block.shape.kinds(layer)]
+        return repeated
 
     def _pair(self, programs: Programs, layer: int) -> tuple[Program, Program]:
         """Returns the programs of a layer's two blocks."""
         first, second = self.block.shape.kinds(layer)
         return programs[first], programs[second]
 
-    def _layer(
-        self, first: Program, second: Program, part: Chunk, bias: torch.Tensor | None, before: Sequence[Kept]
-    ) -> Kept:
+    def _layer(self, first: Program, second: Program, part: Chunk, repeated: Tiles, before: Sequence[Kept]) -> Kept:
         """Run a layer, whose weights are loaded, on a chunk; `before` are the results of the chunks before it."""
-        if bias is not None:
-            first.write("bqkv", bias.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
-        for name, past in (("keys", [kept.k for kept in before]), ("values", [kept.v for kept in before])):
+        for name, tiles in repeated.items():
+            first.write(name, tiles.unsqueeze(2).expand(-1, -1, part.tokens, -1).contiguous())
+        old = [kept.k for kept in before], [kept.v for kept in before]
+        for name, past in zip(prefill_blocks.PAST, old, strict=True):
             self._past(first, name, part, past)
         first.run()
         second.run()
-        chosen = second.read("chosen") if "chosen" in second.schedule.buffers else None
-        return Kept(first.read("k"), first.read("v"), chosen)
+        chosen = second.read(prefill_blocks.CHOSEN) if prefill_blocks.CHOSEN in second.schedule.buffers else None
+        k, v = map(first.read, prefill_blocks.NEW)
+        return Kept(k, v, chosen)
 
     def _keep(self, layer: int, kept: Sequence[Kept], parts: Sequence[Chunk], fill: Fill) -> None:
         """Put keys and values of all chunks into the cache, and the experts that tokens took into `chosen`."""
@@ -268,8 +269,7 @@ class Prefill:
         if experts is not None and (taken := [one.chosen for one in kept if one.chosen is not None]):
             rows = [tiles[:, 0].flatten(0, 1)[part.index] for tiles, part in zip(taken, parts, strict=True)]
             self.chosen.append(torch.cat(rows)[:, : experts.chosen].long().cpu())
-        k, v = (self._gather([getattr(one, name) for one in kept], parts) for name in "kv")
-        fill(layer, k, v)
+        fill(layer, *(self._gather(list(each), parts) for each in zip(*((one.k, one.v) for one in kept), strict=True)))
 
     def _inputs(
         self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], parts: Sequence[Chunk]
@@ -277,16 +277,17 @@ class Prefill:
         """The tiles that each chunk's attention program is given before its first layer."""
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         for part, mask in zip(parts, self._masks(parts), strict=True):
-            cos, sin = (self._spread(values, part, "(y m) (x p)") for values in held)
-            yield {"x": self._spread(x, part, "(y m) (x d)"), "cos": cos, "sin": sin, "bias": mask}
+            angles = (self._spread(values, part, "(y m) (x p)") for values in held)
+            given = {prefill_blocks.HIDDEN: self._spread(x, part, prefill_blocks.HIDDEN_CUT), prefill_blocks.MASK: mask}
+            yield given | dict(zip(prefill_blocks.ANGLES, angles, strict=True))
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """The passes that take a chunk's tokens to their experts, after their routing."""
-        passes = -(-int(routing.read("demand").max()) // regions.capacity)
+        passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // regions.capacity)
         for turn in range(passes):
             self._bound(prefill_pass, "experts", part.tokens, 0, turn).run()
         self.passes[number] += passes
-        self.overflow += int((routing.read("ranks")[:, 0] >= regions.capacity).sum())
+        self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
 
     def _program(self, kind: str, tokens: int, past: int) -> Program:
         return self._bound(prefill_blocks.first(self.block, kind), kind, tokens, past)
@@ -297,11 +298,11 @@ class Prefill:
             step = schedule(adds, self.block, *args)
             shared: Tiles = {}
             for name, buffer in step.buffers.items():
-                if buffer.role not in ("input", "resident"):
+                if not buffer.given:
                     continue
                 # weights are shared by chunks of all sizes, x by the two blocks of a layer
-                pool = self.weights[kind] if name in WEIGHTS else None
-                if pool is not None:
+                if buffer.role == "weight" and not is_repeated(buffer):
+                    pool = self.weights[kind]
                     shared[name] = pool.setdefault(name, self.executor.allocate(step, buffer))
                 else:
                     shared[name] = self.scratch.setdefault(buffer, self.executor.allocate(step, buffer))
@@ -321,7 +322,7 @@ class Prefill:
 
     def _whole(self, tiles: torch.Tensor, part: Chunk) -> torch.Tensor:
         shape = (self.side * part.tokens, self.block.shape.hidden_size)
-        return MeshTensor(self.block.mesh, tiles, "(y m) (x d)", shape, {}).gather()[part.index]
+        return MeshTensor(self.block.mesh, tiles, prefill_blocks.HIDDEN_CUT, shape, {}).gather()[part.index]
 
     def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
         """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.

@@ -19,9 +19,13 @@ def test_the_one_command_rehearsed(tmp_path, capsys):
     assert last["tests_passed"] and last["failed"] == [] and last["not_measured"] == 0
     results = json.loads(Path(last["results"]).read_text())
     assert len(results["benchmarks"]) == last["measured"] > 40
-    assert {record["extra_info"]["exchange"] for record in results["benchmarks"]} == {*cases.ROWS, "copy"}
+    rows = {record["extra_info"]["exchange"] for record in results["benchmarks"]}
+    assert rows == {*cases.ROWS, *cases.CALLS, "copy", "transformers"}
     for record in results["benchmarks"]:
         facts = record["extra_info"]
+        if "fraction_of_bandwidth" not in facts:  # of a whole model
+            assert facts["checked"] and facts["what"].endswith("sizes"), record["name"]
+            continue
         assert 0 < facts["fraction_of_bandwidth"] < 2 and facts["sets"] >= 1 and facts["checked"], record["name"]
         assert facts["exchanged_bytes"] > 0 or facts["exchange"] not in ("explicit", "emulation"), record["name"]
     assert len(list(tmp_path.glob("rehearsal-*.svg"))) == len(list(tmp_path.glob("rehearsal-*.png"))) == 3

@@ -152,7 +152,10 @@ def test_the_whole_command_on_a_gpu(tmp_path, capsys, monkeypatch):
     last = json.loads(lines[-1])
     assert code == 1 and last["failed"] == ["hangs"] and last["measured"] == 4 and last["not_measured"] == 0
     assert last["tests_passed"] and last["tests"] == "9 passed in 3 s" and last["gpu"] == "NVIDIA Some GPU"
-    assert lines[0] == "tests/gpu: 9 passed in 3 s" and "failed: hangs: no result after 1 s" in lines
+    assert lines[0].startswith(
+        "tests/gpu on 8 workers" if importlib.util.find_spec("xdist") else "tests/gpu in one process"
+    )
+    assert lines[1] == "tests/gpu: 9 passed in 3 s" and "failed: hangs: no result after 1 s" in lines
     assert "| a |  |  |  |  |  | 500 | 2.0 |  |  |  |" in lines
     results = json.loads((tmp_path / "nvidia-some-gpu.json").read_text())
     assert Path(last["results"]) == tmp_path / "nvidia-some-gpu.json" and results["machine_info"] == GPU

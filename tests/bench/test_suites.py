@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 
@@ -13,7 +14,9 @@ import bench_decode
 import bench_exchange
 import bench_gemm
 import bench_gemv
+import bench_generate
 import bench_hops
+import cases
 import limits
 import supervise
 import timing
@@ -22,6 +25,7 @@ SMALLEST = (
     (bench_gemm, bench_gemm.SHAPES["cpu"][-1]), (bench_gemv, bench_gemv.SHAPES["cpu"][0]),
     (bench_exchange, bench_exchange.SHAPES["cpu"][0]), (bench_decode, bench_decode.SHAPES["cpu"][0]),
     (bench_decode, bench_decode.SHAPES["cpu"][-1]), (bench_hops, bench_hops.SHAPES["cpu"][0]),
+    (bench_gemm, replace(bench_gemm.SHAPES["cpu"][-1], rows=tuple(cases.CALLS))),
 )  # fmt: skip
 
 
@@ -58,13 +62,30 @@ def steady(monkeypatch):
 def test_a_case_of_each_suite(suite, shape, row, steady):
     facts, benchmark = {}, Benchmark()
     suite.test_row(benchmark, lambda **more: facts.update(more), "cpu", shape, row)
-    assert facts["exchange"] == row and facts["checked"] and facts["timed"] == "run"
+    assert (
+        facts["exchange"] == row and facts["checked"] and facts["timed"] == ("calls" if row in cases.CALLS else "run")
+    )
     seconds = 1 / facts["sets"]
     assert benchmark.stats.stats.median == pytest.approx(seconds), "a turn over all inputs takes a second"
     must = facts["exchanged_bytes"] / facts.get("limit_exchange_bytes_per_second", 1)
     must += facts["other_bytes"] / facts["limit_copy_bytes_per_second"]
     assert facts["fraction_of_bandwidth"] == pytest.approx(must / seconds) and must > 0
-    assert (facts["exchanged_bytes"] > 0) == (row in ("explicit", "emulation", "copy"))
+    assert (facts["exchanged_bytes"] > 0) == (row in ("explicit", "emulation", "copy", "public call, explicit"))
+
+
+@pytest.mark.parametrize(("shape", "row"), [
+    pytest.param(shape, row, id=f"{shape.slug}-{row}") for shape in bench_generate.SHAPES["cpu"] for row in shape.rows
+])  # fmt: skip
+@pytest.mark.slow
+def test_a_whole_model_is_timed(shape, row, steady):
+    facts, benchmark = {}, Benchmark()
+    before = timing.CLOCK()
+    bench_generate.test_row(benchmark, lambda **more: facts.update(more), "cpu", shape, row)
+    assert facts["what"] == shape.name and facts["exchange"] == row
+    if shape.kind == "first":
+        assert facts["timed"] == "a process" and timing.CLOCK() - before > 0 and facts["placing_seconds"] > 0
+    else:
+        assert facts["timed"] == "calls" and benchmark.stats.stats.median == pytest.approx(1), "a run takes a second"
 
 
 @pytest.mark.slow

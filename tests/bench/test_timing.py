@@ -88,7 +88,7 @@ def test_no_row_has_fewer_sets_of_inputs_than_another(side, monkeypatch):
     if side == 4:
         made, notes = [], {}
         monkeypatch.setattr(cases, "check", lambda case, *_: made.append(case) or "checked")
-        monkeypatch.setattr(cases, "measure", lambda benchmark, device, runs: f"{len(runs)} runs")
+        monkeypatch.setattr(cases, "measure", lambda benchmark, device, runs, graph: f"{len(runs)} runs")
         monkeypatch.setattr(cases, "record", lambda *_: None)
         for row in ("explicit", "blas"):
             cases.time_product(SimpleNamespace(), lambda **facts: notes.update(facts), shape, row, "cpu")

@@ -13,7 +13,7 @@ from wafer_triton.count.account import Account
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.generation import Generation
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.place.regions import Region
+from wafer_triton.place.regions import Region
 
 GEMM = "gemm --m 16 --k 16 --n 16 --mesh 4"
 OWN = """
@@ -22,7 +22,7 @@ from wafer_triton.schedule.reduce import all_reduce
 
 def sums():
     b = Builder(Mesh(2, 3), "sums of my own")
-    b.buffer("x", (4,), "fp32", "resident")
+    b.buffer("x", (4,), "fp32", "state")
     all_reduce(b, "x", "x")
     return b.build()
 

@@ -72,7 +72,7 @@ def test_operations_are_those_of_active_weights_and_peaks_those_of_all_cores():
     assert 2 * qwen.matrices == operations(qwen, 1, 0, every=True)
     assert kv_bytes(qwen, "bf16", 1) == 96 * 1024
     bandwidth, rate = peaks(WSE2, "fp16")
-    assert bandwidth == 850_000 * 24 * 1.1e9 and rate == 2 * 850_000 * WSE2.macs_per_cycle_fp16 * 1.1e9
+    assert bandwidth == 745_500 * 24 * 1.1e9 and rate == 2 * 745_500 * WSE2.macs_per_cycle_fp16 * 1.1e9
 
 
 def test_estimates_say_what_routing_does(tmp_path):
@@ -121,6 +121,6 @@ def test_a_short_trace_and_a_dense_model_are_refused():
 
 
 def test_models_that_no_wafer_holds_are_refused_with_their_bytes():
-    for device, held in (("wse2", "41,779,200,000"), ("wse3", "44,236,800,000")):
+    for device, held in (("wse2", "36,642,816,000"), ("wse3", "36,642,816,000")):
         with pytest.raises(Exception, match=f"weights take 61,064,245,248 B in fp16, and all cores .* hold {held} B"):
             estimate.cap(device=device, model="qwen3-30b-a3b", mesh=360, context=64)

@@ -11,12 +11,12 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.calibrate import rows
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.residence import decode_need, decode_residence, prefill_residence
 from wafer_triton.device import device
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import decode as decode_blocks
-from wafer_triton.schedule import prefill, sram
+from wafer_triton.place.need import decode_need
+from wafer_triton.place.regions import Region, block_names, decode_regions, prefill_alone
+from wafer_triton.schedule import prefill
 from wafer_triton.shapes import DecoderShape, shape_of
 
 pytestmark = pytest.mark.slow
@@ -31,52 +31,56 @@ def wafer(cores: int, sram_bytes: int) -> object:
     return replace(WSE2, name="mine", like=None, rows=8, cols=cores // 8, sram_bytes=sram_bytes)
 
 
-def residence(shape: DecoderShape, cores: int, sram_bytes: int, context: int = 8):
+def regions(shape: DecoderShape, cores: int, sram_bytes: int, context: int = 8) -> tuple[Region, ...]:
     mesh = Mesh(8, 8, wafer(cores, sram_bytes))
-    c = constants(mesh.device)
-    return decode_residence(layers.decode_block(shape, mesh, context, c), c)
+    return decode_regions(layers.decode_block(shape, mesh, context, constants(mesh.device)))
 
 
-def bytes_of(shape: DecoderShape, context: int = 8) -> tuple[int, int, list[int]]:
-    """What stays of a layer, what passes at most, and what stays of the embedding and the head, on a core."""
-    mesh = Mesh(8, 8, WSE2)
-    block = layers.decode_block(shape, mesh, context, constants(WSE2))
-    layer = decode_need(block)
-    needs = [sram.need([layers.sketched(part, block, 1)]) for part in (decode_blocks.embed, decode_blocks.head)]
-    passes = max(sum(need.passes.values()) for need in (layer, *needs))
-    return sum(layer.stays.values()), passes, [sum(need.stays.values()) for need in needs]
+def bytes_of(shape: DecoderShape, context: int = 8) -> tuple[list[int], int, list[int]]:
+    """What stays of the blocks of a layer, what passes at most, and what stays of embedding and head, on a core."""
+    block = layers.decode_block(shape, Mesh(8, 8, WSE2), context, constants(WSE2))
+    blocks, ends = ([decode_need(block, kind) for kind in kinds] for kinds in (shape.layers_of, ("embedding", "head")))
+    passes = max(sum(need.passes.values()) for need in (*blocks, *ends))
+    return [sum(need.stays.values()) for need in blocks], passes, [sum(need.stays.values()) for need in ends]
 
 
 def test_regions_hold_layers_embedding_and_head():
-    layer, passes, (embedding, head) = bytes_of(SHAPE)
-    whole = 6 * layer + passes + embedding + head
-    assert residence(SHAPE, 64 * 8, whole).regions == 1
-    assert residence(SHAPE, 64 * 8, whole - 1).regions == 2
-    assert residence(replace(SHAPE, vocab_size=0), 64 * 8, 6 * layer + passes).regions == 1
-    assert residence(replace(SHAPE, tie_word_embeddings=True), 64 * 8, whole - embedding).regions == 1
-    one_each = layer + passes + max(embedding, head)
-    assert residence(SHAPE, 64 * 8, one_each).regions == 6
-    assert residence(SHAPE, 64 * 8, one_each).cores == 6 * 64
+    blocks, passes, (embedding, head) = bytes_of(SHAPE)
+    whole = 6 * sum(blocks) + passes + embedding + head
+    assert len(regions(SHAPE, 64 * 8, whole)) == 1
+    assert len(regions(SHAPE, 64 * 8, whole - 1)) == 2
+    assert len(regions(replace(SHAPE, vocab_size=0), 64 * 8, 6 * sum(blocks) + passes)) == 1
+    assert len(regions(replace(SHAPE, tie_word_embeddings=True), 64 * 8, whole - embedding)) == 1
+    found = regions(SHAPE, 64 * 8, sum(blocks) + passes + max(embedding, head))
+    names = [name for region in found for name in region.blocks]
+    assert names == ["embedding", *block_names(SHAPE), "head"], "in order, each once"
+    assert all(region.sram_peak_bytes <= sum(blocks) + passes + max(embedding, head) for region in found)
 
 
 def test_a_cache_counts():
-    layer, passes, (embedding, head) = bytes_of(SHAPE)
-    whole = 6 * layer + passes + embedding + head
-    assert residence(SHAPE, 64 * 8, whole, context=8).regions == 1
-    assert residence(SHAPE, 64 * 8, whole, context=64).regions == 2
+    blocks, passes, (embedding, head) = bytes_of(SHAPE)
+    whole = 6 * sum(blocks) + passes + embedding + head
+    assert len(regions(SHAPE, 64 * 8, whole, context=8)) == 1
+    assert len(regions(SHAPE, 64 * 8, whole, context=64)) == 2
 
 
-def test_the_most_layers_that_fit_are_named():
-    layer, passes, (embedding, head) = bytes_of(SHAPE)
-    sram_bytes = layer + passes + max(embedding, head)
+def test_a_full_device_says_how_much_found_room():
+    blocks, passes, (embedding, head) = bytes_of(SHAPE)
+    sram_bytes = sum(blocks) + passes + max(embedding, head)
     with pytest.raises(MeshError) as caught:
-        residence(SHAPE, 64 * 4, sram_bytes)
-    assert str(caught.value) == (
-        "small, decode with 8 tokens of cache does not fit mine: 6 layers, embedding and head take 384 cores in "
-        "regions of 8x8, and there are 256; 4 of the layers would fit, or all on a device of 384 such cores"
-    )
-    assert residence(replace(SHAPE, num_hidden_layers=4), 64 * 4, sram_bytes).cores == 256
-    assert residence(SHAPE, 384, sram_bytes).cores == 384
+        regions(SHAPE, 64 * 2, sram_bytes)
+    assert re.fullmatch(
+        r"small, decode with 8 tokens of cache does not fit mine: its 14 blocks take (\d+) regions, [\d,]+ cores, and "
+        r"there are 128; laid out in rows, 2 regions of 8x8 find room, with (\d+) of the blocks", str(caught.value)
+    )  # fmt: skip
+
+
+def test_rectangles_may_leave_cores_over_that_areas_count():
+    """Three regions of 420 x 420 are fewer cores than a WSE-2 has, and two find room."""
+    block = layers.decode_block(shape_of("llama3-8b"), Mesh(420, 420), 2048, constants(WSE2))
+    assert len(decode_regions(block, "area")) == 3 and WSE2.cores > 3 * 420**2
+    with pytest.raises(MeshError, match="laid out in rows, 2 regions of 420x420 find room"):
+        decode_regions(block)
 
 
 @pytest.mark.parametrize(
@@ -84,26 +88,26 @@ def test_the_most_layers_that_fit_are_named():
     [
         (
             lambda: estimate.decode(model="qwen2-72b", mesh=540, context=4096), MeshError,
-            r"80 layers, embedding and head take [\d,]+ cores in regions of 540x540, and there are 850,000; 10 of the "
-            r"layers would fit, or all on a device of [\d,]+ such cores; no mesh of these proportions holds it" + OFFER,
+            r"its 162 blocks take \d+ regions, [\d,]+ cores, and there are 745,500; laid out in rows, 1 regions of "
+            r"540x540 find room, with \d+ of the blocks; no mesh of these proportions holds it" + OFFER,
         ),
         (
             lambda: estimate.decode(model="llama3-8b", mesh=540, context=4096, head_groups=1), MeshError,
-            r"llama3-8b, decode with 4,320 tokens of cache does not fit wse2: .*; mesh 372x372 holds it" + OFFER,
+            r"llama3-8b, decode with 4,320 tokens of cache does not fit wse2: .*; mesh \d+x\d+ holds it" + OFFER,
         ),
         (
             lambda: estimate.decode(
                 model="llama3-8b", mesh=360, context=64, device=replace(WSE2, name="12 GB", sram_bytes=14_000)
             ),
-            MeshError, "does not fit 12 GB: 32 layers, embedding and head take .* no mesh of these proportions",
+            MeshError, "does not fit 12 GB: its 66 blocks take .* no mesh of these proportions",
         ),
         (
             lambda: estimate.prefill(model="qwen2-72b", mesh=600, tokens=16_384), MeshError,
-            "qwen2-72b, prefill of 16,384 tokens does not fit wse2: 80 layers",
+            "qwen2-72b, prefill of 16,384 tokens does not fit wse2: its 162 blocks",
         ),
         (
             lambda: estimate.prefill(model="llama3-8b", mesh=660, tokens=512, head_groups=1), MeshError,
-            r"llama3-8b, prefill of 512 tokens does not fit wse2: .*; mesh [34]\d\dx\d+ holds it",
+            r"llama3-8b, prefill of 512 tokens does not fit wse2: .*; mesh \d+x\d+ holds it",
         ),
         (
             lambda: estimate.request(
@@ -113,7 +117,7 @@ def test_the_most_layers_that_fit_are_named():
         ),
         (
             lambda: estimate.request(
-                model="llama3-8b", prefill_mesh=300, decode_mesh=540, input=512, output=8, head_groups=1
+                model="llama3-8b", prefill_mesh=248, decode_mesh=540, input=512, output=8, head_groups=1
             ),
             MeshError, "llama3-8b, decode with 540 tokens of cache does not fit wse2",
         ),
@@ -173,11 +177,11 @@ def test_what_fits_is_the_same_as_if_it_did(call):
 
 def test_as_if_says_why_it_does_not_fit():
     estimated = estimate.decode(model="llama3-8b", mesh=40, context=64, as_if=True)
-    assert estimated.as_if.startswith("llama3-8b, decode on mesh 40x40: every core needs ")
+    assert estimated.as_if.startswith("llama3-8b, decode, attention on mesh 40x40: every core needs ")
     assert "--as-if" not in estimated.as_if and estimated.tokens_per_second > 0
     sizes = {"model": "llama3-8b", "prefill_mesh": 660, "decode_mesh": 540, "input": 512, "output": 8, "head_groups": 1}
     request = estimate.request(**sizes, as_if=True)
-    assert not request.fits and request.device_regions == 2 < request.decode_regions
+    assert not request.fits and request.device_regions == 1 < request.decode_regions
     assert request.as_if.count("does not fit wse2") == 2
 
 
@@ -194,7 +198,9 @@ def test_plans_hold_the_model():
     c = constants(WSE2)
     for plan in search.plan(model="llama3-8b", input=512, output=64, step=60):
         block = layers.decode_block(shape, Mesh(plan.decode_mesh, plan.decode_mesh), 576, c)
-        assert decode_residence(block, c).cores <= 850_000
+        # on one mesh the regions hold what prefill needs as well
+        assert len(decode_regions(block)) <= plan.regions <= (750 // plan.decode_mesh) * (994 // plan.decode_mesh)
+        assert plan.layout == "rectangles"
         assert plan.constants == "fitted: wse2" and plan.error_band > 0
 
 
@@ -237,7 +243,8 @@ def test_sizes_without_layers_are_no_model(kind, capsys):
 def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
     shape, on, c = shape_of("llama3-8b"), Mesh(260, 260), constants(device("wse2"))
     last = layers.decode_block(shape, on, 1, c)
-    block, at_once = prefill_residence([layers.prefill_block(shape, on, c)], last, 2048, c)
+    own = prefill_alone([layers.prefill_block(shape, on, c)], last, 2048, "area")
+    block, at_once = own.block, own.at_once
     rows = -(-2048 // 260)
     assert 1 <= at_once < rows
     chunks = [(min(at_once, rows - past), past) for past in range(0, rows, at_once)]
@@ -247,6 +254,6 @@ def test_a_prompt_that_does_not_fit_at_once_goes_in_chunks():
                   for chunk in chunks]  # fmt: skip
     assert layers.total(steps).cycles == pytest.approx(sum(cost.cycles for cost in one_by_one), rel=1e-12)
     assert layers.total(steps).cycles > layers.total(layers.prefill_steps(block, rows, c)).cycles
-    assert estimate.prefill(model=shape, mesh=on, tokens=2048).as_if is None
-    small = prefill_residence([layers.prefill_block(shape, on, c)], last, 260, c)
-    assert small[1] == 1, "one token a row is no chunk"
+    assert estimate.prefill(model=shape, mesh=on, tokens=2048, layout="area").as_if is None
+    small = prefill_alone([layers.prefill_block(shape, on, c)], last, 260, "area")
+    assert small.at_once == 1, "one token a row is no chunk"

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cost import layers, trim
+from wafer_triton.cost import inference, layers, trim
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.padding import of_layer, of_prefill
-from wafer_triton.cost.residence import prefill_need
 from wafer_triton.device import device
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.need import prefill_need, size_of
+from wafer_triton.place.regions import endless
 from wafer_triton.schedule.block import Block
 from wafer_triton.shapes import shape_of
 
@@ -85,15 +86,14 @@ def test_an_estimate_names_the_cores_that_compute():
 
 def test_a_part_that_does_not_hold_the_model_leaves_it_on_the_mesh():
     """Its tiles are larger, for which a device lacks a few bytes."""
-    shape, mesh, free = replace(shape_of("llama3-8b"), vocab_size=0), Mesh(660, 660), replace(C, cores=2.0**60)
+    shape, mesh = replace(shape_of("llama3-8b"), vocab_size=0), Mesh(660, 660, endless(device("wse2")))
 
     def block(on: Mesh, trimmed: bool) -> Block:
-        return estimate.prefill_blocks(on, shape, 600, free, "true", 32, trimmed)[0]
+        return inference.prefill_placed(on, shape, 600, C, "true", 32, trimmed)[0].block
 
     part, whole = block(mesh, True), block(mesh, False)
     assert part.mesh.rows < whole.mesh.rows == 660
-    needed = prefill_need(replace(whole, overlap=False), 1)
-    limit = sum(needed.stays.values()) + sum(needed.passes.values())
+    limit = max(size_of(prefill_need(replace(whole, overlap=False), kind, 1, 0, True)) for kind in shape.layers_of)
     tight = replace(mesh, device=replace(mesh.device, name="tight", sram_bytes=limit))
     assert block(tight, True) == block(tight, False)
 

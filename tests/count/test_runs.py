@@ -93,6 +93,6 @@ def test_lines_that_move_otherwise_pass_tiles_on():
 
 def test_a_cache_that_hands_nothing_on_still_has_its_round():
     b = builder(2, 2)
-    b.buffer("cache", (4,), "fp32", "resident", slots=4)
+    b.buffer("cache", (4,), "fp32", "cache", slots=4)
     KvCache(2, 3).append(b, {"cache": "x"}, 0)  # the first entry goes to the last row; its exchange moves no tile
     assert kinds(b) == [("circuit", 1)]

@@ -219,7 +219,7 @@ def test_a_whole_buffer_counts_whole():
     found = []
     for tile, slots, whole in ((96, 1, False), (32, 3, True)):
         b = Builder(Mesh(5, 5, ROOMY), "sums")
-        b.buffer("a", (tile,), "fp32", "resident", slots)
+        b.buffer("a", (tile,), "fp32", "state", slots)
         all_reduce(b, Slot("a", None) if whole else "a", "y")
         found.append((account(b.build()).link_bytes, price(b.build()).cycles, price(b.build()).link_cycles))
     assert found[0] == found[1]

@@ -14,7 +14,7 @@ from wafer_triton.count.account import account, link_loads
 from wafer_triton.draw.figure import REST, coloured, numbers_of
 from wafer_triton.errors import BackendError, DrawError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.place.regions import Region
+from wafer_triton.place.regions import Region
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule
 

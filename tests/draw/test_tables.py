@@ -10,7 +10,7 @@ from wafer_triton.count.account import account
 from wafer_triton.draw import tables
 from wafer_triton.draw.generation import Generation, generation_tables, regions_table
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.place.regions import Region
+from wafer_triton.place.regions import Region
 from wafer_triton.schedule.builder import Builder
 
 MESH = Mesh(2, 2)

@@ -40,7 +40,7 @@ def same(wanted: dict[str, torch.Tensor], got: dict[str, torch.Tensor]) -> None:
 def elision(name: str) -> Schedule:
     b = Builder(Mesh(3, 3), name)
     for buffer in ("a", "b", "c", "out"):
-        b.buffer(buffer, (4,), "fp32", "resident")
+        b.buffer(buffer, (4,), "fp32", "state")
     ring, here = [2, 0, 1], [0, 1, 2]
 
     def move(src, dst, axis="x", send=ring, recv=here, lines=None):
@@ -150,7 +150,7 @@ def programs(draw):
     b = Builder(Mesh(rows, cols), "random")
     names = ["a", "b", "c", "d"]
     for name in names:
-        b.buffer(name, (1,), "fp32", "resident")
+        b.buffer(name, (1,), "fp32", "state")
     for _ in range(draw(st.integers(1, 7))):
         steps, order = [], draw(st.permutations(names))
         for src, dst in ((order[0], order[1]), (order[0], order[2]))[: draw(st.integers(0, 2))]:
@@ -186,7 +186,7 @@ def test_elision_changes_nothing_in_random_schedules(schedule):
 def test_a_copy_of_part_of_a_tile_leaves_the_rest():
     b = Builder(Mesh(1, 2), "part")
     for name in ("a", "b", "c"):
-        b.buffer(name, (4,), "fp32", "resident")
+        b.buffer(name, (4,), "fp32", "state")
     b.round(b.exchange("x", "a", "b", [1, 0], [0, 1]))
     b.round(b.local("copy", "b", "c", size=2))
     given = {name: 10.0**number * (1 + torch.arange(8.0)).view(1, 2, 4) for number, name in enumerate("abc")}
@@ -195,7 +195,7 @@ def test_a_copy_of_part_of_a_tile_leaves_the_rest():
 
 def test_slots_of_rows_are_moved_and_not_renamed():
     b = Builder(Mesh(3, 2), "slots")
-    b.buffer("cache", (1,), "fp32", "resident", 3)
+    b.buffer("cache", (1,), "fp32", "cache", 3)
     b.buffer("v", (1,), "fp32", "output")
     b.round(b.exchange("y", Slot("cache", np.array([0, 1, 2]), "y"), "v", [1, 2, 0], [0, 1, 2]))
     cache = torch.arange(18.0).view(3, 2, 3)

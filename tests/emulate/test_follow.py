@@ -18,8 +18,8 @@ MESH = Mesh(3, 2)
 
 def append(cache: KvCache, count: int, mesh: Mesh = MESH) -> Schedule:
     b = Builder(mesh, "append")
-    b.buffer("cache", (5,), "fp32", "resident", cache.slots)
-    b.buffer("new", (5,), "fp32", "resident", 2)
+    b.buffer("cache", (5,), "fp32", "cache", cache.slots)
+    b.buffer("new", (5,), "fp32", "state", 2)
     cache.append(b, {"cache": "new"}, count)
     return b.build()
 
@@ -70,8 +70,8 @@ def test_a_schedule_that_differs_in_more_than_indices_is_refused():
     cache = KvCache(3, 4, "concat")
     program = TritonExecutor().bind(append(cache, 2), filled(cache), tables=Tables())
     b = Builder(MESH, "every row")
-    b.buffer("new", (5,), "fp32", "resident", 2)
-    b.buffer("cache", (5,), "fp32", "resident", cache.slots)
+    b.buffer("new", (5,), "fp32", "state", 2)
+    b.buffer("cache", (5,), "fp32", "cache", cache.slots)
     b.round(b.local("copy", "cache", "new", size=5))
     words = r"every row: table \d has 6 entries, and 2 in the schedule that was bound; bind this one anew"
     with pytest.raises(ScheduleError, match=words):

@@ -46,7 +46,7 @@ def ran(schedule: Schedule, tensors: dict[str, Tensor], **options) -> Reference:
 
 def test_all_that_a_round_sends_is_read_before_anything_arrives():
     b = Builder(Mesh(1, 4), "ring in place")
-    b.buffer("a", (1,), "fp32", "resident")
+    b.buffer("a", (1,), "fp32", "state")
     b.round(b.exchange("x", "a", "a", [3, 0, 1, 2], [0, 1, 2, 3]))
     assert ran(b.build(draft=True), {"a": line(1, 2, 3, 4)}).read("a").flatten().tolist() == [4, 1, 2, 3]
 
@@ -54,7 +54,7 @@ def test_all_that_a_round_sends_is_read_before_anything_arrives():
 def test_local_operations_see_what_arrived_and_what_came_before_them():
     b = Builder(Mesh(1, 3), "order")
     for name in ("a", "b", "c"):
-        b.buffer(name, (1,), "fp32", "resident")
+        b.buffer(name, (1,), "fp32", "state")
     b.round(
         b.local("add", "c", ("a", "b"), size=1),
         b.local("add", "c", ("c", "c"), Cores("x", np.array([1])), size=1),
@@ -67,8 +67,8 @@ def test_local_operations_see_what_arrived_and_what_came_before_them():
 
 def test_lines_positions_and_slots_are_those_that_are_named():
     b = Builder(Mesh(2, 3), "slots")
-    b.buffer("a", (1,), "fp32", "resident", 2)
-    b.buffer("b", (1,), "fp32", "resident")
+    b.buffer("a", (1,), "fp32", "state", 2)
+    b.buffer("b", (1,), "fp32", "weight")
     b.round(b.exchange("x", Slot("a", np.array([0, 1, 1]), "x"), "b", [[0, 2], [1, -1]], [[1, 0], [2, -1]]))
     b.round(b.local("copy", Slot("a", None), "b", Cores("y", np.array([1]), np.array([0])), size=1))
     tiles = torch.arange(12.0).view(2, 3, 2)
@@ -93,7 +93,7 @@ def test_what_is_written_is_rounded_and_what_is_not_is_nan():
 
 def test_rounds_are_run_up_to_any_of_them():
     b = Builder(Mesh(1, 2), "some")
-    b.buffer("x", (1,), "fp32", "resident")
+    b.buffer("x", (1,), "fp32", "state")
     for _ in range(4):
         b.round(b.local("add", "x", ("x", "x"), size=1))
     machine = Reference(b.build(), {"x": line(1, 3)})
@@ -202,7 +202,7 @@ def identical(got: Tensor, wanted: Tensor, name: str = "") -> None:
 
 
 def results(schedule: Schedule) -> list[str]:
-    return [name for name, buffer in schedule.buffers.items() if buffer.role in ("resident", "output")]
+    return [name for name, buffer in schedule.buffers.items() if buffer.kept]
 
 
 def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:

@@ -61,7 +61,7 @@ def test_rounds_without_patterns_give_the_same_bits(name, on, exchange):
     for one in (schedule, plain):
         program = on(exchange=exchange, poison=True).bind(one, tensors)
         program.run()
-        kept = [name for name, buffer in one.buffers.items() if buffer.role in ("output", "resident")]
+        kept = [name for name, buffer in one.buffers.items() if buffer.kept]
         results.append({name: program.memory[name].view(torch.uint8) for name in kept})
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
 
@@ -128,8 +128,8 @@ def product_of(side: int, dtype: str = "fp32", c: Slot | None = None, slots: int
     """C = A B (or += with `add`) on tiles of 2 x 2, all of whose buffers can be read."""
     b = Builder(Mesh(side, side), "product")
     for name in ("a", "w"):
-        b.buffer(name, (2, 2), dtype, "resident")
-    b.buffer("c", (2, 2), dtype, "resident", slots)
+        b.buffer(name, (2, 2), dtype, "state")
+    b.buffer("c", (2, 2), dtype, "state", slots)
     b.buffer("sums", (2, 2), "fp32")
     if begin is not None:
         begin(b)
@@ -148,7 +148,7 @@ def same_everywhere(schedule: Schedule) -> None:
     given = {
         name: torch.randint(-30, 31, shapes[name], generator=generator).float()
         for name, buffer in schedule.buffers.items()
-        if buffer.role == "resident"
+        if buffer.given and buffer.kept
     }
     results = []
     for on in (TorchExecutor, TritonExecutor):
@@ -194,7 +194,7 @@ def test_operands_that_lie_where_the_sums_go(side):
 def test_reductions_that_go_together_are_trees_of_their_own():
     b = Builder(Mesh(2, 9), "several")
     for name, size in (("a", 3), ("b", 5)):
-        b.buffer(name, (size,), "fp32", "resident")
+        b.buffer(name, (size,), "fp32", "state")
     all_reduce(b, ("a", "b"), "x", groups=(3,))
     schedule = b.build()
     first, second = trees(schedule)
@@ -208,7 +208,7 @@ def test_reductions_that_go_together_are_trees_of_their_own():
 
 def test_one_reduction_after_another_is_a_tree_of_its_own():
     b = Builder(Mesh(1, 5), "twice")
-    b.buffer("a", (3,), "fp32", "resident")
+    b.buffer("a", (3,), "fp32", "state")
     reduce(b, "a", "x")
     reduce(b, "a", "x")
     schedule = b.build()
@@ -217,7 +217,7 @@ def test_one_reduction_after_another_is_a_tree_of_its_own():
 
 def test_a_tree_whose_mailbox_is_read_later_runs_round_by_round():
     b = Builder(Mesh(1, 3), "mailbox")
-    b.buffer("a", (3,), "fp32", "resident")
+    b.buffer("a", (3,), "fp32", "state")
     b.buffer("out", (3,), "fp32", "output")
     reduce(b, "a", "x")
     b.round(b.local("copy", "out", "a.up", size=3))

@@ -85,7 +85,7 @@ def test_poison_is_seen_where_it_is_read():
 def test_all_messages_of_a_round_leave_before_any_arrives_elsewhere():
     b = Builder(Mesh(1, 4), "round")
     for name in ("a", "b"):
-        b.buffer(name, (1,), "fp32", "resident")
+        b.buffer(name, (1,), "fp32", "state")
     b.round(b.exchange("x", "a", "b", [3, 0, 1, 2], [0, 1, 2, 3]), b.local("add", "b", ("b", "a"), size=1))
     a = torch.tensor([1.0, 2, 4, 8]).view(1, 4, 1)
     for exchange in EXCHANGES:
@@ -112,7 +112,7 @@ def test_what_a_buffer_stores_is_rounded_to_its_dtype():
 def test_a_copy_of_a_part_leaves_the_rest(dtype, where, exchange):
     b = Builder(Mesh(2, 4), "part")
     b.buffer("x", (2,), "fp32", "input")
-    b.buffer("y", (5,), dtype, "resident")
+    b.buffer("y", (5,), dtype, "state")
     b.round(b.local("copy", "y", "x", where, size=2))
     x, y = torch.randn(2, 4, 2).bfloat16().float(), torch.randn(2, 4, 5).bfloat16().float()
     wanted, cores = y.clone(), slice(None) if where is None else where.at
@@ -125,7 +125,7 @@ def test_a_copy_of_a_part_leaves_the_rest(dtype, where, exchange):
 
 def test_inputs_are_rounded_and_copied():
     b = Builder(Mesh(1, 1), "given")
-    b.buffer("x", (1,), "fp16", "resident")
+    b.buffer("x", (1,), "fp16", "state")
     b.round(b.local("add", "x", ("x", "x"), size=1))
     given = torch.full((1, 1, 1), 1 / 3)
     program = TorchExecutor().bind(b.build(), {"x": given})
@@ -153,7 +153,7 @@ def test_a_program_runs_again_on_new_inputs(exchange):
 @exchanges
 def test_programs_share_memory(exchange):
     b = Builder(Mesh(1, 3), "shared")
-    b.buffer("x", (2,), "fp32", "resident")
+    b.buffer("x", (2,), "fp32", "state")
     b.like("x.next", "x")
     b.round(b.exchange("x", "x", "x.next", [2, 0, 1], [0, 1, 2]))
     b.round(b.local("copy", "x", "x.next", size=2))

@@ -130,7 +130,7 @@ def test_an_operation_that_is_defined_anew_runs_as_defined(monkeypatch):
         out.copy_(a + b + 1)
 
     b = Builder(Mesh(1, 2), "more")
-    b.buffer("x", (3,), "bf16", "resident")
+    b.buffer("x", (3,), "bf16", "state")
     b.round(b.local("add", "x", ("x", "x"), size=3))
     program = TorchExecutor().bind(b.build(), {"x": torch.full((1, 2, 3), 2.0)})
     program.run()

@@ -1,4 +1,4 @@
-"""The kernel of chains and their reduce trees against local operations in order, as tests/kernels judges others."""
+"""The kernel of reduce trees against local operations in order, as tests/kernels judges others."""
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from tiles import DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import Operand, find
-from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
+from wafer_triton.kernels.fused import Grid
+from wafer_triton.kernels.tree import Receivers, Tree, reduce_tree
 from wafer_triton.kernels.waiting import Alarm
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,24 +21,24 @@ SLOT = [0, -1, 1, 0, 2, 1, 2]
 ORDER = [6, 0, 5, 2, 3, 4, 1]
 
 
-def stretch(acc: Operand, size: int, parts=(), **more) -> Stretch:
-    """A stretch that reduces acc over the tree above, in a NaN-filled mailbox."""
+def run_tree(
+    acc: Operand, size: int, times: int = 1, ops=(), together: int = 1, loops: int = 1, broadcast: bool = False, **more
+) -> Tensor:
+    """Reduce over the tree above, in a NaN-filled mailbox; every core's final vector [cores, size]."""
     children = [sum(parent == core for parent in PARENT) for core in range(7)]
     mailbox = memory(torch.full((7, 3 * size), float("nan"), dtype=acc.tensor.dtype))
-    tree = Tree(acc, mailbox, *map(table, (children, PARENT, SLOT)), slots=3, size=size, **more)
-    return Stretch(table(ORDER), flags_of(7, 3, DEVICE), tuple(parts), tree)
-
-
-def run_chain(*stretches: Stretch, times: int = 1) -> None:
+    block = [ORDER.index(core) // together for core in range(7)]
+    above = [0 if parent < 0 else block[parent] for parent in PARENT]
+    awaited = [sum(children[core] for core in range(7) if block[core] == number) for number in range(7 // together)]
+    arrived = table([0] * len(awaited))
+    tables = map(table, (ORDER, children, PARENT, [max(slot, 0) for slot in SLOT], above, awaited))
+    tree = Tree(acc, mailbox, *tables, arrived, slots=3, size=size, **more)
     alarm = Alarm(torch.zeros(1, dtype=torch.int64, device=DEVICE), 1)
+    receivers = Receivers(table([0] * 7), table([7 * (core == 1) for core in range(7)]), 1) if broadcast else None
     for _ in range(times):
-        chain(stretches, alarm)
-    assert not any(one.flags.any() for one in stretches) and not alarm.word.any()
-
-
-def run_tree(acc: Operand, size: int, times: int = 1, parts=(), **params) -> Tensor:
-    """Reduce over the tree above; every core's final vector [cores, size]."""
-    run_chain(stretch(acc, size, parts, **params), times=times)
+        sends = [(acc, size)] if broadcast else []
+        reduce_tree(tree, ops, alarm, receivers, sends, grid=Grid(together, loops))
+    assert not arrived.any() and not alarm.word.any()
     return tiles(acc, size, 7)
 
 
@@ -62,7 +63,13 @@ def test_tree_is_a_sequence_of_local_operations(dtype, op, size):
     assert same_bits(run_tree(memory(values), size, op=op), fold(values, op))
 
 
-def test_tree_leaves_its_flags_ready_for_the_next_launch():
+@pytest.mark.parametrize("loops", [1, 3, 7])
+def test_a_program_may_be_several_cores_one_after_another(loops):
+    values = torch.randn(7, 35)
+    assert same_bits(run_tree(memory(values), 35, loops=loops), fold(values, "add"))
+
+
+def test_tree_leaves_its_counters_ready_for_the_next_launch():
     values = torch.randint(-3, 4, (7, 35)).float()
     assert torch.equal(run_tree(memory(values), 35, times=2), fold(fold(values, "add"), "add"))
 
@@ -83,36 +90,12 @@ def test_mesh_gemv_is_one_launch(dtype, m, accumulate):
     product = torch.zeros(7, m * n)
     local.find("gemm").run(product, x.float(), w.float(), **params)
     acc = memory(torch.full((7, m * n), float("nan"), dtype=dtype))
-    got = run_tree(acc, m * n, times=2, parts=[find("gemm").part((acc,), (memory(x), memory(w)), **params)])
+    got = run_tree(acc, m * n, times=2, ops=[find("gemm").fused((acc,), (memory(x), memory(w)), **params)])
     assert same_bits(got, fold(product.to(dtype), "add"))
 
 
-def everyone(first, count) -> Receivers:
-    return Receivers(table(first), table(count), 1)
-
-
 @pytest.mark.parametrize("size", [5, 1030])
-def test_a_root_writes_its_receivers_and_all_go_on(size):
-    """An all-reduce, then its double everywhere, then another reduction of that: in one launch."""
+def test_a_root_broadcasts_its_sum(size):
     values = torch.randint(-3, 4, (7, size)).float()
-    acc, twice = memory(values), memory(torch.full((7, size), float("nan")))
-    root = everyone([0] * 7, [7 * (core == 1) for core in range(7)])
-    own = everyone(range(7), [1] * 7)
-    double = find("add").part((twice,), (acc, acc), size=size)
-    first = stretch(acc, size)._replace(receivers=root, sends=((acc, size),))
-    second = Stretch(table([3, 1, 0, 2, 6, 5, 4]), flags_of(7, 0, DEVICE), (double,), receivers=own)
-    run_chain(first, second, stretch(twice, size))
-    total = fold(values, "add")[1]
-    assert torch.equal(tiles(acc, size, 7), total.expand(7, size)), "the broadcast"
-    assert torch.equal(tiles(twice, size, 7), fold(2 * total.expand(7, size), "add"))
-
-
-def test_a_root_that_sends_nothing_only_tells():
-    values = torch.randint(-3, 4, (7, 3)).float()
-    acc, copied = memory(values), memory(torch.zeros(7, 3))
-    root = everyone([0] * 7, [7 * (core == 1) for core in range(7)])
-    at_root = acc._replace(index=table([1] * 7))
-    copy = find("copy").part((copied,), (at_root,), size=3)
-    run_chain(stretch(acc, 3)._replace(receivers=root), Stretch(table(range(7)), flags_of(7, 0, DEVICE), (copy,)))
-    assert torch.equal(tiles(acc, 3, 7), fold(values, "add"))
-    assert torch.equal(tiles(copied, 3, 7), fold(values, "add")[1].expand(7, 3))
+    got = run_tree(memory(values), size, broadcast=True)
+    assert torch.equal(got, fold(values, "add")[1].expand(7, size))

@@ -1,4 +1,4 @@
-"""A whole small decoder with Triton: prefill, then decode steps, on a GPU one graph replayed for all of them."""
+"""A whole small decoder with Triton: on a GPU a prompt is one graph, and one graph is replayed for all decode steps."""
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ SHAPE = {
     "rms_norm_eps": 1e-5,
 }  # fmt: skip
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2]]
+OTHERS = [[2, 7, 1, 8, 2], [8, 1]]
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
@@ -27,9 +28,21 @@ def test_steps_are_those_of_the_torch_executor(exchange, device, size):
     ]
     logits = []
     for model in models:
-        found = [model.prefill(PROMPTS[number], sequence=number) for number in range(batch)]
-        for number in range(steps):
-            found.append(model.advance([(7 * number + one) % 97 for one in range(batch)]))
+        found = []
+        for prompts in (PROMPTS, OTHERS):  # of the same lengths, whose prefill is recorded by then
+            model.reset()
+            found += [model.prefill(prompts[number], sequence=number) for number in range(batch)]
+            for number in range(steps):
+                found.append(model.advance([(7 * number + one) % 97 for one in range(batch)]))
         logits.append(torch.cat([one.reshape(-1, 97).cpu() for one in found]))
     assert (logits[0] - logits[1]).norm() <= 1e-5 * logits[0].norm()
     assert torch.equal(logits[0].argmax(-1), logits[1].argmax(-1))
+
+
+@pytest.mark.gpu_alone
+def test_a_gpu_is_taken_where_there_is_one():
+    model = WaferForCausalLM.from_config(SHAPE, mesh=4, seed=1, max_length=20)
+    assert model.executor.device == "cuda" and torch.cuda.get_device_name() in repr(model)
+    tokens = list(model.generate(PROMPTS[0], 6, stop=()))
+    here = WaferForCausalLM.from_config(SHAPE, mesh=4, seed=1, max_length=20, emulate_on="cpu")
+    assert here.executor.device == "cpu" and list(here.generate(PROMPTS[0], 6, stop=())) == tokens

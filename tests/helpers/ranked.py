@@ -84,7 +84,7 @@ def given(schedule: Any) -> dict[str, torch.Tensor]:
 def results(program: Any) -> dict[str, torch.Tensor]:
     """What a program leaves in the buffers that live to the end, as bits."""
     program.run()
-    kept = [buffer.name for buffer in program.schedule.buffers.values() if buffer.role in ("output", "resident")]
+    kept = [buffer.name for buffer in program.schedule.buffers.values() if buffer.kept]
     return {name: program.read(name).view(torch.uint8) for name in kept}
 
 

@@ -69,8 +69,11 @@ class RecordingExecutor(TorchExecutor):
         super().__init__(**options)
         self.log, self.compiled = [], []
 
-    def precompile(self, programs, progress=None) -> None:
-        self.compiled += programs
+    def precompile(self, steps, progress=None) -> int:
+        self.compiled += steps
+        for number in range(len(steps)):
+            progress(number + 1, len(steps))
+        return len(steps)
 
     def capture(self, run, compiled=False):
         recorder = None

@@ -47,7 +47,7 @@ def product(algorithm: str, transposed: bool = False) -> Make:
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, (m, k, n) = Builder(mesh.square(), f"{algorithm} gemm"), (2, 3, 5)
         b.buffer("a", (m, k), dtype, "input")
-        b.buffer("b", (n, k) if transposed else (k, n), dtype, "resident")
+        b.buffer("b", (n, k) if transposed else (k, n), dtype, "weight")
         b.buffer("c", (m, n), sums)
         b.buffer("out", (m, n), dtype, "output")
         gemm.matmul(b, "a", "b", "c", algorithm=algorithm, transposed=transposed, m=m, k=k, n=n, accumulate=sums)
@@ -63,7 +63,7 @@ def beside(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     b.buffer("a", (size, size), dtype, "input")
     for name in ("near", "c"):
         b.buffer(name, (size, size), dtype if name == "near" else sums)
-    b.buffer("w", (size, size), dtype, "resident")
+    b.buffer("w", (size, size), dtype, "weight")
     for name in ("before", "out", "after"):
         b.buffer(name, (size, size), dtype, "output")
     collectives.shift(b, "a", "near", "x", wrap=True)
@@ -80,7 +80,7 @@ def vector(algorithm: str, axis: str) -> Make:
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, (m, k, n) = Builder(mesh, f"{algorithm} gemv"), (2, 3, 5)
         b.buffer("x", (m, k), dtype, "input")
-        b.buffer("w", (k, n), dtype, "resident")
+        b.buffer("w", (k, n), dtype, "weight")
         b.buffer("y", (m, n), sums, "output")
         gemv.meshgemv(b, "x", "w", "y", axis, m=m, k=k, n=n, algorithm=algorithm, accumulate=sums)
         return b.build()
@@ -93,7 +93,7 @@ def all_reduce(algorithm: str, axis: str, op: str) -> Make:
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b = Builder(mesh, f"{algorithm} all-reduce")
-        b.buffer("x", (7,), dtype, "resident")
+        b.buffer("x", (7,), dtype, "state")
         reduce.all_reduce(b, "x", axis, op=op, algorithm=algorithm)
         return b.build()
 
@@ -105,8 +105,8 @@ def segments(axis: str) -> Make:
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b = Builder(mesh, "segments")
-        b.buffer("x", (7,), dtype, "resident")
-        b.buffer("y", (2,), sums, "resident")
+        b.buffer("x", (7,), dtype, "state")
+        b.buffer("y", (2,), sums, "state")
         reduce.all_reduce(b, ("x", "y"), axis, op="maximum", segment=max(1, 2 * mesh.length(axis) // 3))
         return b.build()
 
@@ -116,11 +116,11 @@ def segments(axis: str) -> Make:
 def moves(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     """Broadcast, all-gather, reduce-scatter and its all-gather, shifts and, on a square mesh, transpose."""
     b = Builder(mesh, "collectives")
-    b.buffer("x", (3,), dtype, "resident")
+    b.buffer("x", (3,), dtype, "state")
     b.buffer("all", (3,), dtype, "output", mesh.length("y"))
-    b.buffer("chunks", (3,), dtype, "resident", mesh.length("x"))
+    b.buffer("chunks", (3,), dtype, "state", mesh.length("x"))
     for name in ("shifted", "wrapped", "turned"):
-        b.buffer(name, (3,), dtype, "resident")
+        b.buffer(name, (3,), dtype, "state")
     collectives.broadcast(b, "x", "x", mesh.length("x") // 2)
     collectives.all_gather(b, "x", "all", "y")
     collectives.reduce_scatter(b, "chunks", "x")
@@ -135,7 +135,7 @@ def moves(mesh: Mesh, dtype: str, sums: str) -> Schedule:
 def rms_norm(mesh: Mesh, dtype: str, sums: str) -> Schedule:
     """RMSNorm of rows that are cut along x."""
     b = Builder(mesh, "rms norm")
-    for name, tile, role in (("x", (3, 5), "input"), ("weight", (5,), "resident"), ("out", (3, 5), "output")):
+    for name, tile, role in (("x", (3, 5), "input"), ("weight", (5,), "state"), ("out", (3, 5), "output")):
         b.buffer(name, tile, dtype, role)
     norm.rms_norm(b, "x", "weight", "out", "x", width=5 * mesh.length("x"), eps=1e-5)
     return b.build()
@@ -172,7 +172,7 @@ def kv_append(policy: str) -> Make:
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, cache = Builder(mesh, f"kv {policy}"), KvCache(mesh.shape[0], 5, policy, mesh.shape[0] + 3)
         for name in ("k", "v"):
-            b.buffer(f"{name}_cache", (3,), dtype, "resident", cache.slots)
+            b.buffer(f"{name}_cache", (3,), dtype, "cache", cache.slots)
             b.buffer(name, (3,), dtype, "input")
         cache.append(b, {"k_cache": "k", "v_cache": "v"}, mesh.shape[0] + 3)
         return b.build()
@@ -271,5 +271,5 @@ def given(schedule: Schedule, *, integers: bool = False) -> dict[str, Tensor]:
     return {
         name: draw(*schedule.mesh.shape, buffer.slots * buffer.numel)
         for name, buffer in schedule.buffers.items()
-        if buffer.role in ("input", "resident")
+        if buffer.given
     }

@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.place.need import param_shapes
 
 CONFIG = {
     "model_type": "llama",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -29,9 +30,12 @@ def test_every_kernel_compiles_well(target):
     assert child.returncode == 0, child.stderr
     built = json.loads(child.stdout)
 
-    between_cores = {"exchange", "relay", "one_round", "several_rounds", "elided", "tree", "mesh_gemv"}
+    between_cores = {"exchange", "one_round", "all_rounds", "elided", "tree", "mesh_gemv", "fold"}
     assert {case.split()[0] for case in built} >= {*KERNELS, *between_cores}
+    planted = {case: built.pop(case) for case in list(built) if case.startswith("planted")}
     assert [fault for case, seen in built.items() for fault in faults(target, case, seen)] == []
+    if target == "sm_90":  # there alone products go on while the loop does
+        assert all("a race" in str([*faults(target, *one)]) for one in planted.items()) and planted
 
 
 def faults(target: str, case: str, seen: dict) -> Iterator[str]:
@@ -40,6 +44,8 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
         yield f"{case}: {seen['spills']} B of registers spill"
     if seen["shared"] > seen["shared_bound"]:
         yield f"{case}: {seen['shared']} B of shared memory, bound {seen['shared_bound']} B"
+    if seen["buffers"] is not None and seen["buffers"] <= max(seen["pendings"], seen["iterations_ahead"]):
+        yield f"{case}: {seen['buffers']} buffers, of which {seen['pendings']} products still read: a race"
     # An SM has 64 Ki registers, a CU 128 Ki: with 16-bit operands at least three programs share them.
     file = 128 * 1024 if target == "gfx942" else 64 * 1024
     used = seen["registers"] * seen["num_warps"] * TARGETS[target][2]
@@ -48,9 +54,9 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
     matrix = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "gfx942": "v_mfma"}[target]
     if case.endswith(" 64x64x64-bfloat16") and matrix not in seen["matrix_instructions"]:
         yield f"{case}: no {matrix}, only {seen['matrix_instructions']!r}"
-    if case == "several_rounds 64x64x64-bfloat16" and target != "gfx942" and not seen["arrives_before_product"]:
+    if case == "all_rounds 64x64x64-bfloat16" and target != "gfx942" and not seen["arrives_before_product"]:
         yield f"{case}: neighbours wait for the product"
-    if seen["cooperative"] != case.startswith("several_rounds"):
+    if seen["cooperative"] != case.startswith("all_rounds"):
         yield f"{case}: all its programs at once or not at all: {seen['cooperative']}"
     if case == "exchange 4096-bfloat16" and target != "gfx942" and seen["widest_access_bytes"] != 16:
         yield f"{case}: at most {seen['widest_access_bytes']} B per access"
@@ -60,13 +66,19 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     """Compile what every launcher launches on typical tiles."""
     import torch
 
-    from wafer_triton.kernels import Moves, Operand, find, one_round, several_rounds
-    from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
+    from wafer_triton.emulate.fuse import folded
+    from wafer_triton.emulate.segments import segments
+    from wafer_triton.kernels import Moves, Operand, all_rounds, compute_shift, find, one_round
     from wafer_triton.kernels.elided import Labels, elided
-    from wafer_triton.kernels.exchange import exchange, relay
+    from wafer_triton.kernels.exchange import exchange
+    from wafer_triton.kernels.fold import fold
+    from wafer_triton.kernels.fused import Grid, launch
     from wafer_triton.kernels.gemm import plan
-    from wafer_triton.kernels.lines import Fold, Phase, Slices, lines
+    from wafer_triton.kernels.tree import Receivers, Tree, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
+    from wafer_triton.mesh import Mesh
+    from wafer_triton.schedule.builder import Builder
+    from wafer_triton.schedule.reduce import all_reduce
 
     figures = {}
     cores, alarm = torch.arange(4, dtype=torch.int32), Alarm(torch.zeros(1, dtype=torch.int64), 1)
@@ -74,9 +86,15 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
         return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
 
-    def reduced(acc: Operand, size: int, *parts, op: str = "add") -> Stretch:
-        tree = Tree(acc, tile(2 * size, acc.tensor.dtype), cores, cores, cores, 2, size, op)
-        return Stretch(cores, flags_of(4, 2, "cpu"), parts, tree, Receivers(cores, cores, 1), ((acc, size),))
+    def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=None) -> tuple:
+        tree = Tree(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
+        return tree, ops, alarm, Receivers(cores, cores, 1), [(acc, size)], (), grid or Grid()
+
+    def tree_of(side: int):
+        b = Builder(Mesh(1, side), "sum")
+        b.buffer("x", (1,), "fp32", "output")
+        all_reduce(b, "x", "x")
+        return folded(segments(b.build())[0], 1)
 
     def record(case: str, bound: int, call, *args, **params) -> None:
         figures[case] = compiled(call, *args, **params) | {"shared_bound": bound}
@@ -95,14 +113,21 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         "gemm 64x64x64-float32-float16", blocks, find("gemm"), acc, (tile(4096, torch.float32), ins[1]), cores, **cube
     )
 
+    def passed_on(case: str, side: int) -> None:
+        c, tiles = tile(side * side, torch.float32), [tile(side * side, torch.bfloat16) for _ in range(4)]
+        sizes = {"m": side, "k": side, "n": side}
+        record(case, blocks, one_round, c, c, *tiles, cores, cores, cores, **sizes, add=True)
+
+    passed_on("one_round 128x128x128-bfloat16", 128)
+    with mock.patch.object(compute_shift, "STAGES", 2):
+        passed_on("planted: one_round with two stages", 128)
+
     for dtype in (torch.float32, torch.bfloat16, torch.float16) if target == "90" else (torch.bfloat16,):
         name = str(dtype).removeprefix("torch.")
         covered = dtype != torch.bfloat16
         for numel in (4096,) if covered else (4096, 35):
-            one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores)
+            one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores, None, 0, 4, 6, 1, 6)
             record(f"exchange {numel}-{name}", 0, exchange, (one,), (numel,))
-            ends = [(tile(numel, dtype), tile(numel, dtype))] * 2
-            record(f"relay {numel}-{name}", scratch, relay, ends, (numel, 35), torch.zeros(9, 8).int(), cores, alarm)
             record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
 
         typical = ((64, 64, 64), (36, 96, 36), (1, 36, 96))
@@ -135,9 +160,9 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             shape = plan(a, b, m=m, k=k, n=n)
             if shape["M"] <= shape["BLOCK_M"] and shape["N"] <= shape["BLOCK_N"]:
                 record(
-                    f"several_rounds {m}x{k}x{n}-{name}",
-                    blocks, several_rounds, tile(m * n, torch.float32), tile(m * n, dtype), (a, next_a), (b, next_b),
-                    cores, cores[None], cores, alarm, rounds=3, here=0, whole=True, m=m, k=k, n=n, add=False,
+                    f"all_rounds {m}x{k}x{n}-{name}",
+                    blocks, all_rounds, tile(m * n, torch.float32), tile(m * n, dtype), (a, next_a), (b, next_b),
+                    cores, cores[None], cores, alarm, rounds=3, m=m, k=k, n=n, add=False,
                 )  # fmt: skip
 
         for call in ("gemm", "gemm_t"):
@@ -200,25 +225,26 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             record(f"scale_rows {name}", scratch, find("scale_rows"), (sums,), (sums, picked), cores, **scaled)
 
         for op in ("add",) if covered else ("add", "maximum"):
-            record(f"tree {op}-{name}", scratch, chain, [reduced(tile(288, dtype), 288, op=op)], alarm)
-        table = cores.repeat(2, 1)
-        for m, heads, sliced in ((1, 1, (3, 0, 16)), (3, 1, (3, 0, 16)), (1, 4, (2, 2, 0))):
-            y, x, w, size = tile(m * 4 * 36, torch.float32), tile(m * 36, dtype), tile(36 * 36, dtype), m * heads * 36
-            product = find("gemm").part((y,), (x, w), m=m, k=36 // heads, n=36, heads=heads)
-            phases = [Phase(product, table), Phase(fold=Fold(y, y, table, table, 3, size, rows=m * heads))]
-            if heads == 1:
-                phases.append(Phase(find("add").part((y,), (y, y), size=size), table))
-            record(f"lines {m}x{heads}-{name}", blocks, lines, phases, Slices(0, 2, *sliced, cores[:2]))
+            record(f"tree {op}-{name}", scratch, reduce_tree, *reduced(tile(288, dtype), 288, op=op))
+        tree, small = tree_of(64), tile(32 * 65, dtype)
+        tables = (small, small, cores, cores, cores)
+        for size, step in ((448, 32), (1, 1), (32 * 65, 65)):
+            sums = fold(*tables, chains=tree.chains, size=size, op="add", step=step)
+            rows = {"heads": 32, "m": 1, "n": 65, "scale": 0.1}
+            scores = find("row_max").fused((tile(32, torch.float32),), (small, small), **rows).sized(BLOCK_M=1)
+            ops, grid = ([sums, scores], Grid(4, 1, 32)) if step == 65 else ([sums], Grid(slices=size // step))
+            if not covered or size == 448:
+                record(f"fold {size}-{name}", scratch, launch, ops, cores, (), grid)
         for m, k, n in ((1, 36, 288),) if covered else ((1, 36, 288), (8, 64, 64)):
             y, x, w = (tile(numel, dtype) for numel in (m * n, m * k, k * n))
-            product = find("gemm").part((y,), (x, w), m=m, k=k, n=n)
-            record(f"mesh_gemv {m}x{k}x{n}-{name}", blocks, chain, [reduced(y, m * n, product)], alarm)
+            product = find("gemm").fused((y,), (x, w), m=m, k=k, n=n)
+            record(f"mesh_gemv {m}x{k}x{n}-{name}", blocks, reduce_tree, *reduced(y, m * n, product))
             squares = tile(m, torch.float32)
-            add = find("sum_squares").part((squares,), (x,), m=m, n=k)
-            norm = find("rms_scale").part((x,), (x, squares, tile(k, dtype)), m=m, n=k, width=576, eps=1e-5)
-            end = Stretch(cores, flags_of(4, 0, "cpu"), (find("add").part((y,), (y, y), size=m * n),))
-            stretches = [reduced(squares, m, add), reduced(y, m * n, norm, product), end]
-            record(f"norm, mesh_gemv {m}x{k}x{n}-{name}", blocks, chain, stretches, alarm)
+            norm = find("rms_scale").fused((x,), (x, squares, tile(k, dtype)), m=m, n=k, width=576, eps=1e-5)
+            record(f"norm, mesh_gemv {m}x{k}x{n}-{name}", blocks, reduce_tree, *reduced(y, m * n, norm, product))
+        y, x, w = (tile(numel, dtype) for numel in (22, 7, 7 * 22))
+        tiny = find("gemm").fused((y,), (x, w), m=1, k=7, n=22)
+        record(f"mesh_gemv tiny-{name}", blocks, reduce_tree, *reduced(y, 22, tiny, grid=Grid(4, 2)))
     return figures
 
 

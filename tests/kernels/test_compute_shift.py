@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, multiprocessing
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
-from wafer_triton.emulate.launches import compute_shifts
+from wafer_triton.emulate.segments import Products, segments
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, _common, compute_shift, one_round, residency, several_rounds
+from wafer_triton.kernels import Operand, _common, all_rounds, compute_shift, one_round, residency
 from wafer_triton.kernels.waiting import PATIENCE_LOOKS, Alarm, Watch
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
@@ -77,8 +77,8 @@ def operand(values: Tensor, index: Tensor | None = None) -> Operand:
     return Operand(values, 0, values.shape[1], index)
 
 
-def one_core(core: int, launches: list[tuple[int, int]], turns: Turns, launched: Tensor, tensors, sizes) -> None:
-    """What the program of one core does, launch after launch; `launched` keeps launches apart, as a GPU does."""
+def one_core(core: int, turns: Turns, tensors, sizes) -> None:
+    """What the program of one core does."""
     torch.set_num_threads(1)
     # at the end of a launch the interpreter copies tensors back, here onto themselves while others write to them
     GridExecutor._restore_args_dev = lambda *_: None
@@ -88,14 +88,7 @@ def one_core(core: int, launches: list[tuple[int, int]], turns: Turns, launched:
     c, out, a, b, neighbours, counters, alarm = tensors
 
     def program() -> None:
-        for here, rounds in launches:
-            several_rounds(
-                c, c if here + rounds < SIDE else out, a, b, neighbours, counters, table([core]), alarm,
-                rounds=rounds, here=here % 2, whole=False, add=here > 0, **sizes,
-            )  # fmt: skip
-            launched[core] += 1
-            while launched.min() < launched[core]:
-                turns.pass_on(core)
+        all_rounds(c, out, a, b, neighbours, counters, table([core]), alarm, rounds=SIDE, add=False, **sizes)
 
     turns.run(core, program)
 
@@ -112,15 +105,12 @@ def cores_that_failed(programs: list) -> list[int]:
     return [core for core, program in enumerate(programs) if program.exitcode]
 
 
-def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
+def run(m: int, k: int, n: int, seed: int) -> tuple[Tensor, Tensor]:
     """C of aligned operands, and the same by one round a launch; `seed` orders the turns."""
     torch.manual_seed(0)
     mesh = Mesh(SIDE, SIDE)
     schedule = recipe("gemm", mesh, "bf16", ((m * SIDE, k * SIDE), (k * SIDE, n * SIDE)), ()).schedule
-    start = next(
-        number for number, round_ in enumerate(schedule.rounds) if round_.locals and round_.locals[0].op == "gemm"
-    )
-    to_a, to_b = map(torch.from_numpy, compute_shifts(schedule, schedule.rounds[start:]).to)
+    to_a, to_b = map(torch.from_numpy, next(one for one in segments(schedule) if isinstance(one, Products)).to)
     a, b = (torch.randn(SIDE, SIDE, size).bfloat16() for size in (m * k, k * n))
     nan = lambda size, dtype: operand(torch.full((SIDE, SIDE, size), float("nan"), dtype=dtype))  # noqa: E731
     sizes = {"m": m, "k": k, "n": n}
@@ -131,7 +121,7 @@ def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> t
     neighbours = table(torch.stack([to_a, to_b, to_a.argsort(), to_b.argsort()], dim=1).contiguous())
     counters, alarm = table(torch.zeros(2, cores)), raised()
     turns = Turns(cores, seed)
-    args = (launches, turns, table([0] * cores), (c, out, *hands, neighbours, counters, alarm), sizes)
+    args = (turns, (c, out, *hands, neighbours, counters, alarm), sizes)
     programs = [fork.Process(target=one_core, args=(core, *args)) for core in range(cores)]
     for program in programs:
         program.start()
@@ -153,14 +143,14 @@ def run(launches: list[tuple[int, int]], m: int, k: int, n: int, seed: int) -> t
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_rounds_in_one_launch_give_the_bits_of_one_round_a_launch(seed):
-    got, want = run([(0, SIDE)], 16, 16, 16, seed)
+    got, want = run(16, 16, 16, seed)
     assert torch.equal(got.view(torch.int16), want.view(torch.int16)) and not got.isnan().any()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_rounds_in_two_launches_and_ragged_tiles(seed):
-    got, want = run([(0, 2), (2, 1)], 5, 7, 3, seed)
+def test_rounds_of_ragged_tiles(seed):
+    got, want = run(5, 7, 3, seed)
     assert torch.equal(got.view(torch.int16), want.view(torch.int16)) and not got.isnan().any()
 
 
@@ -171,7 +161,7 @@ def alone(rounds: int, alarm: Alarm, m: int = 1, k: int = 1, n: int = 1):
     neighbours = torch.tensor([[1, 2, 3, 1]], dtype=torch.int32)
     core = torch.zeros(1, dtype=torch.int32)
     sizes = {"m": m, "k": k, "n": n}
-    several_rounds(c, c, *hands, neighbours, counters, core, alarm, rounds=rounds, here=0, whole=False, **sizes)
+    all_rounds(c, c, *hands, neighbours, counters, core, alarm, rounds=rounds, **sizes)
     return hands, counters
 
 
@@ -219,16 +209,14 @@ def test_a_core_tells_its_neighbours_after_its_last_copy(monkeypatch):
     hands = [[operand(torch.randn(1, 1, size).bfloat16()) for _ in range(2)] for size in (m * k, k * n)]
     c, out = operand(torch.zeros(1, 1, m * n)), operand(torch.zeros(1, 1, m * n))
     counters = table([[0], [0]])
-    several_rounds(
-        c, out, *hands, table([[0] * 4]), counters, table([0]), raised(), rounds=2, here=0, whole=True, m=m, k=k, n=n
-    )
+    all_rounds(c, out, *hands, table([[0] * 4]), counters, table([0]), raised(), rounds=2, m=m, k=k, n=n)
     assert events == [*["copy"] * 10, "arrive"] * 2 + ["copy"]
     for here, there in hands:
         assert torch.equal(here.tensor, there.tensor)
     assert not counters.any(), "nothing arrives in the last round"
 
 
-def test_several_rounds_need_a_gpu_that_holds_the_programs():
+def test_all_rounds_need_a_gpu_that_holds_the_programs():
     """Under the interpreter nothing is resident; nor are tiles of more than one block of sums."""
     tile = Operand(torch.zeros(9, 16 * 16), 0, 256)
     flags = torch.zeros(2, 9, dtype=torch.int32)
@@ -272,8 +260,7 @@ def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
         _common.resident(kernel, torch.device("cuda"))
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_launch_of_a_whole_mesh_is_cooperative(whole, monkeypatch):
+def test_a_launch_of_all_rounds_is_cooperative(monkeypatch):
     """What the kernel is launched with: no more programs than cores, and all of them at once or not at all."""
     launched = []
 
@@ -285,13 +272,13 @@ def test_a_launch_of_a_whole_mesh_is_cooperative(whole, monkeypatch):
     cores, alarm = torch.arange(6, dtype=torch.int32), raised()
     c, a, b = (operand(torch.zeros(2, 3, 16)) for _ in range(3))
     counters = torch.zeros(2, 6, dtype=torch.int32)
-    several_rounds(c, c, (a, a), (b, b), counters, counters, cores, alarm, rounds=3, here=1, whole=whole, m=4, k=4, n=4)
+    all_rounds(c, c, (a, a), (b, b), counters, counters, cores, alarm, rounds=3, m=4, k=4, n=4)
     ((grid, args, options),) = launched
-    assert grid == (6,) and options["launch_cooperative_grid"] is whole and options["num_stages"] == 1
+    assert grid == (6,) and options["launch_cooperative_grid"] and options["num_stages"] == 1
     names = [name for name in ROUNDS_KERNEL.arg_names if name not in options]
     given = dict(zip(names, args, strict=True))
     assert given["cores"] == 6 and given["cores_ptr"] is cores and given["counters_ptr"] is counters
-    assert (given["alarm_ptr"], given["launch"], given["rounds"], given["here"]) == (alarm.word, alarm.launch, 3, 1)
+    assert (given["alarm_ptr"], given["launch"], given["rounds"]) == (alarm.word, alarm.launch, 3)
 
 
 @pytest.mark.parametrize("tight", [True, False])

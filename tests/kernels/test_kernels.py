@@ -90,9 +90,9 @@ def test_heads_of_a_decode_step_share_a_block():
     """Llama-3-8B on 64 x 64 cores, 4,096 entries: no head waits for the loads of another."""
     operands = memory(torch.zeros(CORES, 64).bfloat16()), memory(torch.zeros(CORES, 1024).bfloat16())
     for op, k, n in (("gemm_t", 2, 64), ("gemm", 64, 2)):
-        part = find(op).part((memory(torch.zeros(CORES, 2048)),), operands, m=1, k=k, n=n, heads=32, kv_heads=8)
-        blocks = [getattr(part.sizes, f"BLOCK_{size}").value for size in "MKN"]
-        assert blocks == [32, k, n] and part.num_warps == 4 and (part.elements, part.rows) == (4096, 32)
+        product = find(op).fused((memory(torch.zeros(CORES, 2048)),), operands, m=1, k=k, n=n, heads=32, kv_heads=8)
+        blocks = [getattr(product.sizes, f"BLOCK_{size}").value for size in "MKN"]
+        assert blocks == [16, k, n] and product.num_warps == 2 and (product.elements, product.rows) == (2048, 32)
 
 
 @pytest.mark.parametrize("case", [matmul("gemm", 1, 36, 20, add=True), matmul("gemm_t", 6, 20, 7, add=True)], ids=str)
@@ -173,7 +173,7 @@ def test_exchange_copies_bits(dtype, numel):
             start = dst.offset + recv * dst.stride
             expected[-1][start : start + min(size, numel)] = bits[send, :size]
         recv, send = ([*column, -1][:3] for column in zip(*ends, strict=True))
-        moves.append(Moves(dst, src, table(recv), table(send)))
+        moves.append(Moves(dst, src, table(send), table(recv), None, 0, 3, 1, 0, 1))
     exchange(moves, (numel, min(7, numel)))
     for one, want in zip(moves, expected, strict=True):
         assert same_bits(one.dst.tensor.cpu(), want)

@@ -50,19 +50,9 @@ A, B, C, OUT, NEXT_A, NEXT_B = (
 
 def test_exchange(launched):
     (launch,) = launched["exchange"]
-    assert shape(launch) == ("_exchange_kernel", [6, 2, 1], 32, False)
-    moves = [[NEXT_A, A, "cores", "sends"], [NEXT_B, B, "cores", "others"]]
+    assert shape(launch) == ("_exchange_kernel", [2, 2, 1], 32, False), "4 messages of 256 elements in a program"
+    moves = [[NEXT_A, A, "cores", "sends", None, 0, 3, 2, 3, 2], [NEXT_B, B, "others", "sends", "table", 3, 3, 2, 7, 5]]
     assert launch["args"] == {"moves": moves} and launch["known"]["SIZES"] == [256, 64]
-
-
-def test_relay(launched):
-    (launch,) = launched["relay"]
-    assert shape(launch) == ("_relay_kernel", [9, 1, 1], 32, False)
-    assert launch["args"] == {
-        "kinds": [[NEXT_A, A], [B, NEXT_B]], "messages_ptr": "messages", "counters_ptr": "counters",
-        "alarm_ptr": "word", "launch": 3,
-    }  # fmt: skip
-    assert launch["known"]["SIZES"] == [256, 64]
 
 
 def test_one_round(launched):
@@ -70,21 +60,17 @@ def test_one_round(launched):
     assert shape(launch) == ("_round_kernel", [6, 1, 1], 32, False)
     assert launch["args"] == {
         "c": C, "out": OUT, "a": A, "b": B, "next_a": NEXT_A, "next_b": NEXT_B, "send_a_ptr": "sends",
-        "send_b_ptr": None, "cores_ptr": "cores",
+        "send_b_ptr": None, "cores_ptr": "cores", "cores": 6,
     }  # fmt: skip
 
 
-def test_several_rounds_are_cooperative_where_the_whole_mesh_waits(launched):
-    launches = launched["several_rounds"]
-    assert [shape(launch) for launch in launches] == [
-        ("_rounds_kernel", [6, 1, 1], 32, whole) for whole in (True, False)
-    ]
-    for launch in launches:
-        assert launch["args"] == {
-            "c": C, "out": OUT, "a": A, "spare_a": NEXT_A, "b": B, "spare_b": NEXT_B, "neighbours_ptr": "neighbours",
-            "counters_ptr": "counters", "cores_ptr": "cores", "cores": 6, "alarm_ptr": "word", "launch": 3,
-            "rounds": 7, "here": 1,
-        }  # fmt: skip
+def test_all_rounds_are_cooperative(launched):
+    (launch,) = launched["all_rounds"]
+    assert shape(launch) == ("_rounds_kernel", [6, 1, 1], 32, True)
+    assert launch["args"] == {
+        "c": C, "out": OUT, "a": A, "spare_a": NEXT_A, "b": B, "spare_b": NEXT_B, "neighbours_ptr": "neighbours",
+        "counters_ptr": "counters", "cores_ptr": "cores", "cores": 6, "alarm_ptr": "word", "launch": 3, "rounds": 7,
+    }  # fmt: skip
 
 
 def test_elided(launched):
@@ -95,7 +81,7 @@ def test_elided(launched):
         assert launch["args"] == {
             "c": C, "out": OUT, "a": A, "b": B, "rows_ptr": "cores", "cols_ptr": "sends",
             "a_labels": ["others", "table", step], "b_labels": ["table", "others", step], "P": 4,
-        } | ({"a_blocks": None, "b_blocks": None} if launch is shared else {})  # fmt: skip
+        } | ({"a_blocks": None, "b_blocks": None} if launch is shared else {"programs": 16})  # fmt: skip
     assert shape(copied) == ("_dot_kernel", [16, 1, 1], 128, False)
     blocks = [copied["args"][name] for name in ("a_blocks", "b_blocks")]
     rows = 4 * 64, 4 * 32
@@ -118,47 +104,34 @@ def test_warp_groups(launched):
     }  # fmt: skip
 
 
-def test_chain(launched):
-    (launch,) = launched["chain"]
-    assert shape(launch) == ("_chain_kernel", [2 * 6, 1, 1], 32, False), "a program is a core in one stretch"
+def test_tree(launched):
+    (launch,) = launched["tree"]
+    assert shape(launch) == ("_tree_kernel", [2, 1, 1], 32, False), "a program is 3 cores, one after another"
     given = launch["args"]
-    first, second = given.pop("stretches")
-    assert given == {"cores": 6, "alarm_ptr": "word", "launch": 3}
-    order, flags, args, _, tree, receivers, sends, _ = first
-    assert (order, flags, args) == ("cores", "flags", [[C, A, B]])
-    assert tree == [C, ["mailbox", 11, 1011, None], "children", "parents", "slots"]
-    assert receivers == ["sends", "others", 2] and sends == [C]
-    order, flags, args, _, *nothing, _ = second
-    assert (order, flags, args, nothing) == ("others", "more flags", [[OUT, C]], [[], [], []])
-
-
-def test_lines(launched):
-    (launch,) = launched["lines"]
-    assert shape(launch) == ("_lines_kernel", [3 * 4, 1, 1], 128, False), "a program is a line's slice"
-    product, total, rounding = launch["args"]["phases"]
-    assert product[:2] == [[C, A, B], "cores"] and total[:2] == [[C, C, "children"], "parents"]
-    assert rounding[:2] == [[OUT, C], "cores"] and launch["args"]["arrived_ptr"] == "arrived"
+    tables = ["cores", "children", "parents", "slots", "others", "awaited", "arrived"]
+    assert given["tree"] == [C, ["mailbox", 11, 1011, None], *tables]
+    assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2] and given["sends"] == [C]
+    assert (given["blocks"], given["alarm_ptr"], given["launch"]) == (6, "word", 3)
 
 
 def test_a_local_operation(launched):
-    (launch,) = launched["parts"]
-    assert shape(launch) == ("_parts_kernel", [6, 1, 1], 32, False)
+    (launch,) = launched["ops"]
+    assert shape(launch) == ("_ops_kernel", [6, 1, 1], 32, False)
     args = launch["args"]
-    assert args["cores_ptr"] == "cores" and args["args"] == [[C, A, [*B[:3], "others"]]], "b from where it lies"
+    assert args["cores_ptr"] == "cores" and args["blocks"] == 6 and args["args"] == [[C, A, [*B[:3], "others"]]], (
+        "b from where it lies"
+    )
 
 
 def test_what_the_executor_launches_follows_what_the_driver_says(launched):
     """MeshGEMM on 4 x 4 cores: a GPU with room for all, and one with room for 13."""
-    relay, rounds = launched["executor 16"]
-    assert shape(relay)[::3] == ("_relay_kernel", False) and relay["grid"] == [relay["args"]["messages_ptr"], 1, 1]
+    *moves, rounds = launched["executor 16"]
+    assert {launch["kernel"] for launch in moves} == {"_exchange_kernel", "_ops_kernel"}, "which copies tiles back"
     assert shape(rounds) == ("_rounds_kernel", [16, 1, 1], 32, True)
-    assert (rounds["args"]["rounds"], rounds["args"]["here"], rounds["args"]["cores"]) == (4, 0, 16)
-    _, *windows = launched["executor 13"]
-    assert [(shape(launch)[::3], launch["args"]["rounds"], launch["args"]["here"]) for launch in windows] == [
-        (("_rounds_kernel", False), 2, 0),
-        (("_rounds_kernel", False), 2, 0),
-    ]
-    assert [launch["known"]["ADD"] for launch in windows] == [False, True]
+    assert (rounds["args"]["rounds"], rounds["args"]["cores"]) == (4, 16)
+    alone = [launch for launch in launched["executor 13"] if launch["kernel"] == "_round_kernel"]
+    assert "_rounds_kernel" not in {launch["kernel"] for launch in launched["executor 13"]}
+    assert [launch["known"]["ADD"] for launch in alone] == [False, True, True, True]
 
 
 def launch_all(compiler: str) -> dict[str, list[dict]]:
@@ -169,30 +142,25 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
 
     import torch
 
-    from wafer_triton.kernels import Moves, Operand, compute_shift, find, one_round, several_rounds
-    from wafer_triton.kernels.chain import Receivers, Stretch, Tree, chain, flags_of
+    from wafer_triton.kernels import Moves, Operand, all_rounds, compute_shift, find, one_round
     from wafer_triton.kernels.elided import Labels, elided
-    from wafer_triton.kernels.exchange import exchange, relay
-    from wafer_triton.kernels.lines import Fold, Phase, Slices, lines
+    from wafer_triton.kernels.exchange import exchange
+    from wafer_triton.kernels.fused import Grid
+    from wafer_triton.kernels.tree import Receivers, Tree, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
 
     bf16, fp32 = torch.bfloat16, torch.float32
     kinds = {"a": bf16, "b": bf16, "c": fp32, "out": bf16, "next_a": bf16, "next_b": bf16}
     lie = {name: torch.zeros(16 * 1024, dtype=dtype) for name, dtype in kinds.items()}
-    names = ("cores", "sends", "others", "table", "messages", "counters", "neighbours", "children", "parents", "slots")
+    names = ("cores", "sends", "others", "table", "counters", "neighbours", "children", "parents", "slots")
     tables = {name: torch.zeros(6 if name == "cores" else 8, dtype=torch.int32) for name in names}
-    tables |= {"messages": torch.zeros(9, 8, dtype=torch.int32), "mailbox": torch.zeros(16 * 1024)}
-    tables |= {
-        "flags": flags_of(6, 2, "cpu"),
-        "more flags": flags_of(6, 0, "cpu"),
-        "word": torch.zeros(1).long(),
-        "arrived": torch.zeros(3, dtype=torch.int32),
-    }
+    tables |= {"mailbox": torch.zeros(16 * 1024), "word": torch.zeros(1).long()}
+    tables |= {name: torch.zeros(6, dtype=torch.int32) for name in ("awaited", "arrived")}
     named = {tensor.data_ptr(): name for name, tensor in (lie | tables).items()}
     a, b, c, out, next_a, next_b = (
         Operand(tensor, number, 1000 + number) for number, tensor in enumerate(lie.values(), start=5)
     )
-    cores, sends, others, table, messages, counters, neighbours, children, parents, slots = map(tables.get, names)
+    cores, sends, others, table, counters, neighbours, children, parents, slots = map(tables.get, names)
     alarm = Alarm(tables["word"], 3)
 
     def since(names: dict[int, str]) -> list[dict]:
@@ -213,17 +181,15 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
         return launches
 
     done = {}
-    exchange([Moves(next_a, a, cores, sends), Moves(next_b, b, cores, others[:6])], [256, 64])
+    moves = Moves(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Moves(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
+    exchange(moves, [256, 64])
     done["exchange"] = since(named)
-    relay([(next_a, a), (b, next_b)], [256, 64], messages, counters, alarm)
-    done["relay"] = since(named)
     tile = {"m": 16, "k": 16, "n": 16}
     one_round(c, out, a, b, next_a, next_b, sends, None, cores, **tile)
     done["one_round"] = since(named)
-    for whole in (True, False):
-        hands, waiting = ((a, next_a), (b, next_b)), (neighbours, counters[None, :6], cores, alarm)
-        several_rounds(c, out, *hands, *waiting, rounds=7, here=1, whole=whole, **tile)
-    done["several_rounds"] = since(named)
+    hands, waiting = ((a, next_a), (b, next_b)), (neighbours, counters[None, :6], cores, alarm)
+    all_rounds(c, out, *hands, *waiting, rounds=7, **tile)
+    done["all_rounds"] = since(named)
     side = (cores[:4], sends[:4])
     for step, group, sizes in ((0, (2, 2), {"m": 32, "k": 32, "n": 32}), (4, None, {"m": 1, "k": 8, "n": 8})):
         labels = Labels(others, table, step), Labels(table, others, step)
@@ -238,17 +204,13 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     elided(c, tiles[2], *tiles[:2], *side, *labels, group=(2, 2), by="warps", m=64, k=64, n=64)
     done["warp groups"] = since(named)
     vector = {"m": 1, "k": 16, "n": 64}
-    tree = Tree(c, Operand(tables["mailbox"], 11, 1011), children, parents, slots, 2, 64)
-    first = (find("gemm").part((c,), (a, b), **vector),), tree, Receivers(sends, others, 2), ((c, 64),)
-    last = Stretch(others[:6], tables["more flags"], (find("copy").part((out,), (c,), size=64),))
-    chain([Stretch(cores, tables["flags"], *first), last], alarm)
-    done["chain"] = since(named)
-    total = Fold(c, c, parents[:6].view(3, 2), children[:6].view(3, 2), 1, 64)
-    phases = [Phase(first[0][0], cores.view(3, 2)), Phase(fold=total), Phase(last.parts[0], cores.view(3, 2))]
-    lines(phases, Slices(0, 2, 4, 0, 16, tables["arrived"]))
-    done["lines"] = since(named)
+    known = (cores, children, parents, slots, others, tables["awaited"], tables["arrived"])
+    tree = Tree(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
+    ops = [find("gemm").fused((c,), (a, b), **vector)]
+    reduce_tree(tree, ops, alarm, Receivers(sends, others, 2), [(c, 64)], (), Grid(1, 3))
+    done["tree"] = since(named)
     find("add")((c,), (a, b._replace(index=others)), cores, size=48)
-    done["parts"] = since(named)
+    done["ops"] = since(named)
     return done | by_executor(stub, compute_shift, since)
 
 
@@ -272,9 +234,8 @@ def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
         gpu = SimpleNamespace(name="Some GPU", multi_processor_count=has, warp_size=32)
         torch.cuda.get_device_properties = lambda device, gpu=gpu: gpu
         program = executor.TritonExecutor().bind(schedule, {name: torch.ones(4, 4, 16, 16) for name in "ab"})
-        messages = [step.run.args[2] for step in program.steps if "exchange" in step.what]
         program.run()
-        done[f"executor {has}"] = since({one.data_ptr(): len(one) for one in messages})
+        done[f"executor {has}"] = since({})
     return done
 
 

@@ -1,7 +1,6 @@
 """What a generation is predicted to take on the wafer is the price of the schedules that ran, one by one."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,7 +12,7 @@ from tokenizers import models as tokenizer_models
 
 from wafer_triton import price
 from wafer_triton.cli.main import main
-from wafer_triton.cost.price import Prediction, tally
+from wafer_triton.cost.price import Prediction
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
@@ -22,9 +21,8 @@ from wafer_triton.mesh import as_mesh
 from wafer_triton.models import demo
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.place import moves, transfers
 from wafer_triton.models.random import RandomWeights
-from wafer_triton.models.run.prefill import chunks
+from wafer_triton.place import moves, transfers
 from wafer_triton.schedule.rounds import Schedule
 
 LLAMA = {
@@ -93,39 +91,28 @@ def runs(monkeypatch) -> Runs:
 
 def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
     """Cycles of the activation's way from region to region, in all steps."""
-    tile = next(schedule for schedule in runs.schedules["decode"] if schedule.name == "decode projections").buffers["x"]
     # a tied model has its embedding beside the head
     way = [model.regions[-1]] * model.config.tie_word_embeddings + model.regions
-    ways = (moves.hand_over(region.mesh, following.mesh, tile.bytes) for region, following in pairwise(way))
-    return runs.steps * sum(way.cost.cycles for way in ways)
+    steps = [
+        transfers.hand_over(region.mesh, following.mesh, model.config.hidden_size, model.batch, model.block.dtype)
+        for region, following in pairwise(way)
+    ]
+    return runs.steps * sum(price(schedule).cycles for schedule in steps)
 
 
-def built(monkeypatch, build: Callable[..., object], *args: object) -> list[Schedule]:
-    """The schedules that a function of `moves` counts."""
-    schedules: list[Schedule] = []
-
-    def counted(schedule: Schedule):
-        schedules.append(schedule)
-        return tally(schedule)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(transfers, "tally", counted)
-        build(*args)
-    return schedules
-
-
-def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int, monkeypatch) -> float:
+def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int) -> float:
     """Cycles of so many changes of phase, and of each prompt's keys and values, layer by layer."""
     decode, prefill, config = model.placement.decode, model.placement.prefill, model.config
-    names = ["norm", "norm", "wqkv", "wo", "wgu", "wdown"] + ["qk_norm"] * config.qk_norm
-    weights = [step for name in names for step in built(monkeypatch, moves.matrix.__wrapped__, name, decode, prefill)]
-    caches: list[Schedule] = []
+    plain = [replace(block, entries=1, groups=None, batch=1, head_tree=None) for block in (decode, prefill)]
+    weights = [
+        step for kind in config.layers_of for steps in moves.weights(*plain, kind).values() for step in steps
+    ]  # fmt: skip
+    caches: list[moves.Step] = []
     for prompt in prompts:
-        parts = chunks(prefill.mesh.shape[0], len(prompt), model.placement.chunk(len(prompt)))
-        caches += built(monkeypatch, model.phases.move_cache, parts, decode.cache(len(prompt)))
-    layers = config.num_hidden_layers
-    once = sum(price(schedule).cycles for schedule in weights)
-    return layers * (changes * once + 2 * sum(price(schedule).cycles for schedule in caches))  # keys and values
+        rows = moves.prompt_rows(prefill.mesh.shape[0], len(prompt), model.placement.chunk(len(prompt)))
+        caches += moves.keys_and_values(decode, prefill, rows, decode.cache(len(prompt)).row_of(len(prompt)))
+    once = sum(price(schedule).cycles * times for schedule, times in weights)
+    return config.num_hidden_layers * changes * once + sum(price(step).cycles * times for step, times in caches)
 
 
 def close(cycles: float) -> object:
@@ -170,7 +157,7 @@ def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, head_groups, b
     decode = runs.cycles("decode") + handed_on(model, runs)
     check_phase(predicted["decode"], decode, runs.tokens["decode"], SMALL)
     if prefill_mesh is None:  # the phases share their regions, so what is re-placed stays in its own
-        assert predicted["replacement"].cycles == close(re_placed(model, prompts, 2, monkeypatch))
+        assert predicted["replacement"].cycles == close(re_placed(model, prompts, 2))
     assert set(predicted) == {"prefill", "decode", "replacement"}
 
 

@@ -14,10 +14,11 @@ from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import BackendError
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place import cuts
 from wafer_triton.models.place.cuts import fill
 from wafer_triton.models.run.pipeline import Pipeline, stage_count, stage_layers
+from wafer_triton.place.need import param_shapes, weights_of
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.shapes import shape_of
@@ -69,11 +70,14 @@ def test_each_rank_holds_its_part_and_all_draw_alike():
     assert seed == other and seed is not None
 
 
-def placed(weights, block, part, buffers, prefix, here):
+def placed(weights, block, part, buffers, here):
     """What `fill` puts on the cores `here`, of memory that nobody wrote."""
-    sides, built = [len(range(*cores.indices(100))) for cores in here], schedule(part, block, *(1,) * (prefix == ""))
+    sides, built = (
+        [len(range(*cores.indices(100))) for cores in here],
+        schedule(part, block, *(1,) * (part in (blocks.head, blocks.embed))),
+    )
     memory = {name: torch.full((*sides, *built.buffers[name].tile), float("nan")) for name in buffers}
-    fill(memory, buffers, weights, prefix, block.mesh, here)
+    fill(memory, buffers, weights, 0, block.mesh, here)
     return memory
 
 
@@ -84,11 +88,11 @@ def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path
     weights = Checkpoint.of(checkpoint(tmp_path / "tiny"))
     block = Block(weights.config, as_mesh("5x4", ROOMY), "fp32", "fp32", 3, head_groups=head_groups)
     parts = {
-        "attention": (blocks.project, cuts.cuts(block, "attention", "decode"), "model.layers.0."),
-        "ffn": (blocks.ffn, cuts.cuts(block, "ffn", "decode"), "model.layers.0."),
-        "head": (blocks.head, cuts.head_cuts(block), ""),
-        "embedding": (blocks.embed, cuts.EMBEDDING_CUTS, ""),
-    }
+        kind: (part, weights_of(block, kind, "decode"))
+        for kind, part in (
+            ("attention", blocks.project), ("ffn", blocks.ffn), ("head", blocks.head), ("embedding", blocks.embed)
+        )
+    }  # fmt: skip
     read: list[int] = []
     every, part = dict(weights), Checkpoint.part
     monkeypatch.setattr(cuts, "LARGE", 200)  # numbers at once: one band of cores after another
@@ -96,9 +100,9 @@ def test_a_rank_reads_the_slices_that_it_holds(rows, cols, head_groups, tmp_path
         Checkpoint, "part", lambda self, *which: (read.append(part(self, *which).numel()), part(self, *which))[1]
     )
     monkeypatch.setattr(Checkpoint, "__getitem__", lambda self, name: pytest.fail(f"all of {name} was read"))
-    for name, (made, buffers, prefix) in parts.items():
-        whole = placed(every, block, made, buffers, prefix, (slice(0, 5), slice(0, 4)))
-        for buffer, tiles in placed(weights, block, made, buffers, prefix, (rows, cols)).items():
+    for name, (made, buffers) in parts.items():
+        whole = placed(every, block, made, buffers, (slice(0, 5), slice(0, 4)))
+        for buffer, tiles in placed(weights, block, made, buffers, (rows, cols)).items():
             assert torch.equal(tiles, whole[buffer][rows, cols]), (name, buffer)
     assert sum(read) < 0.75 * sum(prod(shape) for name, shape in weights.shapes.items() if "layers.1" not in name)
     assert max(read) < 0.6 * prod(weights.shapes["lm_head.weight"])

@@ -6,7 +6,8 @@ from safetensors.torch import save_file
 
 from wafer_triton.errors import CheckpointError, DtypeError
 from wafer_triton.models.checkpoint.weights import load_weights
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
+from wafer_triton.place.need import param_shapes
 
 CONFIG = DecoderConfig(
     hidden_size=8,

@@ -9,9 +9,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from wafer_triton.errors import CheckpointError, ConfigError, DtypeError, ShapeError
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
+from wafer_triton.place.need import param_shapes
 from wafer_triton.shapes import MODELS
 
 pytestmark = pytest.mark.slow

@@ -12,17 +12,19 @@ from wafer_triton.device import PRESETS
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
-from wafer_triton.models.place import moves
 from wafer_triton.models.place.cuts import prefill_tiles
-from wafer_triton.models.place.regions import prefill_need
-from wafer_triton.models.place.transfers import blocks_of, redistribute
+from wafer_triton.models.place.moves import tally_of
 from wafer_triton.models.run.prefill import chunks
+from wafer_triton.place import moves
+from wafer_triton.place.need import param_shapes, prefill_need
+from wafer_triton.place.transfers import blocks_of, redistribute, skewed, turned
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.prefill import PARTS
+from wafer_triton.schedule.rounds import Parameter
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +129,7 @@ def test_prefill_on_a_larger_mesh_takes_what_the_decode_mesh_cannot():
 
 def test_each_change_of_phase_is_counted_once(monkeypatch):
     model = decoder(3)
-    moving = moves.all_weights(model.placement.decode, model.placement.prefill).account
+    moving = tally_of(moves.between_phases(model.placement)).account
     assert moving.hops > 0
 
     def totals() -> list[int]:
@@ -202,13 +204,18 @@ def blocks(mesh, other, device="wse2", dtype="fp32"):
     return decode, replace(decode, mesh=as_mesh(other, device).square())
 
 
+def moving(name: str, decode: Block, prefill: Block) -> list[Tally]:
+    """The tally of every step that takes a buffer to its place in prefill."""
+    found = {name: steps for kind in CONFIG.layers_of for name, steps in moves.weights(decode, prefill, kind).items()}
+    return [tally_of([step]) for step in found[name]]
+
+
 def test_on_one_square_mesh_only_turning_and_skewing_cost():
     decode, prefill = blocks(3, 3)
-    assert moves.matrix("bqkv", decode, prefill) == ()
-    (turned,) = moves.matrix("norm", decode, prefill)
-    # of the tiles off the diagonal, 8 elements of 4 B each, two go two hops down and two across, four one and one
-    assert turned.account.link_bytes == 8 * 4 * (2 * (2 + 2) + 4 * (1 + 1))
-    skewed, both = moves.matrix("wqkv", decode, prefill), moves.matrix("wo", decode, prefill)
+    assert moving("bqkv", decode, prefill) == []
+    (turned,) = moving("norm", decode, prefill)
+    assert turned.account.hops > 0 and not turned.cost.relayed, "neighbours on rings exchange"
+    skewed, both = moving("wqkv", decode, prefill), moving("wo", decode, prefill)
     assert len(skewed) == 1 and len(both) == 2
     assert skewed[0].account.link_bytes > 0 and both[0].account.link_bytes > 0
 
@@ -217,18 +224,18 @@ def test_on_one_square_mesh_only_turning_and_skewing_cost():
 def test_on_another_grid_every_matrix_moves(mesh, other):
     decode, prefill = blocks(mesh, other)
     for name in ("wqkv", "wo", "wgu", "wdown"):
-        plain = len(moves.matrix(name, *blocks(prefill.mesh.shape[0], prefill.mesh.shape[0])))
-        steps = moves.matrix(name, decode, prefill)
-        assert len(steps) == plain + 2
+        plain = len(moving(name, *blocks(prefill.mesh.shape[0], prefill.mesh.shape[0])))
+        steps = moving(name, decode, prefill)
+        assert plain < len(steps) <= plain + 2
         assert all(step.account.link_bytes > 0 for step in steps[-1:])
-    moved = sum((step for name in ("wqkv", "wgu") for step in moves.matrix(name, decode, prefill)[:2]), Tally())
+    moved = sum((step for name in ("wqkv", "wgu") for step in moving(name, decode, prefill)[:-1]), Tally())
     # a rectangle folded to its lcm grid keeps what only changes its logical core where it is
     assert (moved.account.link_bytes > 0) == (mesh != other)
 
 
 def test_a_matrix_too_large_for_a_core_goes_in_slices():
     tight = replace(SMALL, name="tight", sram_bytes=1200)
-    tallies = (moves.matrix("wgu", *blocks(3, 3, device)) for device in ("wse2", tight))
+    tallies = (moving("wgu", *blocks(3, 3, device)) for device in ("wse2", tight))
     wide, sliced = (tally.account for (tally,) in tallies)
     assert sliced.sram_peak_bytes <= 1200 < wide.sram_peak_bytes
     assert sliced.rounds > wide.rounds and wide.link_bytes <= sliced.link_bytes < 1.1 * wide.link_bytes
@@ -237,9 +244,9 @@ def test_a_matrix_too_large_for_a_core_goes_in_slices():
 def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tiles that prefill is given, its bias among them."""
     memory = {name: torch.full_like(tile.flatten(2), float("nan")) for name, tile in like.items() if name != "bqkv"}
-    bias = model.phases.fill(layer, kind, memory)
-    assert (bias is not None) == (kind == "attention")
-    return {name: tile.view_as(like[name]) for name, tile in memory.items()} | {"bqkv": bias}
+    repeated = model.phases.fill(layer, kind, memory)
+    assert set(repeated) == ({"bqkv"} if kind == "attention" else set())
+    return {name: tile.view_as(like[name]) for name, tile in memory.items()} | repeated
 
 
 @pytest.mark.parametrize(("mesh", "head_groups"), [("1", 1), ("3", 1), ("3", 2), ("4", 1), ("4", 3)])
@@ -258,11 +265,12 @@ def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups, nu
     """Every pair of every head goes to the column where prefill holds it, and to every copy of a key head."""
     decode, prefill = blocks(mesh, other)
     layouts = replace(decode, head_groups=head_groups).layout, replace(prefill, head_groups=number).layout
-    pairs = CONFIG.head_dim // 2
     for kind, heads in (("q", CONFIG.num_attention_heads), ("k", CONFIG.num_key_value_heads)):
-        source, target = moves._pairs(*layouts, kind)
+        size, mesh_of = heads * CONFIG.head_dim, [Mesh(1, layout.columns) for layout in layouts]
+        cuts = [Parameter("", (size,), "(x n)", layout.rows(kind)) for layout in layouts]
+        source, target = moves._along(*cuts, 0, *mesh_of)
         wanted = []
-        for row in (head * CONFIG.head_dim + pair for head in range(heads) for pair in range(pairs)):
+        for row in range(size):
             here, there = (np.flatnonzero((layout.rows(kind) == row).any(1)).tolist() for layout in layouts)
             most = max(len(here), len(there))
             wanted += [(here[n * len(here) // most], there[n * len(there) // most]) for n in range(most)]
@@ -275,32 +283,37 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     decode, prefill = blocks(4, 4)
     grouped = replace(decode, head_groups=2)
     for name in ("wqkv", "wo", "bqkv", "qk_norm"):
-        plain, steps = moves.matrix(name, decode, prefill), moves.matrix(name, grouped, prefill)
+        plain, steps = moving(name, decode, prefill), moving(name, grouped, prefill)
         assert len(steps) == len(plain) + 1 and steps[1:] == plain
-        assert len(moves.matrix(name, grouped, replace(prefill, head_groups=2))) == len(plain), "no head goes along x"
-    # of a bias both numbers of a pair go, 4 B each, on each of 4 rows
-    (moved,) = moves.matrix("bqkv", grouped, prefill)
-    ways = moves._pairs(grouped.layout, prefill.layout, "qkv")
-    assert moved.account.link_bytes == 4 * 2 * 4 * sum(
-        abs(source - target) for source, target in zip(*ways, strict=True)
-    )
-    assert moves.matrix("wgu", grouped, prefill) == moves.matrix("wgu", decode, prefill)
+        assert len(moving(name, grouped, replace(prefill, head_groups=2))) == len(plain), "no head goes along x"
+    # every number of a bias goes, 4 B each, on each of 4 rows
+    (moved,) = moving("bqkv", grouped, prefill)
+    held = moves.weights_of(grouped, "attention", "decode"), moves.weights_of(prefill, "attention", "prefill")
+    ways = [
+        moves._along(*cuts, 0, grouped.mesh, prefill.mesh)
+        for cuts in zip(*(h["bqkv"].holds for h in held), strict=True)
+    ]
+    assert moved.account.link_bytes == 4 * 4 * sum(int(np.abs(source - target).sum()) for source, target in ways)
+    assert moving("wgu", grouped, prefill) == moving("wgu", decode, prefill)
     rows = np.arange(4)
-    assert moves.keys_and_values(decode, prefill, rows, rows) == Tally()
-    assert moves.keys_and_values(grouped, replace(prefill, head_groups=2), rows, rows) == Tally()
-    assert moves.keys_and_values(grouped, prefill, rows, rows).account.link_bytes > 0
+    assert moves.keys_and_values(decode, prefill, rows, rows) == ()
+    assert moves.keys_and_values(grouped, replace(prefill, head_groups=2), rows, rows) == ()
+    assert tally_of(moves.keys_and_values(grouped, prefill, rows, rows)).account.link_bytes > 0
 
 
-@pytest.mark.parametrize(("mesh", "name"), [("3", "wqkv"), ("4", "wo"), ("3", "wdown")])
+@pytest.mark.parametrize(
+    ("mesh", "name"),
+    [("3", "wqkv"), ("1", "wo"), ("2", "wo"), ("4", "wo"), ("5", "wo"), ("6", "wdown"), ("3", "wdown")],
+)
 def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
     """The transposition and the skew, run as schedules, give the tiles that prefill is given."""
     model = decoder(mesh, head_groups=1)
     kind = "ffn" if name == "wdown" else "attention"
     tiles = model.weights.layers[0][kind][name]
     numel, square = tiles[0, 0].numel(), model.placement.prefill.mesh
-    steps = [moves.skewed_schedule(square, numel, "fp32")]
+    steps = [skewed(square, numel, "fp32")[0]]
     if name in ("wo", "wdown"):
-        steps.insert(0, moves.turned_schedule(square, numel, "fp32"))
+        steps.insert(0, turned(square, numel, "fp32")[0])
     for step in steps:
         program = TorchExecutor(poison=True).bind(step, {"w": tiles})
         program.run()

@@ -10,8 +10,9 @@ from wafer_triton import estimate
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import BackendError, CacheError, DeviceError, DtypeError, MeshError, SramError, WaferError
 from wafer_triton.mesh import Mesh
-from wafer_triton.models.config import DecoderConfig, param_shapes
+from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
+from wafer_triton.place.need import param_shapes
 
 pytestmark = pytest.mark.slow
 
@@ -56,9 +57,6 @@ def test_the_fastest_meshes_that_hold_the_model(head_groups):
             continue
         plans[decode, prefill] = seconds(decode, prefill, head_groups)
     fastest = min(plans, key=lambda pair: plans[pair])
-    if head_groups == 1:
-        every = {pair: seconds(*pair, head_groups) for pair in product(range(4, 10), repeat=2)}
-        assert min(every, key=lambda pair: every[pair]) not in plans, "SRAM decides here, not the estimate alone"
     planned = placed(head_groups=head_groups)
     assert sides(planned) == fastest
     assert planned.placement.decode.head_groups in ({1} if head_groups else range(2, 5))
@@ -95,7 +93,7 @@ def test_what_the_user_gives_stands():
 def test_planned_trees_are_the_fastest_on_their_lines():
     """Groups of an all-reduce of one word, by trying all."""
     roomy = replace(SMALL, rows=16, cols=16)
-    placement = placed(prefill_mesh=5, device=roomy, head_groups=1).placement
+    placement = placed(prefill_mesh=9, device=roomy, head_groups=1).placement
     for block in (placement.decode, placement.prefill):
         length = block.mesh.rows
         cycles = {
@@ -125,17 +123,19 @@ def test_nothing_to_plan(device, error, message):
 
 
 def test_decode_fits_but_no_prefill():
-    message = "no mesh that was tried on small holds tiny.*prefill attention on mesh 2x2: core .* over the 5,120 B"
+    message = (
+        "no mesh that was tried on small holds tiny.*"
+        "prefill of 14 tokens, attention on mesh 2x2: every core .* over the 5,120 B"
+    )
     with pytest.raises(MeshError, match=message):
         placed(device=replace(SMALL, sram_bytes=5 * 1024), prefill_mesh=2)
 
 
 def test_a_prompt_that_only_fits_in_chunks_has_a_place():
-    """The cost model has no plan for it."""
     few = replace(SMALL, rows=4, cols=5, sram_bytes=16 * 1024)
     config = DecoderConfig(48, 40, 2, 1, 1, 4, 31, 4096)
     model = WaferForCausalLM.from_config(config, device=few, max_length=400, max_prompt=1400)
-    assert sides(model) == (2, 2)
+    assert sides(model) == (4, 4) and model.placement.at_once < 400 // 4
 
 
 @pytest.mark.parametrize(

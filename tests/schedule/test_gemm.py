@@ -70,7 +70,7 @@ def test_core_two_of_five_sends_to_four_and_receives_from_zero():
 @some_sizes
 def test_alignment_takes_half_a_ring_and_skews_by_position(size):
     b = Builder(Mesh(size, size), "align")
-    b.buffer("a", (1,), "fp32", "resident")
+    b.buffer("a", (1,), "fp32", "state")
     align(b, "a", "x")
     made = b.build()
     exchanging = [round_ for round_ in made.rounds if round_.exchanges]
@@ -96,7 +96,7 @@ def test_alignment_takes_half_a_ring_and_skews_by_position(size):
 def aligned(size: int, transposed: bool = False) -> Schedule:
     b = Builder(Mesh(size, size), "gemm")
     for name in ("a", "w", "c"):
-        b.buffer(name, (2, 2), "fp32", "output" if name == "c" else "resident")
+        b.buffer(name, (2, 2), "fp32", "output" if name == "c" else "state")
     (meshgemm_t if transposed else meshgemm)(b, "a", "w", "c", m=2, k=2, n=2)
     return b.build()
 

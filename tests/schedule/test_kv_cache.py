@@ -20,7 +20,7 @@ rows_and_entries = given(rows=st.integers(1, 9), entries=st.integers(1, 7))
 def appending(cache: KvCache, count: int, cols: int = 2) -> Schedule:
     b = Builder(Mesh(cache.rows, cols), "append")
     for name in ("k", "v"):
-        b.buffer(f"{name}_cache", (3,), "fp32", "resident", cache.slots)
+        b.buffer(f"{name}_cache", (3,), "fp32", "cache", cache.slots)
         b.buffer(name, (3,), "fp32", "input")
     cache.append(b, {"k_cache": "k", "v_cache": "v"}, count)
     return b.build()

@@ -138,8 +138,8 @@ def test_an_operation_off_the_mesh_is_refused(where):
 @pytest.mark.parametrize("op", ["add", "maximum"])
 def test_sums_of_parts_of_tiles_are_refused(op):
     b = Builder(Mesh(1, 2), "part")
-    b.buffer("x", (6,), "fp32", "resident")
-    b.buffer("y", (4,), "fp32", "resident")
+    b.buffer("x", (6,), "fp32", "state")
+    b.buffer("y", (4,), "fp32", "state")
     b.round(b.local(op, "x", ("x", "y"), size=4))
     words = rf"{op}: operand out is x.0. with 6 elements, but by size=4 it is .*; copy the part to a buffer of its own"
     with pytest.raises(ScheduleError, match=words):

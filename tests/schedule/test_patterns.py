@@ -91,7 +91,7 @@ LIES: dict[str, tuple[Callable[[Builder], object], Callable[[Round], Round], str
 def drawn(make: Callable[[Builder], object]) -> Builder:
     b = Builder(Mesh(3, 3), "draft")
     for name in ("a", "w"):
-        b.buffer(name, (2, 2), "fp32", "resident")
+        b.buffer(name, (2, 2), "fp32", "state")
     b.buffer("c", (2, 2), "fp32", "output")
     make(b)
     return b
@@ -109,7 +109,7 @@ def test_an_untrue_pattern_names_rule_round_and_core(lie):
 
 def test_an_own_round_may_claim_a_pattern():
     b = Builder(Mesh(1, 3), "own")
-    b.buffer("x", (4,), "fp32", "resident")
+    b.buffer("x", (4,), "fp32", "state")
     b.buffer("mail", (4,), "fp32")
     move: Exchange = b.exchange("x", "x", "mail", [0], [1])
     add = b.local("add", "x", ("x", "mail"), Cores("x", np.array([1])), size=4)

@@ -25,7 +25,7 @@ executors = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 
 def line(size: int, rows: int = 1) -> Builder:
     b = Builder(Mesh(rows, size), "line")
-    b.buffer("acc", (3,), "fp32", "resident")
+    b.buffer("acc", (3,), "fp32", "state")
     return b
 
 
@@ -135,7 +135,7 @@ def test_no_line_has_its_root_off_the_mesh(roots):
 def test_every_line_may_have_its_own_root(roots, axis, exchange):
     tiles = torch.randint(-9, 10, (3, 5, 3)).float()
     b = Builder(Mesh(3, 5) if axis == "x" else Mesh(5, 3), "roots")
-    b.buffer("acc", (3,), "fp32", "resident")
+    b.buffer("acc", (3,), "fp32", "state")
     reduce(b, "acc", axis, root=roots)
     given = tiles if axis == "x" else tiles.transpose(0, 1)
     got = run(b, given, exchange)
@@ -215,7 +215,7 @@ def run_line(b: Builder, exchange: str, **tiles: torch.Tensor) -> dict[str, torc
 def test_segments_are_summed_by_themselves(size, segment, axis, exchange):
     mesh = Mesh(2, size) if axis == "x" else Mesh(size, 2)
     b = Builder(mesh, "segments")
-    b.buffer("acc", (3,), "fp32", "resident")
+    b.buffer("acc", (3,), "fp32", "state")
     all_reduce(b, "acc", axis, segment=segment)
     tiles = torch.randint(-9, 9, (*mesh.shape, 3)).float()
     along = tiles if axis == "x" else tiles.transpose(0, 1)
@@ -239,8 +239,8 @@ def test_segments_go_at_the_same_time_over_links_of_their_own():
 def test_buffers_that_go_together_have_the_sums_they_have_alone(exchange):
     def built(together: bool) -> Builder:
         b = Builder(Mesh(3, 11), "several")
-        b.buffer("acc", (3,), "fp32", "resident")
-        b.buffer("more", (5,), "fp16", "resident")
+        b.buffer("acc", (3,), "fp32", "state")
+        b.buffer("more", (5,), "fp16", "state")
         for names in [("acc", "more")] if together else [("acc",), ("more",)]:
             all_reduce(b, names, "x", groups=(3,))
         return b
@@ -292,7 +292,7 @@ def test_a_ring_takes_one_buffer():
 )
 def test_what_a_reduction_or_transpose_does_not_take(add, message):
     b = Builder(Mesh(3, 4), "wrong")
-    b.buffer("x", (2,), "fp32", "resident", 2)
+    b.buffer("x", (2,), "fp32", "state", 2)
     b.buffer("turned", (2,), "fp32", "output")
     with pytest.raises(MeshError, match=message):
         add(b)

@@ -125,7 +125,9 @@ def test_a_buffer_is_declared_once():
     assert b.buffer("a", (4,), "fp32", "input") == "a"
     with pytest.raises(ScheduleError, match="demo: buffer 'a' is declared twice: .*fp32.* and .*fp16"):
         b.buffer("a", (4,), "fp16", "input")
-    with pytest.raises(ScheduleError, match="demo: buffer 'z' has role 'out'; choose one of input, resident, output"):
+    with pytest.raises(
+        ScheduleError, match="demo: buffer 'z' has role 'out'; choose one of input, weight, cache, state, output"
+    ):
         b.buffer("z", (4,), "fp16", "out")
 
 
@@ -212,7 +214,7 @@ def test_a_line_is_named_once():
 @pytest.mark.parametrize("given", [np.zeros((2, 3, 4), np.float32), None, [1, 2], torch.zeros(2, 3, 4).to_sparse()])
 def test_what_is_no_dense_tensor_is_not_bound(given):
     b = Builder(Mesh(2, 3), "bound")
-    b.buffer("a", (4,), "fp32", "resident")
+    b.buffer("a", (4,), "fp32", "state")
     with pytest.raises(ShapeError, match="bound: buffer 'a' is given a .*; give a dense torch tensor"):
         TorchExecutor().bind(b.build(), {"a": given})
 

@@ -12,9 +12,7 @@ from wafer_triton.kernels.protocol import (
     Instruction,
     Location,
     Protocol,
-    chain,
     compute_shift,
-    lines,
     neighbours,
     reduce_tree,
 )
@@ -54,9 +52,6 @@ SMALL = {
     "2x1-two-operands": compute_shift(torus(2, 1), 3),
     "chain": reduce_tree(*tree(5, ())),
     "tree": reduce_tree(*tree(7, (3,)), blocks=2),
-    "lines": lines(2, 2),
-    "lines-three-slices": lines(1, 3),
-    "two-trees": chain([tree(4, ()), ([-1, 0, -1, 2], [1, 0, 3, 2])]),
 }
 
 
@@ -138,25 +133,6 @@ def is_read(step):
     return step.action == "read"
 
 
-def in_place(protocol: Protocol) -> Protocol:
-    """The sum of a line's parts goes where the first part is."""
-
-    def changed(step: Instruction) -> Instruction:
-        moves = step.location.kind == "tile" and step.location.operand == 1
-        return step._replace(location=step.location._replace(operand=0), tile=2) if moves else step
-
-    return replace(protocol, programs=tuple(tuple(map(changed, steps)) for steps in protocol.programs))
-
-
-def counting(protocol: Protocol, more: int) -> Protocol:
-    """So many more programs have to arrive."""
-
-    def changed(step: Instruction) -> Instruction:
-        return step._replace(tile=step.tile + more) if step.action == "arrive" else step
-
-    return replace(protocol, programs=tuple(tuple(map(changed, steps)) for steps in protocol.programs))
-
-
 def moved_up(protocol: Protocol, which, past) -> Protocol:
     """Each step that `which` picks goes before the last earlier one that `past` picks."""
     programs = []
@@ -171,8 +147,6 @@ def moved_up(protocol: Protocol, which, past) -> Protocol:
 
 SHIFT, TREE = compute_shift(line(3), 3, blocks=2), reduce_tree(*tree(5, (2,)), blocks=2)
 SHORT = compute_shift(line(3), 2, blocks=2)
-CHAIN = chain([tree(3, ()), tree(3, ())])
-LINES = lines(2, 2)
 FLAG_FIRST = lambda first, second: first.action == "write" and second.action == "raise"  # noqa: E731
 
 FAULTS = {
@@ -193,12 +167,6 @@ FAULTS = {
     "tree-does-not-wait": (TREE.without(is_wait("full")), "unwritten-read"),
     "tree-flag-before-payload": (swapped(TREE, FLAG_FIRST), "unwritten-read"),
     "tree-no-flag": (TREE.without(is_raise("full")), "deadlock"),
-    "chain-does-not-wait": (CHAIN.without(is_wait("told")), "unwritten-read"),
-    "chain-told-before-the-root-sends": (swapped(CHAIN, FLAG_FIRST), "unwritten-read"),
-    "lines-nobody-counts": (LINES.without(lambda step: step.action == "arrive"), "unwritten-read"),
-    "lines-in-place": (in_place(LINES), "overwritten"),
-    "lines-that-count-one-too-few": (counting(LINES, -1), "unwritten-read"),
-    "chain-nobody-tells": (CHAIN.without(is_raise("told")), "deadlock"),
 }  # fmt: skip
 
 
@@ -269,8 +237,6 @@ def test_a_tree_in_topological_order_runs_with_room_for_a_single_program():
     parent, order = tree(7, (3,))
     for resident in (1, 2, 7):
         assert explore(reduce_tree(parent, order), resident=resident).finding is None
-        assert explore(CHAIN, resident=min(resident, 3)).finding is None
-        assert explore(LINES, resident=min(resident, 2)).finding is None
     found = explore(reduce_tree(parent, order[::-1]), resident=1).finding
     assert found is not None and found.verdict == "deadlock" and found.core == order[-1]
 
@@ -297,7 +263,7 @@ def test_where_programs_would_wait_for_ever_one_gives_up_and_says_where(name):
     assert len(found.trace) == every + 1, "all programs ended; the wait that was given up is told twice"
 
 
-@pytest.mark.parametrize("name", ["ring-of-3", "2x1-two-operands", "tree", "two-trees"])
+@pytest.mark.parametrize("name", ["ring-of-3", "2x1-two-operands", "tree", "chain"])
 def test_nobody_gives_up_where_all_goes_well(name):
     found = explore(SMALL[name], bounded=True)
     assert found.finding is None and found.complete and found.states == explore(SMALL[name]).states

@@ -82,9 +82,9 @@ def test_memory_that_nobody_wrote_is_a_wrong_value():
 
 
 def test_a_resident_buffer_that_the_reference_does_not_name_must_stay():
-    verdict = check(a_sum(role="resident"), Intent({"x": CUT}, {}, reference=lambda tiles: {}))
+    verdict = check(a_sum(role="state"), Intent({"x": CUT}, {}, reference=lambda tiles: {}))
     assert verdict.names == {"wrong-values"}
-    assert check(a_sum(role="resident"), Intent({"x": CUT}, {}, reference=summed)).ok
+    assert check(a_sum(role="state"), Intent({"x": CUT}, {}, reference=summed)).ok
 
 
 def test_a_reference_must_fit_its_schedule():
@@ -98,7 +98,7 @@ def test_a_reference_must_fit_its_schedule():
 def test_an_intent_by_its_reference_alone_must_fit_its_schedule_too():
     for intent in (Intent({"y": CUT}, {}), Intent({}, {}, {"y": Cores("x", np.array([0]))})):
         with pytest.raises(ScheduleError, match="^a sum: the intent names undeclared buffers: y$"):
-            check(a_sum(role="resident"), replace(intent, reference=summed))
+            check(a_sum(role="state"), replace(intent, reference=summed))
 
 
 def test_an_output_that_no_core_writes_is_named():

@@ -14,7 +14,7 @@ from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
     from wafer_triton.draw.summaries import Values
-    from wafer_triton.models.place.regions import Region
+    from wafer_triton.place.regions import Region
     from wafer_triton.schedule.block import Block
     from wafer_triton.schedule.rounds import Schedule
 
@@ -150,7 +150,7 @@ def _subject(args: argparse.Namespace) -> Subject:
         return {
             name: torch.randn(*mesh.shape, buffer.slots * buffer.numel, generator=generator)
             for name, buffer in own.schedule.buffers.items()
-            if buffer.role in ("input", "resident")
+            if buffer.given
         }
 
     return Subject(own.function, own.schedule, tiles)
@@ -181,20 +181,20 @@ def _block(args: argparse.Namespace) -> Block:
     """The block of a model for decode."""
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
-    from wafer_triton.cost.residence import held_by_all
     from wafer_triton.mesh import as_mesh
+    from wafer_triton.place.regions import held_by_all
     from wafer_triton.shapes import shape_of
 
     mesh = as_mesh(args.mesh, args.device)
     c = constants(mesh.device)
     block = decode_block(shape_of(args.model), mesh, args.context, c, head_groups=args.head_groups)
-    held_by_all(block, c)  # where no mesh holds the model, the mesh is not to blame
+    held_by_all(block)  # where no mesh holds the model, the mesh is not to blame
     return block
 
 
 def _regions(args: argparse.Namespace) -> tuple[Region, ...]:
     """The regions that hold a model for decode."""
-    from wafer_triton.models.place.regions import decode_regions
+    from wafer_triton.place.regions import decode_regions
 
     return decode_regions(_block(args))
 

@@ -30,7 +30,7 @@ from wafer_triton.errors import ConfigError
 
 PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
-BASIS = ("constants", "error_band", "outside")  # of a plan, which is told of the best alone
+BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, which is told of the best alone
 MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
 SECONDS_A_SIDE = 0.3  # of a plan, about, on a machine such as a laptop
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is

@@ -32,7 +32,7 @@ from wafer_triton.cli.options import (
 from wafer_triton.errors import CacheError, ShapeError, writing
 
 if TYPE_CHECKING:
-    from wafer_triton.models.place.regions import Placement
+    from wafer_triton.place.regions import Placement
 
 
 def generate(args: argparse.Namespace) -> int:

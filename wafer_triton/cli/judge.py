@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.emulate.executor import Executor
     from wafer_triton.models.decoder import WaferForCausalLM
-    from wafer_triton.models.place.regions import Placement
+    from wafer_triton.place.regions import Placement
 
 T = TypeVar("T")
 

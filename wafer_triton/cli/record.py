@@ -14,7 +14,7 @@ from wafer_triton.draw.units import EMULATED, PREDICTED
 from wafer_triton.errors import ConfigError, DrawError
 from wafer_triton.files import read_text
 from wafer_triton.mesh import as_mesh
-from wafer_triton.models.place.regions import Region
+from wafer_triton.place.regions import Region
 
 COUNTED = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes", "sram_peak_bytes")
 TIMED = ("load_seconds", "prefill_seconds", "decode_seconds", "tokens_per_second")

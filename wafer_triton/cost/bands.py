@@ -92,11 +92,10 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
             outside += text
             doublings += times
     for number in numbers:
-        if number != "cores":  # how many there are decides what fits, not what it takes
-            base = getattr(PRESETS[of.like], number)
-            text, times = _beyond(number, (getattr(of, number),), base, base)
-            outside += text
-            doublings += times
+        base = getattr(PRESETS[of.like], number)
+        text, times = _beyond(number, (getattr(of, number),), base, base)
+        outside += text
+        doublings += times
     return Basis(constants, max(family["error_band"] for family in families) * (1 + doublings), tuple(outside))
 
 

@@ -116,7 +116,7 @@ def peaks(device: Device, dtype: str) -> tuple[float, float]:
     """Bytes and operations a second of all cores of a device."""
     macs = device.macs_per_cycle_fp32 if dtype == "fp32" else device.macs_per_cycle_fp16
     c = constants(device)
-    cycles = (c.cores or device.cores) * device.clock_hz
+    cycles = device.cores * device.clock_hz
     return cycles * c.sram_bytes_per_cycle, 2 * cycles * macs
 
 

@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.residence import (
-    FullError,
-    Residence,
-    decode_need,
-    decode_residence,
-    fitted,
-    most,
-    regions_of,
-)
+from wafer_triton.cost.inference import decode_placed, layout_of
 from wafer_triton.cost.results import Capacity
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule import sram
+from wafer_triton.place.fitting import fitted
+from wafer_triton.place.need import decode_need
+from wafer_triton.place.regions import FullError, decode_regions, device_regions
+from wafer_triton.schedule import decode, sram
 from wafer_triton.schedule.product import tiles
+from wafer_triton.schedule.sketch import sketched
 from wafer_triton.shapes import DecoderShape
 
 
-def true(mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None) -> Capacity:
+def true(
+    mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
+) -> Capacity:
     """The capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
 
-    head_groups = layers.decode_block(shape, mesh, 1, c, None, program, head_groups).head_groups
-
-    def place(candidate: Mesh, counted: Constants, entries: int = 1) -> Residence:
-        context = entries * candidate.shape[0]
-        count = head_groups if candidate == mesh else None
-        block = layers.decode_block(shape, candidate, context, counted, None, program, count)
-        return decode_residence(block, counted)
+    def place(candidate: Mesh) -> layers.Block:
+        return decode_placed(candidate, shape, candidate.shape[0], c, None, program, head_groups, layout)[0]
 
     def holds(entries: int) -> bool:
         try:
-            place(mesh, c, entries)
+            decode_regions(replace(block, entries=entries), own)
         except (SramError, FullError):
             return False
         return True
 
-    fitted(place, mesh, c, as_if=None)
-    block = layers.decode_block(shape, mesh, 1, c, None, program, head_groups)
-    stays = decode_need(block).stays
-    weights = sum(size for name, size in stays.items() if not name.endswith("_cache"))
-    entry = (sum(stays.values()) - weights) // block.slots
-    tokens = most(holds, mesh.device.sram_bytes // entry)
-    each = min(place(mesh, c, tokens).layers_per_region, shape.num_hidden_layers)
-    return Capacity(tokens, tokens * mesh.shape[0], each, regions_of(mesh, c), each * weights, each * entry)
+    fitted(place, mesh, as_if=None)
+    block, own = place(mesh), layout_of(layout, program)
+    needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
+    held = {buffer.name for part, args in decode.sharing(block, "attention")
+            for buffer in sketched(part, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
+    cached = sum(size for name, size in needs[0].stays.items() if name in held)
+    weights = sum(sum(need.stays.values()) for need in needs) - cached
+    entry, limit = cached // block.slots, mesh.device.sram_bytes
+    tokens = most(holds, limit // entry)
+    passes = max(sum(decode_need(replace(block, entries=tokens), kind).passes.values()) for kind in shape.layers_of)
+    each = max(1, (limit - passes) // (weights + entry * replace(block, entries=tokens).slots))
+    each = min(each, shape.num_hidden_layers)
+    return Capacity(
+        tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights, each * entry, own
+    )  # fmt: skip
 
 
-def measured(mesh: Mesh, shape: DecoderShape, c: Constants) -> Capacity:
+def most(fits: Callable[[int], bool], count: int) -> int:
+    """The largest of 0 to `count` that fits, where every smaller one does too."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def measured(mesh: Mesh, shape: DecoderShape) -> Capacity:
     """The capacity as the paper counts it, see `estimate.kv`; SramError where the regions do not hold the weights."""
 
     def check(candidate: Mesh) -> int:
         weights, _ = _evenly_cut(shape, candidate)
-        regions = max(1, regions_of(candidate, c))
+        regions = max(1, device_regions(candidate, "area"))
         each = -(-shape.num_hidden_layers // regions)
         what = f"{shape.name}, {each} layers on each of {regions} regions"
         sram.demand(what, candidate, {name: size * each for name, size in weights.items()})
@@ -64,7 +76,9 @@ def measured(mesh: Mesh, shape: DecoderShape, c: Constants) -> Capacity:
     weights, entry = _evenly_cut(shape, mesh)
     weight_bytes = each * sum(weights.values())
     tokens = (mesh.device.sram_bytes - weight_bytes) // (entry * each)
-    return Capacity(tokens, tokens * mesh.shape[0], each, max(1, regions_of(mesh, c)), weight_bytes, entry * each)
+    return Capacity(
+        tokens, tokens * mesh.shape[0], each, max(1, device_regions(mesh, "area")), weight_bytes, entry * each, "area"
+    )
 
 
 def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
@@ -74,5 +88,11 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
         tiles(rows, shape.hidden_size),
         tiles(cols, shape.q_width, shape.kv_width, shape.intermediate_size),
     )
-    elements = {"wq": d * q, "wkv": 2 * d * kv_width, "wo": q * d, "wgu": 2 * d * f, "wdown": f * d}
+    elements = {
+        "query": d * q,
+        "key and value": 2 * d * kv_width,
+        "output": q * d,
+        "gate and up": 2 * d * f,
+        "down": f * d,
+    }
     return {name: 2 * size for name, size in elements.items()}, 2 * 2 * kv_width

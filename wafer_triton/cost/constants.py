@@ -43,7 +43,6 @@ MEANING = {
         "decode layer: control of a step's local work, with timers on",
     ),
     "decode_mac_cycles": ("cycles per multiply-add", "decode layer: local products and what goes with them"),
-    "cores": ("cores", "on the whole device"),
 }
 
 # The number of a device that a constant stands for, and the exponent of their proportion. Every other constant stands
@@ -58,7 +57,6 @@ SCALES = {
     "decode_mac_cycles": ("macs_per_cycle_fp16", -1),
     "element_cycles": ("macs_per_cycle_fp16", -1),
     "mac_cycles_fp32": ("macs_per_cycle_fp32", -1),
-    "cores": ("cores", 1),
 }
 
 _CHARACTERISED = "prior: third-party characterisation of WSE-3 silicon"
@@ -76,7 +74,6 @@ PRIORS: dict[str, dict[str, tuple[float, str]]] = {
         "element_cycles": (1 / 2.92, f"{_CHARACTERISED}, 2.92 fp16 operations per cycle"),
         "sram_bytes_per_cycle": (24, "prior: two 64-bit reads and a 64-bit write per cycle, Cerebras documentation"),
         "decode_stage_cycles": _STAGE,
-        "cores": (900_000, "prior: Cerebras data sheet"),
     },
     "wse2": {
         "hop_cycles": (1.0, "prior: Luczynski et al., HPDC'24"),
@@ -90,7 +87,6 @@ PRIORS: dict[str, dict[str, tuple[float, str]]] = {
         "sram_bytes_per_cycle": (24, "prior: two 64-bit reads and a 64-bit write per cycle, Cerebras documentation"),
         "decode_stage_cycles": (_STAGE[0], f"{_STAGE[1]}; carried over from wse3"),
         "decode_work_cycles": (0.0, "prior: measured without timers; control is in decode_step_cycles"),
-        "cores": (850_000, "prior: Cerebras data sheet"),
     },
 }
 
@@ -124,7 +120,6 @@ class Constants:
     decode_step_cycles: float = 0.0
     decode_work_cycles: float = 0.0
     decode_mac_cycles: float = 0.0
-    cores: float = 0  # 0: those of the device
 
     def __post_init__(self) -> None:
         for entry in fields(self):

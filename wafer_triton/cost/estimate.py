@@ -19,18 +19,27 @@ from wafer_triton.cost import capacity, layers, placement, rivals
 from wafer_triton.cost import trim as trims
 from wafer_triton.cost.bands import ASSUMED, Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.inference import decode_on, prefill_blocks, prefill_on, request_on
+from wafer_triton.cost.inference import (
+    decode_on,
+    decode_placed,
+    prefill_on,
+    prefill_placed,
+    request_on,
+    request_placed,
+)
 from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, price
-from wafer_triton.cost.residence import decode_residence, fitted, regions_of
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.cost.routed import Routed, cap
 from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, check_counts
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
+from wafer_triton.place.regions import FullError, device_regions
+from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
@@ -39,8 +48,7 @@ from wafer_triton.shapes import DecoderShape, shape_of
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",
-    "decode", "decode_on", "energy", "gemm", "gemv", "kv", "prefill", "prefill_blocks", "prefill_on", "request",
-    "request_on",
+    "decode", "energy", "gemm", "gemv", "kv", "prefill", "request",
 ]  # fmt: skip
 
 SECONDS = 1e-15, 1e15  # that a task may take, far beyond any
@@ -96,12 +104,15 @@ def gemv(
 def decode(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
     program: str = "true", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
+    layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """One token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
-    `head_groups` that of the head groups on the columns (None: the best; the measured program has one). With `trim`
-    decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.trim`.
+    `head_groups` that of the head groups on the columns (None: the best that fits; the measured program has one). With
+    `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.trim`. `layout` says
+    how regions lie on the device, see `wafer_triton.place.regions` (None: in rectangles, in the measured program by
+    area).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
@@ -111,88 +122,95 @@ def decode(
     def part(candidate: Mesh) -> Mesh:
         return trims.decode_mesh(shape, candidate, context) if trim else candidate
 
-    def place(candidate: Mesh, counted: Constants) -> None:
-        block = layers.decode_block(shape, part(candidate), context, c, tree, program, head_groups)
-        decode_residence(block, counted)
+    def place(candidate: Mesh) -> None:
+        decode_placed(part(candidate), shape, context, c, tree, program, head_groups, layout)
 
-    mesh, c, why = fitted(place, mesh, c, as_if)
-    return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups), as_if=why)
+    mesh, why = fitted(place, mesh, as_if)
+    return replace(decode_on(part(mesh), shape, context, c, tree, program, head_groups, layout), as_if=why)
 
 
 def prefill(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
+    layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
     the measured program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
     multiply-adds, see `wafer_triton.cost.trim`. `experts` says where those of a mixture live, see
-    `wafer_triton.cost.placement` (None: where it is the fastest).
+    `wafer_triton.cost.placement` (None: where it is the fastest). `layout` is as of `decode`.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     check_counts(tokens=tokens)
     trims.check(trim, program)
     placement.checked(experts, shape)
-    mesh, c, why = _prefill_fitted(mesh, shape, tokens, c, program, as_if, head_groups, trim, experts)
-    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts), as_if=why)
 
+    def place(candidate: Mesh) -> None:
+        prefill_placed(candidate, shape, tokens, c, program, head_groups, trim, experts, layout)
 
-def _prefill_fitted(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, as_if: bool, head_groups: int | None,
-    trim: bool = False, experts: Placement = None,
-) -> tuple[Mesh, Constants, str | None]:  # fmt: skip
-    def place(candidate: Mesh, counted: Constants) -> None:
-        prefill_blocks(candidate, shape, tokens, counted, program, head_groups, trim, experts)
-
-    return fitted(place, mesh, c, as_if)
+    mesh, why = fitted(place, mesh, as_if)
+    return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
 
 
 def request(
     *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
-    experts: Placement = None,
+    experts: Placement = None, layout: str | None = None,
 ) -> Request:  # fmt: skip
     """A prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
 
-    `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`.
-
-    Assumed: between regions of layers the activation crosses a mesh's width. Between prefill and decode weights and
-    cache cross the middle of the smaller mesh once, over all its rows at a time.
+    `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`, `layout` as of
+    `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
+    other, is priced as the schedules that do it.
     """
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model), _groups(groups)
     check_counts(input=input, output=output)
-
-    def place(candidate: Mesh, counted: Constants) -> None:
-        decode_residence(layers.decode_block(shape, candidate, input + output, c, tree, program, head_groups), counted)
-
     placement.checked(experts, shape)
-    first, own, why = _prefill_fitted(prefill_mesh, shape, input, c, program, as_if, head_groups, False, experts)
-    prefilled = prefill_on(first, shape, input, own, program, head_groups, False, experts)
-    second, own, too = fitted(place, decode_mesh, c, as_if)
-    whole = request_on(first, second, shape, prefilled, input, output, own, tree, program, head_groups)
-    reasons = "; ".join(filter(None, (why, too))) or None
-    return replace(whole, device_regions=regions_of(decode_mesh, c), fits=reasons is None, as_if=reasons)
+
+    def before(candidate: Mesh) -> None:
+        prefill_placed(candidate, shape, input, c, program, head_groups, False, experts, layout)
+
+    def after(candidate: Mesh) -> None:
+        decode_placed(candidate, shape, input + output, c, tree, program, head_groups, layout)
+
+    def both(first: Mesh, second: Mesh) -> Placed:
+        return request_placed(first, second, shape, input, output, c, tree, program, head_groups, experts, layout)
+
+    whys = [fitted(before, prefill_mesh, as_if)[1], fitted(after, decode_mesh, as_if)[1]]
+    if not any(whys):
+        try:
+            place = both(prefill_mesh, decode_mesh)
+        except (SramError, FullError) as error:
+            whys.append(str(error))
+            if not as_if:
+                raise type(error)(f"{error}; {AS_IF}") from None
+    if any(whys):
+        _, place = as_if_held(both, prefill_mesh, decode_mesh)
+    whole = request_on(place, input, output, c, program)
+    reasons = "; ".join(filter(None, whys)) or None
+    regions = device_regions(decode_mesh, place.layout)
+    return replace(whole, device_regions=regions, fits=reasons is None, as_if=reasons)
 
 
 def kv(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
-    head_groups: int | None = None,
+    head_groups: int | None = None, layout: str | None = None,
 ) -> Capacity:  # fmt: skip
     """Tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
 
-    With concatenation one row takes every new token. Regions are counted by cores, as in the paper, not laid out.
-    "measured" counts as the paper does: layers are spread evenly over the regions, every width is cut evenly over a
-    line, and nothing comes and goes. `head_groups` None takes those that are best with one token on each row.
+    With concatenation one row takes every new token. `layout` is as of `decode`. "measured" counts as the paper does:
+    regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing that comes and
+    goes. `head_groups` None takes those that are best with one token on each row.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     if layers.is_measured(program):
         HeadGroups(shape.measured(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
-        return capacity.measured(mesh, shape, c)
-    return capacity.true(mesh, shape, c, program, head_groups)
+        return capacity.measured(mesh, shape)
+    return capacity.true(mesh, shape, c, program, head_groups, layout)
 
 
 def energy(

@@ -2,74 +2,150 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeVar
 
-from wafer_triton.cost import layers, padding
+from wafer_triton.cost import layers, padding, placement
 from wafer_triton.cost import trim as trims
 from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.placement import Placement, placed, where
-from wafer_triton.cost.price import Cost
-from wafer_triton.cost.residence import FullError, decode_residence, prefill_residence, regions_of
+from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.price import Cost, price
 from wafer_triton.cost.results import Layered, Request
 from wafer_triton.cost.trees import Groups
-from wafer_triton.errors import SramError
+from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
+from wafer_triton.place import moves
+from wafer_triton.place.regions import (
+    LAYOUTS,
+    FullError,
+    Placement,
+    Prefill,
+    Regions,
+    decode_regions,
+    device_regions,
+    placed,
+    prefill_alone,
+)
+from wafer_triton.place.transfers import Step
+from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shapes import DecoderShape
 
+T = TypeVar("T")
 MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
+
+
+def decode_placed(
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    head_groups: int | None = None, layout: str | None = None,
+) -> tuple[layers.Block, Regions]:  # fmt: skip
+    """The first of `layers.decode_blocks` that the device holds, and its regions; `layout` as of `layout_of`.
+
+    Raises SramError or FullError where none fits.
+    """
+    return first(
+        lambda block: (block, decode_regions(block, layout_of(layout, program))),
+        layers.decode_blocks(shape, mesh, context, c, groups, program, head_groups),
+    )
+
+
+def layout_of(layout: str | None, program: str) -> str:
+    """How regions lie: as asked, or in rectangles (None); of the measured program by area, as in the paper."""
+    return layout or ("area" if layers.is_measured(program) else LAYOUTS[0])
+
+
+def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:
+    """What can be made of the first choice that fits; else the first choice's error."""
+    reason: WaferError | None = None
+    for choice in choices:
+        try:
+            return place(choice)
+        except WaferError as error:
+            reason = reason or error
+    assert reason is not None, "there is a choice"
+    raise reason
 
 
 def decode_on(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
-    head_groups: int | None = None,
+    head_groups: int | None = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """See `decode`; the error of a mesh that does not hold the model names none that does."""
-    block = layers.decode_block(shape, mesh, context, c, groups, program, head_groups)
-    decode_residence(block, c)
+    block, regions = decode_placed(mesh, shape, context, c, groups, program, head_groups, layout)
     steps = layers.decode_steps(block, context, c)
     whole = _layered("decode", block, steps, _ends(block, 1, c), context, c, program)
-    return replace(whole, head_groups=block.head_groups, padding=padding.of_layer(block, context))
+    return replace(
+        whole, head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
+        layout=layout_of(layout, program),
+    )  # fmt: skip
 
 
-def prefill_blocks(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None,
-    trim: bool, experts: Placement = None,
-) -> tuple[layers.Block, int, layers.Block]:  # fmt: skip
-    """The block of prefill, the tokens that a row takes at once, and the block of the head, which takes the last alone.
+def prefill_choices(
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
+    experts: Experts = None,
+) -> list[list[layers.Block]]:  # fmt: skip
+    """The blocks of prefill to choose from, in lists that are tried in order; with `trim` a part comes first.
 
-    With `trim` they are those of the whole mesh where its part does not hold the model. Raises SramError or MeshError
-    if they do not fit.
+    Raises MeshError for head groups or regions of experts that do not fit.
     """
 
     def on(part: Mesh) -> layers.Block:
         return layers.prefill_block(shape, part, c, program)
 
-    def resident(part: Mesh, *first: layers.Block) -> tuple[layers.Block, int, layers.Block]:
-        last, block = layers.decode_block(shape, part, 1, c, None, program, 1), on(part)
-        rows = -(-tokens // block.mesh.shape[0])
-        choices = [*first, *layers.prefill_head_group_choices(block, rows, c, head_groups)]
-        return *prefill_residence(placed(choices, rows, c, experts), last, tokens, c), last
+    def choices(*made: layers.Block) -> list[layers.Block]:
+        return placement.placed(made, -(-tokens // made[0].mesh.shape[0]), c, experts)
 
+    lists = []
     if trim:
-        best = trims.prefill_block(on, mesh.square(), tokens, c, head_groups)
+        with suppress(WaferError):
+            lists.append(choices(trims.prefill_block(on, mesh.square(), tokens, c, head_groups)))
+    whole = on(mesh)
+    rows = -(-tokens // whole.mesh.shape[0])
+    return [*lists, choices(*layers.prefill_head_group_choices(whole, rows, c, head_groups))]
+
+
+def prefill_placed(
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
+    experts: Experts = None, layout: str | None = None,
+) -> tuple[Prefill, layers.Block]:  # fmt: skip
+    """Prefill on cores of its own, and the block of the head, which takes the last token alone.
+
+    Raises SramError or FullError where it does not fit.
+    """
+
+    def alone(choices: list[layers.Block]) -> tuple[Prefill, layers.Block]:
+        last = layers.decode_block(shape, replace(choices[0].mesh, fold=(1, 1)), 1, c, None, program, 1)
+        return prefill_alone(choices, last, tokens, layout_of(layout, program)), last
+
+    lists = prefill_choices(mesh, shape, tokens, c, program, head_groups, trim, experts)
+    for choices in lists[:-1]:
         with suppress(SramError, FullError):
-            return resident(replace(best.mesh, fold=(1, 1)), best)
-    return resident(mesh)
+            return alone(choices)
+    return alone(lists[-1])
 
 
 def prefill_on(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None,
-    trim: bool = False, experts: Placement = None,
+    trim: bool = False, experts: Experts = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
-    block, at_once, last = prefill_blocks(mesh, shape, tokens, c, program, head_groups, trim, experts)
+    own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, trim, experts, layout)
+    whole = _prefilled(own.block, own.at_once, last, tokens, c, program)
+    return replace(whole, regions=len(own.regions), layout=layout_of(layout, program))
+
+
+def _prefilled(
+    block: layers.Block, at_once: int, last: layers.Block, tokens: int, c: Constants, program: str
+) -> Layered:  # fmt: skip
     steps = layers.prefill_steps(block, -(-tokens // block.mesh.shape[0]), c, at_once)
     whole = _layered("prefill", block, steps, _ends(last, tokens, c), tokens, c, program)
     padded = padding.of_prefill(block, tokens, at_once)
-    return replace(whole, head_groups=block.head_groups, padding=padded, experts=where(block, tokens))
+    return replace(
+        whole, head_groups=block.head_groups, padding=padded, experts=placement.where(block, tokens)
+    )  # fmt: skip
 
 
 def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
@@ -79,20 +155,34 @@ def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
     return layers.total(layers.embedding_steps(block, tokens, c)), layers.total(layers.head_steps(block, 1, c))
 
 
-def request_on(
-    prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, prefilled: Layered, input: int, output: int,
-    c: Constants, groups: Groups = None, program: str = "true", head_groups: int | None = None,
-) -> Request:  # fmt: skip
-    """See `request`, after a prefill that is priced already, on `prefill_mesh`."""
-    last = input + output
-    regions, cycles, over, held = _decoding(decode_mesh, shape, input, output, c, groups, program, head_groups)
-    placing = _placing(shape, input, min(prefill_mesh.rows, decode_mesh.rows), prefill_mesh.cols + decode_mesh.cols, c)
-    replacement, decoding = placing / decode_mesh.device.clock_hz, cycles / decode_mesh.device.clock_hz
+def request_placed(
+    prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
+    groups: Groups = None, program: str = "true", head_groups: int | None = None, experts: Experts = None,
+    layout: str | None = None,
+) -> Placement:  # fmt: skip
+    """A request's place on a device: what `generate` finds for the same meshes. Raises SramError or FullError."""
+    (choices,) = prefill_choices(prefill_mesh, shape, input, c, program, head_groups, False, experts)
+    return first(
+        lambda block: placed(block, choices, input, layout_of(layout, program)),
+        layers.decode_blocks(shape, decode_mesh, input + output, c, groups, program, head_groups),
+    )
+
+
+def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "true") -> Request:
+    """See `request`, for a model that is placed."""
+    decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
+    shape, last = decode.shape, input + output
+    own = layers.decode_block(shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
+    prefilled = _prefilled(prefill, place.at_once, own, input, c, program)
+    handing_on = cycles_of(((schedule, 1) for schedule in moves.hand_overs(place.regions, decode)), c)
+    cycles, over = _decoding(decode, input, output, c, handing_on)
+    replacing = replacement_cycles(place, input, c)
+    replacement, decoding = replacing / device.clock_hz, cycles / device.clock_hz
     seconds = prefilled.seconds + replacement + decoding
-    joules = seconds * decode_mesh.device.power_watts
+    joules = seconds * device.power_watts
     phases = {
-        phase: layer_basis(phase, mesh, shape, tokens, program)
-        for phase, mesh, tokens in (("prefill", prefill_mesh, input), ("decode", decode_mesh, last))
+        phase: layer_basis(phase, replace(mesh, fold=(1, 1)), shape, tokens, program)
+        for phase, mesh, tokens in (("prefill", prefill.mesh, input), ("decode", decode.mesh, last))
     }
     return Request(
         program=program,
@@ -104,45 +194,55 @@ def request_on(
         seconds=seconds,
         joules=joules,
         joules_per_token=joules / output,
-        decode_regions=regions,
-        device_regions=regions_of(decode_mesh, c),
+        decode_regions=len(place.regions),
+        device_regions=device_regions(decode.mesh, place.layout),
+        layout=place.layout,
         fits=True,
-        head_groups=held,
+        head_groups=decode.head_groups,
         relayed=prefilled.relayed or over,
         **basis_of_all(phases).fields(),
     )
 
 
+def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
+    """Cycles of bringing all weights from prefill's place to decode's, with the keys and values of a prompt."""
+    decode, prefill = place.decode, place.prefill
+    cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
+    rows = moves.prompt_rows(prefill.mesh.shape[0], input, place.at_once)
+    steps = (*moves.between_phases(place), *moves.keys_and_values(decode, prefill, rows, cache.row_of(input)))
+    return cycles_of(steps, c)
+
+
+def cycles_of(steps: Iterable[Step], c: Constants) -> float:
+    """The cycles of schedules, each as often as it runs."""
+    return sum(price(schedule, c).cycles * times for schedule, times in steps)
+
+
+def turning_cycles(block: layers.Block, c: Constants) -> float:
+    """Cycles of transposing and skewing the weights of prefill, whatever mesh decode has."""
+    here = replace(block, mesh=replace(block.mesh, origin=(0, 0)), expert_regions=None)
+    return cycles_of(moves.of_layers(here, here), c)
+
+
 @lru_cache(maxsize=256)
-def _decoding(
-    mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, groups: Groups, program: str,
-    head_groups: int | None,
-) -> tuple[int, float, bool, int]:  # fmt: skip
-    """The regions, cycles and head groups of an answer, and whether it is relayed; the same after any prefill."""
+def _decoding(block: layers.Block, input: int, output: int, c: Constants, handing_on: float) -> tuple[float, bool]:
+    """The cycles of an answer, and whether it is relayed; a token's way through the regions takes `handing_on`."""
+    shape, mesh, last = block.shape, block.mesh, input + output
 
-    def block(context: int) -> layers.Block:
-        return layers.decode_block(shape, mesh, context, c, groups, program, held)
+    def with_cache(context: int) -> layers.Block:  # a request keeps its head groups
+        return replace(block, entries=-(-context // mesh.shape[0]))
 
-    last, held = input + output, head_groups
-    held = block(last).head_groups  # a request keeps its layout
-    regions = decode_residence(block(last), c).regions
-    ends = sum(_ends(block(last), 1, c), Cost())
-    handing_on = (regions - 1) * (c.hop_cycles * mesh.shape[1] + c.stage_cycles)
+    ends = sum(_ends(block, 1, c), Cost())
     rows = mesh.shape[0]
     stride = rows * -(-output // (rows * MOST_STEPS))  # a cost that grows by equal steps is that of the middle
     cycles, context, over = 0.0, input, ends.relayed
     while context < last:  # a layer's cost changes when a row takes one more token; by then entries shift
         after = min(last, -(-context // stride) * stride + 1)
         priced = after - 1 if stride == rows else (context + after) // 2
-        layer = layers.total(layers.decode_steps(block(priced), priced, c))
+        layer = layers.total(layers.decode_steps(with_cache(priced), priced, c))
         cycles += (after - context) * (layer.cycles * shape.num_hidden_layers + ends.cycles + handing_on)
         context, over = after, over or layer.relayed
-    return regions, cycles, over, held
-
-
-def _placing(shape: DecoderShape, tokens: int, rows: int, hops: int, c: Constants) -> float:
-    words = (shape.matrices + shape.num_hidden_layers * 2 * tokens * shape.kv_width) / 2
-    return words / rows * c.word_cycles + hops * c.hop_cycles
+    return cycles, over
 
 
 def _layered(

@@ -8,13 +8,13 @@ Tiles and sums are those of the block; the blocks built here have fp16 for both,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Outline, Phase, Product, Sketch, Ways, phases
+from wafer_triton.cost.phases import Phase, Product, phases
 from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
 from wafer_triton.cost.trees import Groups, best_groups, tree_for
 from wafer_triton.count.routes import colours
@@ -22,12 +22,14 @@ from wafer_triton.errors import ShapeError
 from wafer_triton.experts import Experts
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.block import Block, Part, added
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import fewest_regions
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.heads import HeadGroups, distinct
+from wafer_triton.schedule.sketch import Ways, sketched
 from wafer_triton.shapes import DecoderShape
 
 PROGRAMS = ("true", "measured")
@@ -41,17 +43,26 @@ def decode_block(
     shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
     head_groups: int | None = None,
 ) -> Block:  # fmt: skip
-    """The block of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
+    """The first of `decode_blocks`."""
+    return decode_blocks(shape, mesh, context, c, groups, program, head_groups)[0]
 
-    `head_groups` None takes the fastest, see `with_head_groups`; the measured program has one. Raises ShapeError for an
-    unknown program, MeshError for head groups that do not fit.
+
+def decode_blocks(
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    head_groups: int | None = None,
+) -> list[Block]:  # fmt: skip
+    """Blocks of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
+
+    `head_groups` None takes `head_group_choices`; the measured program has one. Raises ShapeError for an unknown
+    program, MeshError for head groups that do not fit.
     """
     tree = tree_for(mesh, c.of("decode")) if groups is None else groups
     entries = -(-context // mesh.shape[0])
     if is_measured(program):
         one = 1 if head_groups is None else head_groups
-        return Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)
-    return with_head_groups(Block(shape, mesh, "fp16", "fp16", entries, "shift", tree), c, head_groups)
+        return [Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)]
+    block = Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
+    return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
@@ -162,73 +173,47 @@ def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
     return phases(sketched(part, block, *args))
 
 
-@lru_cache(maxsize=64)
-def sketched(part: Part, block: Block, *args: int) -> Sketch:
-    """A part's rounds as a `Sketch`, for pricing and for SRAM."""
-    sketch = Sketch(block.mesh, part.title, part.family)
-    part(sketch, block, *args)
-    return sketch
-
-
-@lru_cache(maxsize=64)
-def outlined(part: Part, block: Block, *args: int) -> Outline:
-    """A part's rounds as an `Outline`, for SRAM alone."""
-    outline = Outline(block.mesh, part.title, part.family)
-    part(outline, block, *args)
-    return outline
-
-
 def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
     """The routes that a part needs, which follow from where messages go, not from their sizes."""
-    mesh, norms = block.mesh, (block.shape.qk_norm, block.shape.qk_norm_whole)
+    mesh, norms, variant = block.mesh, (block.shape.qk_norm, block.shape.qk_norm_whole), block.shape.variant
     if part.family == "decode":
         trees = block.groups, block.head_groups, block.head_tree
-        return _routes_of(part, mesh, trees, block.policy, block.batch, args, norms)
+        return _routes_of(part, mesh, trees, block.policy, block.batch, args, norms, variant)
     if part is prefill.attention and block.head_groups > 1:  # no part of a mesh has all the ways of a group's columns
         trees = block.groups, block.head_groups, block.head_tree
-        return _routes_of(part, mesh, trees, None, 1, tuple(min(size, 1) for size in args), norms)
+        return _routes_of(part, mesh, trees, None, 1, tuple(min(size, 1) for size in args), norms, variant)
     common = gcd(mesh.rows, mesh.cols)
     proportions = mesh.rows // common, mesh.cols // common
     times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
     small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
     groups = block.groups if times == common else None
     sizes = tuple(min(size, 1) for size in args)
-    return _routes_of(part, small, (groups, 1, None), None, 1, sizes, norms, block.expert_regions is not None)
+    return _routes_of(part, small, (groups, 1, None), None, 1, sizes, norms, variant, block.expert_regions is not None)
 
 
 @lru_cache(maxsize=1024)
 def _routes_of(
     part: Part, mesh: Mesh, trees: tuple[Groups, int, Groups], policy: str | None, batch: int, args: tuple[int, ...],
-    norms: tuple[bool, bool], in_regions: bool = False,
+    norms: tuple[bool, bool], variant: Hashable | None, in_regions: bool = False,
 ) -> int:  # fmt: skip
     entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
     groups, heads, head_tree = trees
     experts = Experts(2, 1, 2, shared_width=2) if part in EXPERTS else None
     regions = fewest_regions(mesh) if in_regions else None
-    shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=norms[0], qk_norm_whole=norms[1], experts=experts)
+    shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=norms[0], qk_norm_whole=norms[1], experts=experts,
+                         variant=variant)  # fmt: skip
     block = Block(
         shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree,
         expert_regions=regions,
     )  # fmt: skip
     whole = Builder if part.family == "decode" or heads == 1 else Ways
-    b = whole(mesh, part.title, part.family)
-    part(b, block, *args)
-    return colours(b)
-
-
-@lru_cache(maxsize=1024)
-def decode_needs(block: Block) -> dict[str, sram.Need]:
-    """What a core needs for each kind of block of decode layers."""
-    return {
-        kind: sram.need(sketched(part, block, *args) for part, args in decode.sharing(block, kind))
-        for kind in block.shape.layers_of
-    }
+    return colours(added(whole, part, block, *args))
 
 
 def decode_stays(block: Block) -> dict[str, int]:
     """Bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
     cores = block.mesh.rows * block.mesh.cols
-    return {kind: sum(need.stays.values()) * cores for kind, need in decode_needs(block).items()}
+    return {kind: sum(decode_need(block, kind).stays.values()) * cores for kind in block.shape.layers_of}
 
 
 def decode_macs(block: Block, context: int) -> dict[str, int]:
@@ -294,7 +279,7 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
 
 def decode_bytes(block: Block) -> int:
     """Bytes that a decode layer takes of a core: what stays, and the largest working set."""
-    needs = decode_needs(block)
+    needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
     stays = {kind: sum(need.stays.values()) for kind, need in needs.items()}
     passes = max(sum(need.passes.values()) for need in needs.values())
     return stays["attention"] + max(stays[kind] for kind in feed_forward(block)) + passes

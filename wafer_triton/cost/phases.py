@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
-
-import numpy as np
 
 from wafer_triton import local
 from wafer_triton.count.runs import kind, runs, sources
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.dtype import BYTES
-from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.rounds import Index, Round, Schedule
+from wafer_triton.schedule.rounds import Round, Schedule
+from wafer_triton.schedule.sketch import Sketch
 
 
 @dataclass(frozen=True)
@@ -60,62 +57,6 @@ class Phase:
     sram_bytes: int = 0  # that a core's local operations read and write, every operand once
     label: str = ""  # the step of the algorithm that it is part of
     hidden: bool = False  # a stream that flows beside the next product: its words are counted there
-
-
-_STAGES = 2  # of a stream in a sketch
-
-
-class Sketch(Builder):
-    """A builder for pricing alone: it leaves out what costs the same again. It is never run.
-
-    Of turns that are alike but for which line does what it adds three, of stages that are alike two. Where every line
-    has a root of its own, it uses the first and the last root for all lines: the path is still the longest, and the
-    words on links are the same.
-    """
-
-    def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
-        super().__init__(mesh, name, family)
-        # the rounds of a second turn, from and to, and how many turns are left out
-        self.loops: list[tuple[int, int, int]] = []
-        self.left_out: dict[int, int] = {}  # stages left out of a stream, by the number of its first round
-
-    def repeat(self, times: int, turn: Callable[[int], None]) -> None:
-        ends = []
-        for number in range(min(times, 3)):
-            turn(number)
-            ends.append(len(self.rounds))
-        if times > 3:
-            self.loops.append((ends[0], ends[1], times - 3))
-
-    def roots(self, place: Index) -> Index:
-        return np.where(np.arange(len(place)) % 2, place.max(), place.min())
-
-    def stages(self, count: int) -> int:
-        if count <= _STAGES or self.mesh.fold != (1, 1):  # where cores fold, a stage may cross no link
-            return count
-        self.left_out[len(self.rounds)] = count - _STAGES
-        return _STAGES
-
-    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
-        alike: dict[int, tuple[int, int]] = {}
-        for station, (like, count) in enumerate(zip(kinds, turns, strict=True)):
-            first, before = alike.get(like, (station, 0))
-            alike[like] = first, before + count
-        return alike.values()
-
-
-class Ways(Sketch):
-    """A sketch with all the ways that messages take, for routes alone: it has every station."""
-
-    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
-        return enumerate(turns)
-
-
-class Outline(Sketch):
-    """A sketch of buffers and of what follows what, for SRAM alone: of stations it has those of two kinds."""
-
-    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
-        return [(station, turns[station]) for station in sorted({0, int(np.argmin(kinds)), int(np.argmax(kinds))})]
 
 
 def phases(schedule: Schedule | Builder) -> list[Phase]:

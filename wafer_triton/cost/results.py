@@ -60,6 +60,8 @@ class Layered:
     head_groups: int | None = None
     padding: float | None = None  # multiply-adds of a layer on the mesh over those of the model
     experts: str | None = None  # in prefill, where they live
+    regions: int | None = None  # that the layers, the embedding and the head take
+    layout: str | None = None  # of the regions, see `wafer_triton.place.regions`
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Request:
     outside: str | None
     as_if: str | None = None
     experts: str | None = None  # in prefill, where they live
+    layout: str | None = None  # of the regions
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Capacity:
     regions: int
     weight_bytes: int  # of a core, all its layers
     entry_bytes: int  # of a core, one token in all its layers
+    layout: str | None = None  # of the regions
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,15 @@ from typing import Any
 from wafer_triton.cost import layers
 from wafer_triton.cost.bands import layer_basis
 from wafer_triton.cost.cap import Cap, Pass, measured
-from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.residence import decode_residence, fitted
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.inference import first
 from wafer_triton.cost.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.place.fitting import fitted
+from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.shapes import DecoderShape, shape_of
 
@@ -53,15 +55,15 @@ def cap(
     if shape.experts is None and routing != "uniform":
         of_experts(shape)  # raises
 
-    def block(candidate: Mesh, c: Constants) -> Block:
-        return replace(layers.decode_block(shape, candidate, context, c, None, "true", head_groups), batch=batch)
+    c = constants(on.device)
 
-    def place(candidate: Mesh, c: Constants) -> None:
-        decode_residence(block(candidate, c), c)
+    def place(candidate: Mesh) -> Block:
+        blocks = layers.decode_blocks(shape, candidate, context, c, None, "true", head_groups)
+        return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
 
-    on, c, why = fitted(place, on, constants(on.device), as_if)
+    on, why = fitted(place, on, as_if)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
-    own = block(on, c)
+    own = place(on)
     whole = layers.total(layers.decode_steps(own, context, c)) * shape.num_hidden_layers
     if shape.vocab_size:
         for end in (layers.embedding_steps(own, batch, c), layers.head_steps(own, batch, c)):

@@ -9,12 +9,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import signature
+from itertools import product
 from math import isfinite
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer_triton import estimate
+from wafer_triton.cost import inference
 from wafer_triton.cost.cap import Pass, measured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_measured
@@ -28,6 +30,8 @@ from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shapes import DecoderShape, shape_of
 
+T = TypeVar("T")
+MOST = 3  # pairs of meshes that are placed and priced for each plan to find, those of the least bound
 FASTEST = 2  # meshes on which the experts of a mixture are tried in regions too, which takes seconds for each
 
 
@@ -56,6 +60,7 @@ class Plan:
     experts: str | None = None
     s_mbu: float | None = None
     s_mbu_in_regions: float | None = None
+    layout: str | None = None
 
 
 @contextmanager
@@ -81,6 +86,8 @@ def plan(
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
+    They are the fastest of `MOST` times as many pairs of meshes, those of which the phases alone take the least time.
+
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
     ways on the meshes that are the fastest with each expert over the whole mesh. Reports "meshes of prefill" and
@@ -101,30 +108,27 @@ def plan(
         return Mesh(side, side, target)
 
     def prefilled(side: int, way: Placement) -> estimate.Layered:
-        return estimate.prefill_on(square(side), shape, input, c, program, head_groups, experts=way)
+        return inference.prefill_on(square(side), shape, input, c, program, head_groups, experts=way)
 
     checked(experts, shape)
     both = shape.experts is not None and experts is None
     prefills, reason = _estimates(
         sides, partial(prefilled, way="spread" if both else experts), partial(progress, "meshes of prefill")
     )
+    ways: dict[int, Placement] = dict.fromkeys(prefills, "spread" if both else experts)
     for side in sorted(prefills, key=lambda side: prefills[side].seconds)[: FASTEST if both else 0]:
         with suppress(WaferError):
-            prefills[side] = min(prefills[side], prefilled(side, "regions"), key=lambda layer: layer.seconds)
-    decodes, why = _estimates(
+            other = prefilled(side, "regions")
+            if other.seconds < prefills[side].seconds:
+                prefills[side], ways[side] = other, "regions"
+    ends, why = _estimates(
         sides,
-        lambda side: _slowest(square(side), shape, input, output, c, program, head_groups),
+        lambda side: _first_and_last(square(side), shape, input, output, c, program, head_groups),
         partial(progress, "meshes of decode"),
     )
-    candidates, fastest = [], sorted(decodes, key=lambda side: decodes[side].seconds)[: 2 * best]
-    for first in sorted(prefills, key=lambda side: prefills[side].seconds)[: 2 * best]:
-        for side in fastest:
-            request = estimate.request_on(
-                square(first), square(side), shape, prefills[first], input, output, c, None, program,
-                decodes[side].head_groups,
-            )  # fmt: skip
-            candidates.append((first, side, request))
-    if not candidates:
+    decodes, fast = ({side: pick(each, key=lambda layer: layer.seconds) for side, each in ends.items()}
+                     for pick in (max, min))  # fmt: skip
+    if not prefills or not decodes:
         last = reason or why
         if last is None:
             raise MeshError(
@@ -132,6 +136,33 @@ def plan(
             )
         phase = "decode" if prefills else "prefill"
         raise type(last)(f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}")
+
+    def requested(first: int, side: int) -> estimate.Request:
+        place = inference.request_placed(
+            square(first), square(side), shape, input, output, c, None, program, head_groups, ways[first]
+        )
+        return inference.request_on(place, input, output, c, program)
+
+    def least(first: int, side: int) -> float:
+        """Seconds that a request takes at least, as no token of its answer is faster than the first or the last."""
+        return prefills[first].seconds + turning[first] + output * fast[side].seconds
+
+    fastest = [sorted(found, key=lambda side: found[side].seconds)[: 2 * best] for found in (prefills, decodes)]
+    turning = {}
+    for side in fastest[0]:
+        own, _ = inference.prefill_placed(square(side), shape, input, c, program, head_groups, False, ways[side])
+        turning[side] = inference.turning_cycles(own.block, c) / target.clock_hz
+    pairs = sorted(product(*fastest), key=lambda pair: least(*pair))
+    candidates: list[tuple[int, int, inference.Request]] = []
+    for first, side in pairs[: MOST * best]:
+        if sum(request.seconds <= least(first, side) for _, _, request in candidates) >= best:
+            break
+        try:
+            candidates.append((first, side, requested(first, side)))
+        except WaferError as error:  # each phase fits by itself
+            reason = error
+    if not candidates:
+        raise MeshError(f"no two meshes that were tried on {target.name} hold both phases; of the last: {reason}")
     candidates.sort(key=lambda candidate: -candidate[2].tokens_per_second)
     decoding = c.of("decode")
     return [
@@ -150,6 +181,7 @@ def plan(
             request.outside,
             request.experts,
             *_sparse(shape, target, decodes[side].seconds, input + output),
+            request.layout,
         )
         for first, side, request in candidates[:best]
     ]
@@ -167,18 +199,18 @@ def _sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -
     return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.chosen / shape.experts.count
 
 
-def _slowest(
+def _first_and_last(
     mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str, head_groups: int | None
-) -> estimate.Layered:
-    """The slower of the first and the last token of an answer, with the head groups that are best for the last."""
-    last = estimate.decode_on(mesh, shape, input + output, c, None, program, head_groups)
-    first = estimate.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
-    return max(first, last, key=lambda layer: layer.seconds)
+) -> tuple[estimate.Layered, estimate.Layered]:
+    """The first and the last token of an answer, with the head groups that are best for the last."""
+    last = inference.decode_on(mesh, shape, input + output, c, None, program, head_groups)
+    first = inference.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
+    return first, last
 
 
 def _estimates(
-    sides: Sequence[int], estimated: Callable[[int], estimate.Layered], progress: Callable[[int, int], None]
-) -> tuple[dict[int, estimate.Layered], WaferError | None]:
+    sides: Sequence[int], estimated: Callable[[int], T], progress: Callable[[int, int], None]
+) -> tuple[dict[int, T], WaferError | None]:
     """Estimates by side, and the last error if no side has one."""
     estimates, reason = {}, None
     for number, side in enumerate(sides):

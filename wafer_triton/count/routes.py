@@ -137,7 +137,13 @@ def colours(schedule: Schedule | Builder) -> int:
     """The colours of `routes(schedule)` alone; where all lines of an axis move alike, those of one are counted."""
     exchanges = [exchange for round_ in schedule.rounds for exchange in round_.exchanges]
     if any(exchange.lines is not None or exchange.send.ndim > 1 for exchange in exchanges):
-        return routes(schedule).colours
+        ways = frozenset((one.axis, id(one.send), id(one.recv), id(one.lines)) for one in exchanges)
+        alike = (schedule.mesh.shape, schedule.mesh.fold, ways)
+        if alike not in _WAYS:
+            if len(_WAYS) >= 1024:
+                _WAYS.clear()
+            _WAYS[alike] = exchanges, routes(schedule).colours
+        return _WAYS[alike][1]
     total = 0
     for axis, along in (("x", schedule.mesh.cols), ("y", schedule.mesh.rows)):
         moves = [exchange for exchange in exchanges if exchange.axis == axis]
@@ -161,13 +167,17 @@ def _meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
         else:
             several.update(_circuits(send, recv, fold))
     pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]
-    ends = np.unique(np.concatenate(pairs, 1), axis=1)
+    ends = np.concatenate(pairs, 1)
+    ends = np.stack(np.divmod(np.unique(ends[0] * along + ends[1]), along))
     spans = [(ends.min(0), ends.max(0)), *(one.span for one in several if len(one.receivers) > 1)]
     low, high = (np.concatenate([np.atleast_1d(end) for end in side]) for side in zip(*spans, strict=True))
     begun, ended = np.bincount(low, minlength=along), np.bincount(high + 1, minlength=along + 1)[:along]
     return int((begun - ended).cumsum().max(initial=0))
 
 
+# Colours of a mesh by the identity of the index arrays of all moves, with what keeps these alive.
+_WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[tuple[str, int, int, int]]], tuple[list[Exchange], int]]
+_WAYS = {}
 # Colours of a line by the identity of the index arrays of its moves, with what keeps that alive.
 _LINES: dict[tuple[int, int, frozenset[tuple[int, int]]], tuple[list[Exchange], int]] = {}
 

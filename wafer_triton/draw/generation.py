@@ -13,7 +13,7 @@ from wafer_triton.draw.units import EMULATED, PREDICTED, shown
 from wafer_triton.mesh import Mesh
 
 if TYPE_CHECKING:
-    from wafer_triton.models.place.regions import Region
+    from wafer_triton.place.regions import Region
 
 
 @dataclass(frozen=True)

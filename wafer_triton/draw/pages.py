@@ -23,7 +23,7 @@ from wafer_triton.draw.studies import first_layer
 from wafer_triton.errors import DrawError, writing
 
 if TYPE_CHECKING:
-    from wafer_triton.models.place.regions import Region
+    from wafer_triton.place.regions import Region
 
 SCRIPTS = ("scene.js", "charts.js", "map.js", "page.js")
 

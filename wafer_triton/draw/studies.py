@@ -19,7 +19,7 @@ from wafer_triton.errors import DrawError
 if TYPE_CHECKING:
     from wafer_triton.compare import Row
     from wafer_triton.cost.calibrate.paper import Cell
-    from wafer_triton.models.place.regions import Region
+    from wafer_triton.place.regions import Region
 
 # What `compare` shows of a row: a field and the name of its axis; wafer time is predicted and has a panel of its own.
 FIELDS = {

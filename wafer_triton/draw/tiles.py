@@ -28,7 +28,7 @@ class Tiles:
         self._born, self._core = {}, {}
         self.last: Where = {}
         for number, (name, buffer) in enumerate(schedule.buffers.items()):
-            given = buffer.role in ("input", "resident")
+            given = buffer.given
             self._born[name] = np.full((buffer.slots, self.mesh.cores), number if given else -1)
             self._core[name] = np.tile(cores if given else np.full_like(cores, -1), (buffer.slots, 1))
             self.last[name] = self._core[name][0].copy()

@@ -36,7 +36,7 @@ def aligned(mesh: Mesh, region: int | None = None) -> torch.Tensor:
     not square.
     """
     b = Builder(mesh, "skew")
-    align(b, b.buffer("w", (1,), "fp32", "resident"), "y", region=region)
+    align(b, b.buffer("w", (1,), "fp32", "weight"), "y", region=region)
     schedule = b.build()
     maps = _Elision(_Mover(), schedule, Memory(mesh, dict(schedule.buffers), {}, Workspace("cpu")))
     for round_ in schedule.rounds:
@@ -81,7 +81,7 @@ class _Elision:
                 self.round(round_)
         self.forget(len(self.schedule.rounds))
         for name in list(self.maps):
-            if self.memory.buffers[name].role in ("resident", "output"):
+            if self.memory.buffers[name].kept:
                 self.settle(name)
         return self.steps
 

@@ -7,7 +7,7 @@ is; see `elision`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,7 +21,6 @@ from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
 from wafer_triton.layout import cut
 from wafer_triton.mesh import Mesh
-from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
 
@@ -83,7 +82,7 @@ class Executor(Planner):
                 memory[name] = self.store(schedule, buffer, tensors[name])
             elif name in memory:
                 continue
-            elif buffer.role in ("input", "resident"):
+            elif buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             else:
                 if buffer not in pool:
@@ -177,6 +176,10 @@ class Executor(Planner):
         """
         return whole(schedule, buffer, given)
 
+    def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:
+        """Give a buffer of a borrowed program the values [rows, cols, *tile]; see `Program.write`."""
+        program.write(name, tiles)
+
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
         """Cut a whole tensor by `pattern` into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""
         cut(pattern, tuple(tensor.shape), program.schedule.mesh.shape).fill(program.memory[name], tensor)
@@ -213,11 +216,12 @@ class Executor(Planner):
         """
         return run
 
-    def precompile(self, programs: Sequence[Program], progress: Progress = silent) -> None:
-        """Compile the kernels of programs side by side, where this executor has kernels.
+    def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
+        """Compile the kernels of planned steps side by side, and return their number; nothing runs.
 
-        Reports "compiling kernel" to `progress`.
+        `progress(done, all)` is called as each of them is compiled. An executor without kernels has none to compile.
         """
+        return 0
 
 
 @lru_cache(maxsize=64)

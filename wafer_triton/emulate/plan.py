@@ -113,12 +113,13 @@ class Tables:
 
     def __init__(self) -> None:
         self.held: list[torch.Tensor] = []
+        self.indices: list[list[torch.Tensor]] = []
         self.schedule: Schedule | None = None  # that the tables are of; None while they are being written
-        self._name, self._next = "", 0
+        self._name, self._next, self._index = "", 0, 0
 
     def begin(self, name: str) -> None:
         """The next table is the first one of the schedule `name`."""
-        self.schedule, self._name, self._next = None, name, 0
+        self.schedule, self._name, self._next, self._index = None, name, 0, 0
 
     def put(self, values: torch.Tensor, device: str) -> torch.Tensor:
         """The next table, with these values; ScheduleError if the one planned first had another size."""
@@ -132,6 +133,15 @@ class Tables:
             )
         self._next += 1
         return table.copy_(values)
+
+    def index(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """The next index of any length, with these values, as the one item of a list that steps read when they run."""
+        if self._index == len(self.indices):
+            self.indices.append([values])
+        held = self.indices[self._index]
+        held[0] = values
+        self._index += 1
+        return held
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,7 +253,7 @@ def stale(schedule: Schedule) -> frozenset[str]:
 
 def _stale(schedule: Schedule) -> set[str]:
     buffers = schedule.buffers
-    kept = {name for name, buffer in buffers.items() if buffer.role in ("input", "resident")} | mailboxes(schedule)
+    kept = {name for name, buffer in buffers.items() if buffer.given} | mailboxes(schedule)
     open_, found = set(buffers) - kept, set[str]()
 
     def touched(name: str, written: bool) -> None:

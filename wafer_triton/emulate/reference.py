@@ -40,7 +40,7 @@ class Reference:
         for name, buffer in schedule.buffers.items():
             dtype = torch_dtype(buffer.dtype)
             shape = (*self.runs, self.mesh.cores, buffer.slots, buffer.numel)
-            if name not in tensors and buffer.role in ("input", "resident"):
+            if name not in tensors and buffer.given:
                 raise ShapeError(f"{schedule.name}: no tensor given for {buffer.role} buffer {name!r}")
             held = torch.float64 if exact else dtype
             if name in tensors:  # what is given is rounded in any case

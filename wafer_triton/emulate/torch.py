@@ -19,10 +19,11 @@ import torch
 from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
+from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, messages
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
@@ -47,6 +48,13 @@ class TorchExecutor(Executor):
     def device(self) -> str:
         return self._device
 
+    def rebind(self, program: Program, schedule: Schedule) -> None:
+        if program.tables is None or not program.steps:
+            super().rebind(program, schedule)
+        elif program.tables.schedule is not schedule:  # another program that shares them was not here first
+            self.plan(program, schedule)
+        program.schedule = schedule
+
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
         if len(exchanges) == 1:
@@ -58,7 +66,10 @@ class TorchExecutor(Executor):
         """The step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
         sent, got = self._ends(memory, exchanges, src)
         source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
-        return lambda: target.index_copy_(0, got, source.index_select(0, sent))
+        if memory.tables is None:
+            return lambda: target.index_copy_(0, got, source.index_select(0, sent))
+        senders, receivers = memory.tables.index(sent), memory.tables.index(got)
+        return lambda: target.index_copy_(0, receivers[0], source.index_select(0, senders[0]))
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
         """The step of an exchange whose receivers are a grid of cores."""
@@ -90,13 +101,12 @@ class TorchExecutor(Executor):
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
         """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
-        sent, combine = messages(round_), COMBINE[tree.op]
+        sent = messages(round_)
         if all(exchange.recv.ndim == 1 for exchange in sent):
-            views = [self._views(memory, exchange, exchange.src) for exchange in sent]
-            ends = [view[:2] for view in views if view is not None and view[2] is None]
-            if len(ends) == len(sent):
-                return Steps([partial(combine, target, source, out=target) for target, source in ends])
-        home = [replace(exchange, dst=exchange.src) for exchange in sent]
+            steps = [self._combined(memory, exchange, tree.op) for exchange in sent]
+            if all(steps):
+                return Steps([step for step in steps if step is not None])
+        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[tree.op]
         rows, got = self._ends(memory, home, TileMap(home[0].src))
         acc = memory.rows(home[0].src)
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
@@ -106,6 +116,24 @@ class TorchExecutor(Executor):
         def step() -> None:  # a core that gets two messages combines them in the order of the round
             for target, message in zip(got.split(sizes), acc.index_select(0, rows).split(sizes), strict=True):
                 acc.index_copy_(0, target, combine(acc.index_select(0, target), message))
+
+        return step
+
+    def _combined(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
+        """The messages of a grid of cores, or of whole mesh rows or columns, combined where they arrive; else None."""
+        combine, views = COMBINE[op], self._views(memory, exchange, exchange.src)
+        if views is not None and views[2] is None:
+            return partial(combine, views[0], views[1], out=views[0])
+        if exchange.lines is not None or not exchange.src.is_fixed:
+            return None
+        tiles, dim = _tiles(memory, exchange.src), int(exchange.axis == "x")
+        send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (exchange.send, exchange.recv))
+        if op == "add" and tiles.dtype == torch.float32:
+            return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
+
+        def step() -> None:
+            values = combine(tiles.index_select(dim, recv), tiles.index_select(dim, send))
+            tiles.index_copy_(dim, recv, values)
 
         return step
 
@@ -147,7 +175,8 @@ class TorchExecutor(Executor):
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
         definition, params, area = find(op.op), op.params, _area(op.where)
         reads: list[torch.Tensor | None] = [None] * len(ins)
-        grid = area is not None and all(out.is_fixed for out in op.outs)
+        # with tables, slots differ from schedule to schedule
+        grid = area is not None and memory.tables is None and all(out.is_fixed for out in op.outs)
         if area is not None and grid:
             views = [_view(memory, each, form(definition).repeated) for each in ins]
             reads = [None if view is None else view[area] for view in views]
@@ -164,14 +193,14 @@ class TorchExecutor(Executor):
             if reads[number] is None or not grid:
                 index, flat = self._rows(memory, each, cores)
                 hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
-                before.append(partial(torch.index_select, flat, 0, index, out=hold))
+                before.append(_gather(memory, flat, index, hold))
                 reads[number] = hold.view(*shape, -1)
         for out in () if grid else op.outs:
             index, flat = self._rows_of(memory, out, cores)
             hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
             if _keeps(definition, params, flat.shape[1]):
-                before.append(partial(torch.index_select, flat, 0, index, out=hold))
-            after.append(partial(flat.index_copy_, 0, index, hold))
+                before.append(_gather(memory, flat, index, hold))
+            after.append(_scatter(memory, flat, index, hold))
             outs.append(hold)
         return Steps([*before, self._direct(memory, definition, params, outs, reads), *after])
 
@@ -238,6 +267,22 @@ class TorchExecutor(Executor):
     def _rows(self, memory: Memory, each: TileMap, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that `cores` read, and the view that holds them."""
         return self._rows_of(memory, each.slot, cores if each.is_own else each.flat(memory.mesh.shape)[cores])
+
+
+def _gather(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
+    """The step hold = flat[index]; with tables, the index is read as it runs."""
+    if memory.tables is None:
+        return partial(torch.index_select, flat, 0, index, out=hold)
+    held = memory.tables.index(index)
+    return lambda: torch.index_select(flat, 0, held[0], out=hold)
+
+
+def _scatter(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
+    """The step flat[index] = hold; with tables, the index is read as it runs."""
+    if memory.tables is None:
+        return partial(flat.index_copy_, 0, index, hold)
+    held = memory.tables.index(index)
+    return lambda: flat.index_copy_(0, held[0], hold)
 
 
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:

@@ -1,50 +1,54 @@
-"""The Triton executor: one program instance is one core, mailboxes lie in global memory.
+"""The Triton executor: a program instance is a core, or several where tiles are tiny; mailboxes are in global memory.
 
-A launch is a round, or the rounds that `launches` finds to go together. A kernel sees pointers, tables and sizes, never
-a schedule.
+A launch is a segment: local operations, or these and a reduce tree, or messages, or compute-shift rounds (see `fuse`).
+A kernel sees pointers, tables and sizes, never a schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from triton.runtime._async_compile import AsyncCompileMode
 
+from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Work
 from wafer_triton.emulate.graph import Graph
 from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
 from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
-from wafer_triton.kernels._common import INTERPRET, Operand
-from wafer_triton.kernels.chain import Stretch, chain, flags_of, number_of
-from wafer_triton.kernels.chain import Tree as ReduceTree
-from wafer_triton.kernels.compute_shift import one_round, residency, several_rounds
+from wafer_triton.kernels._common import INTERPRET, Operand, compiling
+from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.kernels.exchange import Moves
-from wafer_triton.kernels.exchange import exchange as exchange_kernel
-from wafer_triton.kernels.parts import LocalKernel
-from wafer_triton.kernels.parts import launch as launch_parts
-from wafer_triton.kernels.protocol import SLOTS, window
+from wafer_triton.kernels.exchange import Moves, exchange
+from wafer_triton.kernels.fold import WIDE, fold
+from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
+from wafer_triton.kernels.protocol import SLOTS
+from wafer_triton.kernels.tree import Receivers, reduce_tree
+from wafer_triton.kernels.tree import Tree as TreeTables
 from wafer_triton.kernels.waiting import Watch
+from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 LAUNCHES = ("auto", "persistent", "rounds")
-MARGIN = 8  # of the programs that a GPU holds, one in so many is not counted on for windows: others may be on it
 
 
 class TritonExecutor(Executor):
     """Runs schedules on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (small meshes).
 
     `launch` is how compute-shift rounds run: "persistent", all in one launch, for which the whole mesh must fit on the
-    GPU at once; "rounds", one by one; or "auto", as many in a launch as are safe. `shuffle` is a seed for the order of
-    the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
+    GPU at once; "rounds", one by one; or "auto", in one launch where the mesh fits. `shuffle` is a seed for the order
+    of the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
     """
 
     def __init__(
@@ -66,8 +70,8 @@ class TritonExecutor(Executor):
             raise BackendError("the Triton backend runs on a CPU only under TRITON_INTERPRET=1; set it, or use torch")
         if torch.device(self._device).type != "cpu" and not torch.cuda.is_available():
             raise BackendError("the Triton backend found no GPU; use backend='torch', or set TRITON_INTERPRET=1")
-        self._among: WeakKeyDictionary[Memory, list[Any]] = WeakKeyDictionary()
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
+        self._every: dict[int, torch.Tensor] = {}
 
     @property
     def device(self) -> str:
@@ -75,7 +79,7 @@ class TritonExecutor(Executor):
 
     @cached_property
     def watch(self) -> Watch:
-        """What looks after launches whose programs wait for each other."""
+        """The alarms of launches whose programs wait for each other."""
         return Watch(self.device)
 
     def check(self) -> None:
@@ -91,7 +95,7 @@ class TritonExecutor(Executor):
         super().admit(schedule, fresh)
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Triton launches on the current GPU, whichever the tensors lie on."""
+        """Triton launches on the current GPU, whichever holds the tensors."""
         return torch.cuda.device(self.device) if torch.device(self.device).index is not None else nullcontext()
 
     @property
@@ -101,53 +105,213 @@ class TritonExecutor(Executor):
     def capture(self, run: Step, compiled: bool = False) -> Step:
         return Graph(run, self.on_device, compiled) if self.graphs else run
 
+    def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
+        """Compile the kernels of planned steps side by side, and return their number; nothing runs.
+
+        `progress(done, all)` is called as each of them is compiled. Under the interpreter there is nothing to compile.
+        """
+        if INTERPRET.value:
+            return 0
+        with ThreadPoolExecutor(os.cpu_count()) as threads, self.on_device(), compiling():
+            with AsyncCompileMode(threads) as kernels:
+                for step in steps:
+                    if isinstance(step, Launch):
+                        step()
+                for done, _ in enumerate(as_completed(kernels.raw_futures), start=1):
+                    if progress is not None:
+                        progress(done, len(kernels.raw_futures))
+            return len(kernels.raw_futures)
+
     def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or program.tables.schedule is None:
+        if program.tables is None or not program.steps:
             super().rebind(program, schedule)
             return
         if program.tables.schedule is not schedule:  # another program that shares them may have been here first
             self.plan(program, schedule)
         program.schedule = schedule
 
+    # --- hooks of plans ---
+
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         """The messages of exchanges of a round from one slot to one slot."""
-        ends = [(exchange.receivers.flat(memory.mesh), exchange.senders.flat(memory.mesh)) for exchange in exchanges]
-        receivers, senders = map(np.concatenate, zip(*ends, strict=True))
-        order = self._order(len(receivers))
-        room = 0 if memory.tables is None else memory.mesh.cores - len(receivers)  # other schedules may send more
-        recv, send = (
-            self._table(memory, np.pad(cores[order], (0, room), constant_values=-1)) for cores in (receivers, senders)
-        )
         sent, dst = exchanges[0].src, exchanges[0].dst
-        target, source = self._operand(memory, TileMap(dst)), self._operand(memory, src)
+        ends = self._operand(memory, TileMap(dst)), self._operand(memory, src)
         buffer = memory.buffers[sent.buffer]
         numel = buffer.numel * (buffer.slots if sent.index is None else 1)
-        return Launch("exchange", partial(exchange_kernel, [Moves(target, source, recv, send)], [numel]))
+        moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
+        return Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))
+
+    def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Moves:
+        across = one.axis == "x"
+        rows, cols = memory.mesh.shape
+        count, lines = rows if across else cols, one.lines
+        # one is [number], the other [lines, number]
+        both = max(one.send.shape, one.recv.shape, key=len)
+        send, recv = np.broadcast_to(one.send, both), np.broadcast_to(one.recv, both)
+        if memory.tables is not None:  # other schedules may send more, on other lines
+            shape = (count, cols if across else rows)
+            held = slice(None) if lines is None else lines
+            given, lines, (send, recv) = (send, recv), None, (np.full(shape, -1), np.full(shape, -1))
+            for to, of in zip((send, recv), given, strict=True):
+                to[held, : of.shape[-1]] = of
+        number = send.shape[-1]
+        order = self._order(number)
+        sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
+        return Moves(
+            dst, src, sends, receives, None if lines is None else self._table(memory, lines),
+            number * (send.ndim - 1), number,
+            count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
+        )  # fmt: skip
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
-        kernel, cores = table.find(op.op), self._cores(memory, op)
-        outs, reads = self._operands(memory, op, ins)
+        kernel = table.find(op.op)
+        where = None if op.where is None else op.where.flat(memory.mesh)
+        # where it is some cores, or programs share tables, an operation has a table of its own
+        every = where is None and memory.tables is None and isinstance(kernel, LocalKernel)
+        cores = None if every else self._cores(memory, where)
+        outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
+        reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
-        part = kernel.part(outs, reads, **op.params)
-        self._among.setdefault(memory, []).append(part)
-        return Launch(op.op, partial(launch_parts, (part,), cores, self._among[memory]))
-
-    def _operands(
-        self, memory: Memory, op: Local, ins: tuple[TileMap, ...]
-    ) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
-        outs = tuple(self._operand(memory, TileMap(out)) for out in op.outs)
-        return outs, tuple(self._operand(memory, place) for place in ins)
+        far = [(each.slot.buffer, each.flat(memory.mesh.shape)) for each in ins if not each.is_own]
+        written, updates = tuple(out.buffer for out in op.outs), find(op.op).updates(op.params)
+        read = frozenset(each.slot.buffer for each in ins)
+        buffers = [memory.buffers[name] for name in written]
+        whole = all(one.slots == 1 and op.params.get("size", one.numel) == one.numel for one in buffers)
+        fresh = whole and not updates and read.isdisjoint(written)
+        return Work(
+            op.op, kernel.fused(outs, reads, **op.params), written, read | frozenset(written if updates else ()),
+            tuple(far), where, fresh, cores,
+        )  # fmt: skip
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
-            return self._elided(memory, segment, *ins) if ins else self._shifts(memory, segment)
-        if isinstance(segment, Tree):
-            sends = segment.broadcast if self.exchange == "explicit" else None
-            return [self._tree(memory, segment), *(self.round(memory, sends) if sends is not None else [])]
-        return None
+            return self._elided(memory, segment, *ins) if ins else self._products(memory, segment)
+        return self._tree(memory, segment) if isinstance(segment, Tree) else None
 
-    def _shifts(self, memory: Memory, run: Products) -> list[Step]:
+    def _tree(self, memory: Memory, tree: Tree) -> list[Step]:
+        if self.exchange == "elided":
+            size = memory.buffers[tree.acc].numel
+            found = fuse.folded(tree, size) if tree.broadcast is not None and memory.tables is None else None
+            return [Summed(tree, sends=False) if found is None else found]
+        if tree.broadcast is None:
+            return [Summed(tree, sends=False)]
+        if fuse.spans(tree.roots) is None:
+            return [Summed(tree, sends=False), *self.round(memory, tree.broadcast)]
+        return [Summed(tree, sends=True)]
+
+    def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
+        groups = list(fuse.grouped(steps))
+        among = [step.op for step in steps if isinstance(step, Work)]
+        made = {id(one): fuse.producer(steps, one) for one in steps if isinstance(one, Folded)}
+        plans = [
+            fuse.heads(group, memory.mesh, lambda one: made[id(one)] is not None) if isinstance(group, Group) else None
+            for group in groups
+        ]
+        # a fold that many programs do has its parts apart from its sums
+        parts: dict[int, torch.Tensor] = {}
+        elsewhere: dict[tuple[int, str], torch.Tensor] = {}
+        for one in (one for plan in plans if plan is not None for one in plan[0]):
+            acc, work = memory.tensors[one.tree.acc], made[id(one)]
+            parts[id(one)] = elsewhere[id(work), one.tree.acc] = torch.full_like(acc, self.unwritten)
+        result: list[Step] = []
+        for group, plan in zip(groups, plans, strict=True):
+            if isinstance(group, Moved):
+                result.append(Launch("exchange", partial(exchange, *zip(*group.moves, strict=True))))
+            elif isinstance(group, Group):
+                assert plan is not None
+                result += self._launches(memory, group, *plan, parts, elsewhere, among)
+            else:
+                result.append(group)
+        return result
+
+    # --- launches ---
+
+    def _launches(
+        self, memory: Memory, group: Group, heads: list[Folded], grid: Grid, parts: dict[int, torch.Tensor],
+        elsewhere: dict[tuple[int, str], torch.Tensor], among: Sequence[FusedOp],
+    ) -> list[Step]:  # fmt: skip
+        """Launches of their own for the folds that are not at the head, then that of the works."""
+        alone = [self._fold(memory, one) for one in group.folds if one not in heads]
+        ops = []
+        for work in group.works:
+            args = list(work.op.args)
+            for number, name in enumerate(work.outs):
+                if (id(work), name) in elsewhere:
+                    args[number] = args[number]._replace(tensor=elsewhere[id(work), name])
+            op = work.op.sized(BLOCK_M=1) if grid.slices > 1 else work.op
+            ops.append(op._replace(args=tuple(args)))
+        if group.tree is not None:
+            return [*alone, self._reduce(memory, group, ops, among)]
+        if not ops:
+            return alone
+        if heads:
+            ops = [self._folding(memory, one, parts[id(one)], one.size // grid.slices) for one in heads] + ops
+            order = self._order(memory.mesh.cores)
+            order = order[np.argsort(heads[0].tree_of[order], kind="stable")]
+            cores = self._table(memory, order)
+            run = partial(launch, ops, cores, among, grid)
+        else:
+            first = group.works[0]
+            cores = self._cores(memory) if first.table is None else first.table
+            run = partial(launch, ops, cores, among)
+        shown = replace(group, folds=heads)
+        return [*alone, Launch(shown.what, run)]
+
+    def _folding(self, memory: Memory, one: Folded, parts: torch.Tensor, step: int) -> FusedOp:
+        total = self._operand(memory, TileMap(Slot(one.tree.acc)))
+        tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of))
+        tiles = total._replace(tensor=parts)
+        return fold(total, tiles, *tables, chains=one.chains, size=one.size, op=one.tree.op, step=step)
+
+    def _fold(self, memory: Memory, one: Folded) -> Step:
+        """A launch of its own, whose slices are few columns."""
+        trees, step = len(one.roots), 32
+        while step < min(WIDE, one.size) and trees * -(-one.size // step) > 8192:
+            step *= 2
+        op = self._folding(memory, one, memory.tensors[one.tree.acc], min(step, one.size))
+        cores = self._table(memory, one.roots[self._order(trees)])
+        grid = Grid(slices=-(-one.size // step))
+        return Launch("fold", partial(launch, [op], cores, (), grid))
+
+    def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
+        """A reduce tree with the works before it."""
+        assert group.tree is not None
+        tree, sends = group.tree.tree, group.tree.sends
+        cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel
+        acc = self._operand(memory, TileMap(Slot(tree.acc)))
+        mailbox = torch.full((cores * slots * numel,), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
+        order = self._order(cores)
+        order = order[np.argsort(tree.sent[order], kind="stable")]
+        grid = grid_of(ops, cores, np.bincount(tree.sent).tolist())
+        number = np.empty(cores, np.int64)
+        number[order] = np.arange(cores) // grid.together
+        above = np.where(tree.parent < 0, 0, number[tree.parent])
+        awaited = np.bincount(number, tree.children, len(order) // grid.together).astype(np.int64)
+        arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
+        put = partial(self._table, memory)
+        tables = TreeTables(
+            acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
+            put(above), put(awaited), arrived, slots, numel, tree.op,
+        )  # fmt: skip
+        receivers = None
+        if sends:
+            span = fuse.spans(tree.roots)
+            assert span is not None
+            receivers = Receivers(self._table(memory, span[0]), self._table(memory, span[1]), span[2])
+
+        def round_of(core: int, _: int) -> int:
+            block = np.flatnonzero(number == number[core])
+            return tree.start + int(tree.sent[np.isin(tree.parent, block)].max(initial=0))
+
+        alarm = self.watch.alarm(group.what, memory.mesh.shape[1], [arrived], round_of)
+        sent = [(acc, numel)] if sends else []
+        return Launch(
+            f"{group.what} in a launch", partial(reduce_tree, tables, ops, alarm, receivers, sent, among, grid)
+        )
+
+    def _products(self, memory: Memory, run: Products) -> list[Step]:
+        """All rounds in one launch where the GPU holds the whole mesh, else a launch a round."""
         mesh, number = memory.mesh, run.number
         c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
         a, b = (
@@ -155,72 +319,62 @@ class TritonExecutor(Executor):
             for first, second in (run.a, run.b)
         )
         to_a, to_b = run.to
-        order = self._order(mesh.cores)
-        cores, sends = self._table(memory, order), (self._table(memory, to_a), self._table(memory, to_b))
-        neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
-        counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
-        round_of = lambda core, round_: run.start + round_  # noqa: E731
-        alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], round_of)
-        shared = (a, b, neighbours, counters, cores, alarm)
-        most, fits, tight = 0, 0, False
+        cores = self._cores(memory)
+        fits, tight = 0, False
         if self.launch != "rounds":
-            # all rounds in one launch, else by launches of three kinds, of which the worst counts
+            neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
+            counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
+            alarm = self.watch.alarm("compute-shift", mesh.shape[1], [counters], lambda _, round_: run.start + round_)
+            shared = (c, out, a, b, neighbours, counters, cores, alarm)
             alone: dict[str, Any] = {**run.params, "add": run.add}
-            fits = residency(c, out, *shared, **alone)
+            fits = residency(*shared, **alone)
             if 0 < fits < mesh.cores:  # values on the stack cost less than several launches
-                tight = residency(c, out, *shared, **alone, tight=True) >= mesh.cores
-                fits = mesh.cores if tight else fits
-            if fits < mesh.cores and self.launch == "auto":
-                ways = [(c, run.add), (c, True), (out, True)]
-                fits = min(residency(c, end, *shared, **{**run.params, "add": add}) for end, add in ways)
-                fits = min(fits, mesh.cores - 1) - fits // MARGIN
-        most = window((to_a, to_b), order, fits, number) if fits else 1
-        if self.launch == "persistent" and not fits and torch.device(self.device).type == "cpu":
-            raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
-        if self.launch == "persistent" and most < number:
+                tight = residency(*shared, **alone, tight=True) >= mesh.cores
+            if fits >= mesh.cores or tight:
+                launched = partial(all_rounds, *shared, rounds=number, tight=tight, **alone)
+                return [Launch(f"compute-shift, {number} rounds in a launch", launched)]
+        if self.launch == "persistent":
+            if not fits and torch.device(self.device).type == "cpu":
+                raise BackendError(
+                    "launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'"
+                )
             raise BackendError(
                 f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
                 f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
             )
-
+        sends = self._table(memory, to_a), self._table(memory, to_b)
         steps: list[Step] = []
-        for start in range(0, number, most):
-            rounds, here, there = min(most, number - start), start % SLOTS, (start + 1) % SLOTS
-            params: dict[str, Any] = {**run.params, "add": run.add or start > 0}
-            target = out if start + rounds == number else c
-            chosen = params | {"rounds": rounds, "here": here, "whole": fits >= mesh.cores, "tight": tight}
-            launch = partial(several_rounds, c, target, *shared, **chosen)
-            if most == 1:
-                launch = partial(one_round, c, target, a[here], b[here], a[there], b[there], *sends, cores, **params)
-            steps.append(Launch(f"compute-shift, {rounds} round{'s' * (rounds > 1)} in a launch", launch))
+        for at in range(number):
+            here, there = at % SLOTS, (at + 1) % SLOTS
+            params: dict[str, Any] = {**run.params, "add": run.add or at > 0}
+            ends = c, out if at + 1 == number else c, a[here], b[here], a[there], b[there]
+            steps.append(
+                Launch("compute-shift, 1 round in a launch", partial(one_round, *ends, *sends, cores, **params))
+            )
         return steps
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
-        """One launch for a run of compute-shift rounds around whole rings, see `kernels.elided`."""
-        rings = run.rings
-        if rings is None or run.number != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
+        """One launch for compute-shift rounds around whole rings, see `kernels.elided`."""
+        if run.rings is None or run.number != memory.mesh.shape[0] or run.params.get("heads", 1) > 1:
             return None
-        rows, cols = rings
+        rows, cols = run.rings
         side = np.arange(len(rows))
         shape = memory.mesh.shape
         # [position, label]: the core that holds the tile which carries that label along this row, or column
         back = (side[None, :] - side[:, None]) % len(side)
         of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
         of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
-        c, out, x, y = (self._operand(memory, TileMap(slot)) for slot in (Slot(run.c), Slot(run.out), a.slot, b.slot))
-        tables = (
-            self._table(memory, rows),
-            self._table(memory, cols),
-            self._labels(memory, of_a),
-            self._labels(memory, of_b),
-        )
-        launch = partial(elided, c, out, x, y, *tables, add=run.add, **run.params)
-        return [Launch(f"MeshGEMM, {run.number} rounds in a launch", launch)]
+        c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
+        x, y = (self._operand(memory, TileMap(each.slot)) for each in (a, b))
+        tables = self._table(memory, rows), self._table(memory, cols)
+        labels = self._labels(memory, of_a), self._labels(memory, of_b)
+        launched = partial(elided, c, out, x, y, *tables, *labels, add=run.add, **run.params)
+        return [Launch(f"MeshGEMM, {run.number} rounds in a launch", launched)]
 
     def _labels(self, memory: Memory, lie: Index) -> Labels:
-        first, table = lie[:, 0] - lie[0, 0], lie[0]
-        if (first[:, None] + table == lie).all():
-            return Labels(self._table(memory, first), self._table(memory, table), 0)
+        first, table_ = lie[:, 0] - lie[0, 0], lie[0]
+        if (first[:, None] + table_ == lie).all():
+            return Labels(self._table(memory, first), self._table(memory, table_), 0)
         return Labels(self._table(memory, np.zeros_like(first)), self._table(memory, lie), len(lie))
 
     def round(self, memory: Memory, round_: Round) -> list[Step]:
@@ -230,50 +384,43 @@ class TritonExecutor(Executor):
         (op,) = round_.locals
         out, a, b = (self._operand(memory, TileMap(slot)) for slot in (*op.outs, *op.ins))
         targets, tables = {0: a, 1: b}, {}
-        for number, (exchange, to) in sends.items():
-            targets[number] = self._operand(memory, TileMap(exchange.dst))
+        for number, (exchanged, to) in sends.items():
+            targets[number] = self._operand(memory, TileMap(exchanged.dst))
             tables[number] = self._table(memory, to)
-        cores, ends = self._cores(memory, op), (targets[0], targets[1], tables.get(0), tables.get(1))
-        run = partial(one_round, out, out, a, b, *ends, cores, **op.params)
+        ends = targets[0], targets[1], tables.get(0), tables.get(1)
+        run = partial(one_round, out, out, a, b, *ends, self._cores(memory), **op.params)
         return [Launch("compute-shift, 1 round in a launch", run)]
 
-    def _tree(self, memory: Memory, tree: Tree) -> Step:
-        acc = self._operand(memory, TileMap(Slot(tree.acc)))
-        numel, cores, slots = memory.buffers[tree.acc].numel, memory.mesh.cores, int(tree.children.max())
-        mailbox = torch.full((cores, slots, numel), self.unwritten, dtype=acc.tensor.dtype, device=self.device)
-        ties = self._order(cores)
-        order = self._table(memory, ties[np.argsort(tree.sent[ties], kind="stable")])
-        tables = [self._table(memory, index) for index in (tree.children, tree.parent, tree.slot)]
-        box = Operand(mailbox, 0, slots * numel)
-        found = ReduceTree(acc, box, tables[0], tables[1], tables[2], slots, numel, tree.op)
-        flags = flags_of(cores, slots, self.device)
-        round_of = lambda core, number: tree.start + tree.round_of(core, number_of(number)[1])  # noqa: E731
-        what = f"reduce tree, {len(tree.rounds)} rounds in a launch"
-        alarm = self.watch.alarm(what, memory.mesh.shape[1], [flags], round_of)
-        return Launch(what, partial(chain, [Stretch(order, flags, (), found)], alarm))
+    # --- operands and tables ---
 
-    def _operand(self, memory: Memory, place: TileMap) -> Operand:
-        buffer, tensor = memory.buffers[place.slot.buffer], memory.tensors[place.slot.buffer]
+    def _operand(self, memory: Memory, each: TileMap) -> Operand:
+        buffer, tensor = memory.buffers[each.slot.buffer], memory.tensors[each.slot.buffer]
         whole = buffer.slots * buffer.numel
-        varies = memory.tables is not None and buffer.slots > 1 and place.slot.index is not None
-        if place.slot.is_fixed and not varies:
-            index = None if place.is_own else self._table(memory, place.flat(memory.mesh.shape))
-            return Operand(tensor, int(place.slot.index or 0) * buffer.numel, whole, index)
-        assert place.is_own, "slots that differ between cores are never elided"
+        varies = memory.tables is not None and buffer.slots > 1 and each.slot.index is not None
+        if each.slot.is_fixed and not varies:
+            index = None if each.is_own else self._table(memory, each.flat(memory.mesh.shape))
+            return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
+        assert each.is_own, "slots that differ between cores are never elided"
         every = np.arange(memory.mesh.cores)
-        rows = every * buffer.slots + place.slot.of_cores(every, memory.mesh)
+        rows = every * buffer.slots + each.slot.of_cores(every, memory.mesh)
         return Operand(tensor, 0, buffer.numel, self._table(memory, rows))
 
-    def _cores(self, memory: Memory, op: Local) -> torch.Tensor:
-        cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        return self._table(memory, cores[self._order(len(cores))])
+    def _cores(self, memory: Memory, where: Index | None = None) -> torch.Tensor:
+        """The table of some cores, or of all."""
+        count = memory.mesh.cores
+        if where is not None or self._random is not None or memory.tables is not None:
+            cores = np.arange(count) if where is None else where
+            return self._table(memory, cores[self._order(len(cores))])
+        if count not in self._every:
+            self._every[count] = torch.arange(count, dtype=torch.int32, device=self.device)
+        return self._every[count]
 
     def _order(self, size: int) -> Index:
         return np.arange(size) if self._random is None else self._random.permutation(size)
 
     def _table(self, memory: Memory, values: Index) -> torch.Tensor:
-        table = torch.from_numpy(values.astype(np.int32))
-        return table.to(self.device) if memory.tables is None else memory.tables.put(table, self.device)
+        made = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
+        return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
 
 
 def available() -> bool:

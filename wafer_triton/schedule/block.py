@@ -7,10 +7,10 @@ The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
@@ -23,6 +23,8 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shapes import DecoderShape
+
+B = TypeVar("B", bound=Builder)
 
 
 @dataclass(frozen=True)
@@ -139,54 +141,11 @@ class Block:
         """Query and key-value heads of a core, as local operations name them."""
         return {"heads": self.query_heads, "kv_heads": self.kv_heads}
 
-    def attention_weights(self, b: Builder, axis: str, tokens: int, apart: bool = False) -> None:
-        """Declare an attention block's weights, the model's width cut along `axis`; the bias has `tokens` rows.
-
-        The projections lie side by side or, if `apart`, in buffers of their own.
-        """
-        c, d = self.shape, self.share(self.shape.hidden_size, axis)
-        b.buffer("norm", (d,), self.dtype, "resident")
-        widths = {"wq": self.query_heads, "wk": self.kv_heads, "wv": self.kv_heads}
-        for name, heads in widths.items() if apart else [("wqkv", self.all_heads)]:
-            b.buffer(name, (d, heads * self.head), self.dtype, "resident")
-        b.buffer("wo", (self.query_heads * self.head, d), self.dtype, "resident")
-        if c.qkv_bias:
-            b.buffer("bqkv", (tokens, self.qkv), self.dtype, "resident")
-        if c.qk_norm:
-            b.buffer("qk_norm", (self.query_heads + self.kv_heads, self.head), self.dtype, "resident")
-
-    def ffn_weights(self, b: Builder, axis: str, apart: bool = False) -> None:
-        """Declare a feed-forward block's weights; the model's width is cut along `axis`, `apart` as for attention."""
-        d, f = self.share(self.shape.hidden_size, axis), self.share(self.shape.intermediate_size, "x")
-        b.buffer("norm", (d,), self.dtype, "resident")
-        for name, width in (("wg", f), ("wu", f)) if apart else (("wgu", 2 * f),):
-            b.buffer(name, (d, width), self.dtype, "resident")
-        b.buffer("wdown", (f, d), self.dtype, "resident")
-
-    def expert_weights(self, b: Builder, axis: str) -> None:
-        """Declare the weights of a block of experts, a tile of every expert; the model's width is cut along `axis`."""
-        e = self.shape.experts
-        assert e is not None, "a block of experts is one of a model that has some"
-        d, f = self.share(self.shape.hidden_size, axis), self.share(e.width, "x")
-        b.buffer("norm", (d,), self.dtype, "resident")
-        b.buffer("router", (d, e.logits), self.dtype, "resident")
-        b.buffer("wgu", (e.tiles, d, 2 * f), self.dtype, "resident")
-        b.buffer("wdown", (e.tiles, f, d), self.dtype, "resident")
-
     def expected_passes(self, tokens: int) -> int:
         """Passes that take `tokens` tokens a row to experts in regions, if each expert is as likely as any other."""
         e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
         return regions.expected_passes(e.chosen, tokens, self.mesh.shape[0])
-
-    def expert_weights_in_regions(self, b: Builder) -> None:
-        """Declare the weights of the experts of a core's region, a tile of each."""
-        e, regions = self.shape.experts, self.expert_regions
-        assert e is not None and regions is not None, "a block whose experts have regions"
-        held, d = regions.held(e), regions.side * self.share(self.shape.hidden_size, "x")
-        f = -(-e.width // (self.mesh.shape[0] // regions.side))
-        b.buffer("wgu", (held, d, 2 * f), self.dtype, "resident")
-        b.buffer("wdown", (held, f, d), self.dtype, "resident")
 
     def norm(self, b: Builder, axis: str) -> None:
         """h = RMSNorm of x, whose rows are cut along `axis`.
@@ -251,9 +210,28 @@ def part(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], 
     return lambda adds: Part(adds, title, family)
 
 
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A decoder with parts of the user's own in the place of usual ones, such as `decode.ffn` and `prefill.ffn`.
+
+    `DecoderShape.variant` names it. A part takes the arguments of the usual one, and passes on the same states. Its
+    weights say which parameters they hold, see `Parameter`; so the variant is placed, priced, run and drawn as all
+    decoders are.
+    """
+
+    parts: Mapping[Part, Part]
+
+
 @lru_cache(maxsize=1024)
 def schedule(adds: Part, block: Block, *args: int) -> Schedule:
     """The schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
-    b = Builder(block.mesh, adds.title, adds.family)
-    adds(b, block, *args)
-    return b.build()
+    return added(Builder, adds, block, *args).build()
+
+
+def added(kind: type[B], adds: Part, block: Block, *args: int) -> B:
+    """A builder of a kind with the buffers and rounds of a part, or of the variant's part in its place."""
+    variant = block.shape.variant
+    own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
+    b = kind(block.mesh, own.title, own.family)
+    own(b, block, *args)
+    return b

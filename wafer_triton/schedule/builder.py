@@ -21,6 +21,7 @@ from wafer_triton.schedule.rounds import (
     Exchange,
     Index,
     Local,
+    Parameter,
     Pattern,
     Round,
     Schedule,
@@ -53,11 +54,14 @@ class Builder:
         self.buffers: dict[str, Buffer] = {}
         self.rounds: list[Round] = []
 
-    def buffer(self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1) -> str:
+    def buffer(
+        self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1, *, pattern: str = "",
+        holds: Sequence[Parameter] = (), skew: int = 0,
+    ) -> str:  # fmt: skip
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
-        `dtype` is as of `dtype_name`. Raises ScheduleError for sizes that are not positive whole numbers, an unknown
-        role, or when the name stands for a different buffer, DtypeError for an unknown dtype.
+        `dtype` is as of `dtype_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive
+        whole numbers, an unknown role, or when the name stands for a different buffer, DtypeError for an unknown dtype.
         """
         if not isinstance(name, str) or not name:
             raise ScheduleError(f"{self.name}: buffer {name!r} has no name; give a text of one character or more")
@@ -68,7 +72,8 @@ class Builder:
                 f"{self.name}: buffer {name!r} has tile {tile!r} and slots {slots!r}; give a tuple of whole numbers of "
                 f"at least 1, such as (4, 8), and a whole number of slots"
             )
-        buffer = Buffer(name, tuple(map(int, tile)), dtype_name(dtype), role, int(slots))
+        sizes = tuple(map(int, tile))
+        buffer = Buffer(name, sizes, dtype_name(dtype), role, int(slots), pattern, tuple(holds), skew)
         if self.buffers.setdefault(name, buffer) != buffer:
             raise ScheduleError(f"{self.name}: buffer {name!r} is declared twice: {self.buffers[name]} and {buffer}")
         return name

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
-from wafer_triton.schedule import sram
+from wafer_triton.schedule import sram, weights
 from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.experts import decode_experts
@@ -20,6 +20,18 @@ from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Slot
+
+# what a model gives and takes: the activation [tokens, width] and its cut, the tokens' ids, the logits, the angles of
+# rotary embedding, the mask of scores, the experts chosen
+HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, CHOSEN = (
+    "x",
+    "m (y d)",
+    "ids",
+    "logits",
+    ("cos", "sin"),
+    "bias",
+    "chosen",
+)
 
 
 def cache_name(which: str, sequence: int) -> str:
@@ -30,12 +42,12 @@ def cache_name(which: str, sequence: int) -> str:
 def _attention(b: Builder, block: Block) -> None:
     """Declare the buffers that stay on the cores of an attention block."""
     c = block.shape
-    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "resident")
-    block.attention_weights(b, "y", block.batch)
+    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_CUT)
+    weights.attention(b, block, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
             tile = (block.kv_heads, block.head)
-            b.buffer(cache_name(which, sequence), tile, block.dtype, "resident", block.slots)
+            b.buffer(cache_name(which, sequence), tile, block.dtype, "cache", block.slots)
 
 
 def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
@@ -119,8 +131,8 @@ def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
     c, m = block.shape, block.batch
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
-    b.buffer("x", (m, d), block.dtype, "resident")
-    block.ffn_weights(b, "y")
+    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    weights.ffn(b, block, "y")
     b.buffer("h", (m, d), block.dtype)
     b.buffer("gu", (m, 2 * f), block.sums)
     b.buffer("act", (m, f), block.dtype)
@@ -143,8 +155,8 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("ids", (tokens,), "fp32", "input")
-    b.buffer("table", (d, v), block.dtype, "resident")
-    b.buffer("x", (tokens, d), block.dtype, "output")
+    weights.table(b, block, embedding=True)
+    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_CUT)
     b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
     all_reduce(b, "x", "x", groups=block.groups, label="embedding")
 
@@ -154,11 +166,11 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
-    b.buffer("x", (tokens, d), block.dtype, "resident")
-    b.buffer("norm", (d,), block.dtype, "resident")
-    b.buffer("table", (d, v), block.dtype, "resident")
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    weights.final_norm(b, block)
+    weights.table(b, block, embedding=False)
     b.buffer("h", (tokens, d), block.dtype)
-    b.buffer("logits", (tokens, v), block.sums, "output")
+    b.buffer("logits", (tokens, v), block.sums, "output", pattern="m (x v)")
     block.norm(b, "y")
     run: dict[str, Any] = {"accumulate": block.accumulate, "groups": block.groups}
     meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **run)

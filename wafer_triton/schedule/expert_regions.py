@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.experts import Experts
+from wafer_triton.schedule import weights
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.block import Block, part
 from wafer_triton.schedule.builder import Builder
@@ -28,13 +29,13 @@ def prefill_routing(b: Builder, block: Block, tokens: int, past: int) -> None:
 
     demand [1] is the most rows that any row of cores has for a region.
     """
-    _routing(b, block, tokens, "resident")
+    _routing(b, block, tokens, "state")
 
 
 @part("prefill experts in regions")
 def prefill_pass(b: Builder, block: Block, tokens: int, past: int, number: int) -> None:
     """x -> x plus the shares of the experts that pass `number` takes the rows to; `past` is ignored."""
-    _queues(b, block, tokens, "resident")
+    _queues(b, block, tokens, "state")
     _pass(b, block, tokens, number)
 
 
@@ -54,7 +55,7 @@ def _regions(block: Block) -> tuple[Experts, ExpertRegions]:
 def _queues(b: Builder, block: Block, m: int, role: str) -> None:
     """Declare what the passes need of routing."""
     e, _ = _regions(block)
-    b.buffer("x", (m, block.share(block.shape.hidden_size, "x")), block.dtype, "resident")
+    b.buffer("x", (m, block.share(block.shape.hidden_size, "x")), block.dtype, "state")
     b.buffer("h", (m, block.share(block.shape.hidden_size, "x")), block.dtype, role)
     for name, picks in (("shares", e.picks), ("slots", e.chosen), ("ranks", e.chosen)):
         b.buffer(name, (m, picks), "fp32", role)
@@ -63,10 +64,8 @@ def _queues(b: Builder, block: Block, m: int, role: str) -> None:
 def _routing(b: Builder, block: Block, m: int, role: str) -> None:
     e, regions = _regions(block)
     regions.check(e, block.mesh)
-    d = block.share(block.shape.hidden_size, "x")
     _queues(b, block, m, role)
-    b.buffer("norm", (d,), block.dtype, "resident")
-    b.buffer("router", (d, e.logits), block.dtype, "resident")
+    weights.router(b, block, "x")
     b.buffer("real", (m,), "fp32", "input")
     b.buffer("demand", (1,), "fp32", "output")
     routed(b, block, "x", m)
@@ -82,8 +81,7 @@ def _shared(b: Builder, block: Block, m: int) -> None:
     """x plus the shared expert's output: a dense block over the whole mesh, scaled by the token's share of it."""
     e, _ = _regions(block)
     d, f = block.share(block.shape.hidden_size, "x"), block.share(e.shared_width, "x")
-    b.buffer("wgu.shared", (d, 2 * f), block.dtype, "resident")
-    b.buffer("wdown.shared", (f, d), block.dtype, "resident")
+    weights.shared_expert(b, block)
     b.buffer("h.shared", (m, d), block.dtype)
     b.buffer("gu.shared", (m, 2 * f), block.sums)
     b.buffer("act.shared", (m, f), block.dtype)
@@ -105,7 +103,7 @@ def _pass(b: Builder, block: Block, m: int, number: int) -> None:
     side, capacity, held = regions.side, regions.capacity, regions.held(e)
     size, d = block.mesh.shape[0] // side, block.share(block.shape.hidden_size, "x")
     f, rows, whole = -(-e.width // size), side * capacity, side * d
-    block.expert_weights_in_regions(b)
+    weights.experts_in_regions(b, block)
     sums, dtype = block.sums, block.dtype
     b.buffer("sent", (side, side, capacity * (d + 1)), dtype)
     b.buffer("arrived", (side, side, capacity * (d + 1)), dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from wafer_triton.schedule import weights
 from wafer_triton.schedule.block import Block, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, compute_shift
@@ -54,8 +55,8 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     c, e = block.shape, block.shape.experts
     assert e is not None, "a block of experts is one of a model that has some"
     d, f, picks = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.picks
-    b.buffer("x", (m, d), block.dtype, "resident")
-    block.expert_weights(b, axis)
+    b.buffer("x", (m, d), block.dtype, "state")
+    weights.experts(b, block, axis)
     b.buffer("h", (m, d), block.dtype)
     b.buffer("shares", (m, picks), "fp32")
     b.buffer("gu", (m, picks, 2 * f), block.sums)

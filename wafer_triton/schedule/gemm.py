@@ -290,3 +290,30 @@ def side(b: Builder) -> int:
     if rows != cols:
         raise MeshError(f"{b.name}: compute-shift needs a square grid, not {rows} x {cols}; use mesh.square()")
     return rows
+
+
+def turn(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
+    """Core (i, j) of `dst` gets the tile of core (j, i) by rings, in two P rounds of neighbours; `src` is used up.
+
+    Positions count along the ring. A skew along x brings the tile of (i, j) to column i + j, where that of (j, i) is
+    as well. The tiles of a column then circle along y, and core i of column s copies the tile of s - i as it passes. A
+    skew the other way brings every tile to its core.
+    """
+    size, numel = side(b), b.buffers[src].numel
+    position = ring_position(size)
+    align(b, src, "x", by=(-position) % size)
+    spare, cores = b.like(f"{src}.next", src), ring(size)
+    for number in range(size):
+        now, following = (src, spare) if number % 2 == 0 else (spare, src)
+        # a core at position t of column s copies in round 2 t - s
+        twice = position + number
+        columns = np.arange(size) if size % 2 else np.flatnonzero(twice % 2 == 0)
+        half = twice[columns] * ((size + 1) // 2) if size % 2 else twice[columns] // 2
+        at = np.stack([half] if size % 2 else [half, half + size // 2], 1) % size
+        steps: list[Exchange | Local] = []
+        if columns.size:
+            steps.append(b.local("copy", dst, now, Cores("y", np.sort(cores[at], 1), columns), size=numel))
+        if number + 1 < size:
+            steps.append(ring_step(b, "y", now, following))
+        b.round(*steps, label=label)
+    align(b, dst, "x", by=position)

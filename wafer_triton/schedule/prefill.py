@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from wafer_triton.schedule import weights
 from wafer_triton.schedule.block import Block, Part, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
@@ -17,6 +18,11 @@ from wafer_triton.schedule.gemm import align, align_both, meshgemm, meshgemm_t
 from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
+
+# what a model gives and takes: the activation, the angles of rotary embedding, the mask of scores, the keys and values
+# of the tokens before, and of the new ones, the experts chosen, and of experts in regions real rows, demand and ranks
+HIDDEN, HIDDEN_CUT, ANGLES, MASK, PAST, NEW = "x", "(y m) (x d)", ("cos", "sin"), "bias", ("keys", "values"), ("k", "v")
+CHOSEN, REAL, DEMAND, RANKS = "chosen", "real", "demand", "ranks"
 
 
 @part("prefill attention")
@@ -29,8 +35,8 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     c = block.shape
     width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "resident")
-    block.attention_weights(b, "x", tokens, block.apart)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    weights.attention(b, block, "x", tokens)
     if not block.apart:
         b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
         b.buffer("sin", (tokens, block.pairs), block.dtype, "input")
@@ -40,7 +46,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     for name in ("k", "v"):
         b.buffer(name, (tokens, block.kv_heads, width), block.dtype, "output")
     for name in ("keys", "values"):
-        role = "resident" if past else "scratch"
+        role = "state" if past else "scratch"
         b.buffer(name, (seen, block.kv_heads, width), block.dtype, role)
     b.buffer("o", (tokens, q_heads, width), block.sums)
     b.buffer("att", (tokens, q_heads * width), block.dtype)
@@ -106,8 +112,8 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     c = block.shape
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "resident")
-    block.ffn_weights(b, "x", block.apart)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    weights.ffn(b, block, "x")
     b.buffer("h", (tokens, d), block.dtype)
     gates = 2 if block.apart else 1  # each in a slot, or side by side
     b.buffer("gu", (tokens, 2 * f // gates), block.sums, slots=gates)
@@ -133,6 +139,14 @@ PARTS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by t
 def first(block: Block, kind: str) -> Part:
     """The part that a block of this kind begins with; all of it but for the passes of experts in regions."""
     return prefill_routing if kind == "experts" and block.expert_regions is not None else PARTS[kind]
+
+
+def sharing(block: Block, kind: str, tokens: int, past: int) -> tuple[tuple[Part, tuple[int, ...]], ...]:
+    """The parts that share the memory of a layer's "attention", "ffn" or "experts"."""
+    parts: tuple[tuple[Part, tuple[int, ...]], ...] = (
+        (first(block, kind), (tokens, past if kind == "attention" else 0)),
+    )
+    return parts if first(block, kind) is not prefill_routing else (*parts, (prefill_pass, (tokens, 0, 0)))
 
 
 def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:

@@ -27,16 +27,53 @@ from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
 
 Index = NDArray[np.int64]
-ROLES = ("input", "resident", "output", "scratch")
+GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start
+KEPT = ("weight", "cache", "state", "output")  # roles whose values are kept to the end
+RESIDENT = ("weight", "cache")  # roles that stay on the cores between schedules
+ROLES = (*GIVEN, "output", "scratch")
 PATTERNS = ("ring", "tree", "broadcast", "relay")
+
+
+@dataclass(frozen=True, eq=False)
+class Parameter:
+    """A model's parameter in a weight buffer: its Hugging Face name, its whole `shape` and how it is cut.
+
+    `{}` in the name stands for a layer's number. `pattern` is an einops pattern as of `layout`, `sizes` are its sizes.
+    With `rows` [cores, rows of one] the pattern cuts these rows of dimension `dim`, -1 for padding, and not the whole.
+    Of a buffer with tiles of several experts, the parameter holds those from `experts[0]` up to `experts[1]`.
+    Parameters of the same experts lie side by side in the last dimension of the tile. A `repeated` vector is there once
+    for every row of the tile.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    pattern: str
+    rows: Index | None = None
+    dim: int = 0
+    experts: tuple[int, int] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    repeated: bool = False
+
+    def of(self, layer: int) -> str:
+        """The name in a layer."""
+        return self.name.format(layer)
 
 
 @dataclass(frozen=True)
 class Buffer:
     """One buffer in every core's SRAM: `slots` tiles of shape `tile`.
 
-    `role`: "input" is given at the start, "resident" is given and stays (weights, caches), "output" lives to the end,
-    "scratch" lives from its first use to its last.
+    | role | given at the start | ends | between schedules |
+    | --- | --- | --- | --- |
+    | "input" | yes | after its last use | goes |
+    | "weight", "cache" | yes | with the schedule | stays on the cores |
+    | "state" | yes | with the schedule | is passed on, as an activation |
+    | "output" | no | with the schedule | goes |
+    | "scratch" | no | after its last use | goes |
+
+    `pattern` says how a whole tensor is cut into the tiles, as of `layout`; "" where it is not said. A weight `holds`
+    parameters. With `skew` the tiles of a weight are given as MeshGEMM's alignment along y leaves them, in squares of
+    so many cores a side. These three do not tell buffers apart.
     """
 
     name: str
@@ -44,6 +81,24 @@ class Buffer:
     dtype: str
     role: str = "scratch"
     slots: int = 1
+    pattern: str = field(default="", compare=False)
+    holds: tuple[Parameter, ...] = field(default=(), compare=False)
+    skew: int = field(default=0, compare=False)
+
+    @property
+    def given(self) -> bool:
+        """Whether the buffer has values at the start."""
+        return self.role in GIVEN
+
+    @property
+    def kept(self) -> bool:
+        """Whether the values of the buffer are kept to the end."""
+        return self.role in KEPT
+
+    @property
+    def resident(self) -> bool:
+        """Whether the buffer stays on the cores between schedules."""
+        return self.role in RESIDENT
 
     @cached_property
     def numel(self) -> int:

@@ -41,18 +41,17 @@ class Span:
 
 
 def spans(schedule: Schedule | Builder) -> dict[str, Span]:
-    """When each buffer lives; a buffer that is never used does not, unless it is given: an input or resident.
+    """When each buffer lives; a buffer that is never used does not, unless it is given.
 
-    Every buffer lives from its first use to its last. An input or a resident buffer lives from the start, an output or
-    a resident buffer to the end.
+    Every buffer lives from its first use to its last, a given one from the start, a kept one to the end.
     """
     first, last = _uses(schedule.rounds)
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
     living = {}
     for name, buffer in schedule.buffers.items():
-        if name in first or buffer.role in ("input", "resident"):
-            start = 0 if buffer.role in ("input", "resident") else first[name]
-            end = len(schedule.rounds) if buffer.role in ("output", "resident") else last.get(name, 0)
+        if name in first or buffer.given:
+            start = 0 if buffer.given else first[name]
+            end = len(schedule.rounds) if buffer.kept else last.get(name, 0)
             living[name] = Span(start, end, buffer.bytes * fold)
     return living
 
@@ -112,10 +111,6 @@ class Need:
         return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
 
 
-# resident in a schedule, but the region's or the prompt's, not the block's
-PASSING = ("x", "keys", "values", "h", "shares", "slots", "ranks")
-
-
 def need(schedules: Iterable[Schedule | Builder]) -> Need:
     """What a core needs for schedules that run one after another and share what stays."""
     built = list(schedules)
@@ -124,7 +119,7 @@ def need(schedules: Iterable[Schedule | Builder]) -> Need:
     for schedule in built:
         fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
         for buffer in schedule.buffers.values():
-            if buffer.role == "resident" and buffer.name not in PASSING:
+            if buffer.resident:
                 stays[buffer.name] = buffer.bytes * fold
     for schedule in built:
         live = {name: size for name, size in account(schedule).by_buffer.items() if name not in stays}

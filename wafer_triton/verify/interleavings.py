@@ -84,12 +84,6 @@ class _Machine:
             if location in up:
                 fault = self.fault("lost-flag", step, f"raises {location}, which is up already")
             up = up | {location}
-        elif step.action == "arrive":
-            before = next((entry for entry in tiles if entry[0] == location), (location, 0, 0))
-            tiles = tiles - {before}
-            if before[1] + 1 < step.tile:
-                tiles = tiles | {(location, before[1] + 1, 0)}
-                done = (*state.done[:program], len(self.protocol.programs[program]), *state.done[program + 1 :])
         else:
             old = next((entry for entry in tiles if entry[0] == location), None)
             if step.action == "write":

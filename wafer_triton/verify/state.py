@@ -84,7 +84,7 @@ def given_buffers(schedule: Schedule, named: Iterable[str] | None) -> set[str]:
 
     Without an intent (None) they are the outputs that are read first.
     """
-    given = {name for name, buffer in schedule.buffers.items() if buffer.role in ("input", "resident")}
+    given = {name for name, buffer in schedule.buffers.items() if buffer.given}
     return given | (_read_first(schedule) if named is None else set(named))
 
 

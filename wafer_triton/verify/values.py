@@ -160,7 +160,7 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
         if tuple(result.shape) != _shape(schedule, name):
             shapes = f"{list(result.shape)} for {name}, which is {list(_shape(schedule, name))}"
             raise ScheduleError(f"{schedule.name}: the reference gives {shapes}: rows, columns, its slots, its tile")
-    residents = [name for name, buffer in schedule.buffers.items() if buffer.role == "resident"]
+    residents = [name for name, buffer in schedule.buffers.items() if buffer.given and buffer.kept]
     stay = {name: tiles[name] for name in residents if name not in computed[0]}
     return {name: torch.stack([run[name] for run in computed]) for name in computed[0]} | stay
 

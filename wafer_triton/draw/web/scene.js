@@ -68,8 +68,8 @@ class Scene {
     this.at = 0;
     this.moved = [];
     // of every slot of a buffer: the number of the buffer and the core where its tile began, as one number; -1: none
-    this.slots = this.buffers.map(({ role, slots }, number) => Array.from({ length: slots }, () =>
-      Int32Array.from({ length: count }, (_, core) => (role === "input" || role === "resident" ? number * count + core : -1))));
+    this.slots = this.buffers.map(({ given, slots }, number) => Array.from({ length: slots }, () =>
+      Int32Array.from({ length: count }, (_, core) => (given ? number * count + core : -1))));
     this.last = this.slots.map(([tiles], number) => tiles.map((tile) => (tile < 0 ? -1 : tile - number * count)));
   }
 

@@ -92,6 +92,11 @@ class DistributedExecutor(Executor):
             self.agree(buffer.name, given)
         return super().store(schedule, buffer, given)
 
+    def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:
+        """As of `Executor`; raises as `store` does."""
+        agree({f"{OPERAND}{name}": digest(tiles)}, self.group)
+        program.write(name, tiles)
+
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         return self.inside.allocate(self._here(schedule), buffer)
 
@@ -103,7 +108,7 @@ class DistributedExecutor(Executor):
         return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
-        program.write(name, scatter(tensor, program.schedule.mesh, pattern).tiles)
+        self.give(program, name, scatter(tensor, program.schedule.mesh, pattern).tiles)
 
     def borrow(self, schedule: Schedule) -> Program:
         """As of `Executor`; all ranks agree on the schedule in every call."""

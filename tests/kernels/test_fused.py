@@ -13,7 +13,7 @@ from wafer_triton.emulate.plan import Launch
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
 from wafer_triton.kernels import Operand, find
-from wafer_triton.kernels.parts import launch, options
+from wafer_triton.kernels.fused import PROGRAMS, Grid, grid_of, launch, options
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast
@@ -26,29 +26,71 @@ def tiles(numel: int, value: float = 0.0) -> Operand:
     return Operand(torch.full((3 * numel,), value), 0, numel)
 
 
-def test_a_part_reads_what_those_before_it_wrote():
+def test_an_op_reads_what_those_before_it_wrote():
     x, y, z = tiles(5, 1.0), tiles(5), tiles(5)
-    parts = [
-        find("add").part((y,), (x, x), size=5), find("add").part((z,), (y, x), size=5),
-        find("add").part((y,), (z, z), size=5),
+    ops = [
+        find("add").fused((y,), (x, x), size=5), find("add").fused((z,), (y, x), size=5),
+        find("add").fused((y,), (z, z), size=5),
     ]  # fmt: skip
-    launch(parts, torch.tensor([2, 0], dtype=torch.int32))
+    launch(ops, torch.tensor([2, 0], dtype=torch.int32))
     assert [one.tensor[::5].tolist() for one in (y, z)] == [[6, 0, 6], [3, 0, 3]], "core 1 did not run"
 
 
+@pytest.mark.parametrize(("count", "loops"), [(12, 1), (12, 5), (7, 2)])
+def test_a_program_of_several_cores_computes_each_from_its_own_tiles(count, loops):
+    """With one core at a time, several at once, and several such blocks one after another."""
+    torch.manual_seed(1)
+    w, x, _, bias = (torch.randn(count * numel) for numel in (5 * 6, 5, 6, 6))
+    cores = torch.randperm(count).int()
+    found = []
+    for grid in (Grid(), Grid(4 if count % 4 == 0 else 1, loops)):
+        c, out = (Operand(torch.full((count * 6,), float("nan")), 0, 6) for _ in range(2))
+        given = [Operand(values, 0, values.numel() // count) for values in (x, w, bias)]
+        ops = [find("gemm").fused((c,), given[:2], m=1, k=5, n=6), find("add").fused((out,), (c, given[2]), size=6)]
+        launch(ops, cores, grid=grid)
+        found.append(out.tensor)
+    assert torch.equal(*found) and not found[0].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("count", "elements", "grid"),
+    [
+        (64 * 64, 64, Grid()), (660 * 660, 64, Grid(16)), (660 * 660, 2048, Grid(2, 4)), (660 * 660, 0, Grid(1, 8)),
+        (661 * 661, 64, Grid(1, 8)), (128 * 128, 32, Grid()),
+    ],
+)  # fmt: skip
+def test_no_launch_has_more_programs_than_the_gpu_begins_in_a_short_time(count, elements, grid):
+    op = find("add").fused((tiles(4),), (tiles(4), tiles(4)), size=4)._replace(elements=elements)
+    assert grid_of([op], count) == grid and grid.programs(count) <= PROGRAMS
+
+
+def test_the_ways_of_a_product_have_the_same_bits():
+    torch.manual_seed(0)
+    x, w = (Operand(torch.randn(3 * numel), 0, numel) for numel in (37, 37 * 96))
+    product = find("gemm").fused((tiles(96),), (x, w), m=1, k=37, n=96)
+    found = []
+    for way in product.ways:
+        sizes = {name: size for name, size in way.items() if name != "num_warps"}
+        out = tiles(96)
+        launch([product.sized(**sizes)._replace(args=(out, x, w), ways=())], torch.arange(3, dtype=torch.int32))
+        found.append(out.tensor)
+    assert len(found) >= 4 and all(torch.equal(one, found[0]) for one in found) and found[0].all()
+    assert {way["BLOCK_N"] for way in product.ways} == {32, 128}, "columns without masks, and whole rows"
+
+
 def test_the_warps_are_those_of_blocks_that_other_instructions_would_add_in_another_order():
-    add = find("add").part((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
-    few, many = (find("gemm").part((tiles(64 * n),), (tiles(64), tiles(n)), m=64, k=1, n=n) for n in (16, 64))
-    assert [one.num_warps for one in (add, few, many)] == [4, 4, 8]
+    add = find("add").fused((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
+    few, many = (find("gemm").fused((tiles(64 * n),), (tiles(64), tiles(n)), m=64, k=1, n=n) for n in (16, 64))
+    assert [one.num_warps for one in (add, few, many)] == [2, 4, 8]
     assert options([add, few], 16)["num_warps"] == 4 and options([add], 16)["num_warps"] == 16
-    for parts in ([few], [few, add], [many]):
-        assert options(parts, among=[few, many])["num_warps"] == 8, "in every launch the same, whatever goes together"
+    for ops in ([few], [few, add], [many]):
+        assert options(ops, among=[few, many])["num_warps"] == 8, "in every launch the same, whatever goes together"
 
 
-def test_where_one_part_rounds_every_product_none_is_fused_in_any_launch():
+def test_where_one_op_rounds_every_product_none_is_fused_in_any_launch():
     c, a, b = tiles(4), tiles(4), tiles(4)
-    rounding = find("gemm").part((c,), (a, b), m=2, k=2, n=2, accumulate="fp16")
-    plain = find("add").part((a,), (b, b), size=4)
+    rounding = find("gemm").fused((c,), (a, b), m=2, k=2, n=2, accumulate="fp16")
+    plain = find("add").fused((a,), (b, b), size=4)
     assert options([plain])["enable_fp_fusion"]
     assert not options([rounding])["enable_fp_fusion"] and not options([plain], among=[rounding])["enable_fp_fusion"]
 
@@ -56,7 +98,7 @@ def test_where_one_part_rounds_every_product_none_is_fused_in_any_launch():
 def sums(mesh: Mesh, overwritten: bool) -> Schedule:
     """y = h + x, added up along the rows, h the neighbour's x; if `overwritten`, x changes before that is read."""
     b = Builder(mesh, "sums")
-    for name, role in (("x", "resident"), ("h", "scratch"), ("y", "output"), ("z", "output")):
+    for name, role in (("x", "state"), ("h", "scratch"), ("y", "output"), ("z", "output")):
         b.buffer(name, (6,), "fp32", role)
     cols = mesh.cols
     b.round(b.exchange("x", "x", "h", [*range(1, cols), cols - 1], range(cols)))
@@ -80,16 +122,15 @@ def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exch
     for name in ("x", "y"):
         assert torch.equal(program.read(name), judge.read(name)), name
     whats = [step.what.split(", reduce")[0] for step in program.steps if isinstance(step, Launch)]
-    # h lies in x, and moves out before x changes: on its line, so in the launch of all that follows
-    moves_out = "copy, " * (overwritten and exchange == "elided")
-    before = ["exchange"] if exchange == "explicit" else []
-    assert whats[: len(before) + 1] == [*before, f"{moves_out}add, add"]
+    # with elided exchange the tiles of h are in x, and move out before x changes
+    before = ["exchange"] if exchange == "explicit" else ["copy"] * overwritten
+    assert whats[: len(before) + 1] == [*before, "add, add"]
 
 
 def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
     """t reads a tile that elided exchange leaves in memory of others, which changes in the same launch."""
     b = Builder(mesh, kind)
-    for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "resident"), ("h", "scratch")):
+    for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "state"), ("h", "scratch")):
         b.buffer(name, (8,), "fp32", role)
     every = np.arange(mesh.cols)
     if kind == "what a broadcast left is reduced":
@@ -144,14 +185,14 @@ def test_functions_of_one_name_are_told_apart_by_their_source(tmp_path):
 import sys, torch
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.elementwise import elementwise
-from wafer_triton.kernels.parts import source
+from wafer_triton.kernels.fused import source
 x = Operand(torch.zeros(4), 0, 4)
-gemm = find("gemm").part((x,), (x, x), m=2, k=2, n=2)
+gemm = find("gemm").fused((x,), (x, x), m=2, k=2, n=2)
 for folder in sys.argv[1:]:
     sys.path.insert(0, folder)
     sys.modules.pop("user", None)
     import user
-    print(source([elementwise(user.clip).part((x,), (x,), size=4), gemm]))
+    print(source([elementwise(user.clip).fused((x,), (x,), size=4), gemm]))
 """
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-P", "-c", script, str(tmp_path / "1"), str(tmp_path / "6")]

@@ -1,0 +1,211 @@
+"""Fused ops: what cores compute in one launch, one local operation after another.
+
+A fused op is a device function `body(args, core, P)`: `args` are its operands, outputs first, `P` its constexpr sizes
+by name. Several run in one launch, with a barrier between, because a core reads what it wrote itself. A program is one
+core; where tiles are tiny it is several, [1, CORES, 1, 1], each of which still computes from its own tiles alone.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wafer_triton.kernels import tuning
+from wafer_triton.kernels._common import Operand, start
+
+PROGRAMS = 60_000  # of a launch at most: each takes 0.6 ns of the GPU's time, whatever it does (measured on an H200)
+FEW = 16_384  # programs of a launch, above which a program takes more cores
+HELD = 4096  # elements that several cores of a program hold at once
+
+
+class FusedOp(NamedTuple):
+    """A body with its operands, sizes and launch options.
+
+    `sums`: it adds in an order that depends on its warps, as products of 64 rows do. `rounds`: it rounds every
+    product, so none may be fused with an addition. `elements`: the size of a core's block, if the body takes P.CORES
+    cores at once; else 0. `rows`: that many rows, P.BLOCK_M at once, need nothing of one another; where a launch is
+    sliced, the body takes the number of its slice, and does every P.SLICES-th block. `ways` are sizes and warps to
+    choose from, all with the same bits.
+    """
+
+    body: Any
+    args: tuple[Any, ...]
+    sizes: Any
+    num_warps: int
+    sums: bool = False
+    rounds: bool = False
+    num_stages: int = 3
+    elements: int = 0
+    rows: int = 0
+    ways: tuple[dict[str, int], ...] = ()
+
+    def sized(self, **sizes: int) -> FusedOp:
+        """The op with other sizes; `elements` follows those of its block."""
+        before = {name: value.value for name, value in self.sizes._asdict().items()}
+        elements = self.elements
+        for name in ("BLOCK_M", "BLOCK_N"):
+            if name in sizes and elements:
+                elements = elements // before[name] * sizes[name]
+        return self._replace(sizes=constants(before | sizes), elements=elements)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether its time goes into streaming weights."""
+        return "BLOCK_K" in self.sizes._fields
+
+
+def fused_op(
+    body: Any, args: Sequence[Any], sizes: Mapping[str, Any], num_warps: int, **facts: Any
+) -> FusedOp:  # fmt: skip
+    """A fused op; `sizes` are what the body finds in P, functions among them; `facts` are more fields of it."""
+    return FusedOp(body, tuple(args), constants({**sizes, "CORES": 1, "SLICES": 1}), num_warps, **facts)
+
+
+def constants(values: Mapping[str, Any]) -> Any:
+    """Values that a kernel knows when it is compiled, by name."""
+    return _named(tuple(values))(*map(tl.constexpr, values.values()))
+
+
+@cache
+def _named(names: tuple[str, ...]) -> Any:
+    return namedtuple("Sizes", names)  # the names are each kernel's own
+
+
+class Grid(NamedTuple):
+    """How a launch covers its cores: `together` in a program at once, `loops` such blocks one after another."""
+
+    together: int = 1
+    loops: int = 1
+    slices: int = 1
+
+    def programs(self, count: int) -> int:
+        """The number of programs for `count` cores."""
+        return -(-count // self.together // self.loops) * self.slices
+
+
+def grid_of(ops: Sequence[FusedOp], count: int, whole: Sequence[int] = ()) -> Grid:
+    """One core a program, unless `count` cores are so many that their launch would take long by its number of programs.
+
+    A program's cores divide `count`, and each of `whole`.
+    """
+    together = 1
+    while count // together > FEW and all(size % (2 * together) == 0 for size in (count, *whole)):
+        if any(op.elements == 0 or 2 * together * op.elements > HELD for op in ops):
+            break
+        together *= 2
+    return Grid(together, -(-(count // together) // PROGRAMS))
+
+
+@triton.jit
+def cores_at(cores_ptr, block, CORES: tl.constexpr):
+    """The cores of a block: one, or [1, CORES, 1, 1]."""
+    if CORES == 1:
+        return tl.load(cores_ptr + block)
+    else:
+        return tl.expand_dims(tl.load(cores_ptr + block * CORES + tl.arange(0, CORES)), (0, 2, 3))
+
+
+@triton.jit
+def run_ops(args, sizes, core, piece, BODIES: tl.constexpr, SLICES: tl.constexpr):
+    """Everything that cores compute by themselves in this launch."""
+    for number in tl.static_range(len(BODIES)):
+        if number > 0:
+            tl.debug_barrier()
+        if SLICES > 1:
+            BODIES[number](args[number], core, sizes[number], piece)
+        else:
+            BODIES[number](args[number], core, sizes[number])
+
+
+@triton.jit
+def _ops_kernel(
+    cores_ptr, blocks, args, sizes, BODIES: tl.constexpr, SOURCE: tl.constexpr, CORES: tl.constexpr,
+    LOOPS: tl.constexpr, SLICES: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    if LOOPS == 1:
+        run_ops(args, sizes, cores_at(cores_ptr, pid // SLICES, CORES), pid % SLICES, BODIES, SLICES)
+    else:
+        first = pid // SLICES * LOOPS
+        for block in range(first, min(first + LOOPS, blocks)):
+            run_ops(args, sizes, cores_at(cores_ptr, block, CORES), pid % SLICES, BODIES, SLICES)
+
+
+def options(ops: Sequence[FusedOp], num_warps: int = 1, among: Sequence[FusedOp] = ()) -> dict[str, Any]:
+    """The launch options of a kernel that runs `ops`, and something that suits `num_warps`.
+
+    The bits of some products depend on their warps, and those of an op that rounds every product on whether products
+    are fused. So launches take these two from all ops `among` which they are: the bits do not depend on what goes
+    together.
+    """
+    every = (*ops, *among)
+    fixed = {op.num_warps for op in every if op.sums}
+    return {
+        "num_warps": max(fixed or {num_warps, *(op.num_warps for op in ops)}),
+        "num_stages": min((op.num_stages for op in ops), default=3),
+        "enable_fp_fusion": not any(op.rounds for op in every),
+    }
+
+
+def source(ops: Sequence[FusedOp]) -> str:
+    """A key of what the device functions do: of those in a tuple, Triton's caches look at the name alone."""
+    functions = [fn for op in ops for fn in (op.body, *(size.value for size in op.sizes))]
+    return " ".join(fn.cache_key for fn in functions if isinstance(fn, triton.JITFunction))
+
+
+def given(ops: Sequence[FusedOp], grid: Grid) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The operands and the sizes of ops, as a kernel takes them."""
+    sizes = (op.sized(CORES=grid.together, SLICES=grid.slices).sizes for op in ops)
+    return tuple(op.args for op in ops), tuple(sizes)
+
+
+def launch(ops: Sequence[FusedOp], cores: Tensor, among: Sequence[FusedOp] = (), grid: Grid | None = None) -> None:
+    """Run the ops, in their order, on every core that the int32 tensor `cores` lists; `among` as of `options`."""
+    count = cores.numel()
+    ops = [settled(op, cores) for op in ops]
+    grid = grid_of(ops, count) if grid is None else grid
+    held = max((op.elements for op in ops), default=0) * grid.together if grid.together > 1 else 0
+    start(
+        _ops_kernel, grid.programs(count), cores, count // grid.together, *given(ops, grid),
+        BODIES=tuple(op.body for op in ops), SOURCE=source(ops), CORES=grid.together, LOOPS=grid.loops,
+        SLICES=grid.slices, **options(ops, min(4, max(1, held // 1024)), among),
+    )  # fmt: skip
+
+
+def settled(op: FusedOp, cores: Tensor) -> FusedOp:
+    """The op with the sizes and warps that are fastest on this GPU; without one, with the first."""
+    if len(op.ways) < 2 or cores.numel() > FEW:
+        return op
+
+    def chosen(way: dict[str, int]) -> FusedOp:
+        sizes = {name: size for name, size in way.items() if name != "num_warps"}
+        return op.sized(**sizes)._replace(num_warps=way["num_warps"], ways=())
+
+    def trial(way: dict[str, int]) -> None:
+        out, *others = op.args
+        if not spare:
+            spare.append(torch.empty_like(out.tensor))
+        launch([chosen(way)._replace(args=(out._replace(tensor=spare[0]), *others))], cores, grid=Grid())
+
+    spare: list[Tensor] = []  # a trial leaves the op's own output as it is
+    sizes = [f"{name}{size.value}" for name, size in zip(op.sizes._fields, op.sizes, strict=True) if name in "MKN"]
+    key = ("product", cores.numel(), *sizes, *(str(x.tensor.dtype) for x in op.args if isinstance(x, Operand)))
+    return chosen(tuning.best(key, op.ways, trial, cores.device))
+
+
+class LocalKernel:
+    """The kernel of a local operation: a launcher, whose `fused` is what it adds to a launch."""
+
+    def __init__(self, make: Callable[..., FusedOp]) -> None:
+        self.fused = make
+        self.__doc__ = make.__doc__
+
+    def __call__(self, outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
+        launch((self.fused(outs, ins, **params),), cores)

@@ -1,0 +1,168 @@
+"""A reduce tree in one launch: cores compute by themselves, sums go up to the roots, which may broadcast them.
+
+A program is one core, or a few of one height. Programs are numbered children before parents, and each waits only for
+lower numbers. A GPU starts programs in order, so an awaited program is running or done and a wait ends at any mesh
+size; the interpreter runs one program after another, so it never waits at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wafer_triton.errors import BackendError
+from wafer_triton.kernels._common import Operand, block, load, rounded, start, store, tile_ptr, warps
+from wafer_triton.kernels.elementwise import COMBINE
+from wafer_triton.kernels.fused import FusedOp, Grid, constants, cores_at, given, options, run_ops, settled, source
+from wafer_triton.kernels.waiting import Alarm, wait
+
+
+class Tree(NamedTuple):
+    """A reduction by `op` of acc [size]: afterwards every core's acc holds the sum of its subtree, a root's of all.
+
+    `order` int32 [cores] lists the cores, children before parents, in blocks of `grid.together`. Of the tables, all
+    int32 [cores]: core i takes its `children[i]` messages in ascending slots, each sum rounded to acc's dtype; it puts
+    its own into slot `slot[i]` of core `parent[i]` (-1: a root), which is in block `block_of_parent[i]`. A core's tile
+    of `mailbox` is [slots, size]. By block, int32: the messages `awaited`, and `arrived`, zero before and after.
+    """
+
+    acc: Operand
+    mailbox: Operand
+    order: Tensor
+    children: Tensor
+    parent: Tensor
+    slot: Tensor
+    block_of_parent: Tensor
+    awaited: Tensor
+    arrived: Tensor
+    slots: int
+    size: int
+    op: str = "add"
+
+
+class Receivers(NamedTuple):
+    """The cores that each root broadcasts to: `number[i]` from `first[i]` on, `step` apart; int32 [cores]."""
+
+    first: Tensor
+    number: Tensor
+    step: int
+
+
+class _Given(NamedTuple):
+    """A tree as the kernel takes it."""
+
+    acc: Operand
+    mailbox: Operand
+    order: Tensor
+    children: Tensor
+    parent: Tensor
+    slot: Tensor
+    block_of_parent: Tensor
+    awaited: Tensor
+    arrived: Tensor
+
+
+@triton.jit
+def _reduce(tree, number, P):
+    """Add what the children send, send the sums to the parents."""
+    # [CORES, 1]
+    core = tl.load(tree.order + number * P.CORES + tl.arange(0, P.CORES))[:, None]
+    children, parent = tl.load(tree.children + core), tl.load(tree.parent + core)
+    acc_ptr = tile_ptr(tree.acc, core)
+    out_ptr = tile_ptr(tree.mailbox, tl.maximum(parent, 0)) + tl.load(tree.slot + core) * P.SIZE
+    for begun in range(0, P.SIZE, P.BLOCK):
+        # [CORES, BLOCK]
+        offs = begun + tl.arange(0, P.BLOCK)[None, :]
+        mask = offs < P.SIZE
+        total = load(acc_ptr + offs, mask)
+        for slot in range(P.SLOTS):
+            there = slot < children
+            # from L2: another SM wrote it
+            message_ptr = tile_ptr(tree.mailbox, core) + slot * P.SIZE
+            message = tl.load(message_ptr + offs, mask=mask & there, other=0.0, cache_modifier=".cg").to(tl.float32)
+            combined = rounded(P.COMBINE(total, message), tree.acc.tensor.dtype.element_ty).to(tl.float32)
+            total = tl.where(there, combined, total)
+        store(acc_ptr + offs, total, mask)
+        store(out_ptr + offs, total, mask & (parent >= 0))
+    tl.debug_barrier()
+    arrived_ptrs = tree.arrived + tl.load(tree.block_of_parent + core)
+    tl.atomic_add(arrived_ptrs, 1, mask=parent >= 0, sem="release", scope="gpu")
+
+
+@triton.jit
+def _send(x, core, first, count, step, SIZE: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr):
+    """The core's tile into the memory of those that receive it, a few of them at once."""
+    for begun in range(0, count, AT_ONCE):
+        # [AT_ONCE, 1]
+        near = begun + tl.arange(0, AT_ONCE)[:, None]
+        rows = (first + near * step).to(tl.int64) * x.stride
+        for start_n in range(0, SIZE, BLOCK):
+            # [AT_ONCE, BLOCK]
+            offs = start_n + tl.arange(0, BLOCK)[None, :]
+            tile = tl.load(tile_ptr(x, core) + offs, mask=offs < SIZE)
+            tiles = tl.broadcast_to(tile, [AT_ONCE, BLOCK])
+            tl.store(x.tensor + x.offset + rows + offs, tiles, mask=(near < count) & (offs < SIZE))
+
+
+@triton.jit
+def _block(tree, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
+    if len(BODIES) > 0:
+        run_ops(args, sizes, cores_at(tree.order, number, P.CORES), 0, BODIES, 1)
+        tl.debug_barrier()
+    awaited = tl.load(tree.awaited + number)
+    if awaited > 0:
+        wait(tree.arrived + number, awaited, alarm_ptr, launch, tl.load(tree.order + number * P.CORES), 0)
+    _reduce(tree, number, P)
+    if P.SENDS > 0:
+        for item in range(P.CORES):
+            core = tl.load(tree.order + number * P.CORES + item)
+            first, count = tl.load(receivers.first + core), tl.load(receivers.number + core)
+            for sent in tl.static_range(P.SENDS):
+                _send(sends[sent], core, first, count, receivers.step, P.SENT[sent], P.SENT_BLOCK, P.AT_ONCE)
+
+
+@triton.jit(do_not_specialize=["launch"])
+def _tree_kernel(
+    tree, args, sizes, receivers, sends, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr, SOURCE: tl.constexpr,
+    LOOPS: tl.constexpr,
+):  # fmt: skip
+    # one axis, as its programs begin in order everywhere
+    pid = tl.program_id(0)
+    if LOOPS == 1:
+        _block(tree, args, sizes, receivers, sends, pid, alarm_ptr, launch, BODIES, P)
+    else:
+        for number in range(pid * LOOPS, min(pid * LOOPS + LOOPS, blocks)):
+            _block(tree, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES, P)
+            tl.debug_barrier()
+
+
+def reduce_tree(
+    tree: Tree, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
+    sends: Sequence[tuple[Operand, int]] = (), among: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
+) -> None:  # fmt: skip
+    """Run `ops` on every core, reduce, then write the roots' tiles of `sends`, of so many elements, to `receivers`.
+
+    `among` as of `fused.options`. Raises BackendError for an operation that does not combine.
+    """
+    if tree.op not in COMBINE:
+        raise BackendError(f"a reduce tree combines by one of {', '.join(COMBINE)}, not {tree.op!r}")
+    assert receivers is not None or not sends
+    cores = tree.order.numel()
+    ops = [settled(op, tree.order) for op in ops]
+    wide = block(tree.size, max(128, 1024 // grid.together))
+    sent_block = block(max((numel for _, numel in sends), default=1), 1024)
+    chosen = options(ops, warps(wide * grid.together), among)
+    known = {
+        "SLOTS": tree.slots, "SIZE": tree.size, "BLOCK": wide, "COMBINE": COMBINE[tree.op], "CORES": grid.together,
+        "SENDS": len(sends), "SENT": tuple(numel for _, numel in sends), "SENT_BLOCK": sent_block,
+        "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
+    }  # fmt: skip
+    start(
+        _tree_kernel, grid.programs(cores), _Given(*tree[:9]), *given(ops, grid), receivers or (),
+        tuple(operand for operand, _ in sends), cores // grid.together, alarm.word, alarm.launch, constants(known),
+        BODIES=tuple(op.body for op in ops), SOURCE=source(ops), LOOPS=grid.loops, **chosen,
+    )  # fmt: skip

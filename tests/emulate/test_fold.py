@@ -1,0 +1,207 @@
+"""Folds: sums of reduce trees that one program adds up have the bits of every hop, in whatever launch."""
+
+from dataclasses import replace
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+from wafer_triton.emulate import fuse
+from wafer_triton.emulate.segments import Tree, segments
+from wafer_triton.emulate.torch import TorchExecutor
+from wafer_triton.emulate.triton import TritonExecutor
+from wafer_triton.kernels.fold import Chain
+from wafer_triton.mesh import Mesh
+from wafer_triton.models.random import config_of
+from wafer_triton.schedule import decode
+from wafer_triton.schedule.block import Block, schedule
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.gemv import meshgemv
+from wafer_triton.schedule.reduce import all_reduce, default_groups, reduce
+from wafer_triton.schedule.rounds import GIVEN, KEPT, Schedule
+
+
+def reduced(
+    mesh: Mesh, names: tuple[str, ...] = ("a",), dtype: str = "fp32", to_all: bool = True, sent: bool = False, **options
+) -> Schedule:
+    """A reduction along x of each named buffer, all together, then twice the sum of the first, or first the sum."""
+    b = Builder(mesh, "reduced")
+    for name in names:
+        b.buffer(name, (5,), dtype, "state")
+    b.buffer("twice", (5,), dtype, "output")
+    (all_reduce if to_all else reduce)(b, names, "x", **options)
+    if sent:
+        b.round(b.exchange("x", names[0], "twice", 4, range(mesh.cols)))
+    b.round(b.local("add", "twice", (names[0], names[0]), size=5))
+    return b.build()
+
+
+def tree_of(mesh: Mesh, **options) -> Tree:
+    found = segments(reduced(mesh, **options))[0]
+    assert isinstance(found, Tree)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("size", "groups", "kept"),
+    [(64, default_groups(64), 3), (64, (), 1), (128, default_groups(128), 3), (60, (12, 4), 4), (9, (), 1)],
+)
+def test_few_sums_are_kept_for_others(size, groups, kept):
+    tree = tree_of(Mesh(2, size), groups=groups)
+    found = fuse.folded(tree, 5)
+    assert found is not None
+    assert np.array_equal(np.sort(found.cores, axis=1), np.arange(2 * size).reshape(2, size)), "each part once"
+    assert [*found.roots] == [*np.flatnonzero(tree.parent < 0)]
+    begins, takes = (np.cumsum(each) for each in list(zip(*found.chains, strict=True))[::2])
+    assert (begins - takes).max() <= kept + 1 and begins[-1] - takes[-1] == 1, "one sum is left"
+
+
+@pytest.mark.parametrize("options", [{"segment": 4}, {"groups": (4,), "segment": 200}], ids=["unlike", "long"])
+def test_trees_that_are_not_alike_or_long_go_hop_by_hop(options):
+    mesh = Mesh(1, 9 if options["segment"] < 9 else 200)
+    assert fuse.folded(tree_of(mesh, **options), 5) is None
+    program = TritonExecutor(exchange="elided").bind(reduced(mesh, **options), {"a": torch.ones(*mesh.shape, 5)})
+    assert "fold" not in str(program.launches)
+
+
+def bits(program, names) -> list[torch.Tensor]:
+    program.run()
+    return [program.read(name).cpu().contiguous().view(torch.uint8) for name in names]
+
+
+CASES = {
+    "chains": (Mesh(2, 5), {"groups": ()}),
+    "two levels": (Mesh(1, 9), {}),
+    "lopsided": (Mesh(1, 11), {"groups": (4,)}),
+    "three levels": (Mesh(1, 13), {"groups": (6, 3), "dtype": "bf16"}),
+    "pairs": (Mesh(2, 6), {"groups": (3,), "op": "maximum"}),
+    "segments": (Mesh(2, 8), {"segment": 4, "dtype": "fp16"}),
+    "one way": (Mesh(1, 7), {"algorithm": "two-phase"}),
+    "together": (Mesh(1, 6), {"names": ("a", "b")}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_bits_are_those_of_every_hop(case):
+    mesh, options = CASES[case]
+    made = reduced(mesh, **options)
+    names = [*options.get("names", ("a",)), "twice"]
+    given = {name: torch.randn(*mesh.shape, 5) for name in names[:-1]}
+    program = TritonExecutor(poison=True).bind(made, given)
+    assert "fold" not in str(program.launches)
+    want = bits(program, names)
+    assert all(map(torch.equal, bits(TorchExecutor().bind(made, given), names), want))
+    for shuffle in (None, 3):
+        program = TritonExecutor(exchange="elided", poison=True, shuffle=shuffle).bind(made, given)
+        assert all(map(torch.equal, bits(program, names), want))
+        assert "fold" in str(program.launches) and "reduce tree" not in str(program.launches)
+
+
+def test_a_fold_in_another_order_has_other_bits(monkeypatch):
+    made, given = reduced(Mesh(1, 9)), {"a": torch.randn(1, 9, 5)}
+    want, order = bits(TritonExecutor().bind(made, given), ["twice"]), fuse._order
+
+    def from_the_left(parent, slot):
+        cores, _ = order(parent, slot)
+        return np.sort(cores), (Chain(True, len(cores), 0),)
+
+    monkeypatch.setattr(fuse, "_order", from_the_left)
+    program = TritonExecutor(exchange="elided").bind(made, given)
+    assert not all(map(torch.equal, bits(program, ["twice"]), want))
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["no-broadcast", "sent-elsewhere"])
+def test_partial_sums_stay_where_a_round_may_read_them(sent):
+    made = reduced(Mesh(1, 9), to_all=False, sent=sent)
+    given = {"a": torch.randn(1, 9, 5)}
+    want = bits(TorchExecutor().bind(made, given), ["a", "twice"])
+    program = TritonExecutor(exchange="elided").bind(made, given)
+    assert all(map(torch.equal, bits(program, ["a", "twice"]), want))
+    assert "fold" not in str(program.launches)
+
+
+BLOCK = Block(
+    replace(config_of("llama3-8b"), hidden_size=96, intermediate_size=144, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=24, num_hidden_layers=1),
+    Mesh(3, 2), "bf16", entries=5,
+)  # fmt: skip
+DECODING = (decode.project, decode.attend, decode.output, decode.ffn)
+# the constants of `fuse` that choose: by default; every fold alone; several cores a program, and rows in slices
+CHOICES = {"default": {}, "alone": {"READ": 0}, "several cores": {"LEAST": 1, "DEEP": 1}}
+
+
+def last_first(monkeypatch) -> None:
+    """The interpreter runs programs from the last to the first, as a GPU may where none waits."""
+    builder, grid = interpreter.interpreter_builder, [0]
+    sized, begun = builder.set_grid_dim, builder.set_grid_idx
+
+    def size(*dims: int) -> None:
+        grid[0] = dims[0]
+        sized(*dims)
+
+    monkeypatch.setattr(builder, "set_grid_dim", size)
+    monkeypatch.setattr(builder, "set_grid_idx", lambda x, y, z: begun(grid[0] - 1 - x, y, z))
+
+
+def drawn(made: Schedule) -> dict[str, torch.Tensor]:
+    torch.manual_seed(5)
+    return {
+        name: torch.randn(*made.mesh.shape, buffer.slots * buffer.numel)
+        for name, buffer in made.buffers.items()
+        if buffer.role in GIVEN
+    }
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("batch", [1, 3, 6])
+@pytest.mark.parametrize("adds", DECODING, ids=lambda part: part.title)
+def test_folds_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, choice, monkeypatch):
+    made = schedule(adds, replace(BLOCK, batch=batch), *((batch - 1,) if adds is decode.attend else ()))
+    names = [name for name, buffer in made.buffers.items() if buffer.role in KEPT]
+    want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), names)
+    for name, value in CHOICES[choice].items():
+        monkeypatch.setattr(fuse, name, value)
+    program = TritonExecutor(exchange="elided", poison=True, shuffle=3).bind(made, drawn(made))
+    assert "reduce tree" not in str(program.launches)
+    last_first(monkeypatch)
+    assert all(map(torch.equal, bits(program, names), want))
+
+
+def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch):
+    made = schedule(decode.ffn, BLOCK)
+    want = bits(TritonExecutor().bind(made, drawn(made)), "x")
+    monkeypatch.setattr(import_module("wafer_triton.kernels.gemm"), "K_FIRST", tl.constexpr(False))
+    assert all(map(torch.equal, bits(TritonExecutor(exchange="elided").bind(made, drawn(made)), "x"), want))
+
+
+@pytest.mark.parametrize("first", ["add", "reduce tree"])
+def test_parts_that_an_operation_updates_are_folded_in_place(first):
+    b = Builder(Mesh(3, 2), "x + y, or all x, times w")
+    for name, tile in (("x", (1, 4)), ("y", (1, 4)), ("w", (4, 40))):
+        b.buffer(name, tile, "bf16", "state")
+    b.buffer("z", (1, 40), "fp32", "output")
+    if first == "add":
+        b.round(b.local("add", "x", ("x", "y"), size=4))
+    all_reduce(b, "x", "y")
+    meshgemv(b, "x", "w", "z", "y", m=1, k=4, n=40)
+    made = b.build()
+    program = TritonExecutor(exchange="elided").bind(made, drawn(made))
+    assert "fold" in program.launches, "an update needs its parts, so no other program may overwrite them"
+    assert all(map(torch.equal, bits(program, "xz"), bits(TritonExecutor().bind(made, drawn(made)), "xz")))
+
+
+def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_it():
+    b = Builder(Mesh(3, 2), "a sum along x, then the neighbour's along y")
+    for name, role in (("s", "state"), ("x", "scratch"), ("h", "scratch"), ("z", "output")):
+        b.buffer(name, (5,), "fp32", role)
+    all_reduce(b, "s", "x")
+    b.round(b.local("add", "x", ("s", "s"), size=5))
+    b.round(b.exchange("y", "x", "h", [0, 1, 2], [1, 2, 0]))
+    b.round(b.local("add", "z", ("h", "s"), size=5))
+    made = b.build()
+    program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
+    assert len(program.launches) > 2
+    assert all(map(torch.equal, bits(program, "z"), bits(TritonExecutor().bind(made, drawn(made)), "z")))

@@ -1,0 +1,55 @@
+"""No buffer is known by its name outside of the schedules: each says what it is itself."""
+
+import ast
+from pathlib import Path
+
+import wafer_triton
+from wafer_triton.experts import Experts
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.expert_places import ExpertRegions
+from wafer_triton.schedule.sketch import outlined
+from wafer_triton.shapes import DecoderShape
+
+ROOT = Path(wafer_triton.__file__).parents[1]
+# rooms whose words are those of operations' operands, or of an intent, which names what it is about
+OTHER = ("schedule", "local", "verify")
+# words that mean something else in these files
+MEANT = {
+    "wafer_triton/cli/compare.py": {"values"}, "wafer_triton/cli/draw.py": {"values"},  # --values
+    "wafer_triton/cli/estimate.py": {"values"}, "wafer_triton/draw/__init__.py": {"values"},
+    "wafer_triton/draw/scenes.py": {"values", "slots"}, "wafer_triton/draw/summaries.py": {"norm"},
+    "wafer_triton/compare.py": {"values", "qkv", "bias"},  # labels of steps
+    "wafer_triton/ops.py": {"ranks"}, "wafer_triton/shapes.py": {"qk_norm"}, "models/convert.py": {"bias"},
+}  # fmt: skip
+
+
+def buffer_names() -> set[str]:
+    """The names of all buffers of decoders, of more letters than an axis or a size has."""
+    names: set[str] = set()
+    for experts in (None, Experts(6, 2, 12, shared_width=16)):
+        shape = DecoderShape(24, 40, 2, 4, 2, 6, 99, qkv_bias=True, qk_norm=True, experts=experts)
+        for groups in (1, 2):
+            block = Block(shape, Mesh(4, 4), "fp16", "fp32", 3, head_groups=groups)
+            kinds = (*shape.layers_of, "embedding", "head")
+            parts = [part for kind in kinds for part in decode.sharing(block, kind)]
+            found = [outlined(part, block, *args) for part, args in parts]
+            for regions in (None, ExpertRegions(2, 2)):
+                own = Block(shape, Mesh(4, 4), "fp16", head_groups=groups, expert_regions=regions if experts else None)
+                parts = [part for kind in shape.layers_of for part in prefill.sharing(own, kind, 2, 2)]
+                found += [outlined(part, own, *args) for part, args in parts]
+            names.update(name for sketch in found for name in sketch.buffers)
+    return {name for name in names if len(name) > 2}
+
+
+def test_no_buffer_is_named_outside_of_the_schedules():
+    names = buffer_names()
+    assert {"wqkv", "wdown", "k_cache", "keys", "chosen"} <= names
+    for folder in ("wafer_triton", "models"):
+        for path in (ROOT / folder).rglob("*.py"):
+            file = path.relative_to(ROOT)
+            if file.parts[1] in OTHER:
+                continue
+            said = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+            assert not (said & names) - MEANT.get(str(file), set()), file

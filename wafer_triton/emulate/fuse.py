@@ -1,0 +1,302 @@
+"""Which planned steps share a launch, found from the buffers that they read and write.
+
+Local operations of the same cores go together while none reads a tile of another core that is written in the launch. A
+reduce tree ends a launch. A fold, which replaces a tree with elided exchange, is a launch of its own; or, where its
+tiles are small, the head of the launch that reads the sums, in which every program folds for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+import numpy as np
+from torch import Tensor
+
+from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.segments import Tree
+from wafer_triton.kernels.exchange import Moves
+from wafer_triton.kernels.fold import MOST, Chain
+from wafer_triton.kernels.fused import HELD, FusedOp, Grid
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Index
+
+READ = 8192  # elements of parts that a program may fold before its own work,
+REREAD = 2**24  # and all programs of a launch together, at some 8 TB/s from the L2: as long as two launches take
+LEAST = 256  # programs that a launch keeps where a program takes several cores
+DEEP = 512  # columns of a tile, from which on a fold at the head of a launch goes by rows in slices
+
+
+class _Fused:
+    """A step that runs as part of a launch."""
+
+    def __call__(self) -> None:
+        """Never: it becomes part of a launch."""
+        raise AssertionError("such a step is launched by what `grouped` makes of it")
+
+
+@dataclass(frozen=True, eq=False)
+class Moved(_Fused):
+    """Messages with their number of elements, none of which reads a slot that another writes."""
+
+    moves: tuple[tuple[Moves, int], ...]
+    sources: frozenset[str]
+    targets: frozenset[str]
+
+    def joined(self, other: Moved) -> Moved | None:
+        """Both as one launch, if the messages of another round can go at the same time."""
+        apart = self.targets.isdisjoint(other.targets | other.sources) and self.sources.isdisjoint(other.targets)
+        both = self.sources | other.sources, self.targets | other.targets
+        return Moved((*self.moves, *other.moves), *both) if apart else None
+
+
+@dataclass(frozen=True, eq=False)
+class Work(_Fused):
+    """A local operation on `cores` (None: all), on the buffers `outs` and `ins`.
+
+    `far` are the buffers of which it reads tiles of other cores, [cores] each. `fresh`: it writes all of its outputs,
+    and reads none.
+    """
+
+    what: str
+    op: FusedOp
+    outs: tuple[str, ...]
+    ins: frozenset[str]
+    far: tuple[tuple[str, Index], ...]
+    cores: Index | None
+    fresh: bool
+    table: Tensor | None = None  # of `cores`
+
+
+@dataclass(frozen=True, eq=False)
+class Summed(_Fused):
+    """A reduce tree whose messages move, and its broadcast, if that is part of the launch."""
+
+    tree: Tree
+    sends: bool
+
+    @property
+    def what(self) -> str:
+        """Words for a record."""
+        return f"reduce tree, {len(self.tree.rounds)} rounds" + ", broadcast" * self.sends
+
+
+@dataclass(frozen=True, eq=False)
+class Folded(_Fused):
+    """A reduce tree that a fold replaces, with the tables of `kernels.fold`: `cores` [trees, parts], `roots` [trees].
+
+    `tree_of` [cores] is the tree of each core; `chains` serve all trees.
+    """
+
+    tree: Tree
+    cores: Index
+    chains: tuple[Chain, ...]
+    roots: Index
+    tree_of: Index
+    size: int
+
+
+@dataclass(eq=False)
+class Group:
+    """What one launch runs: folds, then works, then a tree."""
+
+    folds: list[Folded] = field(default_factory=list)
+    works: list[Work] = field(default_factory=list)
+    tree: Summed | None = None
+
+    def takes(self, step: Work | Summed) -> bool:
+        """Whether the launch can run the step as well, and if so adds it."""
+        if self.tree is not None or (
+            isinstance(step, Summed) and (self.folds or any(w.cores is not None for w in self.works))
+        ):
+            return False
+        outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
+        far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
+        if self.works and not _same(self.works[0].cores, cores):
+            return False
+        written = {name for work in self.works for name in work.outs}
+        held = {name for work in self.works for name, _ in work.far} | {fold.tree.acc for fold in self.folds}
+        if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
+            return False
+        if isinstance(step, Summed):
+            self.tree = step
+        else:
+            self.works.append(step)
+        return True
+
+    @property
+    def what(self) -> str:
+        """Words for a record."""
+        words = ["fold"] * len(self.folds) + [work.what for work in self.works]
+        return ", ".join(words + ([self.tree.what] if self.tree else []))
+
+
+Fusing: TypeAlias = "Group | Moved | Step"
+
+
+def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
+    """The steps in order, neighbours in a group where one launch can run them."""
+    group, moved = Group(), cast("Moved | None", None)
+    for step in (*steps, None):
+        if isinstance(step, Work | Summed) and moved is None and group.takes(step):
+            continue
+        if isinstance(step, Folded) and moved is None and not group.works and group.tree is None:
+            group.folds.append(step)
+            continue
+        if group.what:
+            yield group
+        group = Group()
+        if isinstance(step, Moved):
+            both = None if moved is None else moved.joined(step)
+            if both is None and moved is not None:
+                yield moved
+            moved = both or step
+            continue
+        if moved is not None:
+            yield moved
+            moved = None
+        if isinstance(step, Work | Summed):
+            taken = group.takes(step)
+            assert taken, "an empty launch takes any step"
+        elif isinstance(step, Folded):
+            group.folds.append(step)
+        elif step is not None:
+            yield step
+
+
+def _same(one: Index | None, other: Index | None) -> bool:
+    return one is other or (one is not None and other is not None and np.array_equal(one, other))
+
+
+def producer(steps: Sequence[Step], fold: Folded) -> Work | None:
+    """The work that writes the parts of a fold, if no step between reads them: they may then be written elsewhere."""
+    acc = fold.tree.acc
+    for step in reversed(steps[: list(map(id, steps)).index(id(fold))]):
+        if isinstance(step, Work):
+            if acc in step.outs:
+                return step if step.fresh and step.cores is None else None
+            touched = step.ins
+        elif isinstance(step, Moved):
+            touched = step.sources | step.targets
+        elif isinstance(step, Folded | Summed):
+            touched = frozenset({step.tree.acc})
+        else:
+            return None
+        if acc in touched:
+            return None
+    return None
+
+
+def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[list[Folded], Grid]:
+    """The folds that each program of a group does for itself, and how the group covers its cores.
+
+    `made` says of a fold whether its parts can be written elsewhere than its sums.
+    """
+    ops = [work.op for work in group.works]
+    if not ops or group.tree is not None or any(work.cores is not None for work in group.works):
+        return [], Grid()
+    found = [fold for fold in group.folds if made(fold) and _stays(fold, group)]
+    found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
+    if not found:
+        return [], Grid()
+    length, rows = found[0].cores.shape[1], ops[0].rows
+    deep = max(fold.size for fold in found) >= DEEP and rows > 1 and all(op.rows == rows for op in ops)
+    slices = rows if deep and all(fold.size % rows == 0 for fold in found) else 1
+    elements = [op.sized(BLOCK_M=1).elements if slices > 1 else op.elements for op in ops]
+    together = 1
+    while (
+        length % (2 * together) == 0
+        and mesh.cores * slices // (2 * together) >= LEAST
+        and not any(
+            op.is_product or size == 0 or 2 * together * size > 2 * HELD for op, size in zip(ops, elements, strict=True)
+        )
+    ):
+        together *= 2
+    small = [
+        fold for fold in found
+        if length * fold.size // slices <= READ and mesh.cores * (length // together) * fold.size <= REREAD
+    ]  # fmt: skip
+    return (small, Grid(together, 1, slices)) if small else ([], Grid())
+
+
+def _stays(fold: Folded, group: Group) -> bool:
+    """Whether all cores read sums of their own tree alone."""
+    far = [home for work in group.works for name, home in work.far if name == fold.tree.acc]
+    return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
+
+
+def folded(tree: Tree, size: int) -> Folded | None:
+    """Trees of tiles of `size` as a fold; None unless all are alike, and of no more cores than are added in one go."""
+    roots, tree_of = np.unique(tree.roots, return_inverse=True)
+    number = len(tree_of) // len(roots)
+    if number > MOST or (np.bincount(tree_of) != number).any():
+        return None
+    members = np.argsort(tree_of, kind="stable").reshape(-1, number)
+    inside = np.empty(len(tree_of), np.int64)  # of each core, the number among those of its tree
+    inside[members] = np.arange(number)
+    parents = np.where(tree.parent < 0, -1, inside[tree.parent])[members]
+    slots = np.where(tree.parent < 0, -1, tree.slot)[members]
+    if (parents != parents[0]).any() or (slots != slots[0]).any():
+        return None
+    order, chains = _order(parents[0], slots[0])
+    return Folded(tree, members[:, order], chains, roots, tree_of, size)
+
+
+def _order(parent: Index, slot: Index) -> tuple[Index, tuple[Chain, ...]]:
+    """The cores of one tree in the order in which their parts are added, and the chains in which they are.
+
+    As few sums as can be are kept at once, as of two sums the one that needs more goes first.
+    """
+    children: list[list[int]] = [[] for _ in parent]
+    for core in np.argsort(slot, kind="stable"):
+        if parent[core] >= 0:
+            children[parent[core]].append(int(core))
+    (root,) = np.flatnonzero(parent < 0).tolist()
+    above = [root]
+    for core in above:
+        above += children[core]
+    # [core][i]: how many wait while its part and the sums of i children are added
+    needs: list[list[int]] = [[] for _ in parent]
+    for core in reversed(above):
+        needs[core] = [0, *(needs[child][-1] for child in children[core][:1])]
+        for child in children[core][1:]:
+            fewer, more = sorted((needs[core][-1], needs[child][-1]))
+            needs[core].append(max(more, fewer + 1))
+    order, chains = list[int](), list[Chain]()
+    # of the last first: a core's sum with so many of its children, or its part alone, or a sum that was kept
+    todo = [("sum", root, len(children[root]))]
+    while todo:
+        what, one, number = todo.pop()
+        if what == "kept":
+            chains[-1] = chains[-1]._replace(takes=chains[-1].takes + 1)
+        elif what == "part" or not number:
+            order.append(one)
+            if what == "sum" or chains[-1].takes:
+                chains.append(Chain(what == "sum", 0, 0))
+            chains[-1] = chains[-1]._replace(length=chains[-1].length + 1)
+        else:
+            child = children[one][number - 1]
+            mine, its = ("sum", one, number - 1), ("sum", child, len(children[child]))
+            if number == 1:
+                todo += [("part", one, 0), its]
+            else:
+                mine_first = needs[one][number - 1] >= needs[child][-1]
+                todo += [("kept", one, 0), *([its, mine] if mine_first else [mine, its])]
+    return np.array(order), tuple(chains)
+
+
+def spans(roots: Index) -> tuple[Index, Index, int] | None:
+    """Of each core the first of those that it is the root of, and their number, and how far they are apart.
+
+    None where they are not equally far apart.
+    """
+    cores = np.argsort(roots, kind="stable")
+    alike = roots[cores][1:] == roots[cores][:-1]
+    steps = np.unique(np.diff(cores)[alike])
+    if len(steps) > 1:
+        return None
+    count = np.bincount(roots, minlength=len(roots))
+    first = np.full_like(roots, len(roots))
+    np.minimum.at(first, roots, np.arange(len(roots)))
+    return np.where(count > 0, first, 0), count, int(steps[0]) if len(steps) else 1

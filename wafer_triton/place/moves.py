@@ -1,0 +1,236 @@
+"""Going from prefill to decode and back: the schedules that re-place weights and cache, and hand an activation on.
+
+A matrix goes from one mesh to another along x, then along y (WaferLLM, OSDI'25, section 4). Where the phases hold the
+heads in different groups, it goes along x to the columns that prefill holds them on. A matrix that the phases cut along
+different axes is then transposed, and one that prefill wants skewed is skewed. Both meshes are taken to share a corner.
+A matrix too large to be moved beside itself goes in slices, which changes rounds but no byte. What moves where follows
+from how the buffers of both phases are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+
+from wafer_triton.mesh import Mesh
+from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
+from wafer_triton.place.regions import Placement, Region
+from wafer_triton.place.transfers import (
+    Step,
+    blocks_of,
+    from_corner,
+    grid,
+    hand_over,
+    moved,
+    shifted,
+    sides,
+    skewed,
+    turned,
+)
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule
+
+Steps = tuple[Step, ...]
+
+
+def between_phases(placement: Placement) -> Steps:
+    """All weights of the layers going from one phase's place to the other's."""
+    decode, prefill = placement.decode, placement.prefill
+    return (*of_layers(decode, prefill), *_ends(placement), *_between_regions(placement))
+
+
+def _ends(placement: Placement) -> Steps:
+    """The tables and the norm of embedding and head, where the phases hold them on different meshes."""
+    here, there, tied = placement.head, placement.prefill_head, placement.decode.shape.tie_word_embeddings
+    if here.mesh.shape == there.mesh.shape or not here.shape.vocab_size:
+        return ()
+    alike = _plain(here), _plain(there)
+    every = [weights(*alike, kind, "decode") for kind in (("head",) if tied else ("embedding", "head"))]
+    return tuple(step for moves in every for steps in moves.values() for step in steps)
+
+
+def of_layers(decode: Block, prefill: Block) -> Steps:
+    """The weights of all layers going from one phase's cores to the other's, which share a corner."""
+    alike = _plain(decode), _plain(prefill)
+    layers = decode.shape.layers_of
+    steps = ((kind, step) for kind in layers for steps in weights(*alike, kind).values() for step in steps)
+    return tuple((schedule, times * layers[kind]) for kind, (schedule, times) in steps)
+
+
+def _plain(block: Block) -> Block:
+    """The block without what weights do not depend on, so that moves are planned once."""
+    return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
+
+
+@lru_cache(maxsize=256)
+def weights(decode: Block, prefill: Block, kind: str, phase: str = "prefill") -> dict[str, Steps]:
+    """The weights of a block of a kind, going from decode's place to another or back, by their buffers there.
+
+    The other is that of prefill, or of decode as well, on another mesh.
+    """
+    held = {cut.name: (buffer, cut) for buffer in weights_of(decode, kind, "decode").values() for cut in buffer.holds}
+    steps: dict[str, Steps] = {}
+    for there in weights_of(prefill, kind, phase).values():
+        here, _ = held[there.holds[0].name]
+        pairs = [(held[cut.name][1], cut) for cut in there.holds]
+        in_regions = prefill.expert_regions is not None and there.holds[0].experts is not None
+        move = _to_regions if in_regions else _matrix
+        steps[there.name] = tuple(move(decode, prefill, here, there, pairs))
+    return steps
+
+
+def _matrix(
+    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]]
+) -> list[Step]:
+    """A buffer's parameters going to their tiles in prefill, over the whole mesh."""
+    (rows, cols), (f_rows, f_cols) = sides(decode.mesh, prefill.mesh), prefill.mesh.fold
+    steps, own, axes = list[Step](), decode.mesh, cut_along(pairs[0][0])
+    tile = sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
+    down = pairs[0][0].shape[axes["y"]] if "y" in axes else 1
+    if "x" in axes:
+        ends = [_along(mine, other, axes["x"], decode.mesh, prefill.mesh) for mine, other in pairs]
+        source, target = (np.concatenate(each) for each in zip(*ends, strict=True))
+        order = np.lexsort((target, source))
+        source, target = source[order] * f_cols, target[order]
+        if (source != target).any():
+            line = grid(own, own.rows, cols, (1, f_cols))
+            steps.append(moved(line, "x", source, target, -(-down // own.rows), decode.dtype))
+    if "y" in axes:
+        lines = blocks_of(down, own.rows) * f_rows, blocks_of(down, prefill.mesh.shape[0])
+        if (lines[0] != lines[1]).any():
+            held = tile // -(-down // prefill.mesh.shape[0])
+            steps.append(moved(grid(own, rows, prefill.mesh.cols, prefill.mesh.fold), "y", *lines, held, decode.dtype))
+    if is_turned(here, there):
+        steps.append(turned(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
+    if there.skew:
+        steps.append(skewed(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
+    return steps
+
+
+@lru_cache(maxsize=1024)
+def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: Mesh) -> tuple[Index, Index]:
+    """[elements, copies among them] each: the cores that hold a dimension's elements in both phases, along an axis.
+
+    An element that one of them holds several times comes to, or from, each copy.
+    """
+    axis = next(axis for axis, number in cut_along(there).items() if number == dim)
+    mine, own = _held(here, dim, decode.length("x"))
+    other, others = _held(there, dim, prefill.length(axis))
+    copies = [np.bincount(each, minlength=here.shape[dim]) for each in (own, others)]
+    most = np.maximum(*copies)
+    element = np.repeat(np.arange(len(most)), most)
+    copy = np.arange(len(element)) - np.repeat(np.cumsum(most) - most, most)
+    ends = []
+    for cores, numbers, count in ((mine, own, copies[0]), (other, others, copies[1])):
+        order = np.argsort(numbers, kind="stable")
+        first = np.cumsum(count) - count
+        ends.append(cores[order][first[element] + copy * count[element] // most[element]])
+    return ends[0], ends[1]
+
+
+def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
+    """[elements held] each, padding left out: the core of every element along a dimension, and its number."""
+    rows = cut.rows if cut.rows is not None and cut.dim == dim else None
+    numbers = np.arange(cut.shape[dim]) if rows is None else rows.reshape(-1)
+    times = cut.sizes.get("s", 1)  # several experts of a common width, one behind the other
+    each = len(numbers) // times
+    core = np.arange(len(numbers)) % each // -(-each // cores)
+    return core[numbers >= 0], numbers[numbers >= 0]
+
+
+def _to_regions(
+    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]]
+) -> list[Step]:
+    """All experts' weights of a buffer going to their regions.
+
+    In decode every expert lies over the whole mesh, columns of it on columns of cores. It goes along x to the columns
+    of its region, then along y to the rows. Experts whose regions lie side by side go together. A buffer that decode
+    places the other way round goes to the region across the diagonal first, as it is transposed there.
+    """
+    e, regions = decode.shape.experts, prefill.expert_regions
+    assert e is not None and regions is not None, "a block whose experts have regions"
+    mine, other = decode.mesh, replace(prefill.mesh, origin=(0, 0))
+    (rows, cols), (f_rows, f_cols) = sides(mine, other), other.fold
+    size, held = other.shape[0] // regions.side, regions.held(e)
+    f, share = -(-e.width // size), prefill.share(decode.shape.hidden_size, "x")
+    parts = len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
+
+    def to_regions(source: Index, within: Index) -> tuple[Index, Index]:
+        """Units on their cores in decode, and on those of all regions side by side."""
+        starts = np.arange(regions.side)[:, None] * size
+        return np.tile(source, regions.side), (starts + within).reshape(-1)
+
+    down, wide = np.arange(decode.shape.hidden_size), np.arange(e.width)
+    along_x = to_regions(blocks_of(e.width, mine.cols) * f_cols, wide // f)
+    along_y = to_regions(blocks_of(len(down), mine.rows) * f_rows, down // (regions.side * share))
+    tile = -(-len(down) // mine.rows) * parts
+    first, slices = moved(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, decode.dtype)
+    second, more = moved(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, decode.dtype)
+    # one expert of all regions on a line, then the next: as many as there are lines of regions, and experts in each
+    steps = [(first, slices * regions.side * held), (second, more * held)]
+    numel = held * f * parts * regions.side * share
+    if is_turned(here, there):
+        steps.append(turned(other, numel, decode.dtype))
+    return [*steps, skewed(other, numel, decode.dtype, size)]
+
+
+def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index) -> Steps:
+    """A prompt's keys and values going from rows `source` of prefill to rows `target` of decode."""
+    here, there = prefill.mesh, decode.mesh
+    (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
+    steps = list[Step]()
+    if decode.layout != prefill.layout:
+        c = decode.shape
+        rows = [block.layout.rows("k") if c.rotary else None for block in (decode, prefill)]
+        cuts = [Parameter("", (c.kv_width,), "(x n)", own) for own in rows]
+        columns, placed = _along(cuts[0], cuts[1], 0, there, here)
+        order = np.lexsort((columns, placed))
+        own, held = grid(here, here.rows, cols, here.fold), int(np.bincount(source).max())
+        steps.append(moved(own, "x", placed[order], columns[order] * f_cols, held, decode.dtype))
+    if (source != target * f_rows).any():
+        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head
+        steps.append(moved(own, "y", source, target * f_rows, held, decode.dtype))
+    return tuple((step, times * 2 * decode.shape.num_hidden_layers) for step, times in steps)
+
+
+def prompt_rows(side: int, count: int, tokens: int) -> Index:
+    """[count]: the row of every token of a prompt, in chunks of `tokens` on each of `side` rows."""
+    rows = []
+    for start in range(0, count, side * tokens):
+        here = min(count - start, side * tokens)
+        rows.append(KvCache(side, here).row_of(here))
+    return np.concatenate(rows)
+
+
+def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
+    """The activation's way through all regions in one decode step.
+
+    In a tied model it comes from the embedding in the last region, which lies there with the head.
+    """
+    meshes = [region.mesh for region in regions]
+    ways: Iterable[tuple[Mesh, Mesh]] = pairwise(
+        [meshes[-1], *meshes] if block.shape.tie_word_embeddings and len(meshes) > 1 else meshes
+    )
+    size = block.shape.hidden_size
+    return tuple(hand_over(*from_corner(here, there), size, block.batch, block.dtype) for here, there in ways)
+
+
+def _between_regions(placement: Placement) -> Steps:
+    """The weights' way between the regions of the two phases, where these are not the same."""
+    homes = {name: region for region in placement.prefill_regions for name in region.blocks}
+    steps = list[Step]()
+    decode = placement.decode
+    for region in placement.regions:
+        for name in region.blocks:
+            if name in homes and homes[name].mesh.origin != region.mesh.origin:
+                own = placement.head if name in ENDS else decode
+                held = weights_of(own, name.split()[-1], "decode").values()
+                numel = sum(buffer.numel * buffer.slots for buffer in held)
+                steps += shifted(*from_corner(region.mesh, homes[name].mesh), numel, decode.dtype)
+    return tuple(steps)

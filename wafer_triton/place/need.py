@@ -1,0 +1,87 @@
+"""What a core needs for the parts of a decoder, and which weights it holds of each kind of block. No torch."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from wafer_triton.device import PRESETS
+from wafer_triton.layout import cut as plan_of
+from wafer_triton.layout import letters
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import decode, prefill, sram
+from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.rounds import Buffer, Parameter
+from wafer_triton.schedule.sketch import outlined, sketched
+from wafer_triton.shapes import DecoderShape
+
+PHASES = ("decode", "prefill")
+ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model has its embedding in the head
+
+
+@lru_cache(maxsize=1024)
+def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
+    """The weight buffers of a kind of block in a phase, as its schedules declare them."""
+    parts = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
+    found: dict[str, Buffer] = {}
+    for part, args in parts:
+        buffers = outlined(part, block, *args).buffers
+        found.update({name: buffer for name, buffer in buffers.items() if buffer.role == "weight"})
+    return found
+
+
+@lru_cache(maxsize=1024)
+def decode_need(block: Block, kind: str) -> sram.Need:
+    """What a core needs of a block of a kind for decode: what stays, and the largest working set."""
+    return sram.need(sketched(part, block, *args) for part, args in decode.sharing(block, kind))
+
+
+@lru_cache(maxsize=1024)
+def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
+    """What a core needs of a block of a kind for prefill on a square mesh, with so many new and past tokens a row.
+
+    With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
+    """
+    parts = [outlined(part, block, *args) for part, args in prefill.sharing(block, kind, tokens, past)]
+    needed = sram.need(parts)
+    if not keep or kind != "attention":
+        return needed
+    fold = block.mesh.fold[0] * block.mesh.fold[1]
+    kept = {name: parts[0].buffers[name].bytes * fold for name in prefill.PAST}
+    return sram.Need(needed.stays | kept, {name: size for name, size in needed.passes.items() if name not in kept})
+
+
+def size_of(need: sram.Need) -> int:
+    """Bytes of what stays and of the largest working set."""
+    return sum(need.stays.values()) + sum(need.passes.values())
+
+
+@lru_cache(maxsize=64)
+def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
+    """Every parameter of a model by its Hugging Face name, as the buffers of its decode schedules hold them."""
+    block = Block(shape, Mesh(1, 1, PRESETS["wse2"].unbounded()))
+    kinds = {kind: weights_of(block, kind, "decode") for kind in shape.layers_of}
+    held = [(0, weights_of(block, "embedding", "decode"))]
+    held += [(layer, kinds[kind]) for layer in range(shape.num_hidden_layers) for kind in shape.kinds(layer)]
+    held.append((0, weights_of(block, "head", "decode")))
+    return {cut.of(layer): cut.shape for layer, buffers in held for buffer in buffers.values() for cut in buffer.holds}
+
+
+def tile_shape(cut: Parameter, mesh: Mesh) -> tuple[int, ...]:
+    """The tile of a parameter on a core."""
+    held = list(cut.shape)
+    if cut.rows is not None:
+        held[cut.dim] = cut.rows.size
+    return plan_of(cut.pattern, tuple(held), mesh.shape, tuple(cut.sizes.items())).tile
+
+
+def cut_along(cut: Parameter) -> dict[str, int]:
+    """The dimension of a parameter that each axis of the mesh cuts."""
+    groups = re.findall(r"\([^)]*\)|\S+", cut.pattern.partition("->")[0])
+    return {axis: dim for dim, group in enumerate(groups) for axis in letters(group).values()}
+
+
+def is_turned(here: Buffer, there: Buffer) -> bool:
+    """Whether one buffer of the same parameters lies across the diagonal from where the other does."""
+    mine, other = cut_along(here.holds[0]), cut_along(there.holds[0])
+    return any(other.get(axis, dim) != dim for axis, dim in mine.items()) or mine.keys() != other.keys()

@@ -1,0 +1,345 @@
+"""Which regions of a device hold a model: the one answer of estimates, plans and what runs.
+
+As many consecutive blocks go to a region as its SRAM holds. A `layout` says how regions lie on the device. "rectangles"
+fill it in rows, to and fro, so that consecutive ones are neighbours. With "area" their cores are added up, as in the
+paper, and they are taken to lie in one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from wafer_triton import notebook
+from wafer_triton.device import MOST, Device
+from wafer_triton.dtype import BYTES
+from wafer_triton.errors import MeshError, ShapeError, SramError
+from wafer_triton.mesh import Mesh
+from wafer_triton.place.need import ENDS, decode_need, prefill_need, size_of, weights_of
+from wafer_triton.schedule import decode as decode_blocks
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.block import Block
+from wafer_triton.shapes import DecoderShape
+
+LAYOUTS = ("rectangles", "area")
+Needs = dict[str, sram.Need]  # by the kind of block
+
+
+class FullError(MeshError):
+    """A device has too few cores for all regions of a model."""
+
+
+class LargeError(FullError):
+    """A device has less SRAM than a model has weights, whatever the mesh."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of the device that holds some consecutive blocks, with its SRAM peak per core in bytes."""
+
+    mesh: Mesh
+    blocks: tuple[str, ...]
+    sram_peak_bytes: int
+    sram_by_buffer: dict[str, int]
+
+
+Regions = tuple[Region, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A model on a device: its blocks for `decode` and `prefill`, on one mesh or two, and the regions that hold them.
+
+    `prefill.mesh` is square: a rectangular one is folded to its lcm grid. A row of it takes `at_once` tokens of the
+    longest prompt at once. The embedding and the head lie on the mesh of `head`, and between prefill on a mesh of its
+    own and decode they move from that of `prefill_head`.
+    """
+
+    decode: Block
+    prefill: Block
+    head: Block
+    prefill_head: Block
+    regions: Regions
+    prefill_regions: Regions
+    at_once: int
+    layout: str
+
+    @classmethod
+    def make(cls, decode: Block, prefill: Block, max_prompt: int, layout: str = LAYOUTS[0]) -> Placement:
+        """See `placed`, with one block of prefill to choose from."""
+        return placed(decode, (prefill,), max_prompt, layout)
+
+    def _repr_html_(self) -> str:
+        rows = (
+            (
+                str(region.mesh.origin),
+                str(region.mesh),
+                region.sram_peak_bytes,
+                f"{region.blocks[0]} to {region.blocks[-1]}",
+            )
+            for region in self.regions
+        )
+        title = f"{len(self.regions)} regions on {self.decode.mesh.device.name}"
+        return notebook.table(title, rows, ("origin", "cores", "SRAM peak (B)", "blocks"))
+
+    def chunk(self, count: int) -> int:
+        """How many tokens a row takes at once of a prompt of `count`; SramError names the longest prompt that fits."""
+        side, limit = self.prefill.mesh.shape[0], self.prefill.mesh.device.sram_bytes
+        rows = -(-count // side)
+        for tokens in _sizes(rows, self.prefill):
+            if self._overflow(tokens, rows - tokens) is None:
+                return tokens
+        longest = next(fewer for fewer in range(rows - 1, -1, -1) if fewer == 0 or not self._overflow(1, fewer - 1))
+        raise SramError(
+            f"prefill of {count} tokens on mesh {self.prefill.mesh} overflows the {limit:,} B of SRAM of each core on "
+            f"{self.prefill.mesh.device.name}, where at most {longest * side} tokens fit as the model lies, in chunks; "
+            f"give max_prompt={count} when it is placed, or a larger mesh ({self._overflow(1, rows - 1)})"
+        )
+
+    def _overflow(self, tokens: int, past: int) -> str | None:
+        """Why so many new and past tokens a row do not fit; None if they do."""
+        needs = _prefill_needs(self.decode, self.prefill, tokens, past, not shared(self.decode, self.prefill))
+        regions = [[name for name in region.blocks if name not in ENDS] for region in self.prefill_regions]
+        mixes = {tuple(name.split()[-1] for name in names) for names in regions}
+        held = max((sram.total(needs[kind] for kind in mix) for mix in mixes), key=lambda sizes: sum(sizes.values()))
+        peak = sum(held.values())
+        buffers = ", ".join(f"{name} {size:,} B" for name, size in held.items())
+        return None if peak <= self.prefill.mesh.device.sram_bytes else f"{peak:,} B a core: {buffers}"
+
+
+@lru_cache(maxsize=1024)
+def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
+    """The regions of decode alone, with its cache, the embedding and the head.
+
+    Raises SramError if a core does not hold a block, which names the smallest mesh that works, and FullError if the
+    device does not hold them all.
+    """
+    held_by_all(block)
+    needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
+    _demand(f"{block.shape.name}, decode", needs, block.mesh)
+    tokens = block.entries * block.mesh.shape[0]
+    return _regions(
+        f"{block.shape.name}, decode with {tokens:,} tokens of cache", needs, block.mesh, _head(block), layout
+    )
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """A block of prefill, the tokens of the longest prompt that a row takes at once, and the regions that hold it."""
+
+    block: Block
+    at_once: int
+    regions: Regions
+
+
+def prefill_alone(choices: Sequence[Block], last: Block, prompt: int, layout: str = LAYOUTS[0]) -> Prefill:
+    """Prefill of a prompt on cores of its own, which keep all keys and values; the ends are those of decode's `last`.
+
+    A row takes all its tokens at once, halved again and again until the device holds the layers. Of the `choices` the
+    first that fits so is taken, with a second buffer of partial sums if there is room for it. Raises as
+    `decode_regions`.
+    """
+    held_by_all(choices[0])
+    return _prefill(last, choices, prompt, layout, alone=True)
+
+
+def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = LAYOUTS[0]) -> Placement:
+    """Decode, and prefill of up to `prompt` tokens by one of the `choices`, as of `prefill_alone`.
+
+    On one mesh both phases share their regions, which hold a block's buffers for both, and a second buffer of partial
+    sums if that costs neither a chunk nor a region; else each has its own. A head
+    that does not fit one region gets a larger one, a whole multiple of it. Raises as `decode_regions`.
+    """
+    held_by_all(decode)
+    head = _head(decode)
+    if not shared(decode, choices[0]):
+        regions = decode_regions(decode, layout)
+        mesh = replace(choices[0].mesh, fold=(1, 1))
+        last = replace(decode, mesh=mesh, entries=1, batch=1, groups=None, head_groups=1, head_tree=None)
+        own = prefill_alone(choices, last, prompt, layout)
+        return Placement(decode, own.block, head, _head(last), regions, own.regions, own.at_once, layout)
+    both = _prefill(decode, choices, prompt, layout, alone=False)
+    return Placement(decode, both.block, head, head, both.regions, both.regions, both.at_once, layout)
+
+
+def shared(decode: Block, prefill: Block) -> bool:
+    """Whether both phases run on the same cores; prefill's mesh is folded, which decode's may be too lopsided for."""
+    return replace(prefill.mesh, fold=(1, 1)) == decode.mesh
+
+
+def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, alone: bool) -> Prefill:
+    """Prefill of a prompt, beside decode unless it is `alone`."""
+    rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
+    _weights_alone(decode, choices, prompt, layout)
+    for tokens in _sizes(rows, choices[0]):
+        for choice in choices:
+            found: Prefill | None = None
+            # a second buffer of partial sums is for speed: it may cost regions of prefill's own, but none of decode's
+            for overlap in (alone, not alone) if choice.overlap else (False,):
+                block = replace(choice, overlap=overlap)
+                try:
+                    regions = _prefill_regions(decode, block, prompt, tokens, rows - tokens, layout, alone)
+                except (SramError, FullError) as error:
+                    reason = reason if isinstance(error, SramError) and reason else error
+                    continue
+                if found is None or (not alone and len(regions) == len(found.regions)):
+                    found = Prefill(block, tokens, regions)
+            if found is not None:
+                return found
+    assert reason is not None, "a prompt has a token"
+    raise reason
+
+
+def _weights_alone(decode: Block, choices: Sequence[Block], prompt: int, layout: str) -> None:
+    """SramError or FullError if the device does not even hold the weights, which is quick to find out."""
+
+    def needs(block: Block) -> Needs:
+        fold = block.mesh.fold[0] * block.mesh.fold[1]
+        held = {kind: weights_of(block, kind, "prefill").values() for kind in block.shape.layers_of}
+        return {kind: sram.Need({one.name: one.bytes * fold for one in each}, {}) for kind, each in held.items()}
+
+    least = min(map(needs, choices), key=lambda kinds: sum(map(size_of, kinds.values())))
+    block = choices[0]
+    what = f"{block.shape.name}, prefill of {prompt:,} tokens"
+    _demand(what, least, block.mesh)
+    _regions(what, least, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
+
+
+def _prefill_regions(
+    decode: Block, block: Block, prompt: int, tokens: int, past: int, layout: str, alone: bool
+) -> Regions:
+    needs = _prefill_needs(decode, block, tokens, past, alone)
+    what = f"{block.shape.name}, {'' if alone else 'decode and '}prefill of {prompt:,} tokens"
+    _demand(what + f", {tokens:,} a row at once" * bool(past), needs, block.mesh)
+    return _regions(what, needs, replace(block.mesh, fold=(1, 1)), _head(decode), layout)
+
+
+def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone: bool) -> Needs:
+    """The needs of every kind of block with so many new and past tokens a row, beside decode's unless `alone`."""
+    kinds = prefill.shape.layers_of
+    if alone:
+        return {kind: prefill_need(prefill, kind, tokens, past, keep=True) for kind in kinds}
+    return {kind: decode_need(decode, kind).beside(prefill_need(prefill, kind, tokens, past)) for kind in kinds}
+
+
+def _sizes(rows: int, prefill: Block) -> list[int]:
+    """The tokens that a row may take at once: all, halved again and again; the measured program takes all."""
+    return [rows] if prefill.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
+
+
+def _demand(what: str, needs: Needs, mesh: Mesh) -> None:
+    for kind, need in needs.items():
+        sram.demand(f"{what}, {kind}", mesh, need.stays | need.passes)
+
+
+def _head(block: Block) -> Block:
+    try:
+        return decode_blocks.head_block(block) if block.shape.vocab_size else block
+    except MeshError as error:
+        raise FullError(str(error)) from None
+
+
+def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> Regions:
+    """The regions of all blocks in order, each kind with one need; FullError if the device is too small."""
+    if layout not in LAYOUTS:
+        raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
+    shape, limit = head.shape, mesh.device.sram_bytes
+    ends: tuple[str, ...] = ENDS if shape.vocab_size else ()
+    if shape.tie_word_embeddings:
+        ends = ends[1:]
+    needs = kinds | {end: decode_need(head, end) for end in ends}
+    sizes = {kind: (sum(need.stays.values()), sum(need.passes.values())) for kind, need in needs.items()}
+    packed: list[tuple[Mesh, list[str]]] = []
+    stays = passes = 0
+    for name in (*ends[:-1], *block_names(shape), *ends[-1:]):
+        own, (more, most) = head.mesh if name in ends else mesh, sizes[name.split()[-1]]
+        if packed and packed[-1][0] == own and stays + more + max(passes, most) <= limit:
+            packed[-1][1].append(name)
+            stays, passes = stays + more, max(passes, most)
+        else:
+            packed.append((own, [name]))
+            stays, passes = more, most
+    meshes = [own for own, _ in packed]
+    lay = _in_rows if layout == "rectangles" else _in_one_row
+    laid = lay(meshes)
+    if len(laid) < len(meshes):
+        raise FullError(_full(what, mesh.device, packed, len(laid), layout))
+    regions = []
+    for (_, names), own in zip(packed, laid, strict=True):
+        held = sram.total(needs[name.split()[-1]] for name in names)
+        regions.append(Region(own, tuple(names), sum(held.values()), held))
+    return tuple(regions)
+
+
+def block_names(shape: DecoderShape) -> list[str]:
+    """The blocks of all layers in order, such as "layer 0 attention"."""
+    return [f"layer {layer} {kind}" for layer in range(shape.num_hidden_layers) for kind in shape.kinds(layer)]
+
+
+def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid: int, layout: str) -> str:
+    """Why regions do not fit of which the first `laid` do."""
+    wanted = sum(mesh.rows * mesh.cols for mesh, _ in packed)
+    blocks, every = sum(len(names) for _, names in packed[:laid]), sum(len(names) for _, names in packed)
+    how = "laid out in rows" if layout == "rectangles" else "by area"
+    cores = device.cores if layout == "rectangles" else device.wafer_cores
+    side = packed[max(laid - 1, 0)][0]
+    return (
+        f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
+        f"there are {cores:,}; {how}, {laid:,} regions of {side} find room, with {blocks:,} of the blocks"
+    )
+
+
+def _in_rows(meshes: list[Mesh]) -> list[Mesh]:
+    """The meshes, as many as there is room for, in rows from the top, every second row from right to left."""
+    device = meshes[0].device
+    laid: list[Mesh] = []
+    top, height, used, leftwards = 0, 0, 0, False
+    for mesh in meshes:
+        if used + mesh.cols > device.cols:
+            top, height, used, leftwards = top + height, 0, 0, not leftwards
+        if top + mesh.rows > device.rows or mesh.cols > device.cols:
+            break
+        laid.append(replace(mesh, origin=(top, device.cols - used - mesh.cols if leftwards else used)))
+        used, height = used + mesh.cols, max(height, mesh.rows)
+    return laid
+
+
+def _in_one_row(meshes: list[Mesh]) -> list[Mesh]:
+    """The meshes, as many as the device has cores for, beside each other."""
+    device, area, used = meshes[0].device, 0, 0
+    laid: list[Mesh] = []
+    for mesh in meshes:
+        area += mesh.rows * mesh.cols
+        if area > device.wafer_cores:
+            break
+        row = replace(device, cols=max(device.cols, used + mesh.cols)) if used + mesh.cols <= MOST["cols"] else None
+        used = used if row is not None else 0
+        laid.append(replace(mesh, device=row or device, origin=(0, used)))
+        used += mesh.cols
+    return laid
+
+
+def endless(device: Device) -> Device:
+    """The device with as many cores as any can have, for a model that is priced as if it fitted."""
+    return replace(device, rows=int(MOST["rows"]), cols=int(MOST["cols"]))
+
+
+def device_regions(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
+    """The regions as large as a mesh that its device has."""
+    device = mesh.device
+    if layout == "area":
+        return device.wafer_cores // (mesh.rows * mesh.cols)
+    return (device.rows // mesh.rows) * (device.cols // mesh.cols)
+
+
+def held_by_all(block: Block) -> None:
+    """LargeError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
+    shape, device = block.shape, block.mesh.device
+    e, weights, held = shape.experts, shape.parameters * BYTES[block.dtype], device.cores * device.sram_bytes
+    if e is not None and weights > held:
+        raise LargeError(
+            f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
+            f"{block.dtype}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
+            f"cores or SRAM, or a smaller model"
+        )

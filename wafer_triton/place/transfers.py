@@ -1,0 +1,269 @@
+"""Transfers: schedules that bring tiles from one place to another, in slices that a core can hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from itertools import count
+from math import gcd
+
+import numpy as np
+
+from wafer_triton.dtype import BYTES
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import sram
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.gemm import align, turn
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
+
+Step = tuple[Schedule, int]  # a schedule, and how often it runs
+
+
+def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
+    """Unit u of `numel` elements moves on every line from core source[u] to core target[u] of an axis.
+
+    The units of a core lie in the slots of `from` and `to` in the order of u. In a round a core sends one and receives
+    one.
+    """
+    b = Builder(mesh, f"redistribute along {axis}")
+    here, there = _ranks(source), _ranks(target)
+    b.buffer("from", (numel,), dtype, "input", int(here.max()) + 1)
+    b.buffer("to", (numel,), dtype, "output", int(there.max()) + 1)
+    ends = (("from", source, here), ("to", target, there))
+    rounds = _rounds(source, target)
+    order = np.argsort(rounds, kind="stable")
+    for units in np.split(order, np.flatnonzero(np.diff(rounds[order])) + 1):
+        steps: list[Exchange | Local] = []
+        moving = source[units] != target[units]
+        for part, moves in ((units[moving], True), (units[~moving], False)):
+            if part.size:
+                src, dst = (_slots(mesh, axis, name, cores[part], ranks[part]) for name, cores, ranks in ends)
+                steps.append(
+                    b.exchange(axis, src, dst, source[part], target[part])
+                    if moves
+                    else b.local("copy", dst, src, Cores(axis, np.sort(source[part])), size=numel)
+                )
+        b.round(*steps, label="redistribute")
+    return b.build(draft=True)
+
+
+def _rounds(source: Index, target: Index) -> Index:
+    """[units]: the round of each unit, so that no core sends two in a round, or receives two.
+
+    Units in order on both sides, as many on each core but the last, take turns: units next to each other are never in
+    one round. Other units take the first round that is free on both sides.
+    """
+    most = max(int(np.bincount(cores).max()) for cores in (source, target))
+    if all((np.diff(cores) >= 0).all() for cores in (source, target)):
+        return np.arange(len(source)) % most
+    sending: dict[int, set[int]] = defaultdict(set)
+    getting: dict[int, set[int]] = defaultdict(set)
+    rounds = []
+    for sender, receiver in zip(source.tolist(), target.tolist(), strict=True):
+        busy = sending[sender], getting[receiver]
+        rounds.append(next(number for number in count() if all(number not in numbers for numbers in busy)))
+        for numbers in busy:
+            numbers.add(rounds[-1])
+    return np.array(rounds)
+
+
+def _slots(mesh: Mesh, axis: str, name: str, cores: Index, ranks: Index) -> Slot:
+    index = np.zeros(mesh.length(axis), np.int64)
+    index[cores] = ranks
+    return Slot(name, index, axis)
+
+
+def _ranks(cores: Index) -> Index:
+    """How many earlier units lie on the same core."""
+    order = np.argsort(cores, kind="stable")
+    placed = cores[order]
+    first = np.searchsorted(placed, placed)
+    ranks = np.empty_like(cores)
+    ranks[order] = np.arange(len(cores)) - first
+    return ranks
+
+
+def blocks_of(size: int, cores: int) -> Index:
+    """[size]: the core that holds each element of a dimension cut into whole tiles."""
+    return np.arange(size) // -(-size // cores)
+
+
+def moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Step:
+    """Units moving along an axis; units that always go together are moved as one."""
+    together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
+    unit = int(np.gcd.reduce(together))
+    ends = np.stack([source[::unit], target[::unit]]).astype(np.int64)
+    return _moved(grid, axis, ends.tobytes(), numel * unit, dtype)
+
+
+@lru_cache(maxsize=1024)
+def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Step:
+    source, target = np.frombuffer(ends, np.int64).reshape(2, -1)
+    most = sum(int(np.bincount(cores).max()) for cores in (source, target))
+    return sliced(grid, numel, dtype, most, lambda part: redistribute(grid, axis, source, target, part, dtype))
+
+
+def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
+    """Rows and columns of a mesh that covers both from a shared corner."""
+    return max(mesh.rows, other.rows), max(mesh.cols, other.cols)
+
+
+def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
+    """A mesh of so many cores on the device of another."""
+    return Mesh(rows, cols, like.device, fold=fold)
+
+
+@lru_cache(maxsize=256)
+def turned(mesh: Mesh, numel: int, dtype: str) -> Step:
+    """Every core's tile of `numel` elements goes to the core across the diagonal."""
+
+    def build(part: int) -> Schedule:
+        b = Builder(mesh, "transpose weights")
+        b.buffer("w", (part,), dtype, "input")
+        b.buffer("t", (part,), dtype, "output")
+        turn(b, "w", "t")
+        return b.build(draft=True)
+
+    return sliced(mesh, numel, dtype, 3, build)
+
+
+@lru_cache(maxsize=256)
+def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Step:
+    """The alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
+
+    def build(part: int) -> Schedule:
+        b = Builder(mesh, "skew weights")
+        align(b, b.buffer("w", (part,), dtype, "weight"), "y", region=region)
+        return b.build(draft=True)
+
+    return sliced(mesh, numel, dtype, 2, build)
+
+
+def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> Step:
+    """A move of `numel` elements a tile, in as many equal slices as fit the SRAM at once, of which it holds `tiles`.
+
+    Raises SramError where a core does not hold even one element of what moves.
+    """
+    need = tiles * numel * BYTES[dtype] * mesh.fold[0] * mesh.fold[1]
+    slices = 1 << (max(1, -(-need // mesh.device.sram_bytes)) - 1).bit_length()
+    while True:
+        made = build(-(-numel // slices))
+        if sram.account(made).peak_bytes <= mesh.device.sram_bytes:
+            return made, slices
+        if slices >= numel:
+            sram.check(made)
+        slices *= 2
+
+
+def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
+    """Two regions moved together so that the smallest rectangle with both begins at the device's first core."""
+    top, left = (min(ends) for ends in zip(source.origin, target.origin, strict=True))
+    here, there = (
+        replace(mesh, origin=(mesh.origin[0] - top, mesh.origin[1] - left)) for mesh in (source, target)
+    )  # fmt: skip
+    return here, there
+
+
+@lru_cache(maxsize=256)
+def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
+    """The activation of decode, cut along y and repeated along x, going from a region to another.
+
+    Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or
+    up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast
+    along x to all columns.
+    """
+    ends = [
+        (mesh.origin[0], mesh.origin[1], mesh.origin[0] + mesh.rows, mesh.origin[1] + mesh.cols)
+        for mesh in (source, target)
+    ]
+    rows, cols = (max(end[2 + side] for end in ends) for side in (0, 1))
+    b = Builder(Mesh(rows, cols, source.device), "hand over", "decode")
+    shares = [-(-width // mesh.rows) for mesh in (source, target)]
+    unit = gcd(*shares)
+    slots = [share // unit for share in shares]
+    b.buffer("from", (tokens * unit,), dtype, "input", slots[0])
+    b.buffer("to", (tokens * unit,), dtype, "output", slots[1])
+    units = np.arange(-(-width // unit))
+    here, there = (end[0] + units // each for end, each in zip(ends, slots, strict=True))
+    down = bool((here != there).any())
+    for number in range(max(slots)):
+        own = units[units % max(slots) == number]
+        _hand_over(b, source, ends, here[own], there[own], own % slots[0], own % slots[1], down)
+    return b.build(draft=True)
+
+
+def _hand_over(
+    b: Builder, source: Mesh, ends: list[tuple[int, int, int, int]], here: Index, there: Index, sent: Index,
+    got: Index, down: bool,
+) -> None:  # fmt: skip
+    """The rounds of units of which a row of cores sends one and gets one."""
+    (_, left, _, right), (_, first, _, last) = ends
+    numel, label = b.buffers["to"].numel, "hand over"
+    src, dst = _slots(b.mesh, "y", "from", here, sent), _slots(b.mesh, "y", "to", there, got)
+    columns = np.arange(first, last)
+    if not down:  # rows stay what they are
+        nearest = right - 1 if first >= right else left if last <= left else None
+        if nearest is None:
+            b.round(b.local("copy", dst, src, Cores("y", here, columns), size=numel), label=label)
+            return
+        rest = columns[columns != nearest]
+        b.round(b.exchange("x", src, dst, np.full(len(rest), nearest), rest, lines=here), label=label)
+        return
+    via = b.buffer("via", b.buffers["to"].tile, b.buffers["to"].dtype)
+    column = left + here % source.cols  # of each unit
+    most = int(np.bincount(column).max())
+    lines, place = np.unique(column, return_inverse=True)
+    send, recv = (np.full((len(lines), most), -1) for _ in range(2))
+    rank = _ranks(column)
+    send[place, rank], recv[place, rank] = here, there
+    moving = (send != recv) & (send >= 0)
+    send, recv = np.where(moving, send, -1), np.where(moving, recv, -1)
+    b.round(b.exchange("y", src, via, send, recv, lines=lines), label=label)
+    stay = here == there
+    if stay.any():
+        b.round(b.local("copy", via, src, Cores("x", column[stay, None], here[stay]), size=numel), label=label)
+    senders = np.broadcast_to(column[:, None], (len(there), len(columns)))
+    receivers = np.broadcast_to(columns, senders.shape)
+    others = senders != receivers
+    steps: list[Exchange | Local] = [
+        b.exchange("x", via, dst, np.where(others, senders, -1), np.where(others, receivers, -1), lines=there)
+    ]
+    inside = (column >= first) & (column < last)
+    if inside.any():
+        steps.append(b.local("copy", dst, via, Cores("x", column[inside, None], there[inside]), size=numel))
+    b.round(*steps, label=label)
+
+
+@lru_cache(maxsize=4096)
+def _span(first: int, count: int) -> Index:
+    """[count]: positions one after another; moves share the arrays, so that their routes are worked out once."""
+    return np.arange(first, first + count)
+
+
+@lru_cache(maxsize=256)
+def shifted(source: Mesh, target: Mesh, numel: int, dtype: str) -> tuple[Step, ...]:
+    """Tiles of `numel` elements going from every core of a region to its counterpart, along x, then along y.
+
+    The regions lie as `from_corner` has them.
+    """
+    rows, cols = min(source.rows, target.rows), min(source.cols, target.cols)
+    (up, start), (down, end) = source.origin, target.origin
+    if (up, start) == (down, end):
+        return ()
+    box = Mesh(max(up, down) + rows, max(start, end) + cols, source.device)
+
+    def build(part: int) -> Schedule:
+        b = Builder(box, "shift weights")
+        names = [b.buffer("w", (part,), dtype, "input")]
+        ways = (("x", start, end, cols, up, rows), ("y", up, down, rows, end, cols))
+        moving = [way for way in ways if way[1] != way[2]]
+        for number, (axis, here, there, along, line, across) in enumerate(moving):
+            role = "output" if number + 1 == len(moving) else "scratch"
+            names.append(b.buffer("there" if role == "output" else "via", (part,), dtype, role))
+            send, recv, lines = _span(here, along), _span(there, along), _span(line, across)
+            b.round(Exchange(axis, Slot(names[-2]), Slot(names[-1]), send, recv, lines), label="shift")
+        return b.build(draft=True)
+
+    return (sliced(box, numel, dtype, 2, build),)
