@@ -155,6 +155,7 @@ def test_planning_and_counting_work_without_torch():
 # the longest that fits a module is its own.
 LAYERS = [
     {"errors", "report", "notebook"},
+    {"files"},
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
     {"mesh", "faults", "settings", "layout", "local", "experts", "published", "shapes"},
     {"schedule"},
@@ -167,7 +168,7 @@ LAYERS = [
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
+PLAIN = ("errors", "files", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
 PLAIN += ("experts", "published", "shapes", "local")
 PLAIN += ("schedule", "count", "place", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}

@@ -64,6 +64,8 @@ class Device:
     like: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise DeviceError(f"device {self.name!r} has no name; give a text of one character or more")
         for field, most in MOST.items():
             value: Any = getattr(self, field)
             if field == "routes" and value is None:
@@ -183,7 +185,7 @@ def device(name: str | Device) -> Device:
     if isinstance(name, Device):
         return name
     if not isinstance(name, str) or name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(name).lower(), PRESETS, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DeviceError(f"unknown device {name!r}{hint} (presets: {', '.join(PRESETS)})")
     return PRESETS[name]

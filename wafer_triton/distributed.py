@@ -27,6 +27,7 @@ from wafer_triton.mesh import as_mesh
 
 __all__ = ["executor"]
 
+MOST_TIMEOUT = 1e7  # seconds, some months
 TIMEOUT = 600.0  # seconds for which a rank waits for another that is there but does not answer
 
 
@@ -49,6 +50,8 @@ def executor(
     Raises BackendError where ranks do not agree on all this, for a node with fewer GPUs than ranks, and for a `cut`
     that has not one rectangle for each rank; MeshError for a `cut` that is none.
     """
+    if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
+        raise BackendError(f"timeout = {timeout!r} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}")
     sides = None if cut is None else as_mesh(cut)
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
         if sides is not None and sides.rows * sides.cols > 1:

@@ -98,7 +98,9 @@ def experts_of(name: str, values: Mapping[str, Any]) -> Experts | None:
     counts = {key: values[key] for key in ("num_experts", "num_local_experts") if values.get(key) is not None}
     if len(set(map(repr, counts.values()))) > 1:
         raise ConfigError(f"{name}: num_experts = {counts['num_experts']} and num_local_experts differ; keep one")
-    count = next(iter(counts.values())) if counts else required(name, values, "num_experts")
+    own = "num_local_experts" if family == "mixtral" else "num_experts"
+    count = next(iter(counts.values())) if counts else required(name, values, own)
+    check_size(name, next(iter(counts), own), count, most=MOST)
     qwen, shared = family.startswith("qwen"), family == "qwen2_moe"
     return Experts(
         count,

@@ -11,6 +11,7 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 from wafer_triton.device import Device, device
@@ -35,8 +36,10 @@ class Mesh:
 
     def __post_init__(self) -> None:
         for name, side in (("rows", self.rows), ("cols", self.cols)):
-            if not isinstance(side, int) or isinstance(side, bool) or side < 1:
-                raise MeshError(f"mesh {self.rows} x {self.cols}: {name} must be a whole number of at least 1")
+            if isinstance(side, Integral) and not isinstance(side, int):  # of numpy
+                object.__setattr__(self, name, int(side))
+            elif not isinstance(side, int) or isinstance(side, bool) or side < 1:
+                raise MeshError(f"mesh {self.rows!r} x {self.cols!r}: {name} must be a whole number of at least 1")
         if not isinstance(self.device, Device):
             raise MeshError(f"mesh {self.rows} x {self.cols}: device {self.device!r} is a name; as_mesh takes names")
         for name, pair, least in (("fold", self.fold, 1), ("origin", self.origin, 0)):
@@ -93,8 +96,9 @@ def as_mesh(spec: Any, on: str | Device | None = None) -> Mesh:
     if isinstance(spec, str):
         written = re.fullmatch(r"\s*(-?[0-9]{1,9})\s*(?:x\s*(-?[0-9]{1,9})\s*)?", spec.lower())
         sides = (int(written[1]), int(written[2] or written[1])) if written else ()
-    elif isinstance(spec, int):
-        sides = (spec, spec)
+    elif hasattr(spec, "__index__") and not isinstance(spec, bool):  # a number of numpy's too
+        sides = (spec.__index__(), spec.__index__())
     if not isinstance(sides, tuple | list) or len(sides) != 2:
         raise MeshError(f"mesh {spec!r}: give a side such as 16, or rows x columns such as '16x24' or (16, 24)")
+    sides = [side.__index__() if hasattr(side, "__index__") and type(side) is not bool else side for side in sides]
     return Mesh(sides[0], sides[1], device("wse2" if on is None else on))

@@ -172,6 +172,11 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
         raise ScheduleError(
             f"run: {made!r} of type {type(made).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
         )
+    if len(operands) != len(made.inputs):
+        raise ShapeError(
+            f"{made.schedule.name}: {len(operands)} operands for {len(made.inputs)} inputs; give one for each"
+        )
+    _tensors(made.schedule.name, *operands)
     return _run(made, operands, on, _tiles(made))[0]
 
 
@@ -180,6 +185,8 @@ def _run(
 ) -> tuple[T, Program]:
     """The result that `take` reads once the rounds have run; nothing of it is memory of the program."""
     program = runner.borrow(operation.schedule)
+    for (name, _), operand in zip(operation.inputs, operands, strict=True):
+        runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
     for name, (values, pattern) in operation.constants.items():
         runner.enter(program, name, torch.from_numpy(values), pattern)
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
@@ -247,7 +254,7 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     first, backend, exchange = operands[0], how.get("backend"), how.get("exchange", "explicit")
     launch = how.get("launch", "auto")
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
-        if not isinstance(text, str | None):
+        if not isinstance(text, str) and (text is not None or key != "backend"):
             raise BackendError(f"{name}: {key} = {text!r} must be a name in quotes")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
@@ -256,6 +263,8 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     own = how.get("executor")
     if not isinstance(own, Executor | None):
         raise BackendError(f"{name}: executor = {own!r} is none; give what wafer_triton.executor makes")
+    if own is not None and (both := [key for key in ("backend", "exchange", "launch") if key in how]):
+        raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
     plain = own is None and not how.get("record")
     if plain and not any(isinstance(operand, MeshTensor) for operand in operands):
         return _apply(name, tensors, _text(mesh, chosen), backend or "", exchange, launch)
@@ -396,6 +405,13 @@ def _tensors(name: str, *operands: Any) -> None:
             kind = f"{type(operand).__module__}.{type(operand).__name__}".removeprefix("builtins.")
             raise DtypeError(
                 f"{name}: operand {number} is of type {kind}; give a torch tensor (torch.as_tensor makes one)"
+            )
+        if tensor.is_nested:
+            raise DtypeError(f"{name}: operand {number} is nested; give a dense tensor, by to_padded_tensor or unbind")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise DtypeError(
+                f"{name}: operand {number} requires a gradient, which is not computed here; give operand.detach(), or "
+                f"call it under torch.no_grad()"
             )
         if tensor.layout is not torch.strided:
             raise DtypeError(f"{name}: operand {number} is sparse ({tensor.layout}); give operand.to_dense()")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import ConfigError
+from wafer_triton.files import read_text
 
 MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
 
@@ -96,6 +97,7 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
 
     An absent key means what transformers takes it to mean, an absent model_type "llama".
     """
+    _causal(name, values.get("architectures"))
     for key, absent in (("model_type", "llama"), ("hidden_act", "silu")):
         check_supported(name, key, values.get(key, absent))
     mixture = values.get("model_type") in MIXTURES
@@ -106,6 +108,18 @@ def features(name: str, values: Mapping[str, Any]) -> tuple[float, RopeScaling |
             raise ConfigError(f"{name}: {key} = {short(values[key])} is not computed here; only models without it")
     _refuse_sliding_window(name, values.get("model_type", "llama"), values)
     return _rope(name, values)
+
+
+def _causal(name: str, architectures: Any) -> None:
+    """Raise ConfigError for a model whose head is none of a language model."""
+    named = [] if architectures is None else architectures
+    if not isinstance(named, list) or not all(isinstance(text, str) for text in named):
+        raise ConfigError(f"{name}: architectures = {short(architectures)} must be a list of words")
+    other = [text for text in named if not text.endswith(("ForCausalLM", "Model"))]
+    if other:
+        raise ConfigError(
+            f"{name}: architectures = {short(other)} is not computed here; only decoders that end in ForCausalLM"
+        )
 
 
 def check_supported(where: str, key: str, value: Any) -> None:
@@ -140,7 +154,7 @@ def required(where: str, values: Mapping[str, Any], key: str) -> Any:
 def check_flag(where: str, values: Mapping[str, Any], key: str) -> bool:
     """The value of a key that is true, false or absent (false); ConfigError for any other."""
     value = values.get(key)
-    if value not in (None, True, False):
+    if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{where}: {key} = {short(value)} must be true or false")
     return bool(value)
 
@@ -156,11 +170,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, not a file; put the file of that name in its place")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
+    except ConfigError:
+        raise
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds a {type(values).__name__}, not a table of settings")
+        kind = {list: "a list", str: "a text", type(None): "null", bool: "true or false"}.get(type(values), "a number")
+        raise ConfigError(f"{path}: holds {kind}, not a table of settings")
     return values
 
 

@@ -255,6 +255,7 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
         values = MODELS[str(model)]
         return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
     values = read_json(path)
+    required(str(path), values, "model_type")
     features(str(path), values)
     known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
     unknown = [key for key in values if key not in known and not key.startswith("_")]
@@ -263,9 +264,24 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
             f"{path}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "
             f"take it out if it changes nothing that a layer computes"
         )
-    vocabulary = 0 if values.get("vocab_size") is None else values["vocab_size"]
+    vocabulary = required(str(path), values, "vocab_size")
+    check_size(str(path), "vocab_size", vocabulary)
+    if values.get("max_position_embeddings") is not None:
+        check_size(str(path), "max_position_embeddings", values["max_position_embeddings"])
     shape = DecoderShape(**shape_values(str(path), values), vocab_size=vocabulary)
     return replace(shape, name=name_of(path))
+
+
+def positions(model: str | Path) -> int | None:
+    """Returns the most tokens that a text of a model may have, rope scaling included; None where it does not say."""
+    path = located(model)
+    values = MODELS[str(model)] if path is None else read_json(path)
+    most = values.get("max_position_embeddings")
+    rope = values.get("rope_scaling")
+    if most is None or not isinstance(rope, dict) or not isinstance(rope.get("factor"), int | float):
+        return most
+    trained = most if rope.get("rope_type") == "linear" else rope.get("original_max_position_embeddings", most)
+    return max(most, int(rope["factor"] * trained))
 
 
 def located(model: Any) -> Path | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import CheckpointError, ShapeError
+from wafer_triton.files import read_text
 from wafer_triton.settings import read_json
 
 
@@ -25,7 +26,7 @@ def tokenizer_of(folder: Path | None) -> Any:
         with _reading(folder):
             from tokenizers import Tokenizer
 
-            Tokenizer.from_str(file.read_text(encoding="utf-8"))
+            Tokenizer.from_str(read_text(file))
     from transformers import AutoTokenizer
 
     with _reading(folder):
@@ -68,7 +69,7 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]
 def file_text(path: Path) -> str:
     """The text of a UTF-8 file; ShapeError if there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise ShapeError(f"{path}: there is no such file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ its own. Pickle files (`.bin`, `.pth`) are never opened, as unpickling runs what
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,23 @@ def _open(path: Path) -> Any:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: missing, though {_INDEX} lists it; fetch the checkpoint again") from None
     except (SafetensorError, OSError) as error:
+        if what := _in_place_of(path):
+            raise CheckpointError(f"{path}: is {what}, not the weights; put the file itself there") from None
         raise CheckpointError(
             f"{path} ({path.stat().st_size:,} bytes): truncated, damaged or not safetensors ({error}); put a whole "
             f"copy there, or remove {path.parent} if it was fetched by name: it is then made again"
         ) from None
+
+
+def _in_place_of(path: Path) -> str:
+    """What a file is that was fetched in place of weights; nothing where it is not known."""
+    with suppress(OSError), path.open("rb") as file:
+        head = file.read(512).lstrip().lower()
+        if head.startswith(b"version https://git-lfs"):
+            return "a Git LFS pointer (`git lfs pull` fetches what it points to)"
+        if head.startswith((b"<!doctype html", b"<html")):
+            return "an HTML page, as of a login or an error"
+    return ""
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
@@ -166,6 +180,10 @@ def _locate(folder: Path, files: dict[Path, Any]) -> dict[str, Path]:
 def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> None:
     stored, expected = set(names), set(param_shapes(config))
     if missing := expected - stored:
+        if (prefix := _prefix(expected, stored)) is not None:
+            raise CheckpointError(
+                f"{folder}: the names of parameters begin with {prefix!r}, as {prefix}{min(missing)}; take it off them"
+            )
         raise CheckpointError(
             f"{folder}: {len(missing)} of {len(expected)} parameters missing: {_some(missing)}; does config.json "
             f"belong to it?"
@@ -178,6 +196,14 @@ def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> N
             f"{folder}: {len(unexpected)} tensors that a {config.model_type} decoder of "
             f"{config.num_hidden_layers} layers does not have: {_some(unexpected)}; does config.json belong to it?"
         )
+
+
+def _prefix(expected: set[str], stored: set[str]) -> str | None:
+    """What stands in front of the names of all parameters that are missing, if it is the same for all of them."""
+    missing = expected - stored
+    first = min(missing)
+    fronts = {name.removesuffix(first) for name in stored if name.endswith(first)}
+    return next((front for front in sorted(fronts) if all(front + name in stored for name in missing)), None)
 
 
 def _check_tensor(path: Path, file: Any, name: str, expected: tuple[int, ...]) -> None:

@@ -133,7 +133,12 @@ def test_a_sweep_has_units_for_people_and_full_numbers_in_its_csv(run, tmp_path)
         ("--over mesh --values 8 --out q.svg", "give a name that ends in .csv"),
         ("--over mesh --values 20:10:5", "--values '20:10:5': FROM:TO:STEP counts upwards, and 20 lies above 10"),
         ("--over mesh --values 1:2", "--values '1:2': write numbers as A,B,C or FROM:TO:STEP"),
-        ("--over mesh --values 8:16:0", "--values '8:16:0': write numbers as A,B,C or FROM:TO:STEP"),
+        (
+            "--over mesh --values 8:16:0",
+            "--values '8:16:0': STEP is 0, and FROM:TO:STEP counts upwards; give mo",
+        ),
+        ("--over mesh --values 16:4:-4", "--values '16:4:-4': STEP is -4, and FROM:TO:STEP counts upwards"),
+        ("--over mesh --values 4:16:nan", "--values '4:16:nan': write numbers as A,B,C or FROM:TO:STEP ('nan' is no"),
         ("--over mesh --values 8 --set groups", "--set 'groups': write NAME=VALUE"),
     ],
 )

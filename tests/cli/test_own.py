@@ -8,7 +8,7 @@ from wafer_triton.cli.main import main
 
 FILE = """
 import numpy as np
-from wafer_triton import Builder, Intent, as_mesh
+from wafer_triton import Builder, Intent, Slot, as_mesh
 from wafer_triton.schedule.product import recipe
 
 print("loading")
@@ -103,6 +103,21 @@ def misspelt():
     b.buffer("x", (4,), "fp32", "output")
     b.round(b.local("nonsense", "x", "x", size=4))
     return b.build()
+
+
+def circle():
+    b = Builder(as_mesh(2), "circle")
+    b.buffer("arow", (4,), "fp32", "input", 2)
+    slots = Slot("arow", [0, 1])
+    b.round(b.exchange("x", slots, slots, [0, 1], [1, 0]))
+    return b.build()
+
+
+def huge():
+    b = Builder(as_mesh(2), "huge")
+    b.buffer("out", (1,), "fp32", "output")
+    b.buffer("more", (2**30,), "fp32")
+    return b.build()
 """
 
 
@@ -175,14 +190,14 @@ def test_a_schedule_stands_beside_the_built_in_ones(run, name, algorithms, twin)
         ("check", "none.py:f", "none.py: there is no such file"),
         ("check", "own.py", "own.py: give FILE.py:FUNCTION, where the function returns a Schedule, a Recipe or a pair"),
         ("compare", "own.py", "own.py: give FILE.py:FUNCTION"),
-        ("check", "own.py:wohle", "own.py: there is no function 'wohle'; it has whole"),
+        ("check", "own.py:wohle", "own.py: there is no function 'wohle'; its functions are 'whole', "),
         ("check", "own.py:draft", "own.py: draft returns a Builder; it must return a Schedule, a Recipe or a pair "
                                   "(Schedule, Intent); end it with .build()"),
         ("check", "own.py:number", "own.py: number returns a int; it must return a Schedule"),
         ("check", "own.py:needs", "needs is called without arguments (missing a required argument: 'mesh')"),
         ("check", "own.py:raises", f"own.py, line {FILE[: FILE.index('1 / 0')].count(chr(10)) + 1}: ZeroDivisionError"),
         ("check", "own.py:leaves", "SystemExit: bye"),
-        ("check", "own.py:misspelt", "ScheduleError: misspelt, round 0: local operation 'nonsense'"),
+        ("draw", "own.py:misspelt", "ScheduleError: misspelt, round 0: local operation 'nonsense'"),
         ("check", "own.py:wrong_cut", "Intent: the cut of 'x' is 5; give a pattern such as '(y m) (x k)'"),
         ("check", "own.py:wrong_axis", "cut {'r': 'z'} on mesh 4x8: r is neither 'y', 'x', 'slot', a number nor an"),
         ("check", "own.py:no_tensor", "butterfly: the reference must give tensors by the names of buffers (Could not "),
@@ -201,3 +216,20 @@ def test_a_mistake_is_one_line(run, command, reference, message):
 def test_options_of_a_model_are_not_of_a_schedule(run):
     assert "--mesh: of --model alone; a schedule has a mesh" in run("check", "own.py:whole", "--mesh", "4")[2]
     assert "give one of them" in run("check", "own.py:whole", "--model", "llama3-8b")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "circle",
+            "overwritten (core (0, 0), round 0): circle, round 0: core (0, 0) receives into arow[0], which it s",
+        ),
+        ("misspelt", "malformed (round 0): misspelt, round 0: local operation 'nonsense'"),
+        ("huge", "unwritten-output: huge: no core writes the output out; write it, or drop it"),
+        ("huge", "sram: huge: no round uses more, and its 4,294,967,296 B are more than the 49,152 B of SRAM on wse2"),
+    ],
+)
+def test_faults_of_a_schedule_that_does_not_build_are_listed(run, name, said):
+    code, out, err = run("check", f"own.py:{name}")
+    assert (code, err) == (1, "loading\n") and said in out

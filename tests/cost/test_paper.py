@@ -50,7 +50,8 @@ def test_the_best_evidence_and_the_misses(cells: tuple[paper.Cell, ...]) -> None
     unfitted = [cell for cell in own if cell.verdict == "within"]
     assert len(unfitted) == 16 and max(abs(cell.error) for cell in unfitted) < 0.05
     missed = [cell for cell in cells if cell.verdict == "miss"]
-    assert {cell.system for cell in missed if cell.table in "234"} == {"T10", "Ladder"}
+    assert {cell.system for cell in missed if cell.table in "34"} == {"T10", "Ladder"}
+    assert all(abs(cell.error) < 0.3 for cell in missed if cell.table == "2" and cell.system == "WaferLLM")
     assert {cell.model for cell in missed if cell.table == "5"} == {"llama2-13b"}
     assert all(cell.note for cell in missed)
 
@@ -83,7 +84,7 @@ def test_the_fit_reads_the_calibration_files_alone(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "open", opened)
     fit.fit.__wrapped__()
-    assert {name for name in read if name.endswith(".csv")} == {file for file, _ in FAMILIES.values()}
+    assert {name for name in read if name.endswith(".csv")} == {file for file, *_ in FAMILIES.values()}
 
 
 def test_the_fitted_cells_are_those_of_the_calibration_files() -> None:

@@ -110,7 +110,7 @@ def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_sweep_command_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"sweep gemm --over mesh --values 8,5000 --set m=8 --set k=8 --set n=8 --out {tmp_path / 'x.csv'} --no-plot"
     assert cli.main(line.split()) == 0
-    assert "left out, as gemm cannot be on such a mesh or device: mesh = 5000" in capsys.readouterr().out
+    assert "left out: mesh = 5000: mesh 5000 x 5000 at (0, 0) leaves device wse2" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import numpy as np
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.emulate.elision import aligned
 from wafer_triton.mesh import Mesh, as_mesh
-from wafer_triton.models.place import transfers
+from wafer_triton.place import transfers
 from wafer_triton.schedule import (
     all_to_all,
     block,
@@ -192,7 +192,7 @@ def re_placements(mesh: Mesh) -> list[Case]:
 
     cases = [Case("redistribute", units, Intent({"from": TILES | {"s": "slot"}}, {}, reference=moved_on))]
     if rows == cols:
-        turned, skewed = (make(mesh, 3, "fp32") for make in (transfers.turned_schedule, transfers.skewed_schedule))
+        turned, skewed = (make(mesh, 3, "fp32")[0] for make in (transfers.turned, transfers.skewed))
         across = Intent(
             {"w": TILES}, {"t": {"i": "x", "j": "y"}}, reference=lambda tiles: {"t": tiles["w"].transpose(0, 1)}
         )

@@ -1,6 +1,7 @@
 """What a user may type wrong: one line on stderr that says what, where and what to do, before anything slow runs."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -93,11 +94,136 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("estimate energy --seconds inf --against-seconds 1", "seconds = inf must be a number from 1e-15 to 1e+15"),
         ("estimate energy --seconds 1 --against-seconds 1e308", "against_seconds = 1e+308 must be a number from"),
         ("compare gemv --k 1000000000 --n 1000000000 --mesh 1", "numbers; take smaller sizes"),
+        (
+            "compare gemv --k 8 --n 8 --mesh 4 --m 3",
+            "unrecognized arguments: --m 3; see `wafer-triton compare gemv --h",
+        ),
+        ("estimate gemm --m 8 --k 8 --n 8 --mesh 4 --device WSE2", "unknown device 'WSE2'; did you mean 'wse2'?"),
+        ("draw gemm --m 8 --k 8 --n 8 --mesh 4 --out ''", "argument --out: the path is empty"),
+        ("show model --model mixtral-8x7b --mesh 180", "B; no mesh of it holds them: give a device"),
+        ("fit --out /nodir/x", "/nodir/x: No such file or directory; give another path"),
+        ("cap run.json --perplexity none", "none: No such file or directory; give another path"),
+        (f"{SWEEP} hop_cycles --values 1e300 --set k=48", "hop_cycles = 1e+300 must be at most 1,000,000"),
+        ("estimate kv --model /proc/self/mem --mesh 4", "/proc/self/mem: Input/output error; give another path"),
+        ("estimate kv --model /dev/null --mesh 4", "error: /dev/null: is no regular file (a device or a pipe); give"),
+        ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
+        ("estimate kv --model smollm2-135m --mesh 64 --dtype fp32", "see `wafer-triton estimate kv --help`"),
+        ("show record --record x", "see `wafer-triton show record --help`"),
+        ("show own.py:f --beside mesh", "arguments: --beside mesh; see `wafer-triton show schedule --help`"),
+        ("compare own.py:f --mesh 8", "arguments: --mesh 8; see `wafer-triton compare schedule --help`"),
+        ("draw validation --mesh 3", "arguments: --mesh 3; see `wafer-triton draw validation --help`"),
+        ("devices --device wse2", "arguments: --device wse2; see `wafer-triton devices --help`"),
+        (f"estimate gemm {GEMM} 8 --routes 3", "arguments: --routes 3; see `wafer-triton estimate gemm --help`"),
+        (f"{SWEEP} k --values -16,0", "argument --values: expected one argument; write --values=VALUE where the value"),
+        (f"{SWEEP} k --values 16:4:-4", "STEP is -4, and FROM:TO:STEP counts upwards; give more than 0"),
+        (f"{SWEEP} groups --values 999 --set k=64", "groups"),
+        ("estimate cap --model olmoe-1b-7b --mesh 360 --context 512 --batch 1000000", "batch = 1,000,000 is more than"),
+        ("estimate cap --model llama3-8b --mesh 360 --context 8 --routing 1.5", "llama3-8b has no experts, so that"),
+        (
+            "estimate decode --model /dev/zero --mesh 8 --context 8",
+            "/dev/zero: is no regular file (a device",
+        ),
+        ("perplexity --model smollm2-135m --text /dev/zero", "/dev/zero: is no regular file (a device"),
+        ("cap run.json --accuracy nan", "argument --accuracy: 'nan' is not a finite number"),
+        ("draw validation --out a.png --json --x", "see `wafer-triton draw validation --help`"),
+        (f"draw gemm {GEMM} 8 --out a.png --trace a.png", "--trace a.png: is written as --out already; give each"),
+        (f"draw gemm {GEMM} 8 --out ./a.png --trace a.png", "give each a file of its own"),
+        ("show record run.json --out run.json", "--out run.json: is read as --record already; give each a file"),
+        ("generate --model x --prompt a --profile /nodir/p.json", "/nodir/p.json: No such file or directory; give"),
+        ("generate --model x --prompt a --routing-out /nodir/p.json", "/nodir/p.json: No such file or directory; give"),
+        (f"draw gemm {GEMM} 8 --out /nodir/p.png", "/nodir/p.png: No such file or directory; give another path"),
+        (f"show gemm {GEMM} 8 --trace /nodir/p.json", "/nodir/p.json: No such file or directory; give another path"),
+        (f"show gemm {GEMM} 8 --out a.txt", "a.txt: a page is HTML; end its name with .html"),
+        ("reproduce --out /nodir/p.png", "/nodir/p.png: No such file or directory; give another path"),
+        ("precision --model smollm2-135m --text a --dtype fp32", "--dtype fp32: it is what formats are compared with"),
+        ("draw model --model mixtral-8x7b --mesh 180", "B; no mesh of it holds them: give a device"),
+        (
+            "estimate decode --model mixtral-8x7b --mesh 360 --context 8",
+            "no mesh of it holds them: give",
+        ),
         ("plan --model llama3-8b --input 1 --output 1 --head-groups 33", "head_groups = 33, but 32 query heads on 740"),
     ],
 )
 def test_a_mistake_is_one_line(wrong, line, message):
     assert message in wrong(line)
+
+
+def test_a_pipe_that_nothing_writes_is_not_waited_for(wrong, tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    for line in ("estimate decode --mesh 8 --context 8 --model", "generate --prompt a --model", "check --model"):
+        assert "config.json" in wrong(f"{line} {tmp_path}")
+
+
+def test_what_is_read_is_bounded(wrong, tmp_path, monkeypatch):
+    monkeypatch.setattr("wafer_triton.files.read_text.__defaults__", (100,))
+    (tmp_path / "config.json").write_text(" " * 101)
+    assert "has more than the 100 B that are read here; give a shorter file" in wrong(f"check --model {tmp_path}")
+
+
+RUN = {"cap": {"decode": {"tokens_per_second": -3}}, "predicted": {"decode": {}}, "device": "wse2", "tokens": [1]}
+
+
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "RANK"])
+def test_a_number_of_torchrun_that_is_none(wrong, monkeypatch, name):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, "x")
+    assert f"{name} = 'x' in the environment must be a whole number, as torchrun sets it" in wrong("devices")
+
+
+@pytest.mark.parametrize(
+    ("perplexity", "said"),
+    [(-1, "-1.0 is not positive"), (float("nan"), "nan is not positive"), ("x", "no perplexity")],
+)
+def test_a_perplexity_that_is_none_is_refused(wrong, tmp_path, perplexity, said):
+    (tmp_path / "g.json").write_text(json.dumps(RUN | {"cap": {"decode": {"tokens_per_second": 3}}}))
+    (tmp_path / "p.json").write_text(json.dumps({"perplexity": perplexity}))
+    assert said in wrong("cap g.json --perplexity p.json")
+
+
+@pytest.mark.parametrize("speed", [-3, 0, None, True, "9", float("inf")])
+def test_a_record_whose_speed_is_none_is_refused(wrong, tmp_path, speed):
+    record = RUN | {"cap": {"decode": {"tokens_per_second": speed}}}
+    (tmp_path / "g.json").write_text(json.dumps(record))
+    assert f"tokens_per_second = {speed!r} is not positive" in wrong("cap g.json")
+
+
+def test_a_sweep_says_why_values_are_left_out_and_what_stays(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(f"{SWEEP} mesh --values 8,900 --set k=48".replace("--set mesh=8", ""))) == 0
+    assert "left out: mesh = 900: mesh 900 x 900 at (0, 0) leaves device wse2" in capsys.readouterr().out
+    assert main(shlex.split(f"{DECODE} --over clock_hz --values 1e9,2e9 --set context=64")) == 0
+    assert "power_watts stays 15,000 W while clock_hz changes" in capsys.readouterr().out
+    assert main(shlex.split(f"{DECODE} --over context --values 64,128")) == 0
+    assert "power_watts" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (f"compare gemm {GEMM} 8 --no-values", "priced with both operands aligned on the mesh; `wafer-triton estimate"),
+        (
+            "compare gemv --k 64 --n 64 --mesh 8 --no-values",
+            "priced with the K-tree's default groups; `wafer",
+        ),
+        (f"estimate gemm {GEMM} 8", "priced with weights that the host skews; `wafer-triton compare gemm` aligns"),
+        ("estimate gemv --k 64 --n 64 --mesh 8", "priced with the best groups of the K-tree; `wafer-triton compare"),
+        (
+            "estimate decode --model llama3-8b --mesh 660 --context 20000 --as-if",
+            "20,000 tokens are more than",
+        ),
+    ],
+)
+def test_a_command_says_what_it_prices(capsys, line, said):
+    assert main(shlex.split(line)) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_a_search_says_what_it_does_and_how_long(capsys, monkeypatch):
+    monkeypatch.setattr("wafer_triton.cost.search.plan", lambda **_: [][0])
+    with pytest.raises(IndexError):
+        main(shlex.split("plan --model llama3-8b --input 1 --output 1 --step 1"))
+    said = capsys.readouterr().err
+    assert said.startswith("searching 750 meshes of wse2 for prefill and for decode, which takes about 4 minutes here")
 
 
 def test_a_large_product_is_compared_without_values(capsys):

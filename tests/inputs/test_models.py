@@ -2,9 +2,11 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from tiny import checkpoint
 from wafer_triton.cli.main import main
@@ -22,6 +24,9 @@ CONFIGS = {
     "dtype": [("float99", "is no dtype of weights; take one of auto, float64")],
     "head_dim": [([8], "must be a positive integer")],
 }
+
+
+ESTIMATE = "estimate decode --mesh 4 --context 8 --model {}"
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +115,7 @@ def test_what_options_and_config_tell_is_told_before_the_tokenizer_is_loaded(wro
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("tokenizer.json", None, "(tokenizer.json): IsADirectoryError"),
+        ("tokenizer.json", None, "tokenizer.json: is a folder, not a file"),
         ("tokenizer.json", "{", "no tokenizer that can be read (tokenizer.json): Exception: EOF"),
         ("tokenizer_config.json", "", "tokenizer_config.json: not valid JSON"),
         ("model.safetensors", "NaN", "model.norm.weight holds NaN or infinity as torch.float16"),
@@ -201,3 +206,73 @@ def test_a_long_run_says_so_before_it_starts(tiny, capsys, monkeypatch, options,
     with pytest.raises(Stopped):
         main(shlex.split(f"generate --prompt hello --model {tiny} {options}"))
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size = 0 must be a positive integer"),
+        ({"vocab_size": None}, "vocab_size is missing (null)"),
+        ({"max_position_embeddings": -5}, "max_position_embeddings = -5 must be a positive integer"),
+        ({"max_position_embeddings": "8k"}, "max_position_embeddings = '8k' must be a positive integer"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "is not computed here; only decoders that end in For"),
+        ({"model_type": None}, "model_type is missing (null)"),
+        ({"architectures": [3]}, "architectures = [3] must be a list of words"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings = 1 must be true or false"),
+    ],
+)
+@pytest.mark.parametrize("line", [ESTIMATE, GENERATE], ids=["estimate", "generate"])
+def test_what_cannot_be_generated_is_not_priced_either(wrong, tmp_path, change, message, line):
+    assert message in wrong(line.format(checkpoint(tmp_path / "wrong", change)))
+
+
+@pytest.mark.parametrize("value", [None, 0, 4.0, 10**9])
+def test_a_mistake_of_a_mixtral_names_its_own_key(wrong, tmp_path, value):
+    config = {"model_type": "mixtral", "num_experts_per_tok": 2, "num_local_experts": value}
+    assert "num_local_experts" in wrong(ESTIMATE.format(checkpoint(tmp_path / "mixtral", config)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "is a Git LFS pointer (`git lfs pull`"),
+        ("<!DOCTYPE html>\n<html>sign in</html>", "is an HTML page, as of a login or an error, not the weights"),
+    ],
+)
+def test_what_lies_in_place_of_weights_is_named(wrong, early, tmp_path, text, message):
+    folder = checkpoint(tmp_path / "pointer")
+    (folder / "model.safetensors").write_text(text)
+    assert message in wrong(GENERATE.format(folder))
+
+
+def test_a_prefix_of_all_names_is_named(wrong, early, tmp_path):
+    folder = checkpoint(tmp_path / "prefix")
+    weights = load_file(folder / "model.safetensors")
+    save_file({f"model.{name}": weight for name, weight in weights.items()}, folder / "model.safetensors")
+    assert "the names of parameters begin with 'model.', as model.lm_head" in wrong(GENERATE.format(folder))
+
+
+def test_a_cache_of_more_positions_than_the_model_has(wrong, early, tiny):
+    message = "--max-length 99,999,999 is more than the 64 positions of"
+    assert message in wrong(GENERATE.format(tiny) + " --max-length 99999999")
+
+
+def test_a_window_is_as_long_as_the_text_at_most(tiny, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("four")
+    assert (
+        main(shlex.split(f"perplexity --mesh 2 --model {tiny} --window 99999 --text {tmp_path}/text.txt --json")) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["window"] == 4
+
+
+def test_the_mesh_of_a_plan_is_searched_with_a_word(tiny, capsys):
+    line = f"generate --prompt hi --max-new-tokens 1 --device wormhole --mesh plan --model {tiny}"
+    assert main(shlex.split(line)) == 0
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("searching the fastest meshes for ") and "a --mesh such as 16 takes none" in first
+
+
+def test_a_profile_leaves_a_device_as_it_is(tiny, capsys):
+    assert main(shlex.split(GENERATE.format(tiny) + " --max-new-tokens 3 --profile /dev/full")) == 2
+    assert "/dev/full: No space left on device" in capsys.readouterr().err
+    assert Path("/dev/full").is_char_device()

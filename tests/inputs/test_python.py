@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -12,17 +13,21 @@ from torch import nn
 from tiny import checkpoint
 from wafer_triton import (
     Builder,
+    ExpertRegions,
     Intent,
     Mesh,
     WaferError,
     WaferForCausalLM,
+    account,
     all_reduce,
     as_mesh,
     check,
     convert,
+    distributed,
     draw,
     estimate,
     executor,
+    link_loads,
     mesh_gemm,
     mesh_gemm_t,
     mesh_gemv,
@@ -34,9 +39,11 @@ from wafer_triton import (
     softmax,
 )
 from wafer_triton.compare import compare_gemm
-from wafer_triton.cost.search import plan
+from wafer_triton.cost.search import plan, sweep
+from wafer_triton.device import PRESETS
 from wafer_triton.models.convert import off_mesh
-from wafer_triton.schedule.rounds import Cores
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.rounds import Cores, Slot
 from wafer_triton.shapes import DecoderShape
 
 A = torch.arange(36.0).view(6, 6)
@@ -107,6 +114,53 @@ CALLS = {
     lambda: built(where=Cores("x", np.array([1, 1]))): r"copy names core \(0, 1\) twice",
     lambda: built(unused=2**40): "needs 2,199,023,255,584 B in round 0",
     lambda: Builder(as_mesh(2), "t").repeat(None, print): "t: times of repeat is of type NoneType; give a int",
+    lambda: mesh_gemm(A, A, mesh=2, exchange=None): "gemm: exchange = None must be a name in quotes",
+    lambda: Mesh("2", 2): "mesh '2' x 2: rows must be a whole number of at least 1",
+    lambda: check(built(), Intent({"x": "m"}, {}, on={"x": 5})): r"Intent: on\['x'\] is of type int; give a Cores",
+    lambda: Intent({"x": "(y r) (x r)"}, {}): r"Intent: '\(y r\) \(x r\)', the cut of 'x', names an axis twice",
+    lambda: check(built(), Intent({"x": {"r": -3}}, {"x": {"r": "y"}})): "r is neither .* numbers are whole, from 0",
+    lambda: check(built(), Intent({"x": {"r": 0.5}}, {"x": {"r": "y"}})): "r is neither .* numbers are whole, from 0",
+    lambda: link_loads(built(), block=0): "block = 0 must be a whole number of at least 1",
+    lambda: recipe("gemm", 2, "fp32", ((2, 2), (2, 2)), ()): "recipe 'gemm': mesh is of type int; give a Mesh",
+    lambda: recipe("gemm", as_mesh(2), "fp32", ((2, 2), (2, 2)), (("foo", 1),)): "no option 'foo'; options: algorithm",
+    lambda: run(recipe("gemm", as_mesh(2), "fp32", ((6, 6), (6, 6)), ()), (A,), executor()): "1 operands for 2 inputs",
+    lambda: sweep("gemv", "k", None, mesh=4, n=8): "sweep over k: values = None must be a list of finite numbers",
+    lambda: sweep("gemv", "k", ["a"], mesh=4, n=8): r"values = \['a'\] must be a list of finite numbers",
+    lambda: draw.scene(None): "what is to be drawn is of type NoneType; give a Schedule",
+    lambda: ExpertRegions(2, 1, "ab"): "copies = 'ab' must be numbers of experts",
+    lambda: ExpertRegions(2, 1, (0.5,)): r"copies = \(0.5,\) must be numbers of experts",
+    lambda: Slot("x", 0, "z"): "slot of 'x': axis 'z' is neither 'x' nor 'y'",
+    lambda: Slot("x", 1.0): "slot of 'x': index 1.0 is neither a whole number, nor one for each position, nor None",
+    lambda: Slot("x", "2"): "slot of 'x': index '2' is neither a whole number",
+    lambda: Slot("x", np.arange(4.0)): r"slot of 'x': index array\(.*\) is neither a whole number",
+    lambda: Slot("x", torch.ones(2)): r"slot of 'x': index tensor\(.*\) is neither a whole number",
+    lambda: Slot("x", [True, False]): r"slot of 'x': index \[True, False\] is neither a whole number",
+    lambda: Slot("x", [[0], [0, 1]]): r"slot of 'x': index \[\[0\], \[0, 1\]\] is neither a whole number",
+    lambda: Builder(as_mesh(2), 5): "Builder 5: name is of type int; give a str",
+    lambda: Builder(as_mesh(2), "t").buffer("", (1,), "fp32"): "t: buffer '' has no name; give a text",
+    lambda: Builder(as_mesh(2), "t").buffer(3, (1,), "fp32"): "t: buffer 3 has no name; give a text",
+    lambda: replace(PRESETS["wse2"], name=""): "device '' has no name; give a text",
+    lambda: replace(PRESETS["wse2"], name=None): "device None has no name; give a text",
+    lambda: recipe("conv", as_mesh(4), "fp32", ((4, 4), (4, 4)), ()): "recipe 'conv': choose one of gemm, gemv",
+    lambda: recipe("gemm", as_mesh(4), "fp32", ((64,), (64, 4)), ()): r"gemm of \[64\], \[64, 4\]: give 2 shapes of 2",
+    lambda: recipe("gemm", as_mesh(4), "fp32", ((64, 64), (63, 64)), ()): "the inner sizes are 64 and 63; give the",
+    lambda: recipe("gemv", as_mesh(4), "fp32", ((1, 64), (63, 64)), ()): "the inner sizes are 64 and 63; give the same",
+    lambda: account(None): "account: schedule is of type NoneType; give a Schedule",
+    lambda: account("x"): "account: schedule is of type str; give a Schedule",
+    lambda: link_loads(None): "link_loads: schedule is of type NoneType; give a Schedule",
+    lambda: draw.links(built(), None): "None is no path of a file; give a text or a Path",
+    lambda: draw.perfetto(built(), "/tmp"): "/tmp: is a folder; give the path of a file in it",
+    lambda: draw.perfetto(None, "t.json"): "perfetto: schedule is of type NoneType; give a Schedule",
+    lambda: draw.page("a.txt", "t", [], PRESETS["wse2"]): "a.txt: a page is HTML; end its name with .html",
+    lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing=[1, 2]): r"routing \[1, 2\]: give uni",
+    lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing={}): "routing {}: give uniform",
+    lambda: estimate.cap(model="olmoe-1b-7b", mesh=360, context=8, routing=None): "routing None: give uniform, a skew",
+    lambda: mesh_gemm(A, A, mesh=2, executor=executor("torch"), backend="triton"): "executor and backend are given",
+    lambda: mesh_gemm(torch.nested.nested_tensor([A[0], A[1, :2]]), A, mesh=2): "mesh_gemm: operand 1 is nested",
+    lambda: mesh_gemm(A.clone().requires_grad_(), A, mesh=2): "mesh_gemm: operand 1 requires a gradient, which is not",
+    lambda: as_mesh(True): "mesh True: give a side such as 16",
+    lambda: distributed.executor(timeout=float("nan")): "timeout = nan must be a number of seconds above 0",
+    lambda: distributed.executor(timeout=-1): "timeout = -1 must be a number of seconds above 0",
     lambda: check(None): "check: schedule is of type NoneType; give a Schedule",
     lambda: check(built(), 5): "check: intent is of type int; give a Intent",
     lambda: Intent(None, {}): "Intent: given is of type NoneType; give a Mapping",
@@ -227,3 +281,14 @@ def test_what_a_model_does_not_take(model):
     poisoned["model.norm.weight"] = torch.full((16,), float("nan"))
     with pytest.raises(WaferError, match="state_dict: model.norm.weight holds NaN or infinity"):
         model.load_state_dict(poisoned)
+
+
+def test_indices_of_slots_may_be_what_positions_may_be():
+    for index in ([0, 1], (0, 1), np.array([0, 1], np.int32), torch.tensor([0, 1])):
+        assert Slot("x", index).index.dtype == np.int64 and Slot("x", index).index.tolist() == [0, 1]
+    assert type(Slot("x", np.int64(3)).index) is int and Slot("x", None).index is None
+
+
+def test_a_tensor_that_requires_a_gradient_is_taken_where_none_is_kept():
+    with torch.no_grad():
+        assert torch.equal(mesh_gemm(A.clone().requires_grad_(), A, mesh=2), mesh_gemm(A, A, mesh=2))

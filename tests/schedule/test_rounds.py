@@ -93,7 +93,7 @@ def test_per_core_slots_keep_arrivals_apart():
         return b.build()
 
     assert two([0, 0, 0], [0, 0, 1])
-    with pytest.raises(ScheduleError, match=r"core \(0, 2\) receives two tiles in two\[\*\]"):
+    with pytest.raises(ScheduleError, match=r"core \(0, 2\) receives two tiles in two\[1\]"):
         two([0, 0, 1], [1, 0, 1])
 
 

@@ -246,3 +246,20 @@ def test_checking_without_a_reference_loads_no_torch():
 def test_unmatched_brackets_of_a_cut_are_named(cut):
     with pytest.raises(ScheduleError, match=r"the brackets of .*, the cut of 'x', do not match; write a pattern such"):
         Intent({"x": cut}, {})
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"draw": 5}, "Intent: draw = 5 is no function; give one, or None"),
+        ({"pieces": 5}, "Intent: pieces = 5 is no function; give one, or None"),
+        ({"runs": "many"}, "Intent: runs = 'many' must be a whole number of at least 1"),
+        ({"draw": lambda tiles, run: 1 / 0}, "a sum: the draw raises ZeroDivisionError: division by zero .*mend it"),
+        ({"draw": lambda tiles, run: [1]}, "a sum: the draw must give tensors by the names of buffers"),
+        ({"draw": lambda tiles, run: {"z": tiles["x"]}}, r"a sum: the intent draws \[2, 4, 3\] for z; draw tiles that"),
+        ({"draw": lambda tiles, run: {"x": tiles["x"][0]}}, r"a sum: the intent draws \[4, 3\] for x; draw tiles that"),
+    ],
+)
+def test_what_an_intent_draws_must_fit(more, message):
+    with pytest.raises(ScheduleError, match=message):
+        check(a_sum(), Intent({"x": CUT}, {}, reference=summed, **more))

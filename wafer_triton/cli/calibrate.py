@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wafer_triton.cli.options import Command, option, path, tell
-from wafer_triton.errors import writing
+from wafer_triton.errors import ConfigError, writing
+
+if TYPE_CHECKING:
+    from wafer_triton.cost.calibrate.own import Own
 
 
 def validate(args: argparse.Namespace) -> int:
-    """compare predictions with measurements on silicon"""
+    """compare predictions with measurements on silicon, or with your own"""
+    if args.data:
+        return _validate_own(args)
+    if args.device:
+        raise ConfigError(f"--device {args.device}: it is that of your own measurements; give their file")
     from wafer_triton.cost.calibrate import paper, validation
+    from wafer_triton.cost.calibrate.own import spread
 
-    if args.write:  # before the work
-        args.write.parent.mkdir(parents=True, exist_ok=True)
-        args.write.open("a").close()
     if not args.json:  # before the work too: what cannot be written is told at once
         print(validation.TITLE, flush=True)
     families = validation.families()
@@ -26,8 +31,8 @@ def validate(args: argparse.Namespace) -> int:
     answer = {
         family.name: {
             "rows": len(family.rows),
-            **_spread(family.errors),
-            "left_out": {key: errors and _spread(errors) for key, errors in family.left_out.items()},
+            **spread(family.errors),
+            "left_out": {key: errors and spread(errors) for key, errors in family.left_out.items()},
         }
         for family in families
     }
@@ -69,21 +74,89 @@ SUMMED = "errors are those of cells that are not fitted"
 PARTS = "requests of table 2: times published, and predicted on the wafer of the paper's program"
 
 
+def _measured(args: argparse.Namespace) -> list[Own]:
+    from wafer_triton.cost.calibrate import own
+
+    return own.read(args.data, own.device_of(args.device) if args.device else None)
+
+
+def _validate_own(args: argparse.Namespace) -> int:
+    """How far predictions of a user's measurements are off."""
+    from wafer_triton.cost.calibrate import own
+    from wafer_triton.draw import tables
+
+    if args.write:
+        raise ConfigError(f"--write {args.write}: the page is that of the package's measurements; leave out the file")
+    answer, texts = {}, []
+    for each in _measured(args):
+        errors, title = each.errors(), f"{each.family} on {each.device.name}: {len(each.rows)} rows"
+        rows = [
+            (row.name, f"{row.measured:,.1f} {row.unit}", f"{row.measured * (1 + error):,.1f}", f"{100 * error:+.2f} %")
+            for row, error in zip(each.rows, errors, strict=True)
+        ]
+        texts += [tables.table(("row", "measured", "predicted on the wafer", "error"), rows, title=title)]
+        inside = sum(abs(1 / (1 + error) - 1) <= each.band for error in errors)
+        both = own.spread(errors)
+        texts.append(
+            f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %; {inside} of "
+            f"{len(errors)} within the error band of {100 * each.band:.1f} %"
+        )
+        answer[each.family] = {"device": each.device.name, "errors": errors, "within_band": inside, **both}
+    return tell(args, {"families": answer}, *texts)
+
+
+def _fit_own(args: argparse.Namespace) -> int:
+    """What a fit with a user's measurements gives."""
+    from wafer_triton.cost.calibrate import own
+    from wafer_triton.cost.constants import MEANING
+    from wafer_triton.draw import tables
+    from wafer_triton.draw.units import digits
+
+    if args.folder:
+        raise ConfigError(f"--out {args.folder}: constants of your own are shown, not written; leave it out")
+    answer, texts = {}, []
+    for made in map(own.refitted, _measured(args)):
+        rows = []
+        for name, after in made.after.items():
+            error = made.standard_errors[name]
+            certain = "-" if error is None else f"+- {digits(error)}"
+            rows.append((name, digits(made.before[name]), digits(after), certain, MEANING[name][0]))
+        beside = f", beside {made.beside} calibration rows" if made.beside else ""
+        title = f"{made.own.family} on {made.own.device.name}: fitted on {len(made.own.rows)} rows{beside}"
+        texts.append(tables.table(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
+        errors = [own.spread(errors) for errors in (made.errors_before, made.errors_after)]
+        texts.append(
+            "errors of these rows: mean {:.2f} %, worst {:.2f} % now; mean {:.2f} %, worst {:.2f} % fitted".format(
+                *(100 * each[name] for each in errors for name in ("mean_error", "worst_error"))
+            )
+        )
+        answer[made.own.family] = {
+            "device": made.own.device.name, "before": made.before, "after": made.after,
+            "standard_errors": made.standard_errors, "errors_before": errors[0], "errors_after": errors[1],
+        }  # fmt: skip
+    return tell(args, {"families": answer}, *texts, "nothing written: the package's constants stay as they are")
+
+
 def fit(args: argparse.Namespace) -> int:
-    """fit the constants of the cost model, and their error bands, on the calibration files"""
+    """fit the constants of the cost model, and their error bands, on the calibration files or your own"""
+    if args.data:
+        return _fit_own(args)
+    if args.device:
+        raise ConfigError(f"--device {args.device}: it is that of your own measurements; give their file with --data")
     from wafer_triton.cost.calibrate import fit
+    from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.cost.constants import write
     from wafer_triton.draw.units import digits
 
-    if args.out:  # before the work
-        args.out.mkdir(parents=True, exist_ok=True)
+    if args.folder:  # before the work
+        args.folder.mkdir(exist_ok=True)
     constants, stages = fit.fit()
     lines = []
     for fitted in stages:
-        spread = _spread([error for _, error in fitted.residuals])
+        both = spread([error for _, error in fitted.residuals])
         lines.append(
             f"{fitted.stage.device}, {fitted.stage.family}: {len(fitted.residuals)} rows, "
-            f"mean error {100 * spread['mean_error']:.2f} %, worst {100 * spread['worst_error']:.2f} %"
+            f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %"
         )
         for name, value in fitted.values.items():
             error, (unit, meaning) = fitted.errors[name], fit.MEANING[name]
@@ -92,21 +165,19 @@ def fit(args: argparse.Namespace) -> int:
             lines.append(f"  {name:24}{digits(value):>8}{certainty} {unit}{remark}: {meaning}")
         lines += [f"    {row.name:32}{100 * error:+8.2f} %" for row, error in fitted.residuals]
     files = {device: fit.entries(device, fitted_constants, stages) for device, fitted_constants in constants.items()}
-    if args.out:
+    if args.folder:
         written = files | {"bands": fit.bands(constants)}
-        with writing(args.out):
-            lines += [f"written: {write(name, entries, args.out)}" for name, entries in written.items()]
+        with writing(args.folder):
+            lines += [f"written: {write(name, entries, args.folder)}" for name, entries in written.items()]
     else:
         lines.append("nothing written; --out FOLDER writes the constants files")
     return tell(args, {"constants": files}, *lines)
 
 
-def _spread(errors: Sequence[float]) -> dict[str, float]:
-    """Mean and worst size of relative errors."""
-    sizes = [abs(error) for error in errors]
-    return {"mean_error": sum(sizes) / len(sizes), "worst_error": max(sizes)}
-
-
+ON = option(
+    "--device", metavar="NAME|FILE.json",
+    help="that of your measurements: a preset, or a table of its numbers (default: what the family was measured on)",
+)  # fmt: skip
 COMMANDS = (
     Command(
         "reproduce",
@@ -119,11 +190,25 @@ COMMANDS = (
     Command(
         "validate",
         validate,
-        (option("--write", type=path, metavar="FILE", help="also write the page, docs/validation.md"),),
+        (
+            option("data", nargs="?", type=path, metavar="FILE.csv", help="your own measurements, in place of these"),
+            ON,
+            option("--write", type=path, metavar="FILE", help="also write the page, docs/validation.md"),
+        ),
     ),
     Command(
         "fit",
         fit,
-        (option("--out", type=path, metavar="FOLDER", help="write the constants files there (default: print alone)"),),
+        (
+            option("--data", type=path, metavar="FILE.csv", help="your own measurements (default: the package's)"),
+            ON,
+            option(
+                "--out",
+                dest="folder",
+                type=path,
+                metavar="FOLDER",
+                help="write the constants files there (default: print alone)",
+            ),
+        ),
     ),
 )

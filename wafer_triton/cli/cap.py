@@ -8,8 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cli.options import Command, option, path, tell
+from wafer_triton.cli.options import Command, number, option, path, tell
 from wafer_triton.errors import ConfigError
+from wafer_triton.files import read_text
 
 NEEDED = ("cap", "predicted", "device", "tokens")
 SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
@@ -71,24 +72,49 @@ def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """The record that `generate --json` printed last; ConfigError for a file that holds none."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        record: dict[str, Any] = json.loads(read_text(path).splitlines()[-1])
         missing = [name for name in NEEDED if name not in record]
         missing += [
-            f"{name} of decode" for name in ("cap", "predicted") if not missing and "decode" not in record[name]
+            f"{name} of decode"
+            for name in ("cap", "predicted")
+            if not missing and not isinstance(record[name].get("decode"), dict)
         ]
-    except (ValueError, TypeError, IndexError):
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
         missing = ["all"]
+    wrong = [] if missing else _wrong(record)
+    if wrong:
+        raise ConfigError(f"{path}: {wrong[0]}; give what `generate --json` prints last")
     if missing:
         raise ConfigError(f"{path}: no record of a run ({missing[0]} missing); give what `generate --json` prints last")
     return record
 
 
+def _wrong(record: dict[str, Any]) -> list[str]:
+    """What is wrong with the numbers of a record."""
+    measures = {name: record["cap"]["decode"].get(name) for name in SHOWN}
+    measures |= {"joules_per_token": record["predicted"]["decode"].get("joules_per_token")}
+    wrong = [
+        f"{name} = {value!r} is not positive"
+        for name, value in measures.items()
+        if (value is not None or name == "tokens_per_second")
+        and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf)
+    ]
+    return wrong + [f"device = {record['device']!r} is no name"] * (not isinstance(record["device"], str))
+
+
 def _perplexity(path: Path) -> float:
     """What `perplexity --json` printed last; ConfigError for a file that holds no such record."""
     try:
-        return float(json.loads(path.read_text(encoding="utf-8").splitlines()[-1])["perplexity"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
+        value = float(json.loads(read_text(path).splitlines()[-1])["perplexity"])
+    except ConfigError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         raise ConfigError(f"{path}: no perplexity; give what `perplexity --json` prints last") from None
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{path}: perplexity = {value} is not positive; give what `perplexity --json` prints last")
+    return value
 
 
 def _scaled(rows: list[dict[str, Any]]) -> list[dict[str, float]]:
@@ -147,7 +173,7 @@ COMMANDS = (
         cap,
         (
             option("runs", type=path, nargs="+", metavar="RUN.json", help="what `generate --json` printed"),
-            option("--accuracy", type=float, action="append", metavar="A", help="of a run; once for each, in order"),
+            option("--accuracy", type=number, action="append", metavar="A", help="of a run; once for each, in order"),
             option(
                 "--perplexity",
                 type=path,

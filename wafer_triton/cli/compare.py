@@ -22,6 +22,10 @@ REFERENCE = "FILE.py:FUNCTION"
 RETURNS = "a function that returns a Schedule, a Recipe or a pair (Schedule, Intent)"
 MANY_CORES = 200 * 200  # of a mesh, from which on `check` of a model reports how far it is
 UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
+PRICED = {
+    "gemm": "priced with both operands aligned on the mesh; `wafer-triton estimate gemm` has the host skew the weights",
+    "gemv": "priced with the K-tree's default groups; `wafer-triton estimate gemv` takes the best",
+}
 LABELS = {"name": "operation", "verdict": "PLMR", "cycles": "predicted cycles"}
 
 
@@ -66,6 +70,8 @@ def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row])
 
     records = [asdict(row) for row in rows]
     notes = [PLMR]
+    if "mesh" in about and args.kind != OWN:
+        notes.append(PRICED[args.kind])
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
     return tell(args, about | {"rows": records}, tables.records(records, labels=LABELS), *notes)
@@ -112,7 +118,7 @@ def _check_own(args: argparse.Namespace) -> int:
     from wafer_triton.draw import tables
     from wafer_triton.verify.faults import check
 
-    own = load(args.schedule)
+    own = load(args.schedule, drafts=True)
     judged, mesh = check(own.schedule, own.intent), own.schedule.mesh
     subject = f"{own.schedule.name} on mesh {mesh} of {mesh.device.name}"
     faults = len(judged.findings)

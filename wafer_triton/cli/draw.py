@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.compare import OWN, REFERENCE, RETURNS
-from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, Option, count, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, Option, count, option, path, size, tell
 from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -182,11 +182,14 @@ def _block(args: argparse.Namespace) -> Block:
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh
+    from wafer_triton.place.regions import held_by_all
     from wafer_triton.shapes import shape_of
 
     mesh = as_mesh(args.mesh, args.device)
     c = constants(mesh.device)
-    return decode_block(shape_of(args.model), mesh, args.context, c, head_groups=args.head_groups)
+    block = decode_block(shape_of(args.model), mesh, args.context, c, head_groups=args.head_groups)
+    held_by_all(block)  # where no mesh holds the model, the mesh is not to blame
+    return block
 
 
 def _regions(args: argparse.Namespace) -> tuple[Region, ...]:
@@ -203,7 +206,7 @@ def _told(args: argparse.Namespace, *files: Path | None) -> int:
 
 
 def _out(default: str) -> Option:
-    return option("--out", type=Path, default=Path(default), metavar="FILE", help="default: %(default)s")
+    return option("--out", type=path, default=Path(default), metavar="FILE", help="default: %(default)s")
 
 
 ALGORITHM = option(
@@ -214,7 +217,7 @@ BESIDE = option(
 )
 VALUES = option("--values", action="store_true", help="run it on random operands, and show what every core holds")
 TRACE = option(
-    "--trace", type=Path, metavar="FILE", help="write predicted cycles as a trace for Perfetto or chrome://tracing too"
+    "--trace", type=path, metavar="FILE", help="write predicted cycles as a trace for Perfetto or chrome://tracing too"
 )
 ROUND = option("--round", type=int, metavar="N", help="of --picture mesh: after which round; -1 is the start (default)")
 PRODUCTS = {
@@ -276,7 +279,7 @@ COMMANDS = (
                 "record",
                 show,
                 (
-                    option("record", type=Path, metavar="FILE", help="the JSON of `wafer-triton generate --json`"),
+                    option("record", type=path, metavar="FILE", help="the JSON of `wafer-triton generate --json`"),
                     _out("page.html"),
                 ),
                 "the record of a generated text",

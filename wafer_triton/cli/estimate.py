@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,17 @@ from wafer_triton.cli.options import (
     size,
     tell,
 )
+from wafer_triton.device import device as find_device
 from wafer_triton.errors import ConfigError
 
 PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, which is told of the best alone
 MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
+SECONDS_A_SIDE = 0.3  # of a plan, about, on a machine such as a laptop
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 MANY_VALUES = 50  # from which on a sweep reports how far it is
+MACHINE = ("clock_hz", "rows", "cols", "sram_bytes", "macs_per_cycle_fp16", "macs_per_cycle_fp32")  # what takes power
 PICTURES = (".png", ".svg")  # what a sweep draws beside its CSV
 
 
@@ -42,16 +46,48 @@ def estimate(args: argparse.Namespace) -> int:
 
     options = _with_experts(args, _with_model(given(args)))
     estimated = asdict(getattr(estimate, args.kind)(**options))
-    return tell(args, estimated, tables.fields(estimated, title=_title(args.kind, options)))
+    notes = [note for note in (_priced(args), _positions(args)) if note]
+    return tell(args, estimated, tables.fields(estimated, title=_title(args.kind, options)), *notes)
+
+
+def _priced(args: argparse.Namespace) -> str:
+    """Which product is priced, where `compare` prices another."""
+    if args.kind == "gemm" and args.algorithm in ("mesh", "cannon"):
+        return "priced with weights that the host skews; `wafer-triton compare gemm` aligns both operands on the mesh"
+    if args.kind == "gemv" and args.algorithm == "ktree" and args.groups is None:
+        return "priced with the best groups of the K-tree; `wafer-triton compare gemv` has its default groups"
+    return ""
+
+
+def _positions(args: argparse.Namespace) -> str:
+    """What to say of more tokens than a model has positions for."""
+    tokens = {name: getattr(args, name, None) for name in ("context", "tokens", "input", "output")}
+    if args.kind in ("gemm", "gemv", "energy", "kv") or args.model is None:
+        return ""
+    from wafer_triton.shapes import positions
+
+    most, count = positions(args.model), sum(value for value in tokens.values() if value is not None)
+    if most is None or count <= most:
+        return ""
+    return f"{count:,} tokens are more than the {most:,} positions of {args.model}, which `generate` refuses"
 
 
 def plan(args: argparse.Namespace) -> int:
     """search the best meshes for a request"""
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
-    from wafer_triton.draw.progress import Progress
+    from wafer_triton.draw.progress import LONG, Progress, duration
 
     options = _with_experts(args, _with_model(given(args)))
+    device = find_device(args.device)
+    sides = min(device.rows, device.cols) // args.step
+    if sides * SECONDS_A_SIDE >= LONG:
+        print(
+            f"searching {sides:,} meshes of {device.name} for prefill and for decode, which takes about "
+            f"{duration(sides * SECONDS_A_SIDE)} here; a larger --step takes less",
+            file=sys.stderr,
+            flush=True,
+        )
     with Progress(brief=args.step > FINE_STEP) as progress:
         plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
     shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]
@@ -76,10 +112,11 @@ def sweep(args: argparse.Namespace) -> int:
     options = _settings(args.set, over)
     values = _values(args.values)
     rows: list[dict[str, Any]] = []
+    left_out: dict[str, list[float]] = {}
     interrupted = False
     try:
         with Progress(brief=len(values) < MANY_VALUES) as progress:
-            for row in search.estimates(args.kind, over, values, device=args.device, **options):
+            for row in search.estimates(args.kind, over, values, device=args.device, left_out=left_out, **options):
                 rows.append(row)
                 progress("values", len(rows), len(values))
     except KeyboardInterrupt:
@@ -88,9 +125,13 @@ def sweep(args: argparse.Namespace) -> int:
         interrupted = True
     title = _title(f"{args.kind} over {over}", options | {"device": args.device})
     texts = [tables.records([row | {over: asked(over, row[over])} for row in rows], title=title)]
-    told = [row[over] for row in rows]
-    if absent := [f"{value:g}" for value in values if value not in told and not interrupted]:
-        texts.append(f"left out, as {args.kind} cannot be on such a mesh or device: {over} = {', '.join(absent)}")
+    for reason, absent in left_out.items():
+        texts.append(f"left out: {over} = {', '.join(f'{value:g}' for value in absent)}: {reason}")
+    if over in MACHINE and any("joules" in name for name in rows[0]):
+        texts.append(
+            f"power_watts stays {find_device(args.device).power_watts:,.0f} W while {over} changes, and so "
+            f"energies are times alone; --set takes no device's number, a Device of your own does"
+        )
     files = []
     if not args.no_plot:  # first, as it may fail
         files = [args.out.with_suffix(suffix) for suffix in PICTURES]
@@ -167,10 +208,12 @@ def _settings(settings: list[str], over: str) -> dict[str, Any]:
 def _values(text: str) -> list[float]:
     parts = text.split(":") if ":" in text else text.split(",")
     numbers = [_number(part, None) for part in parts]
-    if any(number is None or not math.isfinite(number) for number in numbers) or (
-        ":" in text and (len(numbers) != 3 or numbers[2] <= 0)
-    ):
-        raise ConfigError(f"--values {text!r}: write numbers as A,B,C or FROM:TO:STEP")
+    wrong = [part for part, number in zip(parts, numbers, strict=True) if number is None or not math.isfinite(number)]
+    if wrong or (":" in text and len(numbers) != 3):
+        which = f" ({wrong[0]!r} is no finite number)" if wrong else ""
+        raise ConfigError(f"--values {text!r}: write numbers as A,B,C or FROM:TO:STEP{which}")
+    if ":" in text and numbers[2] <= 0:
+        raise ConfigError(f"--values {text!r}: STEP is {parts[2]}, and FROM:TO:STEP counts upwards; give more than 0")
     if ":" not in text:
         return numbers
     first, last, step = numbers

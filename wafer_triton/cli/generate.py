@@ -25,6 +25,7 @@ from wafer_triton.cli.options import (
     option,
     path,
     people,
+    searching,
     tell_where,
     utf8,
 )
@@ -51,6 +52,12 @@ def generate(args: argparse.Namespace) -> int:
     if args.routing_out is not None and DecoderConfig.from_folder(resolve(args.model)).experts is None:
         raise ShapeError(f"{args.model} has no experts, so that there is no routing to write; leave out --routing-out")
     executor, folder = executor_of(args), folder_of(args, args.max_new_tokens)
+    positions = DecoderConfig.from_folder(folder).context
+    if args.max_length and args.max_length > positions:
+        raise CacheError(
+            f"--max-length {args.max_length:,} is more than the {positions:,} positions of {args.model} "
+            f"(max_position_embeddings in its config.json); give at most so many"
+        )
     text = TextStream(folder, args.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:
@@ -63,6 +70,7 @@ def generate(args: argparse.Namespace) -> int:
         progress.announce(effort.seconds(placement, executor, prompts=1, tokens=len(text.prompt), steps=steps))
 
     begun = perf_counter()
+    searching(args)
     with Progress() as progress:
         model = WaferForCausalLM.from_pretrained(
             folder,
@@ -183,7 +191,7 @@ COMMANDS = (
             ),
             option(
                 "--profile",
-                type=Path,
+                type=path,
                 metavar="FILE",
                 help="profile the emulation of the first decode steps: a trace for Perfetto, in time of this machine",
             ),

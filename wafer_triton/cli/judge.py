@@ -22,9 +22,11 @@ from wafer_triton.cli.options import (
     mesh_of,
     option,
     path,
+    searching,
     tell,
     tell_where,
 )
+from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
     from wafer_triton.draw.progress import Progress
@@ -42,6 +44,7 @@ def perplexity(args: argparse.Namespace) -> int:
 
     begun, executor = perf_counter(), executor_of(args)
     ids = _ids(args)
+    searching(args)
     with Progress() as progress:
         model = _model(args, executor, progress, placed=_announce(args, executor, progress, len(ids)))
         judged, interrupted = _so_far(precision.perplexities(model, ids, args.window, progress))
@@ -55,8 +58,11 @@ def precision(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.models import precision
 
+    if args.dtype == "fp32":
+        raise ConfigError("--dtype fp32: it is what formats are compared with; give fp16 or bf16")
     begun, executor = perf_counter(), executor_of(args)
     ids = _ids(args)
+    searching(args)
     with Progress() as progress:
         model = _model(args, executor, progress, placed=_announce(args, executor, progress, 2 * len(ids)))
         # fp32 is the judge of values, whether it would fit or not
@@ -98,6 +104,7 @@ def _ids(args: argparse.Namespace) -> list[int]:
     text, folder = file_text(args.text), folder_of(args)
     ids = ranks.of_first(lambda: file_ids(folder, args.text, text, args.tokens))
     DecoderConfig.from_folder(folder).room(min(args.window, len(ids)) - 1)
+    args.window = min(args.window, len(ids))  # a longer one would only take memory
     return ids
 
 

@@ -59,9 +59,41 @@ def option(*flags: str, **settings: Any) -> Option:
     return flags, settings
 
 
+WRITTEN = ("out", "trace", "write", "profile", "routing_out")  # options that name a file which is written
+READ = ("record", "runs", "text", "routing", "perplexity", "data")
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Raise what `files.writable` does for what a command writes, before it works."""
+    from wafer_triton import files
+
+    def named(names: tuple[str, ...]) -> dict[str, Path]:
+        held = {f"--{name.replace('_', '-')}": getattr(args, name, None) for name in names}
+        several = {name: value if isinstance(value, list) else [value] for name, value in held.items()}
+        return {
+            name if len(paths) == 1 else f"{name} {number}": path
+            for name, paths in several.items()
+            for number, path in enumerate(paths, 1)
+            if isinstance(path, Path)
+        }
+
+    files.writable(named(WRITTEN), named(READ))
+
+
 def is_reference(text: str) -> bool:
     """Whether a word of the command line is meant as FILE.py:FUNCTION."""
     return ".py:" in text or text.endswith(".py")
+
+
+def number(text: str) -> float:
+    """The type of an option that takes a finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a finite number")
+    return value
 
 
 def path(text: str) -> Path:
@@ -137,6 +169,16 @@ def given(args: argparse.Namespace) -> dict[str, Any]:
 def mesh_of(args: argparse.Namespace) -> Mesh | None:
     """The mesh of `PLACE`; None leaves it to the cost model."""
     return None if args.mesh == "plan" else as_mesh(args.mesh, args.device)
+
+
+def searching(args: argparse.Namespace) -> None:
+    """Print, before the cost model searches the mesh of `PLACE`, that it does and about how long."""
+    if mesh_of(args) is None and ranks.number() == 0:
+        print(
+            f"searching the fastest meshes for {args.model} on {args.device}, which takes about a minute here; "
+            f"a --mesh such as 16 takes none",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
 
 
 def experts_of(args: argparse.Namespace, model: str | Path) -> Any:

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import extract_tb
@@ -15,10 +15,12 @@ from types import ModuleType
 from typing import Any
 
 from wafer_triton.errors import ConfigError, ScheduleError
+from wafer_triton.schedule.builder import drafting
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.verify.provenance import Intent
 
+MOST_NAMED = 30  # functions of a file that a message lists
 RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
 
 
@@ -32,8 +34,8 @@ class Own:
     recipe: Recipe | None
 
 
-def load(reference: str) -> Own:
-    """The schedule that FILE.py:FUNCTION returns.
+def load(reference: str, drafts: bool = False) -> Own:
+    """The schedule that FILE.py:FUNCTION returns; with `drafts` it is built unchecked, for all its faults to be listed.
 
     Raises ConfigError without such a file or function, ScheduleError if the file or the function raises, or if the
     function returns anything else. What they print goes to stderr.
@@ -47,7 +49,7 @@ def load(reference: str) -> Own:
     with _told(path), redirect_stdout(sys.stderr):
         module = _run(path)
     function = _function(module, path, name)
-    with _told(path), redirect_stdout(sys.stderr):
+    with _told(path), redirect_stdout(sys.stderr), drafting() if drafts else nullcontext():
         result = function()
     match result:
         case Schedule():
@@ -81,8 +83,12 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
             for key, value in vars(module).items()
             if inspect.isfunction(value) and value.__module__ == module.__name__
         ]
-        near = difflib.get_close_matches(name, own) or own
-        raise ConfigError(f"{path}: there is no function {name!r}; it has {', '.join(near) or 'none'}")
+        near = difflib.get_close_matches(name, own)
+        others = [other for other in own if other not in near]
+        listed = [*near, *others][:MOST_NAMED]
+        more = f" and {len(own) - len(listed)} more" * (len(own) > len(listed))
+        has = f"its functions are {', '.join(map(repr, listed))}{more}" if own else "it has no function"
+        raise ConfigError(f"{path}: there is no function {name!r}; {has}")
     try:
         inspect.signature(function).bind()
     except TypeError as error:

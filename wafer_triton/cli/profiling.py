@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from wafer_triton.errors import writing
 
@@ -15,15 +18,19 @@ STEPS = 2  # decode steps that are profiled, as each is thousands of events
 def profiled(path: Path | None) -> Iterator[Callable[[], object]]:
     """Profile what runs into a trace at `path`, or nothing for None; what it yields is called after each step.
 
-    Raises OSError for a path that cannot be written, before a step runs.
+    Raises OSError for a path that cannot be written.
     """
     if path is None:
         yield lambda: None
         return
     from torch.profiler import profile, schedule
 
-    with writing(path):
-        path.touch()
+    def export(done: Any) -> None:
+        with TemporaryDirectory() as folder:  # torch renames a file of its own to the path, were it a device
+            done.export_chrome_trace(str(Path(folder) / "trace.json"))
+            with writing(path), path.open("wb") as out, (Path(folder) / "trace.json").open("rb") as made:
+                shutil.copyfileobj(made, out)
+
     plan = schedule(wait=0, warmup=0, active=STEPS, repeat=1)
-    with profile(schedule=plan, on_trace_ready=lambda done: done.export_chrome_trace(str(path))) as profiler:
+    with profile(schedule=plan, on_trace_ready=export) as profiler:
         yield profiler.step

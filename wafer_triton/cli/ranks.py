@@ -8,17 +8,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import TypeVar
 
+from wafer_triton.errors import BackendError
+
 T = TypeVar("T")
 
 
 def count() -> int:
     """How many ranks there are; 1 without torchrun."""
-    return int(os.environ.get("WORLD_SIZE") or 1)
+    return _whole("WORLD_SIZE", 1)
 
 
 def number() -> int:
     """Which of them this is."""
-    return int(os.environ.get("RANK") or 0) if count() > 1 else 0
+    return _whole("RANK", 0) if count() > 1 else 0
+
+
+def _whole(name: str, otherwise: int) -> int:
+    """A number that torchrun sets; BackendError for what is none."""
+    text = os.environ.get(name) or str(otherwise)
+    if not (text.isascii() and text.isdecimal()):
+        raise BackendError(f"{name} = {text[:80]!r} in the environment must be a whole number, as torchrun sets it")
+    return int(text)
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from wafer_triton import draw
 from wafer_triton.device import device
 from wafer_triton.draw.tables import plain_fields
 from wafer_triton.draw.units import EMULATED, PREDICTED
-from wafer_triton.errors import DrawError
+from wafer_triton.errors import ConfigError, DrawError
+from wafer_triton.files import read_text
 from wafer_triton.mesh import as_mesh
 from wafer_triton.place.regions import Region
 
@@ -45,11 +46,13 @@ def _table(title: str, record: dict[str, Any]) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8").splitlines()[-1])
+        record: dict[str, Any] = json.loads(read_text(path).splitlines()[-1])
         missing = [
             name for name in ("device", "regions", "predicted", "mesh", "text", *COUNTED, *TIMED) if name not in record
         ]
-    except (ValueError, TypeError, IndexError):
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, IndexError, AttributeError, RecursionError):
         missing = ["all"]
     if missing:
         raise DrawError(

@@ -11,7 +11,7 @@ from wafer_triton.cost.bands import layer_basis
 from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
-from wafer_triton.cost.routing import DRAWN, Trace, drawn, read_trace, steps
+from wafer_triton.cost.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ShapeError, check_counts
@@ -20,6 +20,8 @@ from wafer_triton.place.fitting import fitted
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.shapes import DecoderShape, shape_of
+
+MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,12 @@ def cap(
     """
     on, shape = as_mesh(mesh, find_device(device)), shape_of(model)
     check_counts(context=context, batch=batch)
-    hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
+    if batch > MOST_BATCH:
+        raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
+    if not isinstance(routing, str | int | float | Path) or isinstance(routing, bool):
+        raise ShapeError(f"routing {routing!r}: give uniform, a skew such as 1.2, or a JSON file")
+    if shape.experts is None and routing != "uniform":
+        of_experts(shape)  # raises
 
     c = constants(on.device)
 
@@ -55,6 +62,7 @@ def cap(
         return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
 
     on, why = fitted(place, on, as_if)
+    hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
     own = place(on)
     whole = layers.total(layers.decode_steps(own, context, c)) * shape.num_hidden_layers
     if shape.vocab_size:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from inspect import signature
 from itertools import product
+from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -226,6 +228,7 @@ def _capacity(mesh: Mesh, shape: DecoderShape, program: str, head_groups: int) -
     ).shift_tokens
 
 
+MOST_WHOLE = 2**53  # beyond which a number is told as it was written
 KINDS: dict[str, Callable[..., Any]] = {
     "gemm": estimate.gemm,
     "gemv": estimate.gemv,
@@ -245,8 +248,10 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
     return list(estimates(kind, parameter, values, **fixed))
 
 
-def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> Iterator[dict[str, Any]]:
-    """The rows of `sweep` as they come."""
+def estimates(
+    kind: str, parameter: str, values: Sequence[float], *, left_out: dict[str, list[float]] | None = None, **fixed: Any
+) -> Iterator[dict[str, Any]]:
+    """The rows of `sweep` as they come; `left_out` takes, by the reason, the values that have none."""
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
@@ -264,10 +269,12 @@ def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) 
     for name in counts:
         if name in fixed:
             check_counts(**{name: fixed[name]})
+    if not isinstance(values, Sequence) or not all(isinstance(value, Real) and isfinite(value) for value in values):
+        raise ShapeError(f"sweep over {parameter}: values = {values!r} must be a list of finite numbers")
     reason: WaferError | None = None
     rows = 0
     for value in values:
-        number = int(value) if float(value).is_integer() else value
+        number = int(value) if float(value).is_integer() and abs(value) < MOST_WHOLE else value
         if parameter in counts:
             check_counts(**{parameter: number})
         try:
@@ -279,6 +286,8 @@ def estimates(kind: str, parameter: str, values: Sequence[float], **fixed: Any) 
             )
         except WaferError as error:
             reason = error
+            if left_out is not None:
+                left_out.setdefault(str(error), []).append(value)
             continue
         plain = {  # a result of the parameter's name, such as routes, is not the value that was asked for
             f"estimated_{name}" if name == parameter else name: figure

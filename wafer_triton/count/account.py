@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from wafer_triton import local, notebook
 from wafer_triton.count.runs import distinct_runs
 from wafer_triton.count.traffic import Moves, Traffic
+from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Exchange, Round, Schedule
 
@@ -110,6 +111,7 @@ class LinkDistribution:
 
 def account(schedule: Schedule) -> Account:
     """The totals of a schedule."""
+    check_type("account: schedule", schedule, Schedule)
     held = sram.account(schedule)
     totals = _Totals(schedule)
     total = Account(
@@ -149,6 +151,8 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
 
     With `block` those of `block` x `block` cores are added up, [rows / block, cols / block] rounded up.
     """
+    check_type("link_loads: schedule", schedule, Schedule)
+    check_counts(block=block)
     totals = _Totals(schedule)
     for round_, times in _distinct(schedule.rounds):
         totals.round(round_, times)

@@ -38,7 +38,7 @@ def picture(path: str | Path, height: float, title: str = "") -> Iterator[tuple[
     DrawError for another kind of file than `KINDS`, BackendError where matplotlib is missing, OSError for a path that
     cannot be written.
     """
-    path = Path(path)
+    path = path_of(path)
     check_kind(path)
     try:
         from matplotlib import rc_context
@@ -58,6 +58,15 @@ def picture(path: str | Path, height: float, title: str = "") -> Iterator[tuple[
         }
         with writing(path):
             figure.savefig(path, dpi=200, metadata=about[path.suffix])
+
+
+def path_of(path: Any) -> Path:
+    """The path of a file to write; DrawError for what is none, or a folder."""
+    if not isinstance(path, str | Path) or not str(path):
+        raise DrawError(f"{path!r} is no path of a file; give a text or a Path")
+    if Path(path).is_dir():
+        raise DrawError(f"{path}: is a folder; give the path of a file in it")
+    return Path(path)
 
 
 def check_kind(path: Path) -> None:

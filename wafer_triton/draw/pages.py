@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device import Device
+from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain
 from wafer_triton.draw.studies import first_layer
 from wafer_triton.errors import DrawError, writing
@@ -36,6 +37,9 @@ def page(
     `beside` is the number of the scene that is shown beside the first at the start. `tables` are shown below, each with
     a title, a head and rows. Raises DrawError if there is nothing to show, OSError for a path that cannot be written.
     """
+    path = path_of(path)
+    if path.suffix not in (".html", ".htm"):
+        raise DrawError(f"{path}: a page is HTML; end its name with .html")
     placed = [_plain(region) for region in regions]
     if not scenes and not placed:
         raise DrawError(f"{title}: a page without a schedule and without regions has nothing to show; give one of them")
@@ -57,7 +61,7 @@ def page(
     }
     whole = re.sub(r"\{\{([A-Z]+)\}\}", lambda match: parts[match[1]], _read("page.html"))
     with writing(path):
-        Path(path).write_text(whole, encoding="utf-8")
+        path.write_text(whole, encoding="utf-8")
 
 
 def _read(name: str) -> str:

@@ -34,7 +34,7 @@ class Progress:
         self._brief = self._brief and seconds < LONG
         if seconds >= LONG:
             print(
-                f"this takes about {_duration(seconds)} on a machine such as a laptop, which is not time on the wafer; "
+                f"this takes about {duration(seconds)} on a machine such as a laptop, which is not time on the wafer; "
                 f"a smaller mesh or fewer tokens take less, Ctrl-C ends it",
                 file=sys.stderr,
                 flush=True,
@@ -59,7 +59,7 @@ class Progress:
             print(f"{what}: {done:,} of {total:,}", file=sys.stderr, flush=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """A long time in the unit that people use for it, one digit or two."""
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds")):
         if seconds >= 2 * size or size == 1:

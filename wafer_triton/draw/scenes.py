@@ -19,7 +19,7 @@ from wafer_triton.count.routes import Lines, routes
 from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
 from wafer_triton.draw.trace_events import bounded
-from wafer_triton.errors import DrawError
+from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.rounds import Cores, Exchange, Round, Schedule, Slot
 from wafer_triton.schedule.sram import spans
 
@@ -41,6 +41,7 @@ class Frame:
 
 def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> Plain:
     """A schedule for a page, called `name`; DrawError for one without rounds."""
+    check_type("what is to be drawn", schedule, Schedule, DrawError)
     if not schedule.rounds:
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
     mesh, kinds = schedule.mesh, _distinct(schedule)

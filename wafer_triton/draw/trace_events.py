@@ -16,8 +16,9 @@ from typing import Any
 
 from wafer_triton.cost.price import Interval, intervals, price
 from wafer_triton.count.account import per_round
+from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.trace import held
-from wafer_triton.errors import DrawError, writing
+from wafer_triton.errors import DrawError, check_type, writing
 from wafer_triton.schedule.rounds import Schedule
 
 MOST = 5000  # runs of rounds, each of some events: a file of a few megabytes
@@ -33,6 +34,8 @@ def perfetto(schedule: Schedule, path: str | Path, *, most: int = MOST) -> None:
     Tracks are the steps of the algorithm, its runs of rounds, compute, waiting and the busiest link; counters are SRAM
     by buffer and the bytes over the busiest link. Raises DrawError for a schedule without rounds.
     """
+    check_type("perfetto: schedule", schedule, Schedule, DrawError)
+    path = path_of(path)
     if not schedule.rounds:
         raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
     cost, device = price(schedule), schedule.mesh.device
@@ -42,7 +45,7 @@ def perfetto(schedule: Schedule, path: str | Path, *, most: int = MOST) -> None:
         "otherData": {"times": MEANING, "cycles": cost.cycles, "device": device.name, "mesh": str(schedule.mesh)},
     }
     with writing(path):
-        Path(path).write_text(json.dumps(whole), encoding="utf-8")
+        path.write_text(json.dumps(whole), encoding="utf-8")
 
 
 def events(schedule: Schedule, most: int = MOST) -> Iterator[Event]:

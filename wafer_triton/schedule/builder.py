@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -27,12 +29,25 @@ from wafer_triton.schedule.rounds import (
     as_slot,
 )
 
+_DRAFTING = ContextVar("drafting", default=False)
+
+
+@contextmanager
+def drafting() -> Iterator[None]:
+    """Let every `build` inside return a draft, as if asked to, so that all faults of a schedule can be listed."""
+    before = _DRAFTING.set(True)
+    try:
+        yield
+    finally:
+        _DRAFTING.reset(before)
+
 
 class Builder:
     """Collects the buffers and rounds of a schedule called `name`; `family` as of `Schedule`."""
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
         check_type(f"Builder {name!r}: mesh", mesh, Mesh)
+        check_type(f"Builder {name!r}: name", name, str)
         self.mesh = mesh
         self.name = name
         self.family = family
@@ -48,6 +63,8 @@ class Builder:
         `dtype` is as of `dtype_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive
         whole numbers, an unknown role, or when the name stands for a different buffer, DtypeError for an unknown dtype.
         """
+        if not isinstance(name, str) or not name:
+            raise ScheduleError(f"{self.name}: buffer {name!r} has no name; give a text of one character or more")
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")
         if not isinstance(tile, tuple | Sequence) or not all(map(_positive, tile)) or not _positive(slots):
@@ -176,7 +193,7 @@ class Builder:
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """
         schedule = Schedule(self.name, self.mesh, dict(self.buffers), tuple(self.rounds), self.family)
-        return schedule if draft else checked(schedule)
+        return schedule if draft or _DRAFTING.get() else checked(schedule)
 
 
 def checked(schedule: Schedule) -> Schedule:

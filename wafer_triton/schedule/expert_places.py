@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
 
-from wafer_triton.errors import MeshError, check_counts
+from wafer_triton.errors import MeshError, ShapeError, check_counts
 from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh
 
@@ -27,6 +27,8 @@ class ExpertRegions:
 
     def __post_init__(self) -> None:
         check_counts(side=self.side, capacity=self.capacity)
+        if not isinstance(self.copies, tuple) or not all(type(expert) is int and expert >= 0 for expert in self.copies):
+            raise ShapeError(f"copies = {self.copies!r} must be numbers of experts, as in (3, 5)")
 
     @property
     def count(self) -> int:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton.dtype import accumulator
-from wafer_triton.errors import ShapeError
+from wafer_triton.errors import ShapeError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import reduce as reduce_schedules
 from wafer_triton.schedule import sram
@@ -57,10 +58,30 @@ def recipe(
 
     Raises MeshError or ShapeError for wrong options or sizes, SramError, which names the smallest mesh that fits.
     """
+    if name not in _RECIPES:
+        raise ShapeError(f"recipe {name!r}: choose one of {', '.join(_RECIPES)}")
+    check_type(f"recipe {name!r}: mesh", mesh, Mesh, ShapeError)
+    known = list(signature(_RECIPES[name]).parameters)
+    if unknown := [key for key, _ in options if key not in known]:
+        raise ShapeError(f"recipe {name!r}: no option {unknown[0]!r}; options: {', '.join(known[2 + len(shapes) :])}")
+    ranks = _RANKS.get(name)
+    if ranks is not None and tuple(map(len, shapes)) != ranks:
+        given = ", ".join(str(list(shape)) for shape in shapes)
+        raise ShapeError(f"{name} of {given}: give {len(ranks)} shapes of {' and '.join(map(str, ranks))} dimensions")
     if not all(type(size) is int and size >= 1 for shape in shapes for size in shape):
         given = ", ".join(str(list(shape)) for shape in shapes)
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
+    _agree(name, shapes, dict(options))
     return sram.fitting(lambda candidate: _RECIPES[name](candidate, dtype, *shapes, **dict(options)), mesh)
+
+
+def _agree(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:
+    """Raise ShapeError for operands of different inner sizes."""
+    if name in ("gemm", "gemv", "rms_norm"):
+        inner = shapes[0][1], shapes[1][1 if name == "gemm" and options.get("transposed") else 0]
+        if inner[0] != inner[1]:
+            given = " and ".join(str(list(shape)) for shape in shapes)
+            raise ShapeError(f"{name} of {given}: the inner sizes are {inner[0]} and {inner[1]}; give the same")
 
 
 def _gemm(
@@ -197,6 +218,7 @@ def tiles(length: int, *sizes: int) -> tuple[int, ...]:
     return tuple(-(-size // length) for size in sizes)
 
 
+_RANKS = {"gemm": (2, 2), "gemv": (2, 2), "rms_norm": (2, 1), "softmax": (2,)}  # of all shapes
 _RECIPES: dict[str, Callable[..., Recipe]] = {
     "gemm": _gemm,
     "gemv": _gemv,

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import notebook
 from wafer_triton.dtype import BYTES
-from wafer_triton.errors import check_type
+from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
 
 Index = NDArray[np.int64]
@@ -128,6 +128,12 @@ class Slot:
     index: int | Index | None = 0
     axis: str = "x"
 
+    def __post_init__(self) -> None:
+        if self.axis not in ("x", "y"):
+            raise ScheduleError(f"slot of {self.buffer!r}: axis {self.axis!r} is neither 'x' nor 'y'")
+        if type(self.index) is not int and self.index is not None:
+            object.__setattr__(self, "index", _index(self.buffer, self.index))
+
     def __str__(self) -> str:
         return self.buffer if self.index is None else f"{self.buffer}[{self.index if self.is_fixed else '*'}]"
 
@@ -142,6 +148,21 @@ class Slot:
             rows, cols = np.divmod(flat, mesh.shape[1])
             return self.index[cols if self.axis == "x" else rows]
         return np.full_like(flat, self.index or 0)
+
+
+def _index(buffer: str, index: Any) -> int | Index:
+    """A slot number, or one for each position; ScheduleError for anything else."""
+    if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
+        return index
+    try:
+        array = np.asarray(index)
+    except (TypeError, ValueError, RuntimeError):
+        array = np.array(None)
+    if array.dtype.kind not in "iu" or array.ndim > 1:
+        raise ScheduleError(
+            f"slot of {buffer!r}: index {index!r} is neither a whole number, nor one for each position, nor None"
+        )
+    return array.astype(np.int64) if array.ndim else int(array)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,8 @@ class Finding:
 
     def __str__(self) -> str:
         where = [f"core {self.core}"] * (self.core is not None) + [f"round {self.round}"] * (self.round is not None)
-        return f"{self.verdict} ({', '.join(where)}): {self.message}"
+        place = f" ({', '.join(where)})" if where else ""
+        return f"{self.verdict}{place}: {self.message}"
 
 
 def validate(schedule: Schedule) -> None:
@@ -218,9 +219,9 @@ class _Check:
         reads = [_Access(exchange.src, exchange.senders) for exchange in self.round.exchanges]
         for first, second in _pairs(writes, writes):
             if first is not second:
-                self.apart(first, second, "two-writers", f"receives two tiles in {first.slot}")
+                self.apart(first, second, "two-writers", "receives two tiles in {}")
         for write, read in _pairs(writes, reads):
-            self.apart(write, read, "overwritten", f"receives into {write.slot}, which it sends")
+            self.apart(write, read, "overwritten", "receives into {}, which it sends")
         written = {
             (out.buffer, id(out.index) if not out.is_fixed else out.index, id(op.where)): (out, op)
             for op in reversed(self.round.locals)
@@ -228,7 +229,7 @@ class _Check:
         }
         outs = [_Access(out, op.where, op.op) for out, op in written.values()]
         for write, read in _pairs(outs, reads):
-            self.apart(write, read, "overwritten", f"overwrites {write.slot} by {write.op} while it is being sent")
+            self.apart(write, read, "overwritten", f"overwrites {{}} by {write.op} while it is being sent")
 
     def repeated(self, cores: Cores) -> tuple[int, int] | None:
         """A core that `cores` names twice."""
@@ -242,10 +243,16 @@ class _Check:
         return row, col
 
     def apart(self, first: _Access, second: _Access, verdict: str, message: str) -> None:
-        """Fail with the message if two accesses touch the same slot of the same core."""
+        """Fail with the message about the first one's slot if two accesses touch the same slot of the same core."""
         core = self.meeting(first, second)
         if core is not None:
-            self.fail(verdict, f"core {core} {message}", core)
+            flat = np.array([core[0] * self.mesh.shape[1] + core[1]])
+            slot = (
+                first.slot
+                if first.slot.is_fixed
+                else Slot(first.slot.buffer, int(first.slot.of_cores(flat, self.mesh)[0]))
+            )
+            self.fail(verdict, f"core {core} {message.format(slot)}", core)
 
     def meeting(self, first: _Access, second: _Access) -> tuple[int, int] | None:
         """A core of which two accesses of the same buffer touch the same slot."""

@@ -34,11 +34,15 @@ def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
             if isinstance(at, str):
                 places[letter] = np.indices(shape)[("y", "x", "slot").index(at)]
             else:
-                array = np.asarray(at, np.int64)
+                array = np.asarray(at)
+                if array.dtype.kind not in "iu" or (array.size and array.min() < 0):
+                    raise ValueError
+                array = array.astype(np.int64)
                 places[letter] = np.broadcast_to(array if array.ndim == 0 else array[..., None], shape)
         except (TypeError, ValueError):
             raise ScheduleError(
                 f"cut {cut!r} on mesh {mesh}: {letter} is neither 'y', 'x', 'slot', a number nor an array [rows, cols]"
+                f"; numbers are whole, from 0"
             ) from None
     return places
 

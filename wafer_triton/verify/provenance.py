@@ -73,6 +73,13 @@ class Intent:
     def __post_init__(self) -> None:
         for field_ in ("given", "result", "on"):
             check_type(f"Intent: {field_}", getattr(self, field_), Mapping)
+        for name, cores in self.on.items():
+            check_type(f"Intent: on[{name!r}]", cores, Cores)
+        for field_ in ("reference", "draw", "pieces"):
+            if getattr(self, field_) is not None and not callable(getattr(self, field_)):
+                raise ScheduleError(f"Intent: {field_} = {getattr(self, field_)!r} is no function; give one, or None")
+        if type(self.runs) is not int or self.runs < 1:
+            raise ScheduleError(f"Intent: runs = {self.runs!r} must be a whole number of at least 1")
         for name, cut in (*self.given.items(), *self.result.items()):
             if not isinstance(cut, str | Mapping):
                 raise ScheduleError(
@@ -83,6 +90,11 @@ class Intent:
                 raise ScheduleError(
                     f"Intent: the brackets of {cut!r}, the cut of {name!r}, do not match; write a pattern such as "
                     f"'(y m) (x k)'"
+                )
+            words = re.findall(r"\w+", cut) if isinstance(cut, str) else []
+            if len(set(words)) < len(words):
+                raise ScheduleError(
+                    f"Intent: {cut!r}, the cut of {name!r}, names an axis twice; give each its own letter"
                 )
 
     @classmethod

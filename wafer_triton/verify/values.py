@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
@@ -125,11 +126,21 @@ def _redrawn(
     schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
 ) -> dict[str, Tensor]:  # fmt: skip
     """Returns the tiles with what an intent draws in place of some, as a machine is given it."""
-    for run in range(len(next(iter(tiles.values())))):
-        for name, new in draw(_run(tiles, run), run).items():
+    for run in range(len(next(iter(tiles.values()), ()))):
+        made = _computed(schedule, partial(_called, draw, run), _run(tiles, run), "draw")
+        for name, new in made.items():
+            if name not in tiles or new.numel() != tiles[name][run].numel():
+                raise ScheduleError(
+                    f"{schedule.name}: the intent draws {list(new.shape)} for {name}; draw tiles that are given, of "
+                    f"the shape that they have"
+                )
             dtype = torch_dtype(schedule.buffers[name].dtype)
             tiles[name][run] = new.to(dtype).double().reshape(tiles[name][run].shape)
     return tiles
+
+
+def _called(draw: Callable[[Tiles, int], Tiles], run: int, tiles: Tiles) -> Tiles:
+    return draw(tiles, run)
 
 
 def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
@@ -154,7 +165,9 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
     return {name: torch.stack([run[name] for run in computed]) for name in computed[0]} | stay
 
 
-def _computed(schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor]) -> dict[str, Tensor]:
+def _computed(
+    schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor], what: str = "reference"
+) -> dict[str, Tensor]:
     """What a reference makes of tiles; ScheduleError, with the line, where it raises or makes anything else."""
     import torch
 
@@ -163,14 +176,14 @@ def _computed(schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: di
     except Exception as error:
         place = extract_tb(error.__traceback__)[-1]
         raise ScheduleError(
-            f"{schedule.name}: the reference raises {type(error).__name__}: {error} ({place.filename}, line "
+            f"{schedule.name}: the {what} raises {type(error).__name__}: {error} ({place.filename}, line "
             f"{place.lineno}); mend it, or leave it out"
         ) from error
     try:
         return {name: torch.as_tensor(result) for name, result in made.items()}
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         raise ScheduleError(
-            f"{schedule.name}: the reference must give tensors by the names of buffers ({error}), as {{'x': tensor}}"
+            f"{schedule.name}: the {what} must give tensors by the names of buffers ({error}), as {{'x': tensor}}"
         ) from None
 
 

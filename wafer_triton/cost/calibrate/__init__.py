@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,14 +11,13 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.bands import Sizes, layer_sizes, product_sizes
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.price import Cost, price
-from wafer_triton.device import device
+from wafer_triton.device import Device, device
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shapes import of_sizes, shape_of
 
 FOLDER = Path(__file__).parents[1] / "data"
 _MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon
-CLOCK_HZ = 1.1e9  # of the WSE-2 tables, which give tokens per second
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,13 @@ class Row:
     sizes: Sizes
 
 
+Record = Mapping[str, str]
+
+
 def rows(family: str) -> list[Row]:
     """The rows of a family of measurements; `FAMILIES` has their names."""
-    return [row for record in _records(FAMILIES[family][0]) for row in FAMILIES[family][1](record)]
+    file, read, name = FAMILIES[family]
+    return [row for record in _records(file) for row in read(record, device(name))]
 
 
 def _records(file: str) -> list[dict[str, str]]:
@@ -47,10 +50,10 @@ def _records(file: str) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-def _meshgemm(record: dict[str, str]) -> list[Row]:
+def _meshgemm(record: Record, on: Device) -> list[Row]:
     side, m, k, n = (int(record[key]) for key in ("mesh", "tile_m", "tile_k", "tile_n"))
     sizes = ((side * m, side * k), (side * k, side * n))
-    product = recipe("gemm", Mesh(side, side, device("wse3")), "fp16", sizes, _MEASURED)
+    product = recipe("gemm", Mesh(side, side, on), "fp16", sizes, _MEASURED)
 
     def predict(c: Constants) -> float:
         return c.kernel_cycles + price(product.schedule, c).cycles
@@ -61,11 +64,11 @@ def _meshgemm(record: dict[str, str]) -> list[Row]:
     return [Row("MeshGEMM", name, float(record["cycles"]), "cycles", predict, groups, spans)]
 
 
-def _meshgemv(record: dict[str, str]) -> list[Row]:
+def _meshgemv(record: Record, on: Device) -> list[Row]:
     side, k, n, count = (int(record[key]) for key in ("mesh", "tile_k", "tile_n", "group_num"))
     sizes = ((1, side * k), (side * k, side * n))
     options = (("groups", (count,)), ("sums", "fp16"))
-    product = recipe("gemv", Mesh(side, side, device("wse3")), "fp16", sizes, options)
+    product = recipe("gemv", Mesh(side, side, on), "fp16", sizes, options)
 
     def predict(c: Constants) -> float:
         return c.kernel_cycles + price(product.schedule, c).cycles
@@ -76,9 +79,9 @@ def _meshgemv(record: dict[str, str]) -> list[Row]:
     return [Row("MeshGEMV", name, float(record["cycles"]), "cycles", predict, groups, spans)]
 
 
-def _wse3_decode(record: dict[str, str]) -> list[Row]:
+def _decode_layer(record: Record, on: Device) -> list[Row]:
     side, dim, ffn, context = (int(record[key]) for key in ("mesh", "dim", "ffn_dim", "sequence"))
-    shape, mesh = of_sizes(dim, ffn, 1, 1, 1), Mesh(side, side, device("wse3"))
+    shape, mesh = of_sizes(dim, ffn, 1, 1, 1), Mesh(side, side, on)
     groups = (int(record["group_num"]),)
 
     def layer(c: Constants) -> Cost:
@@ -102,12 +105,12 @@ def _wse3_decode(record: dict[str, str]) -> list[Row]:
     ]
 
 
-def _wse2_llm(phase: str) -> Callable[[dict[str, str]], list[Row]]:
-    def read(record: dict[str, str]) -> list[Row]:
+def _llm(phase: str) -> Callable[[Record, Device], list[Row]]:
+    def read(record: Record, on: Device) -> list[Row]:
         if record["phase"] != phase:
             return []
         shape, side, tokens = shape_of(record["model"]), int(record["mesh"]), int(record["tokens"])
-        mesh = Mesh(side, side, device("wse2"))
+        mesh = Mesh(side, side, on)
 
         def predict(c: Constants) -> float:
             if phase == "decode":
@@ -116,7 +119,7 @@ def _wse2_llm(phase: str) -> Callable[[dict[str, str]], list[Row]]:
             else:
                 block = layers.prefill_block(shape, mesh, c, "measured")
                 steps, count = layers.prefill_steps(block, -(-tokens // side), c), tokens
-            return CLOCK_HZ * count / shape.num_hidden_layers / layers.total(steps).cycles
+            return on.clock_hz * count / shape.num_hidden_layers / layers.total(steps).cycles
 
         groups = {"row": f"{shape.name} {side}", "mesh": str(side), "model": shape.name}
         name = f"{shape.name}, {side}"
@@ -126,10 +129,11 @@ def _wse2_llm(phase: str) -> Callable[[dict[str, str]], list[Row]]:
     return read
 
 
-FAMILIES: dict[str, tuple[str, Callable[[dict[str, str]], list[Row]]]] = {
-    "MeshGEMM": ("wse3_meshgemm.csv", _meshgemm),
-    "MeshGEMV": ("wse3_meshgemv.csv", _meshgemv),
-    "WSE-3 decode layer": ("wse3_decode_layer.csv", _wse3_decode),
-    "WSE-2 decode": ("wse2_llm.csv", _wse2_llm("decode")),
-    "WSE-2 prefill": ("wse2_llm.csv", _wse2_llm("prefill")),
+# Of every family its file, what reads a row of it, and the device that was measured.
+FAMILIES: dict[str, tuple[str, Callable[[Record, Device], list[Row]], str]] = {
+    "MeshGEMM": ("wse3_meshgemm.csv", _meshgemm, "wse3"),
+    "MeshGEMV": ("wse3_meshgemv.csv", _meshgemv, "wse3"),
+    "WSE-3 decode layer": ("wse3_decode_layer.csv", _decode_layer, "wse3"),
+    "WSE-2 decode": ("wse2_llm.csv", _llm("decode"), "wse2"),
+    "WSE-2 prefill": ("wse2_llm.csv", _llm("prefill"), "wse2"),
 }

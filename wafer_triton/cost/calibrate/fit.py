@@ -79,6 +79,9 @@ class Fitted:
     residuals: tuple[tuple[Row, float], ...]  # predicted over measured, less 1
 
 
+ROUNDING = 1e-9  # relative errors that a constant changes by no more than this do not depend on it
+
+
 class UndeterminedError(ValueError):
     """The rows do not determine the constants."""
 
@@ -98,7 +101,8 @@ def solve(names: Sequence[str], measurements: Sequence[Row], start: Constants) -
             moved = replace(c, **{name: getattr(c, name) + step})
             columns.append((np.array([row.predict(moved) for row in measurements]) / measured - 1 - error) / step)
         slope = np.stack(columns, 1)
-        if np.linalg.matrix_rank(slope) < len(names):
+        sizes = np.array([max(1.0, getattr(c, name)) for name in names])
+        if np.linalg.matrix_rank(slope * sizes, tol=ROUNDING) < len(names):
             raise UndeterminedError(f"{len(measurements)} rows do not determine {', '.join(names)}")
         change = np.linalg.lstsq(slope, -error, rcond=None)[0]
         updated: dict[str, Any] = {

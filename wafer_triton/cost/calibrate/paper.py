@@ -52,7 +52,7 @@ WHY = {
     ): "the same count gives 8B's; with nine layers a region in place of seven it is 14",
     ("text", "Cannon"): "a shift over the whole row hides beside the product of its tiles, unless tiles are small",
     ("text", "SUMMA"): "a tile that is relayed core by core costs a routing stage a core, which the paper's may not",
-    ("2", ""): "prefill on a mesh that table 3 lacks: see the parts of requests",
+    ("2", ""): "prefill on a mesh that table 3 lacks, and re-placement: see the parts of requests",
 }
 
 

@@ -92,7 +92,7 @@ def markdown(of: Sequence[Family], cells: Sequence[Cell], requests: Sequence[Par
 
 KINDS = ("the paper's cells", "cells", "fitted", "within the band", "missed", "mean error", "worst error")
 REQUESTS = (
-    "request", "published", "predicted", "prefill", "re-placement", "decode", "error", "error, prefill on 720",
+    "request", "published", "predicted", "prefill", "re-placement", "decode", "error", "left", "left, prefill on 720",
 )  # fmt: skip
 
 
@@ -113,11 +113,12 @@ def request_rows(requests: Iterable[Parts]) -> list[tuple[str, ...]]:
     for one in requests:
         whole = (one.published_seconds, one.predicted_seconds)
         seconds = (*whole, one.prefill_seconds, one.replacement_seconds, one.decode_seconds)
-        errors = (one.published_seconds / time - 1 for time in (one.predicted_seconds, one.elsewhere_seconds))
+        error = _percent(one.published_seconds / one.predicted_seconds - 1, sign=True)
+        left = one.published_seconds - one.prefill_seconds - one.decode_seconds
+        elsewhere = left + one.predicted_seconds - one.elsewhere_seconds
         name = f"{one.model}, {one.input:,} in, {one.output:,} out"
-        rows.append(
-            (name, *(f"{1e3 * time:,.1f} ms" for time in seconds), *(_percent(error, True) for error in errors))
-        )
+        times = (f"{1e3 * time:,.1f} ms" for time in seconds)
+        rows.append((name, *times, error, *(f"{1e3 * time:+,.1f} ms" for time in (left, elsewhere))))
     return rows
 
 
@@ -138,11 +139,13 @@ products of the paper's program alone, under the assumptions of `wafer_triton/co
 """
 _SAID_OF_REQUESTS = """
 Two answers to one prompt differ by decode alone, and the second table has what they differ by: decode is as published,
-of 8B to a thousandth. Re-placement and the first token are less than a tenth of the rest. What is left is prefill, on
-meshes that table 3 lacks. On 660 x 660 a core has 7 of 8B's 4,096 columns and on 720 x 720 it has 6, so that prefill is
-predicted to be slower than on 600 x 600. On 750 x 750 a core has 7 of 13B's 5,120 columns and on 720 x 720 it has 8.
-The published times of both models are nearer to prefill on 720 x 720. Whether it was there is not known, and nothing is
-fitted to it.
+of 8B to a thousandth. The first token takes less than a millisecond. What is off is prefill and re-placement. "Left" is
+what the published time leaves for re-placement, after prefill and decode. Prefill is on meshes that table 3 lacks. On
+660 x 660 a core has 7 of 8B's 4,096 columns and on 720 x 720 it has 6, so that prefill is predicted to be slower than
+on 600 x 600, and less than nothing is left. On 750 x 750 a core has 7 of 13B's 5,120 columns and on 720 x 720 it has 8.
+With prefill on 720 x 720 some time is left in all requests, but less than the schedules that move weights and cache are
+predicted to take. Whether the paper's prefill was there, and how it moves weights, is not known, and nothing is fitted
+to it.
 """
 
 

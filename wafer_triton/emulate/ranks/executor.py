@@ -84,10 +84,12 @@ class DistributedExecutor(Executor):
         agree({"schedule": schedule.name, "mesh": str(schedule.mesh), "rounds": len(schedule.rounds)}, self.group)
         self.inside.admit(self._here(schedule), fresh)
 
+    def agree(self, name: str, given: torch.Tensor) -> None:
+        agree({f"{OPERAND}{name}": digest(given)}, self.group)
+
     def store(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
-        """As of `Executor`; BackendError, on all ranks, where these do not give the same values for all cores."""
-        is_whole = isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape
-        agree({f"{OPERAND}{buffer.name}": digest(given) if is_whole else None}, self.group)
+        if isinstance(given, torch.Tensor) and given.shape[:2] == schedule.mesh.shape:
+            self.agree(buffer.name, given)
         return super().store(schedule, buffer, given)
 
     def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:

@@ -1,0 +1,118 @@
+"""A user's own measurements: how far predictions are off, what a fit with them gives, and what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wafer_triton.cli import main as cli
+from wafer_triton.cost.calibrate import FAMILIES, own, rows
+from wafer_triton.cost.constants import FOLDER, constants
+from wafer_triton.device import PRESETS
+from wafer_triton.errors import WaferError
+
+GEMV = "mesh,tile_k,tile_n,group_num,cycles\n"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_calibration_files_are_read_as_a_users(family: str) -> None:
+    file, _, name = FAMILIES[family]
+    (made,) = (each for each in own.read(FOLDER / file) if each.family == family)
+    assert made.device == PRESETS[name]
+    assert [(row.name, row.measured) for row in made.rows] == [(row.name, row.measured) for row in rows(family)]
+
+
+def test_a_fit_finds_the_constants_that_measurements_were_made_with(tmp_path: Path) -> None:
+    """Of an own device, which has no calibration rows beside it."""
+    mine = replace(PRESETS["wse3"], name="mine", hop_cycles=3)
+    true = replace(constants(mine), stage_cycles=25.0, collective_cycles=70.0)
+    path = tmp_path / "mine.csv"
+    blank = [(side, tile, tile, 4, 1.0) for side in (80, 120, 160) for tile in (1, 6)]
+    path.write_text(GEMV + "".join(",".join(map(str, row)) + "\n" for row in blank))
+    (first,) = own.read(path, mine)
+    cycles = [row.predict(true) for row in first.rows]
+    made = [(*row[:-1], value) for row, value in zip(blank, cycles, strict=True)]
+    path.write_text(GEMV + "".join(",".join(map(str, row)) + "\n" for row in made))
+    (read,) = own.read(path, mine)
+    fitted = own.refitted(read)
+    assert fitted.beside == 0 and max(map(abs, fitted.errors_before)) > 0.1
+    assert fitted.after == pytest.approx({"collective_cycles": 70.0, "stage_cycles": 25.0}, rel=1e-6)
+    assert max(map(abs, fitted.errors_after)) < 1e-9
+
+
+def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text(f"{GEMV}100,4,4,4,500\n")
+    assert cli.main(["validate", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["families"]["MeshGEMV"]
+    assert found["device"] == "wse3" and found["within_band"] == 0 and found["worst_error"] > found["mean_error"] * 0.99
+    assert cli.main(["fit", "--data", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "MeshGEMV on wse3: fitted on 1 rows, beside 24 calibration rows" in said and "nothing written" in said
+
+
+def test_an_own_device_is_a_table_of_its_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"like": "wse2", "sram_bytes": 65536}))
+    assert own.device_of(str(path)) == replace(PRESETS["wse2"], name="mine", sram_bytes=65536)
+    assert own.device_of("wormhole") == PRESETS["wormhole"]
+    for text, message in (
+        ("[]", "holds no device"),
+        ("{", "not valid JSON"),
+        ("{}", "rows, cols, .* missing; give them"),
+    ):
+        path.write_text(text)
+        with pytest.raises(WaferError, match=message):
+            own.device_of(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "own.csv: its columns are none; give those of one of: mesh,tile_m"),
+        ("a,b\n1,2\n", "own.csv: its columns are a,b; give those of one of: mesh,tile_m,tile_k,tile_n,cycles"),
+        (GEMV, "own.csv: 0 rows; give from 1 to 1,000"),
+        (f"{GEMV}16,1,1,2\n", "own.csv, line 2: as many values as there are columns are needed"),
+        (f"{GEMV}16,1,1,2,3,4\n", "own.csv, line 2: as many values as there are columns are needed"),
+        (f"{GEMV}16,1,x,2,3\n", "own.csv, line 2: tile_n = 'x' must be a whole number of at least 1"),
+        (f"{GEMV}16,1,1,2,nan\n", "own.csv, line 2: cycles = 'nan' must be a positive number"),
+        (f"{GEMV}9999,1,1,2,3\n", "own.csv, line 2: mesh 9999 x 9999 at (0, 0) leaves device wse3"),
+        (
+            "phase,model,mesh,tokens,tokens_per_second\nlunch,llama3-8b,420,8,9\n",
+            "phase is 'lunch'; write decode or pr",
+        ),
+        ("phase,model,mesh,tokens,tokens_per_second\ndecode,llama3,420,8,9\n", "unknown model 'llama3'"),
+        ("\ud800", "no CSV that can be read"),
+    ],
+)
+def test_what_is_no_measurement_names_its_line(tmp_path, monkeypatch, capsys, text, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
+    for line in ("validate own.csv", "fit --data own.csv"):
+        assert cli.main(line.split()) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("validate none.csv", "none.csv: No such file or directory; give another path"),
+        ("validate /dev/zero", "/dev/zero: is no regular file"),
+        ("validate --device wse2", "it is that of your own measurements; give their file"),
+        ("fit --device wse2", "it is that of your own measurements; give their file with --data"),
+        ("validate own.csv --write page.md", "the page is that of the package's measurements"),
+        ("fit --data own.csv --out .", "constants of your own are shown, not written"),
+        ("fit --data own.csv --device wse9", "unknown device 'wse9'"),
+        (
+            "fit --data own.csv --device wormhole",
+            "rows do not determine collective_cycles, stage_cycles; give more rows",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together(tmp_path, monkeypatch, capsys, line, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text(f"{GEMV}8,4,4,2,500\n")
+    assert cli.main(line.split()) == 2
+    assert message in capsys.readouterr().err

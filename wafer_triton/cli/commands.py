@@ -1,0 +1,68 @@
+"""All commands and their parser. A command imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from itertools import chain
+from typing import Any, NoReturn
+
+from wafer_triton import __doc__ as about
+from wafer_triton import __version__
+from wafer_triton.cli import border, calibrate, cap, compare, draw, estimate, generate, judge, train
+from wafer_triton.cli.options import is_reference, prepare
+from wafer_triton.errors import WaferError
+
+COMMANDS = tuple(
+    chain.from_iterable(family.COMMANDS for family in (generate, compare, draw, estimate, cap, calibrate, judge, train))
+)
+
+
+class _Usage(WaferError):
+    """The arguments do not form a command."""
+
+
+class _Parser(argparse.ArgumentParser):
+    otherwise = ""  # see `Command`
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)  # else --m of a GEMV would be its --mesh
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.otherwise and args and is_reference(args[0]):
+            args = [self.otherwise, *args]
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown and self._subparsers is None:  # here, where the page of the command is known
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return known, unknown
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        print(message, end="", file=file or sys.stderr)  # argparse would not say that this failed
+
+    def error(self, message: str) -> NoReturn:
+        if named := re.fullmatch(r"argument (--[a-z-]+): expected one argument", message):
+            message += f"; write {named[1]}=VALUE where the value begins with -"
+        raise _Usage(f"{message}; see `{self.prog} --help`")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    whole = _Parser(prog="wafer-triton", description=about)
+    whole.add_argument("--version", action="version", version=f"wafer-triton {__version__}")
+    commands = whole.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    return whole
+
+
+def run(argv: list[str] | None) -> int:
+    """Run a command line and return its exit code; raises what the command raises."""
+    with border.output():
+        try:
+            args = parser().parse_args(argv)
+        except SystemExit as done:  # --help and --version
+            return int(done.code or 0)
+        prepare(args)
+        code: int = args.run(args)
+        return code

@@ -1,0 +1,173 @@
+"""A user's own measurements, in the form of the calibration files: how far predictions are off, and what a fit gives.
+
+The columns of a file say what was measured, as those of `wafer_triton/cost/data/*.csv` do.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.cost.bands import bands
+from wafer_triton.cost.calibrate import FAMILIES, Row
+from wafer_triton.cost.calibrate.fit import STAGES, UndeterminedError, solve
+from wafer_triton.cost.constants import constants
+from wafer_triton.device import PRESETS, Device, device
+from wafer_triton.errors import ConfigError, DeviceError, WaferError
+from wafer_triton.files import read_text
+from wafer_triton.shapes import shape_of
+
+MOST_ROWS = 1_000  # each is a schedule that is priced
+COLUMNS = {
+    "MeshGEMM": ("mesh", "tile_m", "tile_k", "tile_n", "cycles"),
+    "MeshGEMV": ("mesh", "tile_k", "tile_n", "group_num", "cycles"),
+    "WSE-3 decode layer": (
+        "mesh", "dim", "sequence", "ffn_dim", "group_num", "total_cycles", "phases_cycles", "communication_cycles",
+    ),
+    "WSE-2 decode": ("phase", "model", "mesh", "tokens", "tokens_per_second"),
+    "WSE-2 prefill": ("phase", "model", "mesh", "tokens", "tokens_per_second"),
+}  # fmt: skip
+WORDS = ("phase", "model")  # columns that hold no number
+
+
+@dataclass(frozen=True)
+class Own:
+    """The rows of a file of one family, on a device."""
+
+    family: str
+    device: Device
+    rows: tuple[Row, ...]
+
+    @property
+    def band(self) -> float:
+        """The error band of the family."""
+        own: float = bands()[self.family]["error_band"]
+        return own
+
+    def errors(self, c: Any = None) -> list[float]:
+        """Errors of all rows by constants, which are the device's unless they are given: predicted over measured."""
+        own = constants(self.device) if c is None else c
+        return [row.predict(own) / row.measured - 1 for row in self.rows]
+
+
+def read(path: Path, on: Device | None = None) -> list[Own]:
+    """Returns the measurements in a file, by family, on a device; None takes the one that the family was measured on.
+
+    Raises ConfigError, with the line, for other columns, for what is no number and for what cannot be predicted.
+    """
+    try:
+        table = csv.DictReader(StringIO(read_text(path)))
+        names = tuple(table.fieldnames or ())
+        records = list(table)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: no CSV that can be read ({error})") from None
+    kinds = [family for family, columns in COLUMNS.items() if set(columns) == set(names)]
+    if not kinds:
+        known = "; ".join(dict.fromkeys(",".join(columns) for columns in COLUMNS.values()))
+        raise ConfigError(f"{path}: its columns are {','.join(names)[:200] or 'none'}; give those of one of: {known}")
+    if not records or len(records) > MOST_ROWS:
+        raise ConfigError(f"{path}: {len(records):,} rows; give from 1 to {MOST_ROWS:,}")
+    found: dict[str, list[Row]] = {family: [] for family in kinds}
+    for line, record in enumerate(records, 2):
+        _checked(path, line, record)
+        for family in kinds:
+            _, made, name = FAMILIES[family]
+            try:
+                found[family] += made(record, device(name) if on is None else on)
+                if "model" in record:
+                    shape_of(record["model"]).measured()  # raises for one with experts
+            except (WaferError, ValueError) as error:
+                raise ConfigError(f"{path}, line {line}: {error}") from None
+        if len(kinds) > 1 and record["phase"] not in ("decode", "prefill"):
+            raise ConfigError(f"{path}, line {line}: phase is {record['phase']!r}; write decode or prefill")
+    return [
+        Own(family, device(FAMILIES[family][2]) if on is None else on, tuple(own))
+        for family, own in found.items()
+        if own
+    ]
+
+
+def _checked(path: Path, line: int, record: dict[str, Any]) -> None:
+    for name, text in record.items():
+        if name is None or text is None:
+            raise ConfigError(f"{path}, line {line}: as many values as there are columns are needed")
+        if name in WORDS:
+            continue
+        whole = "cycles" not in name and name != "tokens_per_second"
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < 1e15:
+            kind = "a whole number of at least 1" if whole else "a positive number"
+            raise ConfigError(f"{path}, line {line}: {name} = {text!r} must be {kind}")
+
+
+@dataclass(frozen=True)
+class Refitted:
+    """What a fit with the rows of a user gives: constants before and after, and errors of the user's rows."""
+
+    own: Own
+    beside: int  # calibration rows that were fitted on as well
+    before: dict[str, float]
+    after: dict[str, float]
+    standard_errors: dict[str, float | None]
+    errors_before: list[float]
+    errors_after: list[float]
+
+
+def refitted(own: Own) -> Refitted:
+    """Returns what a fit of the family's constants gives, on a preset with the calibration rows beside the user's.
+
+    Raises ConfigError for rows that do not determine the constants.
+    """
+    (stage,) = (stage for stage in STAGES if stage.family == own.family)
+    beside = stage.rows() if own.device == PRESETS.get(stage.device) else []
+    start = constants(own.device)
+    try:
+        c, errors = solve(stage.names, [*own.rows, *beside], start)
+    except UndeterminedError:
+        raise ConfigError(
+            f"{own.family}: {len(own.rows)} rows do not determine {', '.join(stage.names)}; give more rows, of other "
+            f"meshes and tiles"
+        ) from None
+    before, after = ({name: getattr(each, name) for name in stage.names} for each in (start, c))
+    return Refitted(
+        own, len(beside), before, after, dict(zip(stage.names, errors, strict=True)), own.errors(), own.errors(c)
+    )
+
+
+def device_of(text: str) -> Device:
+    """Returns a preset by name, or the device of a JSON file: the fields of `Device`, those it lacks from `like`.
+
+    Raises DeviceError for a name that is unknown, or fields that are, ConfigError for a file that is none.
+    """
+    if not text.endswith(".json"):
+        return device(text)
+    try:
+        values = json.loads(read_text(Path(text)))
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{text}: not valid JSON ({error})") from None
+    known = [field.name for field in fields(Device)]
+    if not isinstance(values, dict) or not set(values) <= set(known):
+        raise DeviceError(f"{text}: holds no device; give a table with some of {', '.join(known)}")
+    base = values.get("like")
+    if base in PRESETS:
+        return replace(PRESETS[base], **{"name": Path(text).stem, **values})
+    missing = [name for name in known if name not in values and name not in ("like", "name")]
+    if missing:
+        raise DeviceError(f"{text}: {', '.join(missing)} missing; give them, or a preset to be like, such as wse2")
+    return Device(**{"name": Path(text).stem, **values})
+
+
+def spread(errors: Sequence[float]) -> dict[str, float]:
+    """Returns the mean and the worst size of relative errors."""
+    sizes = [abs(error) for error in errors]
+    return {"mean_error": sum(sizes) / len(sizes), "worst_error": max(sizes)}

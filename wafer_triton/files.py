@@ -1,0 +1,52 @@
+"""Files that a user names: read up to a bound, and written where nothing else is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from wafer_triton.errors import ConfigError, writing
+
+MOST_BYTES = 2**28  # of a text or a JSON file, some ten times the largest tokenizer
+_STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may give for a pipe
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Returns the UTF-8 text of a file of at most so many bytes.
+
+    Raises ConfigError for a larger one and for what is no file, as a device, OSError and UnicodeDecodeError as `open`.
+    """
+    is_stream = str(path).startswith(_STREAMS)
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder, not a file; give a file")
+    if path.exists() and not path.is_file() and not is_stream:
+        raise ConfigError(f"{path}: is no regular file (a device or a pipe); give a file")
+    with writing(path), path.open("rb") as file:  # an error names the file
+        held = file.read(most + 1)
+    if len(held) > most:
+        raise ConfigError(f"{path}: has more than the {most:,} B that are read here; give a shorter file")
+    return held.decode("utf-8")
+
+
+def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:
+    """Raise an error for files that cannot be written, each by the name of its option, before anything works for them.
+
+    ConfigError where two are one file, or one is a file that is read; OSError for a folder, or one that is not there.
+    """
+    seen: dict[Path, str] = {}
+    for name, path in {**read, **written}.items():
+        where = path.resolve()
+        if name in written and where in seen and not where.is_char_device():
+            verb = "is read as" if seen[where] in read else "is written as"
+            raise ConfigError(f"{name} {path}: {verb} {seen[where]} already; give each a file of its own")
+        seen[where] = name
+    for path in written.values():
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not path.parent.is_dir():
+            number = errno.ENOTDIR if path.parent.exists() else errno.ENOENT
+            raise OSError(number, os.strerror(number), str(path))
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
