@@ -242,6 +242,17 @@ _OF_EXPERTS = (
 # fmt: on
 
 
+def check_keys(name: str, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a key that is not read and not known to be harmless; the one rule of all commands."""
+    known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
+    unknown = [key for key in values if key not in known and not key.startswith("_")]
+    if unknown:
+        raise ConfigError(
+            f"{name}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "
+            f"take it out if it changes nothing that a layer computes"
+        )
+
+
 def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
     """The shape of a model that is known by name, or of a `config.json` (or of the folder that holds it).
 
@@ -256,13 +267,7 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
         return DecoderShape(**shape_values(str(model), values), vocab_size=values["vocab_size"])
     values = read_json(path)
     features(str(path), values)
-    known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
-    unknown = [key for key in values if key not in known and not key.startswith("_")]
-    if unknown:
-        raise ConfigError(
-            f"{path}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "
-            f"take it out if it changes nothing that a layer computes"
-        )
+    check_keys(str(path), values)
     vocabulary = 0 if values.get("vocab_size") is None else values["vocab_size"]
     shape = DecoderShape(**shape_values(str(path), values), vocab_size=vocabulary)
     return replace(shape, name=name_of(path))
