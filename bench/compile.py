@@ -89,7 +89,9 @@ def rows(only: str = "") -> Iterator[Compiled]:
         cases[f"decode layer, Llama-3-8B on 64 x 64, {exchange}"] = lambda exchange=exchange: [
             step() for program in decode_layer(exchange).values() for step in program.steps
         ]
-        cases[f"first generate, SmolLM2-135M on 24 x 24, {exchange}"] = lambda exchange=exchange: first_generate(exchange)
+        cases[f"first generate, SmolLM2-135M on 24 x 24, {exchange}"] = lambda exchange=exchange: first_generate(
+            exchange
+        )
     for case, run in cases.items():
         if only not in case:
             continue

@@ -22,7 +22,7 @@ from wafer_triton.kernels.gemm import accumulate, plan, product
 from wafer_triton.kernels.waiting import Alarm, wait
 
 ARRIVALS = tl.constexpr(protocol.ARRIVALS)
-# Triton (3.6, 3.7) gives a load with a second user, as a tile that is passed on has, one shared buffer too few: with two
+# A tile that is passed on has a second user, for which Triton (3.6, 3.7) makes one shared buffer too few: with two
 # stages the copy of the next tile overwrites the one that the tensor cores still read. One stage or three are safe.
 STAGES = 1
 TIGHT = 64  # registers a thread, of which 64 Ki are enough for 8 programs of 4 warps

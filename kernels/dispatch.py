@@ -194,4 +194,6 @@ def scale_rows(
 ) -> FusedOp:  # fmt: skip
     """out [m, n] = the rows of a times shares [m, picks] of one pick."""
     cap = block(m * n, 1024)
-    return fused_op(_scale_rows, (*outs, *ins), {"M": m, "N": n, "PICKS": picks, "PICK": pick, "BLOCK": cap}, warps(cap))
+    return fused_op(
+        _scale_rows, (*outs, *ins), {"M": m, "N": n, "PICKS": picks, "PICK": pick, "BLOCK": cap}, warps(cap)
+    )

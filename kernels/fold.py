@@ -56,7 +56,7 @@ def _columns(args, tree, start, end, P):
     for chain in tl.static_range(P.CHAINS):
         if P.BEGINS[chain]:
             if chain > 0:
-                kept = (sum_,) + kept
+                kept = (sum_,) + kept  # noqa: RUF005  Triton has no starred tuples
             sum_ = _chained(values[0], values[1 : P.LENGTHS[chain]], dtype, P.COMBINE)
         else:
             sum_ = _chained(sum_, values[: P.LENGTHS[chain]], dtype, P.COMBINE)
@@ -96,8 +96,8 @@ def fold(
     """The sums by `op` of tiles [size] of every tree, into their roots' totals.
 
     `cores`, int32 [trees, number], is the order in which the parts of a tree come, in `chains`. `roots` int32 [trees],
-    `tree_of` int32 [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share memory if
-    slices are folded once.
+    `tree_of` int32 [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share
+    memory if slices are folded once.
     """
     step = size if step is None else step
     wide = block(step, WIDE)

@@ -190,8 +190,9 @@ def settled(op: FusedOp, cores: Tensor) -> FusedOp:
 
     def trial(way: dict[str, int]) -> None:
         out, *others = op.args
-        target = spare[0] if spare else spare.append(torch.empty_like(out.tensor)) or spare[0]
-        launch([chosen(way)._replace(args=(out._replace(tensor=target), *others))], cores, grid=Grid())
+        if not spare:
+            spare.append(torch.empty_like(out.tensor))
+        launch([chosen(way)._replace(args=(out._replace(tensor=spare[0]), *others))], cores, grid=Grid())
 
     spare: list[Tensor] = []  # a trial leaves the op's own output as it is
     sizes = [f"{name}{size.value}" for name, size in zip(op.sizes._fields, op.sizes, strict=True) if name in "MKN"]

@@ -91,13 +91,17 @@ def _over_rows(body: Any, outs: tuple[Operand, ...], ins: tuple[Operand, ...], h
 
 
 @LocalKernel
-def row_max(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> FusedOp:
+def row_max(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float
+) -> FusedOp:
     """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
     return _over_rows(_row_max, outs, ins, heads, m, n, SCALE=scale)
 
 
 @LocalKernel
-def exp_sum(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float) -> FusedOp:
+def exp_sum(
+    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float
+) -> FusedOp:
     """p [heads, m, n] = exp(scale * s + bias - top) and z [heads, m] = its sum over n; top [heads, m]."""
     return _over_rows(_exp_sum, outs, ins, heads, m, n, SCALE=scale)
 

@@ -26,8 +26,8 @@ class Tree(NamedTuple):
 
     `order` int32 [cores] lists the cores, children before parents, in blocks of `grid.together`. Of the tables, all
     int32 [cores]: core i takes its `children[i]` messages in ascending slots, each sum rounded to acc's dtype; it puts
-    its own into slot `slot[i]` of core `parent[i]` (-1: a root), which is in block `block_of_parent[i]`. A core's tile of
-    `mailbox` is [slots, size]. By block, int32: the messages `awaited`, and `arrived`, zero before and after.
+    its own into slot `slot[i]` of core `parent[i]` (-1: a root), which is in block `block_of_parent[i]`. A core's tile
+    of `mailbox` is [slots, size]. By block, int32: the messages `awaited`, and `arrived`, zero before and after.
     """
 
     acc: Operand
@@ -142,7 +142,7 @@ def _tree_kernel(
 
 def reduce_tree(
     tree: Tree, ops: Sequence[FusedOp], alarm: Alarm, receivers: Receivers | None = None,
-    sends: Sequence[tuple[Operand, int]] = (), among: Sequence[FusedOp] = (), grid: Grid = Grid(),
+    sends: Sequence[tuple[Operand, int]] = (), among: Sequence[FusedOp] = (), grid: Grid = Grid(),  # noqa: B008  a value
 ) -> None:  # fmt: skip
     """Run `ops` on every core, reduce, then write the roots' tiles of `sends`, of so many elements, to `receivers`.
 

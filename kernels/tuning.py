@@ -14,9 +14,9 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import triton
@@ -24,6 +24,7 @@ import triton
 from wafer_triton.kernels._common import INTERPRET, is_compiling
 
 Way = dict[str, Any]
+T = TypeVar("T")
 TRIALS = (20, 20, 40, 80)  # milliseconds of a way in each trial
 _REFUSED = (
     triton.CompilationError, triton.runtime.errors.OutOfResources, triton.runtime.errors.PTXASError,
@@ -59,14 +60,15 @@ def stable(ways: Sequence[Way], milliseconds: Callable[[Way, int], float]) -> Wa
     """The way that is fastest in two trials in a row; each is longer than the one before, and the last one decides."""
     before: Way | None = None
     for rep in TRIALS:
-        found = fastest(ways, partial(milliseconds, rep=rep))
+        times = [(way, rep) for way in ways]
+        found = fastest(times, lambda trial: milliseconds(*trial))[0]
         if found == before:
             break
         before = found
     return found
 
 
-def fastest(ways: Sequence[Way], seconds: Callable[[Way], float]) -> Way:
+def fastest(ways: Sequence[T], seconds: Callable[[T], float]) -> T:
     """The way that takes the least time; one that fails is passed over, and if all do, the last failure is raised."""
     times: list[tuple[float, int]] = []
     failure: Exception | None = None

@@ -260,7 +260,8 @@ class Prefill:
         first.run()
         second.run()
         chosen = second.read(prefill_blocks.CHOSEN) if prefill_blocks.CHOSEN in second.schedule.buffers else None
-        return Kept(*map(first.read, prefill_blocks.NEW), chosen)
+        k, v = map(first.read, prefill_blocks.NEW)
+        return Kept(k, v, chosen)
 
     def _keep(self, layer: int, kept: Sequence[Kept], parts: Sequence[Chunk], fill: Fill) -> None:
         """Put keys and values of all chunks into the cache, and the experts that tokens took into `chosen`."""

@@ -36,7 +36,7 @@ def at_random(seed: int) -> Schedule:
         ("p", (HEADS, 1, n), half), ("total", (HEADS, 1), "fp32"), ("v", (n, 1, 4), half), ("o", (1, HEADS, 4), "fp32"),
         ("att", (1, HEADS, 4), half),
     ):  # fmt: skip
-        b.buffer(name, tile, dtype, "resident")
+        b.buffer(name, tile, dtype, "state")
     kinds = [any_.choice(KINDS) for _ in range(any_.randint(4, 14))]
     axis = "x"
     for kind in (one for each in kinds for one in (each if each is NORM else [each])):
@@ -78,7 +78,7 @@ def at_random(seed: int) -> Schedule:
 
 
 def held(made: Schedule) -> dict[str, Buffer]:
-    return {name: buffer for name, buffer in made.buffers.items() if buffer.role == "resident"}
+    return {name: buffer for name, buffer in made.buffers.items() if buffer.role == "state"}
 
 
 def ran(made: Schedule, given: dict[str, torch.Tensor], **options) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemv import meshgemv
 from wafer_triton.schedule.reduce import all_reduce, default_groups, reduce
-from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.schedule.rounds import GIVEN, KEPT, Schedule
 
 
 def reduced(
@@ -30,7 +30,7 @@ def reduced(
     """A reduction along x of each named buffer, all together, then twice the sum of the first, or first the sum."""
     b = Builder(mesh, "reduced")
     for name in names:
-        b.buffer(name, (5,), dtype, "resident")
+        b.buffer(name, (5,), dtype, "state")
     b.buffer("twice", (5,), dtype, "output")
     (all_reduce if to_all else reduce)(b, names, "x", **options)
     if sent:
@@ -151,7 +151,7 @@ def drawn(made: Schedule) -> dict[str, torch.Tensor]:
     return {
         name: torch.randn(*made.mesh.shape, buffer.slots * buffer.numel)
         for name, buffer in made.buffers.items()
-        if buffer.role in ("input", "resident")
+        if buffer.role in GIVEN
     }
 
 
@@ -160,7 +160,7 @@ def drawn(made: Schedule) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("adds", DECODING, ids=lambda part: part.title)
 def test_folds_of_a_decode_layer_have_the_bits_of_every_hop(adds, batch, choice, monkeypatch):
     made = schedule(adds, replace(BLOCK, batch=batch), *((batch - 1,) if adds is decode.attend else ()))
-    names = [name for name, buffer in made.buffers.items() if buffer.role in ("output", "resident")]
+    names = [name for name, buffer in made.buffers.items() if buffer.role in KEPT]
     want = bits(TritonExecutor(poison=True).bind(made, drawn(made)), names)
     for name, value in CHOICES[choice].items():
         monkeypatch.setattr(fuse, name, value)
@@ -181,7 +181,7 @@ def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch):
 def test_parts_that_an_operation_updates_are_folded_in_place(first):
     b = Builder(Mesh(3, 2), "x + y, or all x, times w")
     for name, tile in (("x", (1, 4)), ("y", (1, 4)), ("w", (4, 40))):
-        b.buffer(name, tile, "bf16", "resident")
+        b.buffer(name, tile, "bf16", "state")
     b.buffer("z", (1, 40), "fp32", "output")
     if first == "add":
         b.round(b.local("add", "x", ("x", "y"), size=4))
@@ -195,7 +195,7 @@ def test_parts_that_an_operation_updates_are_folded_in_place(first):
 
 def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_it():
     b = Builder(Mesh(3, 2), "a sum along x, then the neighbour's along y")
-    for name, role in (("s", "resident"), ("x", "scratch"), ("h", "scratch"), ("z", "output")):
+    for name, role in (("s", "state"), ("x", "scratch"), ("h", "scratch"), ("z", "output")):
         b.buffer(name, (5,), "fp32", role)
     all_reduce(b, "s", "x")
     b.round(b.local("add", "x", ("s", "s"), size=5))

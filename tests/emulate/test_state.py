@@ -98,7 +98,7 @@ def test_a_round_that_is_not_there(until, message):
 
 def test_elided_rounds_cannot_be_looked_at():
     program = executor("torch", "elided").bind(KINDS["gemm"], given(KINDS["gemm"]))
-    with pytest.raises(BackendError, match="tiles stay where they lie, .* use exchange='explicit'"):
+    with pytest.raises(BackendError, match="tiles stay in place, .* use exchange='explicit'"):
         next(program.rounds())
 
 

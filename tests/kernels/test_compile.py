@@ -86,9 +86,9 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     def tile(numel: int, dtype: torch.dtype, index=None) -> Operand:
         return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
 
-    def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=Grid()) -> tuple:
+    def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=None) -> tuple:
         tree = Tree(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
-        return tree, ops, alarm, Receivers(cores, cores, 1), [(acc, size)], (), grid
+        return tree, ops, alarm, Receivers(cores, cores, 1), [(acc, size)], (), grid or Grid()
 
     def tree_of(side: int):
         b = Builder(Mesh(1, side), "sum")

@@ -40,7 +40,7 @@ def test_an_op_reads_what_those_before_it_wrote():
 def test_a_program_of_several_cores_computes_each_from_its_own_tiles(count, loops):
     """With one core at a time, several at once, and several such blocks one after another."""
     torch.manual_seed(1)
-    w, x, y, bias = (torch.randn(count * numel) for numel in (5 * 6, 5, 6, 6))
+    w, x, _, bias = (torch.randn(count * numel) for numel in (5 * 6, 5, 6, 6))
     cores = torch.randperm(count).int()
     found = []
     for grid in (Grid(), Grid(4 if count % 4 == 0 else 1, loops)):

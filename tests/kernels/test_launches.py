@@ -118,7 +118,9 @@ def test_a_local_operation(launched):
     (launch,) = launched["ops"]
     assert shape(launch) == ("_ops_kernel", [6, 1, 1], 32, False)
     args = launch["args"]
-    assert args["cores_ptr"] == "cores" and args["blocks"] == 6 and args["args"] == [[C, A, [*B[:3], "others"]]], "b from where it lies"
+    assert args["cores_ptr"] == "cores" and args["blocks"] == 6 and args["args"] == [[C, A, [*B[:3], "others"]]], (
+        "b from where it lies"
+    )
 
 
 def test_what_the_executor_launches_follows_what_the_driver_says(launched):

@@ -38,7 +38,9 @@ def test_benchmarked_kernels_stay_within_the_committed_bounds():
     assert all(int(row["shared_bytes"]) <= 227 * 1024 for row in groups), "what a program may have on sm_90"
     vectors = [row for case, row in found.items() if case.startswith("mesh_gemv [1,") and "660" not in case]
     assert len(vectors) == 8 and all(int(row["warps"]) <= 2 for row in vectors), "small programs"
-    assert all(int(row["registers"]) * int(row["warps"]) * 32 * 10 <= 2**16 for row in vectors), "ten on a multiprocessor"
+    assert all(int(row["registers"]) * int(row["warps"]) * 32 * 10 <= 2**16 for row in vectors), (
+        "ten on a multiprocessor"
+    )
     assert all(int(row["loads_in_flight"]) >= 3 for row in vectors), "16 bytes each, in each of many programs"
 
 

@@ -289,7 +289,10 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     # every number of a bias goes, 4 B each, on each of 4 rows
     (moved,) = moving("bqkv", grouped, prefill)
     held = moves.weights_of(grouped, "attention", "decode"), moves.weights_of(prefill, "attention", "prefill")
-    ways = [moves._along(*cuts, 0, grouped.mesh, prefill.mesh) for cuts in zip(*(h["bqkv"].holds for h in held))]
+    ways = [
+        moves._along(*cuts, 0, grouped.mesh, prefill.mesh)
+        for cuts in zip(*(h["bqkv"].holds for h in held), strict=True)
+    ]
     assert moved.account.link_bytes == 4 * 4 * sum(int(np.abs(source - target).sum()) for source, target in ways)
     assert moving("wgu", grouped, prefill) == moving("wgu", decode, prefill)
     rows = np.arange(4)

@@ -123,7 +123,10 @@ def test_nothing_to_plan(device, error, message):
 
 
 def test_decode_fits_but_no_prefill():
-    message = "no mesh that was tried on small holds tiny.*prefill of 14 tokens, attention on mesh 2x2: every core .* over the 5,120 B"
+    message = (
+        "no mesh that was tried on small holds tiny.*"
+        "prefill of 14 tokens, attention on mesh 2x2: every core .* over the 5,120 B"
+    )
     with pytest.raises(MeshError, match=message):
         placed(device=replace(SMALL, sram_bytes=5 * 1024), prefill_mesh=2)
 

@@ -74,9 +74,7 @@ def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
     )  # fmt: skip
     model.prefill(list(range(12)))
     model.step(1)
-    request = estimate.request(
-        device=SMALL, model=CONFIG, prefill_mesh=other, decode_mesh=mesh, input=12, output=8
-    )
+    request = estimate.request(device=SMALL, model=CONFIG, prefill_mesh=other, decode_mesh=mesh, input=12, output=8)
     replaced = model.predicted()["replacement"].seconds
     assert replaced == pytest.approx(request.replacement_seconds, rel=1e-9) and replaced > 0
     place = inference.request_placed(

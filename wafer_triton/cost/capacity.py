@@ -88,5 +88,11 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
         tiles(rows, shape.hidden_size),
         tiles(cols, shape.q_width, shape.kv_width, shape.intermediate_size),
     )
-    elements = {"query": d * q, "key and value": 2 * d * kv_width, "output": q * d, "gate and up": 2 * d * f, "down": f * d}
+    elements = {
+        "query": d * q,
+        "key and value": 2 * d * kv_width,
+        "output": q * d,
+        "gate and up": 2 * d * f,
+        "down": f * d,
+    }
     return {name: 2 * size for name, size in elements.items()}, 2 * 2 * kv_width

@@ -87,7 +87,7 @@ def prefill_choices(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
     experts: Experts = None,
 ) -> list[list[layers.Block]]:  # fmt: skip
-    """The blocks of prefill to choose from, in lists that are tried one after the other; with `trim` a part comes first.
+    """The blocks of prefill to choose from, in lists that are tried in order; with `trim` a part comes first.
 
     Raises MeshError for head groups or regions of experts that do not fit.
     """

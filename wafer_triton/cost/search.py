@@ -151,7 +151,7 @@ def plan(
         own, _ = inference.prefill_placed(square(side), shape, input, c, program, head_groups, False, ways[side])
         turning[side] = inference.turning_cycles(own.block, c) / target.clock_hz
     pairs = sorted(product(*fastest), key=lambda pair: least(*pair))
-    candidates = []
+    candidates: list[tuple[int, int, inference.Request]] = []
     for first, side in pairs[: MOST * best]:
         if sum(request.seconds <= least(first, side) for _, _, request in candidates) >= best:
             break

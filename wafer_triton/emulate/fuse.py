@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 from torch import Tensor
@@ -107,7 +107,9 @@ class Group:
 
     def takes(self, step: Work | Summed) -> bool:
         """Whether the launch can run the step as well, and if so adds it."""
-        if self.tree is not None or (isinstance(step, Summed) and (self.folds or any(w.cores is not None for w in self.works))):
+        if self.tree is not None or (
+            isinstance(step, Summed) and (self.folds or any(w.cores is not None for w in self.works))
+        ):
             return False
         outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
         far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
@@ -135,7 +137,7 @@ Fusing: TypeAlias = "Group | Moved | Step"
 
 def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
     """The steps in order, neighbours in a group where one launch can run them."""
-    group, moved = Group(), None
+    group, moved = Group(), cast("Moved | None", None)
     for step in (*steps, None):
         if isinstance(step, Work | Summed) and moved is None and group.takes(step):
             continue
@@ -146,11 +148,10 @@ def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
             yield group
         group = Group()
         if isinstance(step, Moved):
-            both = step if moved is None else moved.joined(step)
-            if both is None:
+            both = None if moved is None else moved.joined(step)
+            if both is None and moved is not None:
                 yield moved
-                both = step
-            moved = both
+            moved = both or step
             continue
         if moved is not None:
             yield moved
@@ -169,7 +170,7 @@ def _same(one: Index | None, other: Index | None) -> bool:
 
 
 def producer(steps: Sequence[Step], fold: Folded) -> Work | None:
-    """The work that writes the parts of a fold, if nothing else reads them before: then they may be written elsewhere."""
+    """The work that writes the parts of a fold, if no step between reads them: they may then be written elsewhere."""
     acc = fold.tree.acc
     for step in reversed(steps[: list(map(id, steps)).index(id(fold))]):
         if isinstance(step, Work):
@@ -204,8 +205,12 @@ def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[lis
     slices = rows if deep and all(fold.size % rows == 0 for fold in found) else 1
     elements = [op.sized(BLOCK_M=1).elements if slices > 1 else op.elements for op in ops]
     together = 1
-    while length % (2 * together) == 0 and mesh.cores * slices // (2 * together) >= LEAST and not any(
-        op.is_product or size == 0 or 2 * together * size > 2 * HELD for op, size in zip(ops, elements, strict=True)
+    while (
+        length % (2 * together) == 0
+        and mesh.cores * slices // (2 * together) >= LEAST
+        and not any(
+            op.is_product or size == 0 or 2 * together * size > 2 * HELD for op, size in zip(ops, elements, strict=True)
+        )
     ):
         together *= 2
     small = [

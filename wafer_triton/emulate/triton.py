@@ -1,7 +1,7 @@
 """The Triton executor: a program instance is a core, or several where tiles are tiny; mailboxes are in global memory.
 
-A launch is a segment: local operations, or these and a reduce tree, or messages, or compute-shift rounds (see `fuse`). A
-kernel sees pointers, tables and sizes, never a schedule.
+A launch is a segment: local operations, or these and a reduce tree, or messages, or compute-shift rounds (see `fuse`).
+A kernel sees pointers, tables and sizes, never a schedule.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class TritonExecutor(Executor):
     """Runs schedules on a CUDA device, or on the CPU under TRITON_INTERPRET=1 (small meshes).
 
     `launch` is how compute-shift rounds run: "persistent", all in one launch, for which the whole mesh must fit on the
-    GPU at once; "rounds", one by one; or "auto", in one launch where the mesh fits. `shuffle` is a seed for the order of
-    the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
+    GPU at once; "rounds", one by one; or "auto", in one launch where the mesh fits. `shuffle` is a seed for the order
+    of the cores in every launch, to show that it does not matter. Raises BackendError where Triton cannot run.
     """
 
     def __init__(
@@ -156,9 +156,10 @@ class TritonExecutor(Executor):
                 to[held, : of.shape[-1]] = of
         number = send.shape[-1]
         order = self._order(number)
-        tables = [self._table(memory, each[..., order]) for each in (send, recv)]
+        sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
         return Moves(
-            dst, src, *tables, None if lines is None else self._table(memory, lines), number * (send.ndim - 1), number,
+            dst, src, sends, receives, None if lines is None else self._table(memory, lines),
+            number * (send.ndim - 1), number,
             count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
         )  # fmt: skip
 
@@ -288,10 +289,10 @@ class TritonExecutor(Executor):
         above = np.where(tree.parent < 0, 0, number[tree.parent])
         awaited = np.bincount(number, tree.children, len(order) // grid.together).astype(np.int64)
         arrived = torch.zeros(len(awaited), dtype=torch.int32, device=self.device)
+        put = partial(self._table, memory)
         tables = TreeTables(
-            acc, Operand(mailbox, 0, slots * numel),
-            *(self._table(memory, each) for each in (order, tree.children, tree.parent, tree.slot, above, awaited)),
-            arrived, slots, numel, tree.op,
+            acc, Operand(mailbox, 0, slots * numel), put(order), put(tree.children), put(tree.parent), put(tree.slot),
+            put(above), put(awaited), arrived, slots, numel, tree.op,
         )  # fmt: skip
         receivers = None
         if sends:
@@ -305,7 +306,9 @@ class TritonExecutor(Executor):
 
         alarm = self.watch.alarm(group.what, memory.mesh.shape[1], [arrived], round_of)
         sent = [(acc, numel)] if sends else []
-        return Launch(f"{group.what} in a launch", partial(reduce_tree, tables, ops, alarm, receivers, sent, among, grid))
+        return Launch(
+            f"{group.what} in a launch", partial(reduce_tree, tables, ops, alarm, receivers, sent, among, grid)
+        )
 
     def _products(self, memory: Memory, run: Products) -> list[Step]:
         """All rounds in one launch where the GPU holds the whole mesh, else a launch a round."""
@@ -332,7 +335,9 @@ class TritonExecutor(Executor):
                 return [Launch(f"compute-shift, {number} rounds in a launch", launched)]
         if self.launch == "persistent":
             if not fits and torch.device(self.device).type == "cpu":
-                raise BackendError("launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'")
+                raise BackendError(
+                    "launch='persistent' needs a GPU, as programs wait for each other; use launch='auto'"
+                )
             raise BackendError(
                 f"launch='persistent': {self.device} holds {fits} programs of this kernel at once, the mesh of "
                 f"{mesh.shape[0]} x {mesh.shape[1]} needs {mesh.cores}; use launch='auto', or a smaller mesh or tile"
@@ -343,7 +348,9 @@ class TritonExecutor(Executor):
             here, there = at % SLOTS, (at + 1) % SLOTS
             params: dict[str, Any] = {**run.params, "add": run.add or at > 0}
             ends = c, out if at + 1 == number else c, a[here], b[here], a[there], b[there]
-            steps.append(Launch("compute-shift, 1 round in a launch", partial(one_round, *ends, *sends, cores, **params)))
+            steps.append(
+                Launch("compute-shift, 1 round in a launch", partial(one_round, *ends, *sends, cores, **params))
+            )
         return steps
 
     def _elided(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:

@@ -1,1 +1,1 @@
-"""Where a model lies on a device: what a core needs, which regions hold what, and the moves between places. No torch."""
+"""Placing a model on a device: the need of a core, the regions of its blocks, and the moves between. No torch."""

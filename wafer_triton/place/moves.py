@@ -20,7 +20,18 @@ import numpy as np
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
-from wafer_triton.place.transfers import Step, blocks_of, from_corner, grid, hand_over, moved, shifted, sides, skewed, turned
+from wafer_triton.place.transfers import (
+    Step,
+    blocks_of,
+    from_corner,
+    grid,
+    hand_over,
+    moved,
+    shifted,
+    sides,
+    skewed,
+    turned,
+)
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule

@@ -155,8 +155,8 @@ def placed(decode: Block, choices: Sequence[Block], prompt: int, layout: str = L
     head = _head(decode)
     if not shared(decode, choices[0]):
         regions = decode_regions(decode, layout)
-        last = replace(decode, mesh=replace(choices[0].mesh, fold=(1, 1)), entries=1, batch=1, groups=None, head_groups=1,
-                       head_tree=None)  # fmt: skip
+        mesh = replace(choices[0].mesh, fold=(1, 1))
+        last = replace(decode, mesh=mesh, entries=1, batch=1, groups=None, head_groups=1, head_tree=None)
         own = prefill_alone(choices, last, prompt, layout)
         return Placement(decode, own.block, head, _head(last), regions, own.regions, own.at_once, layout)
     both = _prefill(decode, choices, prompt, layout, alone=False)
@@ -241,11 +241,11 @@ def _head(block: Block) -> Block:
 
 
 def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> Regions:
-    """The regions of all blocks in order, those of one kind with the same need; FullError if the device is too small."""
+    """The regions of all blocks in order, each kind with one need; FullError if the device is too small."""
     if layout not in LAYOUTS:
         raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
     shape, limit = head.shape, mesh.device.sram_bytes
-    ends = ENDS if shape.vocab_size else ()
+    ends: tuple[str, ...] = ENDS if shape.vocab_size else ()
     if shape.tie_word_embeddings:
         ends = ends[1:]
     needs = kinds | {end: decode_need(head, end) for end in ends}
@@ -282,10 +282,11 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
     wanted = sum(mesh.rows * mesh.cols for mesh, _ in packed)
     blocks, every = sum(len(names) for _, names in packed[:laid]), sum(len(names) for _, names in packed)
     how = "laid out in rows" if layout == "rectangles" else "by area"
+    cores = device.cores if layout == "rectangles" else device.wafer_cores
+    side = packed[max(laid - 1, 0)][0]
     return (
         f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
-        f"there are {device.cores if layout == 'rectangles' else device.wafer_cores:,}; {how}, {laid:,} regions of {packed[0][0] if laid == 0 else packed[laid - 1][0]} "
-        f"find room, with {blocks:,} of the blocks"
+        f"there are {cores:,}; {how}, {laid:,} regions of {side} find room, with {blocks:,} of the blocks"
     )
 
 

@@ -1,4 +1,4 @@
-"""Transfers: schedules that bring tiles from one place to another, in slices where a core does not hold them at once."""
+"""Transfers: schedules that bring tiles from one place to another, in slices that a core can hold."""
 
 from __future__ import annotations
 
@@ -170,8 +170,9 @@ def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
 def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
     """The activation of decode, cut along y and repeated along x, going from a region to another.
 
-    Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or up column r, so that no two tiles
-    of a region with as many columns as rows take the same link. It is then multicast along x to all columns.
+    Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or
+    up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast
+    along x to all columns.
     """
     ends = [
         (mesh.origin[0], mesh.origin[1], mesh.origin[0] + mesh.rows, mesh.origin[1] + mesh.cols)

@@ -45,8 +45,8 @@ class Builder:
     ) -> str:  # fmt: skip
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
-        `dtype` is as of `dtype_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive whole numbers, an unknown
-        role, or when the name stands for a different buffer, DtypeError for an unknown dtype.
+        `dtype` is as of `dtype_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive
+        whole numbers, an unknown role, or when the name stands for a different buffer, DtypeError for an unknown dtype.
         """
         if role not in ROLES:
             raise ScheduleError(f"{self.name}: buffer {name!r} has role {role!r}; choose one of {', '.join(ROLES)}")

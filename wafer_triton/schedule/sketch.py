@@ -1,4 +1,4 @@
-"""Abstract schedules: builders that keep one of what costs the same again, for pricing and for SRAM. None of them runs."""
+"""Abstract schedules: builders that keep one of several equal costs, for pricing and for SRAM. None of them runs."""
 
 from __future__ import annotations
 

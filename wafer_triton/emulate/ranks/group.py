@@ -41,7 +41,7 @@ def digest(values: torch.Tensor) -> str:
     """Returns a hash of a tensor's shape, dtype and bits."""
     held = values.detach().cpu().contiguous()
     bits = held.flatten().view(torch.uint8).numpy()
-    return f"{held.dtype} {list(held.shape)} {hashlib.blake2b(memoryview(bits), digest_size=16).hexdigest()}"
+    return f"{held.dtype} {list(held.shape)} {hashlib.blake2b(bits.tobytes(), digest_size=16).hexdigest()}"
 
 
 @contextmanager
