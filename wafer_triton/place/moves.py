@@ -9,6 +9,7 @@ from how the buffers of both phases are cut.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -42,7 +43,26 @@ Steps = tuple[Step, ...]
 def between_phases(placement: Placement) -> Steps:
     """All weights of the layers going from one phase's place to the other's."""
     decode, prefill = placement.decode, placement.prefill
-    return (*of_layers(decode, prefill), *_ends(placement), *_between_regions(placement))
+    return (*of_layers(decode, prefill, placement.prefill_regions), *_ends(placement), *_between_regions(placement))
+
+
+def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
+    """The weights of all layers going from one phase's cores to the other's, which share a corner.
+
+    The layers that lie in one of prefill's `regions` go together, as one larger tile of a core.
+    """
+    alike, steps = (_plain(decode), _plain(prefill)), list[Step]()
+    for together, times in _together(regions).items():
+        for kind, count in together:
+            for moves in weights(*alike, kind, together=count).values():
+                steps += [(schedule, number * times) for schedule, number in moves]
+    return tuple(steps)
+
+
+def _together(regions: Sequence[Region]) -> Counter[tuple[tuple[str, int], ...]]:
+    """How many blocks of each kind lie in a region, and how many regions have as many."""
+    kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
+    return Counter(tuple(sorted(each.items())) for each in kinds if each)
 
 
 def _ends(placement: Placement) -> Steps:
@@ -55,22 +75,16 @@ def _ends(placement: Placement) -> Steps:
     return tuple(step for moves in every for steps in moves.values() for step in steps)
 
 
-def of_layers(decode: Block, prefill: Block) -> Steps:
-    """The weights of all layers going from one phase's cores to the other's, which share a corner."""
-    alike = _plain(decode), _plain(prefill)
-    layers = decode.shape.layers_of
-    steps = ((kind, step) for kind in layers for steps in weights(*alike, kind).values() for step in steps)
-    return tuple((schedule, times * layers[kind]) for kind, (schedule, times) in steps)
-
-
 def _plain(block: Block) -> Block:
     """The block without what weights do not depend on, so that moves are planned once."""
     return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
 
 
 @lru_cache(maxsize=256)
-def weights(decode: Block, prefill: Block, kind: str, phase: str = "prefill") -> dict[str, Steps]:
-    """The weights of a block of a kind, going from decode's place to another or back, by their buffers there.
+def weights(
+    decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1
+) -> dict[str, Steps]:
+    """The weights of so many blocks of a kind, going from decode's place to another or back, by their buffers there.
 
     The other is that of prefill, or of decode as well, on another mesh.
     """
@@ -81,17 +95,18 @@ def weights(decode: Block, prefill: Block, kind: str, phase: str = "prefill") ->
         pairs = [(held[cut.name][1], cut) for cut in there.holds]
         in_regions = prefill.expert_regions is not None and there.holds[0].experts is not None
         move = _to_regions if in_regions else _matrix
-        steps[there.name] = tuple(move(decode, prefill, here, there, pairs))
+        steps[there.name] = tuple(move(decode, prefill, here, there, pairs, together))
     return steps
 
 
 def _matrix(
-    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]]
-) -> list[Step]:
+    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
+    together: int,
+) -> list[Step]:  # fmt: skip
     """A buffer's parameters going to their tiles in prefill, over the whole mesh."""
     (rows, cols), (f_rows, f_cols) = sides(decode.mesh, prefill.mesh), prefill.mesh.fold
     steps, own, axes = list[Step](), decode.mesh, cut_along(pairs[0][0])
-    tile = sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
+    tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
     down = pairs[0][0].shape[axes["y"]] if "y" in axes else 1
     if "x" in axes:
         ends = [_along(mine, other, axes["x"], decode.mesh, prefill.mesh) for mine, other in pairs]
@@ -100,7 +115,7 @@ def _matrix(
         source, target = source[order] * f_cols, target[order]
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
-            steps.append(moved(line, "x", source, target, -(-down // own.rows), decode.dtype))
+            steps.append(moved(line, "x", source, target, together * -(-down // own.rows), decode.dtype))
     if "y" in axes:
         lines = blocks_of(down, own.rows) * f_rows, blocks_of(down, prefill.mesh.shape[0])
         if (lines[0] != lines[1]).any():
@@ -145,8 +160,9 @@ def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
 
 
 def _to_regions(
-    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]]
-) -> list[Step]:
+    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
+    together: int,
+) -> list[Step]:  # fmt: skip
     """All experts' weights of a buffer going to their regions.
 
     In decode every expert lies over the whole mesh, columns of it on columns of cores. It goes along x to the columns
@@ -159,7 +175,7 @@ def _to_regions(
     (rows, cols), (f_rows, f_cols) = sides(mine, other), other.fold
     size, held = other.shape[0] // regions.side, regions.held(e)
     f, share = -(-e.width // size), prefill.share(decode.shape.hidden_size, "x")
-    parts = len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
+    parts = together * len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
 
     def to_regions(source: Index, within: Index) -> tuple[Index, Index]:
         """Units on their cores in decode, and on those of all regions side by side."""
@@ -180,8 +196,19 @@ def _to_regions(
     return [*steps, skewed(other, numel, decode.dtype, size)]
 
 
-def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index) -> Steps:
-    """A prompt's keys and values going from rows `source` of prefill to rows `target` of decode."""
+def keys_and_values(placement: Placement, source: Index, target: Index) -> Steps:
+    """A prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
+
+    Those of the layers that lie in one of prefill's regions go together.
+    """
+    counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
+    every = ((_cached(placement.decode, placement.prefill, source, target, 2 * each), times)
+             for each, times in counts.items() if each)  # fmt: skip
+    return tuple((schedule, number * times) for steps, times in every for schedule, number in steps)
+
+
+def _cached(decode: Block, prefill: Block, source: Index, target: Index, together: int) -> Steps:
+    """So many caches going from rows of prefill to rows of decode."""
     here, there = prefill.mesh, decode.mesh
     (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
     steps = list[Step]()
@@ -192,11 +219,11 @@ def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index)
         columns, placed = _along(cuts[0], cuts[1], 0, there, here)
         order = np.lexsort((columns, placed))
         own, held = grid(here, here.rows, cols, here.fold), int(np.bincount(source).max())
-        steps.append(moved(own, "x", placed[order], columns[order] * f_cols, held, decode.dtype))
+        steps.append(moved(own, "x", placed[order], columns[order] * f_cols, held * together, decode.dtype))
     if (source != target * f_rows).any():
-        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head
+        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head * together
         steps.append(moved(own, "y", source, target * f_rows, held, decode.dtype))
-    return tuple((step, times * 2 * decode.shape.num_hidden_layers) for step, times in steps)
+    return tuple(steps)
 
 
 def prompt_rows(side: int, count: int, tokens: int) -> Index:
@@ -224,8 +251,7 @@ def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
 def _between_regions(placement: Placement) -> Steps:
     """The weights' way between the regions of the two phases, where these are not the same."""
     homes = {name: region for region in placement.prefill_regions for name in region.blocks}
-    steps = list[Step]()
-    decode = placement.decode
+    decode, steps = placement.decode, list[Step]()
     for region in placement.regions:
         for name in region.blocks:
             if name in homes and homes[name].mesh.origin != region.mesh.origin:
