@@ -269,12 +269,14 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
     required(str(path), values, "model_type")
     features(str(path), values)
     check_keys(str(path), values)
-    vocabulary = required(str(path), values, "vocab_size")
-    check_size(str(path), "vocab_size", vocabulary)
+    sizes = shape_values(str(path), values)
+    vocabulary = 0  # a config without the key is of the layers alone
+    if "vocab_size" in values:
+        vocabulary = required(str(path), values, "vocab_size")
+        check_size(str(path), "vocab_size", vocabulary)
     if values.get("max_position_embeddings") is not None:
         check_size(str(path), "max_position_embeddings", values["max_position_embeddings"])
-    shape = DecoderShape(**shape_values(str(path), values), vocab_size=vocabulary)
-    return replace(shape, name=name_of(path))
+    return replace(DecoderShape(**sizes, vocab_size=vocabulary), name=name_of(path))
 
 
 def positions(model: str | Path) -> int | None:
