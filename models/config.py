@@ -19,7 +19,7 @@ from wafer_triton.settings import (
     required,
     short,
 )
-from wafer_triton.shapes import DecoderShape, name_of, shape_values
+from wafer_triton.shapes import DecoderShape, check_keys, name_of, shape_values
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class DecoderConfig(DecoderShape):
     def from_dict(cls, values: Mapping[str, Any], name: str = "config") -> "DecoderConfig":
         """Reads the keys of a `config.json`; an absent optional key means what transformers takes it to mean."""
         model_type = required(name, values, "model_type")
+        check_keys(name, values)
         theta, scaling = features(name, values)
         return cls(
             **shape_values(name, values),

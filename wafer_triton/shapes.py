@@ -242,6 +242,17 @@ _OF_EXPERTS = (
 # fmt: on
 
 
+def check_keys(name: str, values: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a key that is not read and not known to be harmless; the one rule of all commands."""
+    known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
+    unknown = [key for key in values if key not in known and not key.startswith("_")]
+    if unknown:
+        raise ConfigError(
+            f"{name}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "
+            f"take it out if it changes nothing that a layer computes"
+        )
+
+
 def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
     """The shape of a model that is known by name, or of a `config.json` (or of the folder that holds it).
 
@@ -257,13 +268,7 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
     values = read_json(path)
     required(str(path), values, "model_type")
     features(str(path), values)
-    known = {*SIZES, *REFUSED, *_HARMLESS, *(_OF_EXPERTS if values.get("model_type") in MIXTURES else ())}
-    unknown = [key for key in values if key not in known and not key.startswith("_")]
-    if unknown:
-        raise ConfigError(
-            f"{path}: unknown key {', '.join(map(short, unknown))}; read are {', '.join(SIZES)}: mend its name, or "
-            f"take it out if it changes nothing that a layer computes"
-        )
+    check_keys(str(path), values)
     vocabulary = required(str(path), values, "vocab_size")
     check_size(str(path), "vocab_size", vocabulary)
     if values.get("max_position_embeddings") is not None:

@@ -9,5 +9,5 @@ slower = replace(device("wse2"), name="slower", sram_bytes=64 * 1024, hop_cycles
 
 if __name__ == "__main__":
     for chip in (device("wse2"), slower):
-        token = estimate.decode(device=chip, model="llama3-8b", mesh=420, context=4096)
+        token = estimate.decode(device=chip, model="llama3-8b", mesh=360, context=4096)
         print(f"{chip.name}: {token.tokens_per_second:,.0f} tokens/s, predicted on the wafer; {token.constants}")

@@ -72,4 +72,4 @@ class Phases:
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
         source = rows[order].numpy()
         target = cache.row_of(len(source))
-        return tally_of(moves.keys_and_values(self.placement.decode, self.placement.prefill, source, target))
+        return tally_of(moves.keys_and_values(self.placement, source, target))

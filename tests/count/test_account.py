@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from wafer_triton import ops
+from wafer_triton.cost.price import price
 from wafer_triton.count.account import Account, account, link_distribution, link_loads, per_round, round_account
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
@@ -105,7 +106,7 @@ def test_totals_are_the_sums_of_loads_and_rounds(mesh):
     assert totals.busiest_link_bytes == max(int(load.max()) for load in loads.values())
     assert totals.messages == sum(one.messages for one in each)
     assert max(one.hops for one in each) <= totals.hops <= sum(one.hops for one in each)
-    assert totals.macs == sum(one.macs for one in each) == 12**3 // mesh.cores
+    assert totals.macs == sum(one.macs for one in each) == 12**3 // mesh.cores == price(example).macs
     assert totals.rounds == len(example.rounds)
     for way, load in loads.items():
         assert load.shape == (mesh.rows, mesh.cols), way

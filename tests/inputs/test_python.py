@@ -206,7 +206,7 @@ CALLS = {
     lambda: convert(LINEAR, mesh=2, accumulate="x"): "convert: accumulate = 'x': partial sums are kept",
     lambda: WaferForCausalLM.from_pretrained(None): "checkpoint None: give a folder in Hugging Face layout",
     lambda: WaferForCausalLM.from_config(None): "model None: give a name such as smollm2-135m",
-    lambda: WaferForCausalLM.from_config("llama3-8b", mesh=16): "smallest mesh of these proportions that fits is 80x80",
+    lambda: WaferForCausalLM.from_config("llama3-8b", mesh=16): "no mesh on the device fits",
 }  # fmt: skip
 NUMBERS = count()
 

@@ -102,17 +102,20 @@ def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
 
 def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int) -> float:
     """Cycles of so many changes of phase, and of each prompt's keys and values, layer by layer."""
-    decode, prefill, config = model.placement.decode, model.placement.prefill, model.config
+    placement, decode, prefill = model.placement, model.placement.decode, model.placement.prefill
     plain = [replace(block, entries=1, groups=None, batch=1, head_tree=None) for block in (decode, prefill)]
-    weights = [
-        step for kind in config.layers_of for steps in moves.weights(*plain, kind).values() for step in steps
-    ]  # fmt: skip
+    weights: list[moves.Step] = []
+    for region in placement.prefill_regions:  # whose blocks go together
+        for kind in model.config.layers_of:
+            count = sum(name.endswith(kind) for name in region.blocks)
+            steps = moves.weights(*plain, kind, together=count).values() if count else ()
+            weights += [step for each in steps for step in each]
     caches: list[moves.Step] = []
     for prompt in prompts:
-        rows = moves.prompt_rows(prefill.mesh.shape[0], len(prompt), model.placement.chunk(len(prompt)))
-        caches += moves.keys_and_values(decode, prefill, rows, decode.cache(len(prompt)).row_of(len(prompt)))
-    once = sum(price(schedule).cycles * times for schedule, times in weights)
-    return config.num_hidden_layers * changes * once + sum(price(step).cycles * times for step, times in caches)
+        rows = moves.prompt_rows(prefill.mesh.shape[0], len(prompt), placement.chunk(len(prompt)))
+        caches += moves.keys_and_values(placement, rows, decode.cache(len(prompt)).row_of(len(prompt)))
+    once, held = (sum(price(step).cycles * times for step, times in steps) for steps in (weights, caches))
+    return changes * once + held
 
 
 def close(cycles: float) -> object:

@@ -296,9 +296,9 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     assert moved.account.link_bytes == 4 * 4 * sum(int(np.abs(source - target).sum()) for source, target in ways)
     assert moving("wgu", grouped, prefill) == moving("wgu", decode, prefill)
     rows = np.arange(4)
-    assert moves.keys_and_values(decode, prefill, rows, rows) == ()
-    assert moves.keys_and_values(grouped, replace(prefill, head_groups=2), rows, rows) == ()
-    assert tally_of(moves.keys_and_values(grouped, prefill, rows, rows)).account.link_bytes > 0
+    assert moves._cached(decode, prefill, rows, rows, 1) == ()
+    assert moves._cached(grouped, replace(prefill, head_groups=2), rows, rows, 1) == ()
+    assert tally_of(moves._cached(grouped, prefill, rows, rows, 1)).account.link_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -167,12 +167,44 @@ def test_the_plan_of_175b_is_at_least_as_fast_as_every_baseline():
 def test_the_parts_of_a_step_and_a_pipeline_over_wafers():
     device = on(2, 4)
     one, two = plan(SMALL, device), plan(SMALL, device, wafers=2)
+    head = 6 * SMALL.vocab * SMALL.width * SMALL.tokens / device.dies / device.flops
+    assert one.seconds == pytest.approx(one.layer_seconds + head)  # what the solver minimised
     assert one.seconds == sum(one.parts.values()) and one.parts["bubbles"] == 0 and two.parts["bubbles"] > 0
     assert one.parts["compute"] >= SMALL.flops / (8 * device.flops) * (1 - 1e-9)
     assert set(one.operators) == {"qkv", "attention", "o", "inner", "out"}
     assert one.joules >= SMALL.flops / device.flops_per_joule
     assert plan(SMALL, device, objective="energy").joules <= one.joules
     assert one.tried > 0 and one.solver_seconds > 0
+
+
+@pytest.mark.parametrize("hbm", [72_000_000_000, 16_000_000, 14_500_000, 4_000_000])
+def test_what_the_planner_leaves_out_is_no_better(hbm):
+    """It tries more micro-batches and full recompute only where they can gain."""
+    device = on(2, 2, link_bytes_per_second=2e11, hbm_bytes=hbm)
+    found = []
+    for micro in (1, 2, 4, 8):
+        case = Case(device, SMALL, micro, SMALL.layers)
+        pairs = [(split, placed) for split in splits(case) for placed in placements(device, split.sizes)]
+        room = hbm - (2 * SMALL.vocab * SMALL.width * 16 + 4 * case.tokens * SMALL.vocab) / device.dies
+        labels = [
+            label
+            for kind in ("none", "selective", "full")
+            for label in layer(
+                [[option(case, op, *pair, kind) for pair in pairs] for op in SMALL.operators], case.reshard_seconds
+            )
+        ]
+        mix = layers(labels, SMALL.layers, room, case.reshard_seconds)
+        found += [mix.seconds] if mix else []
+    planned = plan(SMALL, device)
+    assert planned.why if not found else planned.layer_seconds == pytest.approx(min(found), rel=1e-9)
+
+
+def test_a_reshard_is_paid_by_every_micro_batch():
+    device, seconds = on(2, 4), {}
+    for micro in (1, 4):
+        seconds[micro] = Case(replace(device, link_seconds=0.0), SMALL, micro).reshard_seconds
+    assert seconds[4] == pytest.approx(seconds[1])  # the same tokens in all
+    assert Case(device, SMALL, 4).reshard_seconds > Case(device, SMALL, 1).reshard_seconds  # latency four times
 
 
 def test_a_stored_wrap_costs_its_hops_and_a_cut_one_does_not():
@@ -194,6 +226,9 @@ def test_a_failed_link_takes_a_longer_way():
     sizes = (1, 8, 1, 1)
     before, after = (placements(each, sizes)[0].step(1) for each in (whole, broken))
     assert (before.hops, before.load) == (1, 1) and (after.hops, after.load) > (1, 1)
+    blind = fixed(broken, sizes).step(1)
+    assert after.hops * after.load <= blind.hops * blind.load
+    assert plan(SMALL, broken).seconds >= plan(SMALL, whole).seconds
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from wafer_triton.train.cost import die_cost
 from wafer_triton.train.dies import wafer
 from wafer_triton.train.linear import Cuts, Linear, fit
 from wafer_triton.train.machine import Machine
-from wafer_triton.train.product import PASSES, Team, product
+from wafer_triton.train.product import PASSES, Team, collective, product
 
 WAFER = wafer("wafer-48")
 TEAMS = [
@@ -127,3 +127,5 @@ def test_seconds_are_the_longer_of_products_and_transfers():
 def test_a_pass_that_does_not_exist_is_refused():
     with pytest.raises(ScheduleError, match="pass 'dx' with 'y' moving: choose 'w' with forward, dx, dw"):
         product(Team(WAFER.mesh(1, 2), "relay", 1, 2), "y", "dx", 1, 1, 1)
+    with pytest.raises(ScheduleError, match="collective 'sum': choose 'gather' or 'reduce'"):
+        collective(Team(WAFER.mesh(1, 2), "relay", 1, 2), "sum", 4)

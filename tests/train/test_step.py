@@ -54,6 +54,7 @@ def far(own, other):
 
 CASES = [
     ("llama", (1, 1), "relay", (1, 1)),
+    ("gpt", (1, 1), "relay", (1, 1)),
     ("llama", (2, 2), "cycle", (2, 2)),
     ("gpt", (2, 2), "relay", (1, 2), "xy", "sequence", "none", 2),
     ("llama", (2, 4), "cycle", (1, 2), "xy"),

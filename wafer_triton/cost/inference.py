@@ -209,7 +209,7 @@ def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     decode, prefill = place.decode, place.prefill
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
     rows = moves.prompt_rows(prefill.mesh.shape[0], input, place.at_once)
-    steps = (*moves.between_phases(place), *moves.keys_and_values(decode, prefill, rows, cache.row_of(input)))
+    steps = (*moves.between_phases(place), *moves.keys_and_values(place, rows, cache.row_of(input)))
     return cycles_of(steps, c)
 
 
@@ -218,10 +218,10 @@ def cycles_of(steps: Iterable[Step], c: Constants) -> float:
     return sum(price(schedule, c).cycles * times for schedule, times in steps)
 
 
-def turning_cycles(block: layers.Block, c: Constants) -> float:
+def turning_cycles(own: Prefill, c: Constants) -> float:
     """Cycles of transposing and skewing the weights of prefill, whatever mesh decode has."""
-    here = replace(block, mesh=replace(block.mesh, origin=(0, 0)), expert_regions=None)
-    return cycles_of(moves.of_layers(here, here), c)
+    here = replace(own.block, mesh=replace(own.block.mesh, origin=(0, 0)), expert_regions=None)
+    return cycles_of(moves.of_layers(here, here, own.regions), c)
 
 
 @lru_cache(maxsize=256)

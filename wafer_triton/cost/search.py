@@ -151,7 +151,7 @@ def plan(
     turning = {}
     for side in fastest[0]:
         own, _ = inference.prefill_placed(square(side), shape, input, c, program, head_groups, False, ways[side])
-        turning[side] = inference.turning_cycles(own.block, c) / target.clock_hz
+        turning[side] = inference.turning_cycles(own, c) / target.clock_hz
     pairs = sorted(product(*fastest), key=lambda pair: least(*pair))
     candidates: list[tuple[int, int, inference.Request]] = []
     for first, side in pairs[: MOST * best]:

@@ -20,7 +20,7 @@ from wafer_triton.count.runs import distinct_runs
 from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule import sram
-from wafer_triton.schedule.rounds import Exchange, Round, Schedule
+from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
 
 Counts = NDArray[np.int64]
 Loads = dict[str, Counts]
@@ -43,7 +43,7 @@ class Account:
     busiest_link_bytes: int = 0  # on the directed link that carries most; of runs added up, the sum
     serial_bytes: int = 0  # critical path: the bytes on the busiest link of each round, which pass one by one
     flows: int = 0  # contention: the most messages on one directed link in one round
-    macs: int = 0  # multiply-adds of the busiest core
+    macs: int = 0  # multiply-adds of a core's products, see `multiply_adds`
     sram_peak_bytes: int = 0  # per physical core, of the schedule that needs most; a region holds several blocks
     sram_by_buffer: dict[str, int] = field(default_factory=dict)
     launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
@@ -201,8 +201,8 @@ class _Totals:
             link_bytes += sum(size * _sum(lines, load) for size, lines, load in loads)
             busiest = max(busiest, _peak(loads))
             flows = max(flows, _peak([(1, lines, load) for _, lines, load in loads]))
-        macs = sum(local.find(op.op).work(**op.params)[0] for op in round_.locals) * self.mesh.fold[0]
-        return RoundAccount(hops, messages, link_bytes, busiest, flows, macs * self.mesh.fold[1])
+        macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.fold[0] * self.mesh.fold[1]
+        return RoundAccount(hops, messages, link_bytes, busiest, flows, macs)
 
     def add(self, way: str, size: int, moves: Moves, lines: Counts, load: Counts) -> None:
         """Add messages of `size` bytes to the totals of the links of one direction."""
@@ -245,6 +245,12 @@ class _Totals:
         for total, loads in zip(whole, moves.loads, strict=True):
             np.add.at(total, lines // fold, loads)
         return whole
+
+
+def multiply_adds(op: Local) -> int:
+    """The multiply-adds of a local operation: those of a product; a vector operation has elements, and none."""
+    definition = local.find(op.op)
+    return int(definition.work(**op.params)[0]) if definition.product is not None else 0
 
 
 def _distinct(rounds: Sequence[Round]) -> list[tuple[Round, int]]:

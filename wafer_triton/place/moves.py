@@ -9,6 +9,7 @@ from how the buffers of both phases are cut.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -27,7 +28,6 @@ from wafer_triton.place.transfers import (
     grid,
     hand_over,
     moved,
-    shifted,
     sides,
     skewed,
     turned,
@@ -37,30 +37,39 @@ from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule
 
 Steps = tuple[Step, ...]
+Offset = tuple[int, int]  # rows and columns
 
 
 def between_phases(placement: Placement) -> Steps:
-    """All weights of the layers going from one phase's place to the other's."""
-    decode, prefill = placement.decode, placement.prefill
-    return (*of_layers(decode, prefill), *_ends(placement), *_between_regions(placement))
+    """All weights going from one phase's place to the other's.
+
+    Blocks that lie in one region of both phases go together, as one larger tile of a core. Blocks of one region of
+    prefill are transposed and skewed together.
+    """
+    alike = _plain(placement.decode), _plain(placement.prefill)
+    ends = _plain(placement.head), _plain(placement.prefill_head)
+    homes = {name: region.mesh for region in placement.prefill_regions for name in region.blocks}
+    ways: Counter[tuple[Mesh, Mesh, str]] = Counter()
+    for region in placement.regions:
+        ways.update((region.mesh, homes[name], name.split()[-1]) for name in region.blocks)
+    steps = list(of_layers(*alike, placement.prefill_regions))
+    for (here, there, kind), count in ways.items():
+        offset = here.origin[0] - there.origin[0], here.origin[1] - there.origin[1]
+        own, phase = (ends, "decode") if kind in ENDS else (alike, "prefill")
+        for moves in weights(*own, kind, phase, count, offset, turning=False).values():
+            steps += moves
+    return tuple(steps)
 
 
-def _ends(placement: Placement) -> Steps:
-    """The tables and the norm of embedding and head, where the phases hold them on different meshes."""
-    here, there, tied = placement.head, placement.prefill_head, placement.decode.shape.tie_word_embeddings
-    if here.mesh.shape == there.mesh.shape or not here.shape.vocab_size:
-        return ()
-    alike = _plain(here), _plain(there)
-    every = [weights(*alike, kind, "decode") for kind in (("head",) if tied else ("embedding", "head"))]
-    return tuple(step for moves in every for steps in moves.values() for step in steps)
-
-
-def of_layers(decode: Block, prefill: Block) -> Steps:
-    """The weights of all layers going from one phase's cores to the other's, which share a corner."""
-    alike = _plain(decode), _plain(prefill)
-    layers = decode.shape.layers_of
-    steps = ((kind, step) for kind in layers for steps in weights(*alike, kind).values() for step in steps)
-    return tuple((schedule, times * layers[kind]) for kind, (schedule, times) in steps)
+def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
+    """The weights of all layers transposed and skewed on prefill's cores, those of each of its `regions` together."""
+    kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
+    alike, steps = (_plain(decode), _plain(prefill)), list[Step]()
+    for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
+        for kind, count in together:
+            for moves in weights(*alike, kind, together=count, moving=False).values():
+                steps += [(schedule, number * times) for schedule, number in moves]
+    return tuple(steps)
 
 
 def _plain(block: Block) -> Block:
@@ -69,10 +78,14 @@ def _plain(block: Block) -> Block:
 
 
 @lru_cache(maxsize=256)
-def weights(decode: Block, prefill: Block, kind: str, phase: str = "prefill") -> dict[str, Steps]:
-    """The weights of a block of a kind, going from decode's place to another or back, by their buffers there.
+def weights(
+    decode: Block, prefill: Block, kind: str, phase: str = "prefill", together: int = 1, offset: Offset = (0, 0),
+    moving: bool = True, turning: bool = True,
+) -> dict[str, Steps]:  # fmt: skip
+    """The weights of so many blocks of a kind, going from decode's place to another or back, by their buffers there.
 
-    The other is that of prefill, or of decode as well, on another mesh.
+    The other is that of prefill, or of decode as well, on another mesh. Decode's region lies `offset` rows and columns
+    from the other. A weight is moved first, then turned: transposed and skewed.
     """
     held = {cut.name: (buffer, cut) for buffer in weights_of(decode, kind, "decode").values() for cut in buffer.holds}
     steps: dict[str, Steps] = {}
@@ -81,34 +94,40 @@ def weights(decode: Block, prefill: Block, kind: str, phase: str = "prefill") ->
         pairs = [(held[cut.name][1], cut) for cut in there.holds]
         in_regions = prefill.expert_regions is not None and there.holds[0].experts is not None
         move = _to_regions if in_regions else _matrix
-        steps[there.name] = tuple(move(decode, prefill, here, there, pairs))
+        steps[there.name] = tuple(move(decode, prefill, here, there, pairs, together, offset, moving, turning))
     return steps
 
 
 def _matrix(
-    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]]
-) -> list[Step]:
+    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
+    together: int, offset: Offset, moving: bool, turning: bool,
+) -> list[Step]:  # fmt: skip
     """A buffer's parameters going to their tiles in prefill, over the whole mesh."""
-    (rows, cols), (f_rows, f_cols) = sides(decode.mesh, prefill.mesh), prefill.mesh.fold
-    steps, own, axes = list[Step](), decode.mesh, cut_along(pairs[0][0])
-    tile = sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
+    (f_rows, f_cols), own = prefill.mesh.fold, decode.mesh
+    steps, axes = list[Step](), cut_along(pairs[0][0])
+    tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
     down = pairs[0][0].shape[axes["y"]] if "y" in axes else 1
-    if "x" in axes:
+    down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
+    rows = max(own.rows + down_by[0], prefill.mesh.rows + down_by[1])
+    cols = max(own.cols + right_by[0], prefill.mesh.cols + right_by[1])
+    if "x" in axes and moving:
         ends = [_along(mine, other, axes["x"], decode.mesh, prefill.mesh) for mine, other in pairs]
         source, target = (np.concatenate(each) for each in zip(*ends, strict=True))
         order = np.lexsort((target, source))
-        source, target = source[order] * f_cols, target[order]
+        source, target = (source[order] + right_by[0]) * f_cols, target[order] + right_by[1] * f_cols
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
-            steps.append(moved(line, "x", source, target, -(-down // own.rows), decode.dtype))
-    if "y" in axes:
-        lines = blocks_of(down, own.rows) * f_rows, blocks_of(down, prefill.mesh.shape[0])
+            steps.append(moved(line, "x", source, target, together * -(-down // own.rows), decode.dtype))
+    if "y" in axes and moving:
+        lines = (blocks_of(down, own.rows) + down_by[0]) * f_rows, blocks_of(down, prefill.mesh.shape[0])
+        lines = lines[0], lines[1] + down_by[1] * f_rows
         if (lines[0] != lines[1]).any():
             held = tile // -(-down // prefill.mesh.shape[0])
-            steps.append(moved(grid(own, rows, prefill.mesh.cols, prefill.mesh.fold), "y", *lines, held, decode.dtype))
-    if is_turned(here, there):
+            whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
+            steps.append(moved(whole, "y", *lines, held, decode.dtype))
+    if is_turned(here, there) and turning:
         steps.append(turned(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
-    if there.skew:
+    if there.skew and turning:
         steps.append(skewed(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
     return steps
 
@@ -145,8 +164,9 @@ def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
 
 
 def _to_regions(
-    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]]
-) -> list[Step]:
+    decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
+    together: int, offset: Offset, moving: bool, turning: bool,
+) -> list[Step]:  # fmt: skip
     """All experts' weights of a buffer going to their regions.
 
     In decode every expert lies over the whole mesh, columns of it on columns of cores. It goes along x to the columns
@@ -156,32 +176,46 @@ def _to_regions(
     e, regions = decode.shape.experts, prefill.expert_regions
     assert e is not None and regions is not None, "a block whose experts have regions"
     mine, other = decode.mesh, replace(prefill.mesh, origin=(0, 0))
-    (rows, cols), (f_rows, f_cols) = sides(mine, other), other.fold
+    f_rows, f_cols = other.fold
+    down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
+    rows = max(mine.rows + down_by[0], other.rows + down_by[1])
+    cols = max(mine.cols + right_by[0], other.cols + right_by[1])
     size, held = other.shape[0] // regions.side, regions.held(e)
     f, share = -(-e.width // size), prefill.share(decode.shape.hidden_size, "x")
-    parts = len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
+    parts = together * len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
 
-    def to_regions(source: Index, within: Index) -> tuple[Index, Index]:
+    def to_regions(source: Index, within: Index, by: tuple[int, int], fold: int) -> tuple[Index, Index]:
         """Units on their cores in decode, and on those of all regions side by side."""
         starts = np.arange(regions.side)[:, None] * size
-        return np.tile(source, regions.side), (starts + within).reshape(-1)
+        return np.tile(source, regions.side) + by[0] * fold, (starts + within).reshape(-1) + by[1] * fold
 
     down, wide = np.arange(decode.shape.hidden_size), np.arange(e.width)
-    along_x = to_regions(blocks_of(e.width, mine.cols) * f_cols, wide // f)
-    along_y = to_regions(blocks_of(len(down), mine.rows) * f_rows, down // (regions.side * share))
+    along_x = to_regions(blocks_of(e.width, mine.cols) * f_cols, wide // f, right_by, f_cols)
+    along_y = to_regions(blocks_of(len(down), mine.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
     tile = -(-len(down) // mine.rows) * parts
     first, slices = moved(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, decode.dtype)
     second, more = moved(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, decode.dtype)
     # one expert of all regions on a line, then the next: as many as there are lines of regions, and experts in each
-    steps = [(first, slices * regions.side * held), (second, more * held)]
+    steps = [(first, slices * regions.side * held), (second, more * held)] if moving else []
     numel = held * f * parts * regions.side * share
-    if is_turned(here, there):
+    if is_turned(here, there) and turning:
         steps.append(turned(other, numel, decode.dtype))
-    return [*steps, skewed(other, numel, decode.dtype, size)]
+    return [*steps, skewed(other, numel, decode.dtype, size)] if turning else steps
 
 
-def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index) -> Steps:
-    """A prompt's keys and values going from rows `source` of prefill to rows `target` of decode."""
+def keys_and_values(placement: Placement, source: Index, target: Index) -> Steps:
+    """A prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
+
+    Those of the layers that lie in one of prefill's regions go together.
+    """
+    counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
+    every = ((_cached(placement.decode, placement.prefill, source, target, 2 * each), times)
+             for each, times in counts.items() if each)  # fmt: skip
+    return tuple((schedule, number * times) for steps, times in every for schedule, number in steps)
+
+
+def _cached(decode: Block, prefill: Block, source: Index, target: Index, together: int) -> Steps:
+    """So many caches going from rows of prefill to rows of decode."""
     here, there = prefill.mesh, decode.mesh
     (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
     steps = list[Step]()
@@ -192,11 +226,11 @@ def keys_and_values(decode: Block, prefill: Block, source: Index, target: Index)
         columns, placed = _along(cuts[0], cuts[1], 0, there, here)
         order = np.lexsort((columns, placed))
         own, held = grid(here, here.rows, cols, here.fold), int(np.bincount(source).max())
-        steps.append(moved(own, "x", placed[order], columns[order] * f_cols, held, decode.dtype))
+        steps.append(moved(own, "x", placed[order], columns[order] * f_cols, held * together, decode.dtype))
     if (source != target * f_rows).any():
-        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head
+        own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head * together
         steps.append(moved(own, "y", source, target * f_rows, held, decode.dtype))
-    return tuple((step, times * 2 * decode.shape.num_hidden_layers) for step, times in steps)
+    return tuple(steps)
 
 
 def prompt_rows(side: int, count: int, tokens: int) -> Index:
@@ -219,18 +253,3 @@ def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
     )
     size = block.shape.hidden_size
     return tuple(hand_over(*from_corner(here, there), size, block.batch, block.dtype) for here, there in ways)
-
-
-def _between_regions(placement: Placement) -> Steps:
-    """The weights' way between the regions of the two phases, where these are not the same."""
-    homes = {name: region for region in placement.prefill_regions for name in region.blocks}
-    steps = list[Step]()
-    decode = placement.decode
-    for region in placement.regions:
-        for name in region.blocks:
-            if name in homes and homes[name].mesh.origin != region.mesh.origin:
-                own = placement.head if name in ENDS else decode
-                held = weights_of(own, name.split()[-1], "decode").values()
-                numel = sum(buffer.numel * buffer.slots for buffer in held)
-                steps += shifted(*from_corner(region.mesh, homes[name].mesh), numel, decode.dtype)
-    return tuple(steps)

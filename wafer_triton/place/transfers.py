@@ -111,8 +111,11 @@ def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
 
 
 def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
-    """A mesh of so many cores on the device of another."""
-    return Mesh(rows, cols, like.device, fold=fold)
+    """A mesh of so many cores on the device of another, or on a wider one where regions are counted by area."""
+    device = like.device
+    if rows > device.rows or cols > device.cols:
+        device = replace(device, rows=max(rows, device.rows), cols=max(cols, device.cols))
+    return Mesh(rows, cols, device, fold=fold)
 
 
 @lru_cache(maxsize=256)
@@ -234,36 +237,3 @@ def _hand_over(
     if inside.any():
         steps.append(b.local("copy", dst, via, Cores("x", column[inside, None], there[inside]), size=numel))
     b.round(*steps, label=label)
-
-
-@lru_cache(maxsize=4096)
-def _span(first: int, count: int) -> Index:
-    """[count]: positions one after another; moves share the arrays, so that their routes are worked out once."""
-    return np.arange(first, first + count)
-
-
-@lru_cache(maxsize=256)
-def shifted(source: Mesh, target: Mesh, numel: int, dtype: str) -> tuple[Step, ...]:
-    """Tiles of `numel` elements going from every core of a region to its counterpart, along x, then along y.
-
-    The regions lie as `from_corner` has them.
-    """
-    rows, cols = min(source.rows, target.rows), min(source.cols, target.cols)
-    (up, start), (down, end) = source.origin, target.origin
-    if (up, start) == (down, end):
-        return ()
-    box = Mesh(max(up, down) + rows, max(start, end) + cols, source.device)
-
-    def build(part: int) -> Schedule:
-        b = Builder(box, "shift weights")
-        names = [b.buffer("w", (part,), dtype, "input")]
-        ways = (("x", start, end, cols, up, rows), ("y", up, down, rows, end, cols))
-        moving = [way for way in ways if way[1] != way[2]]
-        for number, (axis, here, there, along, line, across) in enumerate(moving):
-            role = "output" if number + 1 == len(moving) else "scratch"
-            names.append(b.buffer("there" if role == "output" else "via", (part,), dtype, role))
-            send, recv, lines = _span(here, along), _span(there, along), _span(line, across)
-            b.round(Exchange(axis, Slot(names[-2]), Slot(names[-1]), send, recv, lines), label="shift")
-        return b.build(draft=True)
-
-    return (sliced(box, numel, dtype, 2, build),)

@@ -52,7 +52,7 @@ class Send(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A position copies a block from a lane to another, so that the block waits for one step."""
+    """A position copies a block from a lane to another, so that the block stays for one step."""
 
     here: int
     src: str
@@ -74,13 +74,13 @@ class Stream:
 
     @cached_property
     def lanes(self) -> tuple[str, ...]:
-        """The slots beside the own block."""
+        """Return the slots beside the own block."""
         named = {send.dst for sends in self.sends for send in sends}
         return tuple(sorted(named | {hold.dst for holds in self.holds for hold in holds}))
 
     @cached_property
     def order(self) -> tuple[tuple[int, ...], ...]:
-        """[position][step]: the block that the position computes with, found by following every send."""
+        """Return [position][step]: the block that the position computes with, found by following every send."""
         held = {(position, OWN): position for position in range(self.size)}
         order: list[list[int]] = [[] for _ in range(self.size)]
         for step in range(self.size):
@@ -93,7 +93,7 @@ class Stream:
         return tuple(map(tuple, order))
 
     def needed(self) -> Stream:
-        """The stream without sends whose block no position computes with from there on."""
+        """Return the stream without sends whose block no position computes with from there on."""
         sends, holds = list(self.sends), list(self.holds)
         live: set[tuple[int, str]] = set()  # the lanes that hold a needed block in the step after
         for step in reversed(range(self.size)):
@@ -108,7 +108,7 @@ class Stream:
 
 @lru_cache(maxsize=256)
 def relay(size: int) -> Stream:
-    """The turning relay on an open line, N - 1 transfers of one position each."""
+    """Return the turning relay on an open line, N - 1 transfers of one position each."""
     half, sends, holds, uses = size // 2, list[tuple[Send, ...]](), list[tuple[Hold, ...]](), list[tuple[str, ...]]()
     turn = size // 2 if size % 2 == 0 else half + 1  # the first transfer of the way back
     for step in range(size):
@@ -142,7 +142,7 @@ def relay(size: int) -> Stream:
 
 @lru_cache(maxsize=256)
 def circle(size: int) -> Stream:
-    """Every position sends to the next and the last to the first, N - 1 times."""
+    """Return every position sends to the next and the last to the first, N - 1 times."""
     lanes = [OWN if step == 0 else f"left{step % 2}" for step in range(size)]
     sends = [
         tuple(Send(i, lanes[step], (i + 1) % size, f"left{1 - step % 2}") for i in range(size))
@@ -152,7 +152,7 @@ def circle(size: int) -> Stream:
 
 
 def stream(kind: str, size: int) -> Stream:
-    """The stream of a kind (see the module's table); ScheduleError for another kind or size."""
+    """Return the stream of a kind (see the module's table); ScheduleError for another kind or size."""
     if kind not in KINDS:
         raise ScheduleError(f"stream {kind!r}: choose one of {', '.join(KINDS)}")
     if type(size) is not int or size < 1:
@@ -164,7 +164,7 @@ def stream(kind: str, size: int) -> Stream:
 
 
 def path(kind: str, rows: int, cols: int) -> Group:
-    """The die (row, column) of every position in a rectangle of dies; MeshError if the kind has no path through it."""
+    """Return the die (row, column) of every position in a rectangle of dies; MeshError if the kind has no path."""
     size = rows * cols
     if kind not in KINDS:
         raise ScheduleError(f"stream {kind!r}: choose one of {', '.join(KINDS)}")
@@ -187,7 +187,7 @@ def path(kind: str, rows: int, cols: int) -> Group:
 
 
 def groups(mesh: Mesh, kind: str, rows: int, cols: int) -> tuple[Group, ...]:
-    """Rectangles of `rows` x `cols` dies that tile a mesh, each with its die of every position.
+    """Return rectangles of `rows` x `cols` dies that tile a mesh, each with its die of every position.
 
     Raises MeshError where they do not tile it.
     """
@@ -202,7 +202,7 @@ def groups(mesh: Mesh, kind: str, rows: int, cols: int) -> tuple[Group, ...]:
 
 
 def peers(mesh: Mesh, rows: int, cols: int) -> tuple[Group, ...]:
-    """The dies at the same place of all groups of `rows` x `cols` dies, in snake order: a line for every place."""
+    """Return the dies at the same place of all groups of `rows` x `cols` dies, a line in snake order for each."""
     corners = _snake(mesh.rows // rows, mesh.cols // cols)
     return tuple(
         tuple((top * rows + row, left * cols + col) for top, left in corners)
@@ -212,7 +212,7 @@ def peers(mesh: Mesh, rows: int, cols: int) -> tuple[Group, ...]:
 
 
 def _snake(rows: int, cols: int) -> Group:
-    """Rows to and fro; where there are more columns than rows, columns up and down."""
+    """Return rows to and fro; where there are more columns than rows, columns up and down."""
     if cols > rows > 1:
         return tuple((row, col) for col, row in _rows_to_and_fro(cols, rows))
     return _rows_to_and_fro(rows, cols)
@@ -301,13 +301,13 @@ def reduce(b: Builder, moves: Stream, on: Sequence[Group], own: str, compute: Co
 
 
 def _lanes(b: Builder, moves: Stream, own: str) -> dict[str, str]:
-    """The buffer of every lane, declared where it is missing: each stream has two, which take turns."""
+    """Return the buffer of every lane, declared where it is missing: each stream has two, which take turns."""
     sides = sorted({lane[:-1] for lane in moves.lanes})
     return {OWN: own} | {f"{side}{parity}": b.like(f"{own}.{side}{parity}", own) for side in sides for parity in (0, 1)}
 
 
 def _used(mesh: Mesh, moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[str, Cores | None]]:
-    """The lanes that are computed with in a step, each with its dies."""
+    """Return the lanes that are computed with in a step, each with its dies."""
     positions: dict[str, list[int]] = defaultdict(list)
     for position, lane in enumerate(moves.uses[step]):
         positions[lane].append(position)
@@ -324,7 +324,7 @@ def _holding(moves: Stream, on: Sequence[Group], step: int) -> Iterator[tuple[tu
 
 
 def _cores(mesh: Mesh, dies: Sequence[Die]) -> Cores | None:
-    """The dies as `Cores` along x; None for all."""
+    """Return the dies as `Cores` along x; None for all."""
     if len(dies) == mesh.cores:
         return None
     by_row: dict[int, list[int]] = defaultdict(list)
@@ -341,7 +341,7 @@ def _cores(mesh: Mesh, dies: Sequence[Die]) -> Cores | None:
 def _exchanges(
     b: Builder, on: Sequence[Group], lanes: dict[str, str], sends: Sequence[tuple[str, str, int, int]]
 ) -> Iterator[Exchange]:
-    """Exchanges of sends (lane, lane there, position, position there) in all groups, by axis and lanes."""
+    """Return exchanges of sends (lane, lane there, position, position there) in all groups, by axis and lanes."""
     table: dict[tuple[str, str, str], dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for src, dst, here, there in sends:
         for group in on:
@@ -366,7 +366,7 @@ def _exchanges(
 
 
 def _padded(lists: Sequence[Sequence[int]]) -> np.ndarray:
-    """Rows of numbers, -1 behind the shorter ones."""
+    """Return rows of numbers, -1 after the shorter ones."""
     table = np.full((len(lists), max(map(len, lists))), -1, np.int64)
     for row, numbers in zip(table, lists, strict=True):
         row[: len(numbers)] = numbers

@@ -34,7 +34,7 @@ class DieCost:
 
     @property
     def exposed(self) -> float:
-        """Seconds in which no product runs."""
+        """Return seconds in which no product runs."""
         return self.seconds - self.compute
 
     def __add__(self, other: DieCost) -> DieCost:
@@ -45,7 +45,7 @@ class DieCost:
 
 
 def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
-    """The cost of one run of a schedule whose mesh is made of dies of a wafer."""
+    """Return the cost of one run of a schedule whose mesh is made of dies of a wafer."""
     return _cost(schedule, on)
 
 
@@ -71,7 +71,7 @@ def _cost(schedule: Schedule, on: Wafer) -> DieCost:
 
 
 def multiply_adds(schedule: Schedule, round_: Round) -> np.ndarray:
-    """[dies]: the multiply-adds of every die in a round, of which some dies may run other operations than others."""
+    """Return multiply-adds [dies] of every die in a round; some dies may run other operations than others."""
     macs = np.zeros(schedule.mesh.cores)
     for op in round_.locals:
         dies = slice(None) if op.where is None else op.where.flat(schedule.mesh)
@@ -80,11 +80,11 @@ def multiply_adds(schedule: Schedule, round_: Round) -> np.ndarray:
 
 
 def _hides(round_: Round) -> bool:
-    """Whether transfers of a round go on while its operations run: these read nothing that arrives in it."""
+    """Return whether transfers of a round go on while its operations run: these read nothing that arrives in it."""
     arriving = {exchange.dst.buffer for exchange in round_.exchanges}
     return not any(slot.buffer in arriving for op in round_.locals for slot in op.ins)
 
 
 def total(runs: Mapping[Schedule, int], on: Wafer) -> DieCost:
-    """The cost of schedules that run one after the other, each so many times."""
+    """Return the cost of schedules that run one after the other, each so many times."""
     return sum((die_cost(schedule, on) * times for schedule, times in runs.items()), DieCost())

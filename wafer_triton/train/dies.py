@@ -88,18 +88,18 @@ class Wafer:
 
     @property
     def dies(self) -> int:
-        """Dies of the wafer."""
+        """Return the number of dies of the wafer."""
         return self.rows * self.cols
 
     @cached_property
     def links(self) -> nx.DiGraph:
-        """The directed links that work, as a graph over dies (row, column)."""
+        """Return the directed links that work, as a graph over dies (row, column)."""
         graph = _links(self.rows, self.cols)
         graph.remove_edges_from([pair for link in self.failed for pair in (link, link[::-1])])
         return graph
 
     def device(self) -> Device:
-        """The wafer as a `Device`: one core is one die."""
+        """Return the wafer as a `Device`: one core is one die."""
         macs = self.flops / 2 / CLOCK_HZ
         return Device(
             name=self.name,
@@ -117,11 +117,11 @@ class Wafer:
         )
 
     def mesh(self, rows: int | None = None, cols: int | None = None) -> Mesh:
-        """A mesh of its dies, all of them by default; MeshError if the wafer is smaller."""
+        """Return a mesh of its dies, all of them by default; MeshError if the wafer is smaller."""
         return Mesh(rows or self.rows, cols or self.cols, self.device())
 
     def transfer_seconds(self, hops: int, size: float, share: float = 1.0) -> float:
-        """Seconds of one transfer of `size` bytes over `hops` links, of which `share` such transfers pass the fullest.
+        """Return seconds of a transfer of `size` bytes over `hops` links; `share` such transfers pass the fullest one.
 
         Contention and path do not add up where bytes are cut through; where they are stored, every hop takes its turn.
         """
@@ -157,7 +157,7 @@ WAFERS = {
 
 
 def wafer(name: str | Wafer) -> Wafer:
-    """The preset `name` (a Wafer passes through); DeviceError with the nearest name if there is none."""
+    """Return the preset `name` (a Wafer passes through); DeviceError with the nearest name if there is none."""
     if isinstance(name, Wafer):
         return name
     if name not in WAFERS:

@@ -38,7 +38,7 @@ class Cuts:
 
 
 def fit(team: Team, moving: str, m: int, k: int, n: int, dtype: str = "fp32") -> Cuts:
-    """The fewest cuts for which every pass fits a die's SRAM, first of those that move an operand again.
+    """Return the fewest cuts for which every pass fits a die's SRAM, first of those that move an operand again.
 
     Raises SramError if no cuts do.
     """
@@ -76,12 +76,12 @@ class Linear:
         self.order, self.place = orders(team)
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
-        """Y of X and W."""
+        """Return Y of X and W."""
         y = self._sum("y", {"x": x, "w": w}, "forward")
         return self._by_block(y) if self.moving != "y" else y
 
     def backward(self, x: Tensor, w: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
-        """dX and dW of X, W and dY."""
+        """Return dX and dW of X, W and dY."""
         if self.moving == "y":
             return self._both(x, w, dy)
         return self._sum("dx", {"dy": dy, "w": w}, "dx"), self._sum("dw", {"x": x, "dy": dy}, "dw")
@@ -115,7 +115,7 @@ class Linear:
         pieces[kept] = part if kept not in pieces else self.machine.add(pieces[kept], part)
 
     def _slice(self, name: str, whole: Tensor, at: tuple[int, ...]) -> Tensor:
-        """The slice `at` of an operand; slots of those that have them come in the order of computing."""
+        """Return the slice `at` of an operand; slots of those that have them come in the order of computing."""
         if whole.dim() == 5:
             whole = take(whole, self.order)
         for dim, axis in zip((-2, -1), _AXES[name[-1]], strict=True):
@@ -129,7 +129,7 @@ class Linear:
         return whole
 
     def _whole(self, name: str, pieces: dict[tuple[int, ...], Tensor]) -> Tensor:
-        """The operand of its slices, slots still in the order of computing."""
+        """Return the operand of its slices, slots still in the order of computing."""
         rows, cols = _AXES[name[-1]]
         joined = [
             torch.cat([pieces[row, col] for col in range(self._cuts[cols])], -1) for row in range(self._cuts[rows])
@@ -146,7 +146,7 @@ _AXES = {"x": (0, 1), "w": (1, 2), "y": (0, 2)}  # of m, k, n
 
 
 def orders(team: Team) -> tuple[Tensor, Tensor]:
-    """Of every die [rows, cols, N] the block of each step, and the step of each block."""
+    """Return of every die [rows, cols, N] the block of each step, and the step of each block."""
     order = torch.zeros(*team.mesh.shape, team.size, dtype=torch.long)
     for group in team.groups:
         for position, die in enumerate(group):
@@ -155,5 +155,5 @@ def orders(team: Team) -> tuple[Tensor, Tensor]:
 
 
 def take(slots: Tensor, numbers: Tensor) -> Tensor:
-    """Slots [rows, cols, N, ...] in another order, [rows, cols, N]."""
+    """Return slots [rows, cols, N, ...] in another order, [rows, cols, N]."""
     return slots.gather(2, numbers.view(*numbers.shape, *(1,) * (slots.dim() - 3)).expand_as(slots))

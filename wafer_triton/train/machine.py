@@ -45,7 +45,7 @@ class Machine:
 
     @property
     def cost(self) -> DieCost:
-        """The predicted cost of all runs so far, one after the other."""
+        """Return the predicted cost of all runs so far, one after the other."""
         return total(self.ran, self.wafer)
 
     def run(self, schedule: Schedule, **tensors: Tensor) -> dict[str, Tensor]:
@@ -89,21 +89,21 @@ class Machine:
         return self.run(self._local[key], **ins)
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """a + b on every die."""
+        """Return a + b on every die."""
         tile = tuple(a.shape[2:])
         return self.local("add", {"out": tile}, {"a": a, "b": b}, size=a[0, 0].numel())["out"]
 
     def zeros(self, *tile: int) -> Tensor:
-        """Zeros [rows, cols, *tile] in HBM."""
+        """Return zeros [rows, cols, *tile] in HBM."""
         return torch.zeros(*self.mesh.shape, *tile, dtype=self.dtype)
 
     def check_hbm(self, held: Mapping[str, int]) -> int:
-        """The bytes of tensors, by name, that a die holds at once; HbmError, which names them, if HBM is too small."""
+        """Return the sum of bytes by name that a die holds at once; HbmError, with these names, over its HBM."""
         return check_hbm(self.wafer, held)
 
 
 def check_hbm(on: Wafer, held: Mapping[str, int]) -> int:
-    """The sum of `held`, bytes by name; HbmError, which names the largest first, unless a die's HBM holds it."""
+    """Return the sum of `held`, bytes by name; HbmError, which names the largest first, unless a die's HBM holds it."""
     size = sum(held.values())
     if size > on.hbm_bytes:
         parts = ", ".join(

@@ -2,7 +2,7 @@
 
 A phase is a set of flows. Each flow takes one directed tree in the graph of working links; a multicast crosses a link
 once, and a reduction is a multicast backwards. The objective is the busiest link's time first, then bytes times hops.
-The steps are those of TEMP's engine as far as summaries tell them, modelled on the algorithm of BALD (ISCA 2026):
+The steps are those that summaries of TEMP name, modelled on the algorithm of BALD (ISCA 2026):
 construct, merge multicasts, reroute flows of the busiest link, permute dies.
 
 Small phases are solved exactly: every tree of every flow is tried, and `Routing.proved` says so.
@@ -53,30 +53,30 @@ class Routing:
 
     @property
     def loads(self) -> dict[Link, float]:
-        """Bytes over every link in use."""
+        """Return bytes over every link in use."""
         return _loads(self.flows, self.trees)
 
     @property
     def objective(self) -> tuple[float, float]:
-        """Seconds of the busiest link, and bytes times hops of all flows."""
+        """Return seconds of the busiest link, and bytes times hops of all flows."""
         loads = self.loads
         return max(loads.values(), default=0.0) / self.wafer.link_bytes_per_second, sum(loads.values())
 
     @property
     def seconds(self) -> float:
-        """Seconds of the phase: the busiest link, and the latency of the longest path."""
+        """Return seconds of the phase: the busiest link, and the latency of the longest path."""
         longest = max((_depth(flow, tree) for flow, tree in zip(self.flows, self.trees, strict=True)), default=0)
         return self.objective[0] + longest * self.wafer.link_seconds
 
     @property
     def hottest(self) -> Link | None:
-        """The busiest link, of equal ones the first."""
+        """Return the busiest link, of equal ones the first."""
         loads = self.loads
         return min(loads, key=lambda link: (-loads[link], link)) if loads else None
 
 
 def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> Routing:
-    """Routes for flows of one phase, by all steps of the module.
+    """Return routes for flows of one phase, by all steps of the module.
 
     Raises MeshError for a flow between dies that the wafer does not have.
     """
@@ -93,7 +93,7 @@ def route(wafer: Wafer, flows: Iterable[Flow], tries: int = TRIES) -> Routing:
 
 
 def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
-    """Flows of the same source, block, size and kind as one multicast; flows without a block stay apart."""
+    """Return flows of the same source, block, size and kind as one multicast; flows without a block stay apart."""
     joined: dict[tuple[object, ...], Flow] = {}
     for number, flow in enumerate(flows):
         key = (flow.source, flow.size, flow.reduce, flow.block or number)
@@ -105,7 +105,7 @@ def merge(flows: Iterable[Flow]) -> tuple[Flow, ...]:
 
 
 def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> Routing:
-    """Routes along rows first, then columns (XY), which know no load; a path over a failed link takes the shortest."""
+    """Return routes along rows first, then columns (XY), whatever the loads; around failed links the shortest."""
     trees = []
     for flow in flows:
         tree: set[Link] = set()
@@ -118,7 +118,7 @@ def dimension_ordered(wafer: Wafer, flows: Sequence[Flow]) -> Routing:
 
 
 def construct(wafer: Wafer, flows: Sequence[Flow]) -> Routing:
-    """Trees that are grown one flow after the other, largest first, around links that carry much already."""
+    """Return trees that are grown one flow after the other, largest first, around links that carry much already."""
     order = sorted(range(len(flows)), key=lambda i: (-flows[i].size * len(flows[i].targets), i))
     loads: dict[Link, float] = defaultdict(float)
     trees: dict[int, Tree] = {}
@@ -140,14 +140,14 @@ def _improved(start: Routing, tries: int) -> Routing:
         turn += 1
         most = max(loads.values(), default=0.0)
         hot = {link for link, load in loads.items() if load >= most * (1 - 1e-12)}
-        waiting = [i for i, tree in enumerate(trees) if not tree.isdisjoint(hot) and tabu.get(i, 0) < turn]
-        if not waiting:
+        movable = [i for i, tree in enumerate(trees) if not tree.isdisjoint(hot) and tabu.get(i, 0) < turn]
+        if not movable:
             if all(tree.isdisjoint(hot) for tree in trees) or failed + isqrt(len(flows)) >= tries:
                 break
             turn += isqrt(len(flows)) + 1
             failed += isqrt(len(flows)) + 1
             continue
-        number = waiting[turn % len(waiting)]
+        number = movable[turn % len(movable)]
         flow, old = flows[number], trees[number]
         for link in old:
             loads[link] -= flow.size
@@ -172,13 +172,13 @@ def _improved(start: Routing, tries: int) -> Routing:
 
 
 def _key(loads: dict[Link, float]) -> tuple[float, int, float]:
-    """The objective, with the number of busiest links between its two parts: fewer of them are a step forward."""
+    """Return the objective with the number of busiest links between its two parts; fewer of them are better."""
     most = max(loads.values(), default=0.0)
     return most, sum(load >= most * (1 - 1e-12) for load in loads.values()), round(sum(loads.values()), 3)
 
 
 def _grown(wafer: Wafer, flow: Flow, loads: dict[Link, float]) -> Tree:
-    """A tree from the source: again and again the cheapest path to the nearest target that it lacks.
+    """Return a tree from the source: again and again the cheapest path to the nearest target that it lacks.
 
     A link costs its bytes and, much more, the fourth power of its load over the highest.
     """
@@ -213,7 +213,7 @@ def _grown(wafer: Wafer, flow: Flow, loads: dict[Link, float]) -> Tree:
 
 
 def _of_kind(flow: Flow, loads: dict[Link, float]) -> dict[Link, float]:
-    """Loads as a tree from the source meets them: a reduction's links point the other way."""
+    """Return loads as a tree from the source meets them: a reduction's links point the other way."""
     return {link[::-1]: load for link, load in loads.items()} if flow.reduce else loads
 
 
@@ -242,7 +242,7 @@ def _loads(flows: Sequence[Flow], trees: Sequence[Tree]) -> dict[Link, float]:
 
 
 def _depth(flow: Flow, tree: Tree) -> int:
-    """Links of the longest path of a tree."""
+    """Return links of the longest path of a tree."""
     children: dict[Die, list[Die]] = defaultdict(list)
     for start, end in _turned(flow, tree):
         children[start].append(end)
@@ -257,7 +257,7 @@ def _depth(flow: Flow, tree: Tree) -> int:
 
 
 def _exact(wafer: Wafer, flows: tuple[Flow, ...]) -> Routing | None:
-    """The best of all trees, by branch and bound; None for phases too large."""
+    """Return the best of all trees, by branch and bound; None for phases too large."""
     if wafer.dies > SMALL or not flows:
         return None
     choices = [trees(wafer, flow) for flow in flows]
@@ -299,7 +299,7 @@ def _exact(wafer: Wafer, flows: tuple[Flow, ...]) -> Routing | None:
 
 @lru_cache(maxsize=4096)
 def trees(wafer: Wafer, flow: Flow) -> tuple[Tree, ...]:
-    """Every tree from the source whose leaves are targets, fewest links first."""
+    """Return every tree from the source whose leaves are targets, fewest links first."""
     found: set[Tree] = set()
 
     def grow(tree: Tree, inside: frozenset[Die], missing: frozenset[Die]) -> None:
@@ -316,7 +316,7 @@ def trees(wafer: Wafer, flow: Flow) -> tuple[Tree, ...]:
 
 
 def _paths(wafer: Wafer, start: Die, end: Die, outside: frozenset[Die]) -> Iterator[list[Die]]:
-    """Simple paths from a die of a tree to one beside it that touch the tree nowhere else."""
+    """Return simple paths from a die of a tree to one beside it that touch the tree nowhere else."""
     stack = [[start]]
     while stack:
         path = stack.pop()
@@ -330,7 +330,7 @@ def _paths(wafer: Wafer, start: Die, end: Die, outside: frozenset[Die]) -> Itera
 
 
 def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
-    """One step of rings that run at the same time: every die sends `size` bytes to the next of its ring."""
+    """Return one step of rings that run at the same time: every die sends `size` bytes to the next of its ring."""
     return [
         Flow(die, frozenset([after]), size)
         for ring in rings
@@ -340,7 +340,7 @@ def ring_flows(rings: Sequence[Sequence[Die]], size: float) -> list[Flow]:
 
 
 def permute(wafer: Wafer, rings: Sequence[Sequence[Die]], size: float = 1.0) -> tuple[list[tuple[Die, ...]], Routing]:
-    """Orders of the dies within each ring for which one step is fastest, and its routes.
+    """Return orders of the dies within each ring for which one step is fastest, and its routes.
 
     Rings of up to 6 dies are tried in every order, longer ones by reversing runs, ring by ring until none improves.
     """
@@ -371,16 +371,16 @@ def _reorders(ring: tuple[Die, ...]) -> Iterator[tuple[Die, ...]]:
 
 
 def all_gather(wafer: Wafer, size: float) -> list[Flow]:
-    """Every die sends its part of `size` bytes in all to every other."""
+    """Return every die sends its part of `size` bytes in all to every other."""
     dies = sorted(wafer.links)
     return [Flow(die, frozenset(dies) - {die}, size / len(dies), "own") for die in dies]
 
 
 def all_to_all(wafer: Wafer, size: float) -> list[Flow]:
-    """Every die sends `size` bytes of its own to each other die."""
+    """Return every die sends `size` bytes of its own to each other die."""
     return [Flow(a, frozenset([b]), size) for a in sorted(wafer.links) for b in sorted(wafer.links) if a != b]
 
 
 def bisection_bytes(rows: int, cols: int, size: float) -> float:
-    """Bytes over the busiest link of an all-to-all of `size` bytes a pair, at least: half of the mesh to the other."""
+    """Return the least bytes over the busiest link of an all-to-all of `size` bytes a pair, by the mesh's halves."""
     return max(rows * (cols // 2) * (cols - cols // 2), cols * (rows // 2) * (rows - rows // 2)) * size

@@ -45,27 +45,27 @@ class Sizes:
 
     @property
     def head(self) -> int:
-        """Elements of a head."""
+        """Return elements of a head."""
         return self.width // self.heads
 
     @property
     def matrices(self) -> dict[str, tuple[str, ...]]:
-        """The products of a layer, each with the weights that it joins."""
+        """Return the products of a layer, each with the weights that it joins."""
         inner = ("gate", "up") if self.kind == "llama" else ("in",)
         return {"qkv": ("q", "k", "v"), "o": ("o",), "inner": inner, "out": ("out",)}
 
     def columns(self, name: str) -> int:
-        """The outputs of a weight."""
+        """Return the outputs of a weight."""
         heads = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
         return heads[name] * self.head if name in heads else self.hidden if name in ("gate", "up", "in") else self.width
 
     def rows(self, name: str) -> int:
-        """The inputs of a weight."""
+        """Return the inputs of a weight."""
         return self.hidden if name == "out" else self.heads * self.head if name == "o" else self.width
 
     @property
     def vectors(self) -> dict[str, int]:
-        """Parameters that are no matrices, with their elements: norms, biases, embeddings of positions."""
+        """Return parameters that are no matrices, with their elements: norms, biases, embeddings of positions."""
         found = {}
         for layer in range(self.layers):
             for norm in ("norm_a", "norm_f"):
@@ -82,7 +82,7 @@ class Sizes:
 
 
 def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) -> Parameters:
-    """Random parameters by name: matrices [inputs, outputs], "embed" [vocab, width], "head" [width, vocab], vectors."""
+    """Return random parameters by name: matrices [inputs, outputs], "embed" [vocab, width], "head", and vectors."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int, scale: float) -> Tensor:
@@ -101,7 +101,7 @@ def parameters(sizes: Sizes, seed: int = 0, dtype: torch.dtype = torch.float32) 
 
 
 def plain_loss(sizes: Sizes, p: Parameters, tokens: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross entropy of targets [samples, length] after tokens [samples, length]."""
+    """Return the mean cross entropy of targets [samples, length] after tokens [samples, length]."""
     llama, length = sizes.kind == "llama", tokens.shape[1]
     x = p["embed"][tokens]
     if not llama:
@@ -135,13 +135,13 @@ def plain_loss(sizes: Sizes, p: Parameters, tokens: Tensor, targets: Tensor) -> 
 
 
 def angles(sizes: Sizes, positions: Tensor) -> Tensor:
-    """The angles [..., head / 2] of rotary pairs at positions, fp64."""
+    """Return the angles [..., head / 2] of rotary pairs at positions, fp64."""
     exponents = torch.arange(0, sizes.head, 2, dtype=torch.float64) / sizes.head
     return positions.double()[..., None] * sizes.theta**-exponents
 
 
 def turned(x: Tensor, sizes: Sizes, length: int) -> Tensor:
-    """Heads x [..., length, head] with pairs turned by their positions."""
+    """Return heads x [..., length, head] with pairs turned by their positions."""
     angle = angles(sizes, torch.arange(length))
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second = x.chunk(2, -1)

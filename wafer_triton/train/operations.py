@@ -34,7 +34,7 @@ def norm_rows_back_torch(
     dx: Tensor, dweight: Tensor, dbias: Tensor, dy: Tensor, x: Tensor, weight: Tensor,
     *, m: int, n: int, eps: float, centre: bool,
 ) -> None:  # fmt: skip
-    """The gradients of `norm_rows`: dx [m, n], dweight [n] and dbias [n]."""
+    """Return the gradients of `norm_rows`: dx [m, n], dweight [n] and dbias [n]."""
     scaled, scale = _normed(cut(x, m, n), eps, centre)
     dy = cut(dy, m, n)
     g = dy * cut(weight, 1, n)

@@ -45,7 +45,7 @@ class Split:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """Sizes in the order of `placement.AXES`."""
+        """Return sizes in the order of `placement.AXES`."""
         return self.data, self.tensor, self.context, self.stream
 
     def __str__(self) -> str:
@@ -82,24 +82,24 @@ class Case:
 
     @property
     def samples(self) -> int:
-        """Samples of a micro-batch on the wafer."""
+        """Return samples of a micro-batch on the wafer."""
         return self.work.batch // self.micro_batches
 
     @property
     def tokens(self) -> int:
-        """Tokens of a micro-batch on the wafer."""
+        """Return tokens of a micro-batch on the wafer."""
         return self.samples * self.work.sequence
 
     @cached_property
     def reshard_seconds(self) -> float:
-        """Seconds of giving an activation of the layer's width another layout, forward and backward.
+        """Return seconds of giving an activation of the layer's width another layout in a step, forward and backward.
 
         An all-to-all over the wafer: the bisection bound, which routes along rows and then columns meet.
         """
         wafer = self.wafer
         pair = self.tokens * self.work.width * self.rules.element / wafer.dies**2
         load = bisection_bytes(wafer.rows, wafer.cols, pair) / wafer.link_bytes_per_second
-        return 2 * (load + (wafer.rows + wafer.cols - 2) * wafer.link_seconds)
+        return 2 * self.micro_batches * (load + (wafer.rows + wafer.cols - 2) * wafer.link_seconds)
 
 
 @dataclass(frozen=True)
@@ -125,17 +125,22 @@ class Option:
 
     @cached_property
     def seconds(self) -> float:
-        """Seconds of a step."""
+        """Return seconds of a step."""
         return self.compute + self.exposed + self.hbm
 
     @cached_property
+    def traffic(self) -> float:
+        """Return bytes times links of a die, in a step."""
+        return sum(size * self.placed.step(axis).links for axis, size in enumerate(self.sent))
+
+    @cached_property
     def bytes(self) -> float:
-        """Bytes that a die holds."""
+        """Return bytes that a die holds."""
         return self.state_bytes + self.kept_bytes
 
 
 def splits(case: Case) -> Iterator[Split]:
-    """Every tuple that the wafer's dies and the workload's sizes allow."""
+    """Return every tuple that the wafer's dies and the workload's sizes allow."""
     dies, work = case.wafer.dies, case.work
     for data in _divisors(dies):
         if case.samples % data:
@@ -155,7 +160,7 @@ def splits(case: Case) -> Iterator[Split]:
 
 
 def option(case: Case, op: Operator, split: Split, placed: Placement, recompute: str) -> Option:
-    """The price of an operator with a tuple on a placement."""
+    """Return the price of an operator with a tuple on a placement."""
     return _Priced(case, op, split, placed, recompute).option()
 
 
@@ -201,13 +206,13 @@ class _Priced:
         )  # fmt: skip
 
     def _inner(self, rows: tuple[object, ...], cols: tuple[object, ...]) -> tuple[object, ...]:
-        """The layout between the products of a pair: columns if heads are cut, else rows."""
+        """Return the layout between the products of a pair: columns if heads are cut, else rows."""
         return cols if self.split.moving == "xy" or self.split.tensor > 1 else rows
 
     # --- traffic: seconds not hidden, forward and backward ---
 
     def _ring(self, axis: int, count: float, size: float, hidden: float = 0.0, once: bool = False) -> float:
-        """Exposed seconds of `count` steps with blocks of `size` bytes on every die, with work to hide each."""
+        """Return exposed seconds of `count` steps with blocks of `size` bytes on every die, with work to hide each."""
         step = self.placed.step(axis)
         if step is IDLE or count <= 0:
             return 0.0
@@ -242,7 +247,7 @@ class _Priced:
         return there, back
 
     def _attention(self) -> tuple[float, float]:
-        """Keys and values pass round all dies that have other rows of the same samples."""
+        """Return exposed seconds of keys and values, which pass round all dies with rows of the same samples."""
         split, rules = self.split, self.rules
         there = back = 0.0
         around = [(CONTEXT, split.context)]
@@ -255,7 +260,7 @@ class _Priced:
         return there, back
 
     def _replicas(self, products: float) -> tuple[float, float]:
-        """Exposed seconds of a micro-batch for sharded weights, and of a step for sums of gradients."""
+        """Return exposed seconds of a micro-batch for sharded weights, and of a step for sums of gradients."""
         split, rules = self.split, self.rules
         exposed = sync = 0.0
         block = self.weights / split.stream / (split.data * split.context)
@@ -272,7 +277,7 @@ class _Priced:
         return max(0.0, exposed - products), max(0.0, sync - products * 2 / 3)
 
     def _kept(self) -> tuple[float, float]:
-        """Bytes of activations of a micro-batch on a die: kept for backward, and written at all."""
+        """Return bytes of activations of a micro-batch on a die: kept for backward, and written at all."""
         op, split = self.op, self.split
         rows = self.group_tokens / split.stream
         common = op.common * rows / (split.tensor if split.sequence or split.tensor == 1 else 1)

@@ -2,7 +2,8 @@
 
 A rectangular placement gives every axis a rectangle of dies, axes nested in an order: the first lies on neighbouring
 dies, the next strides over it. The fixed placement numbers dies row by row, first axis innermost, and runs each ring in
-the order of numbers, whatever the links. Steps of all groups of an axis are routed along rows first, then columns.
+the order of numbers, whatever the links. Steps of all groups of an axis are routed along rows first, then columns. On
+a wafer with failed links those of rectangular placements are mapped around them (`wafer_triton.train.mapping.route`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from itertools import permutations
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.stream import path
 from wafer_triton.train.dies import Die, Wafer
-from wafer_triton.train.mapping import dimension_ordered, ring_flows
+from wafer_triton.train.mapping import dimension_ordered, ring_flows, route
 
 AXES = ("data", "tensor", "context", "stream")
+REROUTES = 8  # without gain, after which the mapping of a step ends
 RINGS = ("cycle", "interleaved", "wrap")
 
 
@@ -31,7 +33,7 @@ class Step:
     links: float  # of an average block
 
     def seconds(self, wafer: Wafer, size: float) -> float:
-        """Seconds of a step with blocks of `size` bytes."""
+        """Return seconds of a step with blocks of `size` bytes."""
         return wafer.transfer_seconds(self.hops, size, self.load)
 
 
@@ -52,7 +54,7 @@ class Placement:
     fixed: bool = False
 
     def step(self, axis: int) -> Step:
-        """The step of an axis: of the stream's axis a relay's, where it is the fastest."""
+        """Return the step of an axis: of the stream's axis a relay's, where it is the fastest."""
         return self.streams[axis] if axis == 3 else self.steps[axis]
 
     def __str__(self) -> str:
@@ -67,7 +69,7 @@ class Placement:
 
 
 def placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool = True) -> tuple[Placement, ...]:
-    """Every rectangular placement of axes of `sizes` (as `AXES`); with `prune` those that none is better than.
+    """Return every rectangular placement of axes of `sizes` (as `AXES`); with `prune` those that none is better than.
 
     Raises MeshError where the sizes do not multiply to the wafer's dies.
     """
@@ -84,7 +86,8 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Plac
             rectangles, strides = [(1, 1)] * 4, [(1, 1)] * 4
             down, right = 1, 1
             for axis, (rows, cols) in zip(order, sides, strict=True):
-                rectangles[axis], strides[axis] = (rows, cols), (down, right)
+                rectangles[axis] = rows, cols
+                strides[axis] = down if rows > 1 else 1, right if cols > 1 else 1
                 down, right = down * rows, right * cols
             steps = [_step(wafer, *rectangles[axis], *strides[axis], False) for axis in range(4)]
             streams = [_step(wafer, *rectangles[axis], *strides[axis], True) for axis in range(4)]
@@ -100,7 +103,7 @@ def _placements(wafer: Wafer, sizes: tuple[int, ...], prune: bool) -> tuple[Plac
 
 
 def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2, 0)) -> Placement:
-    """Dies numbered row by row, axes nested in `order`, rings in the order of numbers."""
+    """Return dies numbered row by row, axes nested in `order`, rings in the order of numbers."""
     _demand(wafer, sizes)
     dies = [(row, col) for row in range(wafer.rows) for col in range(wafer.cols)]
     steps = [IDLE] * 4
@@ -110,13 +113,13 @@ def fixed(wafer: Wafer, sizes: tuple[int, ...], order: Sequence[int] = (1, 3, 2,
         if size > 1:
             starts = [start for start in range(len(dies)) if start // stride % size == 0]
             rings = [tuple(dies[start + number * stride] for number in range(size)) for start in starts]
-            steps[axis] = _measured(wafer, "wrap", tuple(rings))
+            steps[axis] = _measured(wafer, "wrap", tuple(rings), mapped=False)
         stride *= size
     return Placement(((0, 0),) * 4, ((0, 0),) * 4, tuple(steps), tuple(steps), fixed=True)
 
 
 def groups_of(wafer: Wafer, placed: Placement, axis: int) -> list[tuple[Die, ...]]:
-    """The rings of an axis in a rectangular placement, each with its dies in order."""
+    """Return the rings of an axis in a rectangular placement, each with its dies in order."""
     step = placed.step(axis)
     if step is IDLE:
         return []
@@ -135,7 +138,7 @@ def _demand(wafer: Wafer, sizes: tuple[int, ...]) -> None:
 
 
 def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Rectangles of axes in order whose rows multiply to `rows` and whose columns to `cols`."""
+    """Return rectangles of axes in order whose rows multiply to `rows` and whose columns to `cols`."""
     if not sizes:
         if rows == cols == 1:
             yield ()
@@ -147,7 +150,7 @@ def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[i
 
 
 def _numbers(placed: Placement) -> tuple[float, ...]:
-    """What seconds grow with."""
+    """Return what seconds grow with."""
     return tuple(number for axis in range(4) for number in (placed.step(axis).hops, placed.step(axis).load))
 
 
@@ -157,7 +160,7 @@ def _links(placed: Placement) -> float:
 
 @lru_cache(maxsize=8192)
 def _step(wafer: Wafer, rows: int, cols: int, down: int, right: int, stream: bool) -> Step:
-    """The fastest kind for a rectangle at strides: fewest hops, then the least load, then the fewest links."""
+    """Return the fastest kind for a rectangle at strides: fewest hops, then the least load, then the fewest links."""
     if rows * cols == 1:
         return IDLE
     found = []
@@ -183,8 +186,8 @@ def _rings(wafer: Wafer, kind: str, rows: int, cols: int, down: int, right: int)
     )
 
 
-def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name: str = "") -> Step:
-    """A step of rings, routed; a relay takes its line's links both ways, N (3 N / 2 - 2) block-hops in N - 1 steps."""
+def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name: str = "", mapped: bool = True) -> Step:
+    """Return a step of rings, routed; a relay takes its links both ways, N (3 N / 2 - 2) block-hops in all."""
     if kind == "relay":
         lines = [*rings, *(tuple(reversed(ring)) for ring in rings)]
         flows = [flow for line in lines for flow in ring_flows([line], 1.0)[:-1]]
@@ -192,7 +195,7 @@ def _measured(wafer: Wafer, kind: str, rings: tuple[tuple[Die, ...], ...], name:
         each = (3 * size / 2 - 2) / (size - 1) if size > 2 else 1.0
     else:
         flows, each = ring_flows(rings, 1.0), 1.0
-    routing = dimension_ordered(wafer, flows)
+    routing = route(wafer, flows, REROUTES) if wafer.failed and mapped else dimension_ordered(wafer, flows)
     hops = max(len(tree) for tree in routing.trees)
     load = round(max(routing.loads.values()))
     mean = sum(map(len, routing.trees)) / len(routing.trees)

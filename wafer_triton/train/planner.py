@@ -43,7 +43,7 @@ def _row_by_row(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
 
 
 def _blind(wafer: Wafer, split: Split) -> tuple[Placement, ...]:
-    """The rectangles with the shortest steps, whatever loads their links get."""
+    """Return the rectangles with the shortest steps, whatever loads their links get."""
     every = placements(wafer, split.sizes, prune=False)
     return every and (min(every, key=lambda placed: sum(placed.step(axis).links for axis in range(4))),)
 
@@ -73,18 +73,11 @@ BASELINES = tuple(
 
 
 def _useful(split: Split) -> bool:
-    """Rows of tensor parallelism are split: that takes the same traffic and holds fewer bytes."""
+    """Return whether rows of tensor parallelism are split: that takes the same traffic and holds fewer bytes."""
     return split.sequence or split.tensor == 1
 
 
 PLANNED = Strategy("planned", _useful, _every, uniform=False)
-# Parts of the gain: the plan with one of them taken away, and baselines with one of them given.
-ABLATIONS = (
-    Strategy("planned, row by row", _useful, _row_by_row, uniform=False),
-    Strategy("planned, no streams", lambda split: _useful(split) and split.stream == 1, _every, uniform=False),
-    Strategy("Megatron TP + SP, best rings", _megatron_sequence, _every),
-    Strategy("sharded data, best rings", _sharded, _every),
-)
 
 
 @dataclass(frozen=True)
@@ -105,39 +98,47 @@ class Planned:
     held: dict[str, int]
     joules: float
     link_bytes: float
-    hottest: tuple[Link, float] | None
+    loads: dict[Link, float]  # bytes over every link in a step, of rectangular placements
     solver_seconds: float = field(compare=False)
     tried: int = 0
     why: str = ""
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step."""
+        """Return seconds of a step."""
         return sum(self.parts.values())
 
     @property
     def layer_seconds(self) -> float:
-        """Seconds of the layers of one wafer, without head and bubbles."""
+        """Return seconds of the layers of one wafer, without head and bubbles."""
         return self.mix.seconds if self.mix else float("inf")
 
     @property
     def bytes(self) -> int:
-        """Bytes that a die holds."""
+        """Return bytes that a die holds."""
         return sum(self.held.values())
 
     @property
+    def hottest(self) -> tuple[Link, float] | None:
+        """Return the busiest link and its bytes in a step."""
+        if not self.loads:
+            return None
+        link = min(self.loads, key=lambda each: (-self.loads[each], each))
+        return link, self.loads[link]
+
+    @property
     def tokens_per_second(self) -> float:
-        """Tokens of a batch over the seconds of a step."""
+        """Return tokens of a batch over the seconds of a step."""
         return self.work.tokens / self.seconds
 
     @property
     def watts(self) -> float:
-        """Joules over seconds."""
+        """Return joules over seconds."""
         return self.joules / self.seconds
 
     @property
     def operators(self) -> dict[str, Option]:
-        """The option of every operator in most layers."""
+        """Return the option of every operator in most layers."""
         if self.mix is None:
             return {}
         kind = max(zip(self.mix.counts, range(len(self.mix.counts)), strict=True))[1]
@@ -148,7 +149,7 @@ def plan(
     work: Workload, wafer: Wafer, strategy: Strategy = PLANNED, wafers: int = 1, rules: Rules | None = None,
     recompute: tuple[str, ...] = RECOMPUTE, objective: str = "time",
 ) -> Planned:  # fmt: skip
-    """The best plan of a strategy, by "time" or by "energy"; one that does not fit says `why`.
+    """Return the best plan of a strategy, by "time" or by "energy"; one that does not fit says `why`.
 
     Raises ConfigError for layers that do not divide by wafers, or where no tuple divides batch, heads and tokens.
     """
@@ -203,20 +204,20 @@ def plan(
             f"over {wafer.dies} dies of {wafer.name}; give a batch with more divisors, or a wafer of other sides"
         )
     return Planned(
-        strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, None, process_time() - began, tried,
+        strategy.name, work, wafer, wafers, 0, None, (), {}, {}, 0.0, 0.0, {}, process_time() - began, tried,
         smallest[1],
     )  # fmt: skip
 
 
 def _options(case: Case, op: Operator, pairs: list[tuple[Split, Placement]], kind: str) -> list[Option]:
-    """The options of an operator; one without weights has those of one stage of sharding."""
+    """Return the options of an operator; one without weights has those of one stage of sharding."""
     if not op.weights:
         pairs = list(dict.fromkeys((replace(split, sharded=0), placed) for split, placed in pairs))
     return [option(case, op, split, placed, kind) for split, placed in pairs]
 
 
 def demand(planned: Planned) -> Planned:
-    """The plan; HbmError with the byte account where the workload does not fit."""
+    """Return the plan; HbmError with the byte account where the workload does not fit."""
     if planned.why:
         raise HbmError(f"{planned.strategy}: {planned.why}")
     return planned
@@ -231,7 +232,7 @@ def _counts(batch: int) -> list[int]:
 
 
 def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[Split, Placement]]]:
-    """Pairs of tuple and placement: all together, or one by one where all operators take the same."""
+    """Return pairs of tuple and placement: all together, or one by one where all operators take the same."""
     pairs = [
         (split, placed)
         for split in splits(case)
@@ -245,7 +246,7 @@ def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[Split, Placem
 
 
 def _head_bytes(case: Case) -> float:
-    """A die's part of embedding and head, which are cut over all dies, and of the logits of a micro-batch in fp32."""
+    """Return a die's part of embedding, head and a micro-batch's fp32 logits, which are cut over all dies."""
     work, dies = case.work, case.wafer.dies
     return (2 * work.vocab * work.width * case.rules.states + 4 * case.tokens * work.vocab) / dies
 
@@ -275,7 +276,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
     sent: dict[Placement, list[float]] = {}
     hbm = 0.0
     for label, count in zip(mix.kinds, mix.counts, strict=True):
-        parts["re-sharding"] += label.reshards * case.reshard_seconds * micro * count
+        parts["re-sharding"] += label.reshards * case.reshard_seconds * count
         for own in label.chosen:
             parts["compute"] += own.compute * count
             parts["exposed communication"] += own.exposed * count
@@ -285,7 +286,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
             for axis, size in enumerate(own.sent):
                 totals[axis] += size * count
     apart = len(mix.kinds) > 1 and mix.kinds[0].chosen[-1].gives != mix.kinds[1].chosen[0].takes
-    parts["re-sharding"] += case.reshard_seconds * micro * apart
+    parts["re-sharding"] += case.reshard_seconds * apart
     head = 6 * work.vocab * work.width * work.tokens
     parts["compute"] += head / wafers / wafer.dies / wafer.flops
     if wafers > 1:
@@ -307,12 +308,12 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
     joules += head / wafer.flops_per_joule
     return Planned(
         strategy.name, work, wafer, wafers, micro, mix, recompute, parts, _held(case, mix), joules, link_bytes,
-        _hottest(wafer, sent), 0.0,
+        link_loads(wafer, sent), 0.0,
     )  # fmt: skip
 
 
 def link_loads(wafer: Wafer, sent: dict[Placement, list[float]]) -> dict[Link, float]:
-    """Bytes over every link in a step, of what every die sends along the axes of placements."""
+    """Return bytes over every link in a step, of what every die sends along the axes of placements."""
     loads: dict[Link, float] = {}
     for placed, totals in sent.items():
         if placed.fixed:
@@ -322,11 +323,3 @@ def link_loads(wafer: Wafer, sent: dict[Placement, list[float]]) -> dict[Link, f
                 for link, load in dimension_ordered(wafer, ring_flows(rings, totals[axis])).loads.items():
                     loads[link] = loads.get(link, 0.0) + load
     return loads
-
-
-def _hottest(wafer: Wafer, sent: dict[Placement, list[float]]) -> tuple[Link, float] | None:
-    loads = link_loads(wafer, sent)
-    if not loads:
-        return None
-    link = min(loads, key=lambda each: (-loads[each], each))
-    return link, loads[link]

@@ -41,28 +41,28 @@ class Team:
 
     @property
     def size(self) -> int:
-        """Dies of a group."""
+        """Return the number of dies of a group."""
         return self.rows * self.cols
 
     @property
     def count(self) -> int:
-        """Groups of the mesh."""
+        """Return the number of groups of the mesh."""
         return self.mesh.cores // self.size
 
     @cached_property
     def moves(self) -> Stream:
-        """The stream on a group's positions, without sends that serve no position."""
+        """Return the stream on a group's positions, without sends that serve no position."""
         return stream(self.kind, self.size).needed()
 
     @cached_property
     def groups(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """The die of every position, group by group."""
+        """Return the die of every position, group by group."""
         return groups(self.mesh, self.kind, self.rows, self.cols)
 
 
 @lru_cache(maxsize=4096)
 def product(team: Team, moving: str, which: str, m: int, k: int, n: int, dtype: str = "fp32") -> Schedule:
-    """The schedule of one pass of a streamed product, with tiles [m, k] of X, [k, n] of W and [m, n] of Y.
+    """Return the schedule of one pass of a streamed product, with tiles [m, k] of X, [k, n] of W and [m, n] of Y.
 
     `moving` and `which` are as of `PASSES`. Inputs are the buffers x, w, dy and outputs y, dx, dw, as far as the pass
     has them. Raises SramError when a die's buffers do not fit, ScheduleError for another pass.
@@ -100,17 +100,17 @@ class _Product:
         reduce(self.b, self.team.moves, self.team.groups, own, compute)  # type: ignore[arg-type]
 
     def times(self, c: str | Slot, a: str | Slot, w: str | Slot, where: Cores | None, add: bool) -> Local:
-        """c [m, n] (+)= a [m, k] w [k, n]."""
+        """Return c [m, n] (+)= a [m, k] w [k, n]."""
         m, k, n = self.sizes
         return self.b.local("gemm", c, [a, w], where, m=m, k=k, n=n, add=add)
 
     def times_w(self, dx: str | Slot, dy: str | Slot, w: str | Slot, where: Cores | None, add: bool) -> Local:
-        """dx [m, k] (+)= dy [m, n] w^T."""
+        """Return dx [m, k] (+)= dy [m, n] w^T."""
         m, k, n = self.sizes
         return self.b.local("gemm_t", dx, [dy, w], where, m=m, k=n, n=k, add=add)
 
     def times_x(self, dw: str | Slot, xt: str | Slot, dy: str | Slot, where: Cores | None, add: bool) -> Local:
-        """dw [k, n] (+)= xt [k, m] dy [m, n]."""
+        """Return dw [k, n] (+)= xt [k, m] dy [m, n]."""
         m, k, n = self.sizes
         return self.b.local("gemm", dw, [xt, dy], where, m=k, k=m, n=n, add=add)
 
@@ -173,7 +173,7 @@ class _Product:
 
 
 def collective(team: Team, which: str, size: int, dtype: str = "fp32") -> Schedule:
-    """The schedule that gathers blocks of `size` elements ("gather": own to slots of all) or sums them ("reduce").
+    """Return the schedule that gathers blocks of `size` elements ("gather", to slots of all) or sums them ("reduce").
 
     The sum begins with `parts`, N slots in the order of computing, and ends in `own`. One after the other they make an
     all-reduce.
@@ -186,7 +186,7 @@ def collective(team: Team, which: str, size: int, dtype: str = "fp32") -> Schedu
 def stream_blocks(
     b: Builder, moves: Stream, on: Sequence[tuple[tuple[int, int], ...]], which: str, size: int, dtype: str
 ) -> Schedule:
-    """As `collective`, on groups given as dies of every position; ScheduleError for another name than these two."""
+    """Return what `collective` does, on groups given as dies of every position; ScheduleError for another name."""
     if which == "gather":
         own, out = b.buffer("own", (size,), dtype, "input"), b.buffer("out", (size,), dtype, "output", moves.size)
         gather(b, moves, on, own, lambda t, block, where: [b.local("copy", Slot(out, t), block, where, size=size)])

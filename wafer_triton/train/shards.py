@@ -67,7 +67,7 @@ class Shards:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of whole parameters
 
     def blocks(self, p: Parameters) -> Blocks:
-        """[N, ...] for every fused matrix ("0.qkv"), "embed", "head" and "vectors"."""
+        """Return [N, ...] for every fused matrix ("0.qkv"), "embed", "head" and "vectors"."""
         self.shapes = {name: tuple(value.shape) for name, value in p.items()}
         found = {"embed": self._by_columns(p["embed"].T), "head": self._by_columns(p["head"])}
         for layer in range(self.sizes.layers):
@@ -78,7 +78,7 @@ class Shards:
         return found | {"vectors": self._by_columns(flat[None])[:, 0]}
 
     def joined(self, blocks: Blocks, like: Parameters) -> Parameters:
-        """Whole parameters of the shapes of `like`, from blocks."""
+        """Return whole parameters of the shapes of `like`, from blocks."""
         starts, numbered, start = {}, {}, 1
         for name, value in like.items():
             starts[name], numbered[name] = start, torch.arange(start, start + value.numel()).view(value.shape)
@@ -97,14 +97,13 @@ class Shards:
         return torch.stack([torch.cat(own, 1) for own in zip(*(part.chunk(size, 1) for part in parts), strict=True)])
 
     def _by_columns(self, whole: Tensor) -> Tensor:
-        """[N, rows, columns / N], padded with zeros."""
+        """Return [N, rows, columns / N], padded with zeros."""
         size = self.plan.team.size
         width = -(-whole.shape[1] // size)
-        padded = torch.nn.functional.pad(whole, (0, size * width - whole.shape[1]))
-        return padded.unflatten(1, (size, width)).transpose(0, 1).contiguous()
+        return padded(whole, size * width).unflatten(1, (size, width)).transpose(0, 1).contiguous()
 
     def bias_columns(self, names: tuple[str, ...]) -> Tensor:
-        """[N, columns]: which columns of joined weights a position computes, under "xy" its own."""
+        """Return [N, columns]: which columns of joined weights a position computes, under "xy" its own."""
         starts, own = 0, []
         for name in names:
             columns = torch.arange(self.sizes.columns(name)) + starts
@@ -114,7 +113,7 @@ class Shards:
 
 
 def spread(team: Team, blocks: Tensor) -> Tensor:
-    """[N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...]."""
+    """Return [N, ...], the same in every group, or [groups, N, ...], as [rows, cols, ...]."""
     each = blocks if blocks.dim() > 1 and blocks.shape[:2] == (team.count, team.size) else None
     shape = blocks.shape[2:] if each is not None else blocks.shape[1:]
     tiles = blocks.new_zeros(*team.mesh.shape, *shape)
@@ -124,8 +123,13 @@ def spread(team: Team, blocks: Tensor) -> Tensor:
     return tiles
 
 
+def padded(flat: Tensor, size: int) -> Tensor:
+    """Return a tensor whose last dimension is `size`, with zeros after what is given."""
+    return torch.nn.functional.pad(flat, (0, size - flat.shape[-1]))
+
+
 def first_group(team: Team, tiles: Tensor) -> Tensor:
-    """[N, ...]: what the dies of the first group hold."""
+    """Return [N, ...]: what the dies of the first group hold."""
     return torch.stack([tiles[die] for die in team.groups[0]])
 
 
@@ -147,7 +151,7 @@ class Rows:
 
 
 def micro_batches(plan: Plan, tokens: Tensor, targets: Tensor) -> list[Rows]:
-    """The rows of every micro-batch of a batch [samples, length].
+    """Return the rows of every micro-batch of a batch [samples, length].
 
     Raises ShapeError where samples do not divide by groups and micro-batches, or, split by samples, by positions.
     """
@@ -165,14 +169,14 @@ def micro_batches(plan: Plan, tokens: Tensor, targets: Tensor) -> list[Rows]:
             f"give a multiple of {pieces * team.size} samples"
         )
     m = -(-each * length // team.size)
-    padded = m * team.size
+    whole = m * team.size
 
     def cut(values: Tensor, fill: int) -> Tensor:  # [micro-batches, groups, N, m]
         flat = values.reshape(plan.micro_batches, team.count, each * length)
-        flat = torch.nn.functional.pad(flat, (0, padded - each * length), value=fill)
+        flat = torch.nn.functional.pad(flat, (0, whole - each * length), value=fill)
         return flat.unflatten(-1, (team.size, m))
 
-    at = torch.arange(padded)
+    at = torch.arange(whole)
     real = at < each * length
     low, high = torch.where(real, at // length * length, 1), torch.where(real, at, 0)
     same = [spread(team, values.view(team.size, m)) for values in (at, low, high, at % length)]

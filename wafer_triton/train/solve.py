@@ -10,32 +10,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wafer_triton.train.options import Option
 
 
 @dataclass(frozen=True)
 class Label:
-    """Options of a chain's operators so far, with their seconds and bytes, and the re-shardings between."""
+    """Options of a chain's operators so far, with their seconds and bytes, and the re-shardings between.
+
+    Of labels with the same seconds and bytes the one with the least `traffic` is kept.
+    """
 
     seconds: float
     bytes: float
     chosen: tuple[Option, ...] = ()
     reshards: int = 0
+    traffic: float = 0.0
 
 
 def front(labels: Iterable[Label]) -> list[Label]:
-    """The labels that no other beats in both seconds and bytes, fastest first."""
+    """Return the labels that no other beats in both seconds and bytes, fastest first."""
     kept: list[Label] = []
-    for label in sorted(labels, key=lambda label: (label.seconds, label.bytes, label.reshards)):
+    for label in sorted(labels, key=lambda label: (label.seconds, label.bytes, label.traffic)):
         if not kept or label.bytes < kept[-1].bytes:
             kept.append(label)
     return kept
 
 
 def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
-    """The front of all closed chains of one option for every operator; `reshard` seconds a change of layout."""
+    """Return the front of all closed chains of one option for every operator; `reshard` seconds a change of layout."""
     kept = [_undominated(own) for own in options]
     best = front(label for labels in _without_reshards(kept).values() for label in labels)
     least_seconds = [min((option.seconds for option in own), default=float("inf")) for own in kept]
@@ -45,20 +49,20 @@ def layer(options: Sequence[Sequence[Option]], reshard: float) -> list[Label]:
         rest = [[*numbers[first:], *numbers[:first]] for numbers in (least_seconds, least_bytes)]
         found = _open(turned, reshard, best, *rest)
         back = len(kept) - first
-        labels = (Label(one.seconds, one.bytes, one.chosen[back:] + one.chosen[:back], one.reshards) for one in found)
+        labels = (replace(one, chosen=one.chosen[back:] + one.chosen[:back]) for one in found)
         best = front([*best, *labels])
     return best
 
 
 def _undominated(options: Sequence[Option]) -> list[Option]:
-    """Of options between the same layouts those that no other beats."""
+    """Return of options between the same layouts those that no other beats."""
     by_layouts: dict[tuple[object, object], list[Option]] = defaultdict(list)
     for option in options:
         by_layouts[option.takes, option.gives].append(option)
     kept = []
     for own in by_layouts.values():
         least = float("inf")
-        for option in sorted(own, key=lambda option: (option.seconds, option.bytes)):
+        for option in sorted(own, key=lambda option: (option.seconds, option.bytes, option.traffic)):
             if option.bytes < least:
                 kept.append(option)
                 least = option.bytes
@@ -66,7 +70,7 @@ def _undominated(options: Sequence[Option]) -> list[Option]:
 
 
 def _without_reshards(options: Sequence[Sequence[Option]]) -> dict[object, list[Label]]:
-    """By the layout that a layer begins with, the front of chains that change no layout and end with the same."""
+    """Return, by the first layout of a layer, the front of chains that change no layout and end with the same."""
     starts = {option.takes for option in options[0]}
     found: dict[object, list[Label]] = {}
     tables = []
@@ -92,7 +96,7 @@ def _open(
     options: Sequence[Sequence[Option]], reshard: float, best: Sequence[Label], seconds: Sequence[float],
     sizes: Sequence[float],
 ) -> list[Label]:  # fmt: skip
-    """The front of open chains after one re-sharding; labels that cannot beat `best` are left out."""
+    """Return the front of open chains after one re-sharding; labels that cannot beat `best` are left out."""
     every, labels = [Label(reshard, 0.0, (), 1)], dict[object, list[Label]]()
     others = [(sum(seconds) - own, sum(sizes) - size) for own, size in zip(seconds, sizes, strict=True)]
     for number, own in enumerate(options):
@@ -108,18 +112,22 @@ def _open(
         labels = {layout: front(own) for layout, own in after.items()}
         every = front(label for own in labels.values() for label in own)
         if number + 1 < len(options):
-            every = [Label(one.seconds + reshard, one.bytes, one.chosen, one.reshards + 1) for one in every]
+            every = [replace(one, seconds=one.seconds + reshard, reshards=one.reshards + 1) for one in every]
     return every
 
 
 def _joined(label: Label, option: Option) -> Label:
     return Label(
-        label.seconds + option.seconds, label.bytes + option.bytes, (*label.chosen, option), label.reshards
-    )  # fmt: skip
+        label.seconds + option.seconds,
+        label.bytes + option.bytes,
+        (*label.chosen, option),
+        label.reshards,
+        label.traffic + option.traffic,
+    )
 
 
 def _beaten(best: Sequence[Label], seconds: float, size: float) -> bool:
-    """Whether a label of a front, fastest first, is at least as good in both."""
+    """Return whether a label of a front, fastest first, is at least as good in both."""
     for label in best:
         if label.seconds > seconds:
             return False
@@ -137,17 +145,17 @@ class Mix:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all layers."""
+        """Return seconds of all layers."""
         return sum(label.seconds * count for label, count in zip(self.kinds, self.counts, strict=True))
 
     @property
     def bytes(self) -> float:
-        """Bytes of all layers on a die."""
+        """Return bytes of all layers on a die."""
         return sum(label.bytes * count for label, count in zip(self.kinds, self.counts, strict=True))
 
 
 def layers(labels: Sequence[Label], count: int, limit: float, switch: float) -> Mix | None:
-    """The fastest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
+    """Return the fastest `count` layers of at most two kinds whose bytes fit `limit`; None if none do.
 
     Where the kinds differ in layout, `switch` seconds come between.
     """

@@ -26,11 +26,11 @@ class Rules:
 
     @property
     def states(self) -> int:
-        """Bytes of a parameter with nothing sharded."""
+        """Return bytes of a parameter with nothing sharded."""
         return self.weight + self.gradient + self.optimizer
 
     def state_bytes(self, parameters: float, sharded: int, over: int) -> float:
-        """Bytes on a die of so many parameters.
+        """Return bytes on a die of so many parameters.
 
         `sharded` is a stage of ZeRO: 0 cuts nothing over the dies, 1 the optimizer, 2 gradients as well, 3 all.
         """
@@ -60,7 +60,7 @@ class Operator:
 
     @property
     def weights(self) -> int:
-        """Parameters."""
+        """Return the number of parameters."""
         return self.k * self.n
 
 
@@ -90,22 +90,22 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a batch."""
+        """Return tokens of a batch."""
         return self.sequence * self.batch
 
     @property
     def parameters(self) -> int:
-        """All parameters but norms and biases; embedding and head once each."""
+        """Return all parameters but norms and biases; embedding and head once each."""
         return self.layers * sum(op.weights for op in self.operators) + 2 * self.vocab * self.width
 
     @property
     def kv_width(self) -> int:
-        """Elements of a token's keys."""
+        """Return elements of a token's keys."""
         return self.width // self.heads * self.kv_heads
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """The operators of one layer, in order."""
+        """Return the operators of one layer, in order."""
         h, f, s, kv = self.width, self.hidden, self.sequence, self.kv_width
         drop, inner = (0, 2 * f) if self.gated else (h, f)
         scores = (2 if self.gated else 5) * self.heads * s
@@ -122,12 +122,12 @@ class Workload:
 
     @property
     def layer_bytes_per_token(self) -> tuple[float, float]:
-        """Bytes of activations that a layer keeps for a token: without scores, and scores."""
+        """Return bytes of activations that a layer keeps for a token: without scores, and scores."""
         return sum(op.common + op.split for op in self.operators), sum(op.scores for op in self.operators)
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of a step: forward and twice as much backward, head included."""
+        """Return floating-point operations of a step: forward and twice as much backward, head included."""
         layer = sum(op.flops for op in self.operators)
         return 3 * self.tokens * (self.layers * layer + 2 * self.vocab * self.width)
 
@@ -145,7 +145,7 @@ WORKLOADS = {
 
 
 def workload(name: str | Workload, sequence: int | None = None, batch: int | None = None) -> Workload:
-    """The workload `name` with another sequence or batch if given; ConfigError with the nearest name if unknown."""
+    """Return the workload `name`, with another sequence or batch if given; ConfigError if unknown."""
     if not isinstance(name, Workload):
         if name not in WORKLOADS:
             near = difflib.get_close_matches(str(name), WORKLOADS, n=1, cutoff=0.4)

@@ -1,0 +1,265 @@
+"""`wafer-triton train` and `plan-training`: training on wafers of dies, with values, and plans of it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wafer_triton.cli.cap import positive
+from wafer_triton.cli.options import Command, count, option, path, tell
+from wafer_triton.errors import ConfigError, DeviceError
+from wafer_triton.mesh import as_mesh
+
+if TYPE_CHECKING:
+    from wafer_triton.train.dies import Wafer
+    from wafer_triton.train.planner import Planned
+
+WAFER = option("--wafer", default="wafer-48", help="a preset: wafer-48 (6 x 8 dies) or wafer-32 (default: %(default)s)")
+
+
+def train(args: argparse.Namespace) -> int:
+    """train a tiny model on virtual dies for some steps, beside plain torch on the same data"""
+    if not args.demo:
+        raise ConfigError("give --demo: a tiny model with random tokens is trained, no checkpoint")
+    import torch
+
+    from wafer_triton.draw.tables import table
+    from wafer_triton.ops import executor
+    from wafer_triton.train.dies import wafer
+    from wafer_triton.train.machine import Machine
+    from wafer_triton.train.model import Sizes, parameters, plain_loss
+    from wafer_triton.train.product import Team
+    from wafer_triton.train.shards import Plan
+    from wafer_triton.train.step import AdamW, Trainer
+
+    torch.set_num_threads(1)
+    device, mesh, sides = wafer(args.wafer), as_mesh(args.mesh), as_mesh(args.group)
+    team = Team(device.mesh(mesh.rows, mesh.cols), args.stream, sides.rows, sides.cols)
+    plan = Plan(team, args.moving, args.split, args.recompute, args.micro_batches)
+    sizes = Sizes() if args.model == "llama" else Sizes(kind="gpt", kv_heads=4)
+    given = parameters(sizes)
+    plain = {name: value.clone().requires_grad_() for name, value in given.items()}
+    optimizer = torch.optim.AdamW(plain.values(), lr=AdamW.rate, weight_decay=AdamW.decay)
+    trainer = Trainer(Machine(device, team.mesh, executor(args.backend)), sizes, plan, given)
+    samples = team.count * plan.micro_batches * (team.size if plan.split == "sample" else 1)
+    tokens, targets = torch.randint(0, sizes.vocab, (2, samples, 8), generator=torch.Generator().manual_seed(0))
+    losses, report = [], None
+    for _ in range(args.steps):
+        optimizer.zero_grad()
+        loss = plain_loss(sizes, plain, tokens, targets)
+        loss.backward()
+        optimizer.step()
+        report = trainer.step(tokens, targets)
+        losses.append((report.loss, loss.item()))
+    assert report is not None
+    furthest = max(abs(own - other) / other for own, other in losses)
+    rows = [(str(number), f"{own:.4f}", f"{other:.4f}") for number, (own, other) in enumerate(losses, 1)]
+    title = f"{sizes.kind} of {sizes.layers} layers on {team.mesh} dies of {device.name}, groups of {args.group}"
+    cost, held = report.cost, sum(report.hbm.values())
+    texts = [
+        table(("step", "loss on dies", "loss by torch"), rows, title=f"{title}, {args.stream}, {args.moving} moving"),
+        f"losses differ by {'at most 1e-4' if furthest <= 1e-4 else f'{furthest:.1e}'} of their value",
+        f"a step is predicted to take {cost.seconds * 1e6:,.1f} us on the wafer and {cost.joules * 1e6:,.0f} uJ; "
+        f"a die holds {held:,} B in HBM",
+    ]
+    answer = {
+        "losses": [{"dies": own, "torch": other} for own, other in losses], "largest_difference": furthest,
+        "predicted_seconds": cost.seconds, "compute_seconds": cost.compute, "joules": cost.joules,
+        "link_bytes": cost.link_bytes, "hbm_bytes_by_name": report.hbm,
+    }  # fmt: skip
+    return tell(args, answer, *texts) if furthest <= 1e-4 else tell(args, answer, *texts) or 1
+
+
+def plan_training(args: argparse.Namespace) -> int:
+    """plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time"""
+    from wafer_triton.draw.tables import table
+    from wafer_triton.train.planner import BASELINES, PLANNED, demand, plan
+
+    device = wafer_of(args)
+    work = workload_of(args)
+    recompute = ("none", "selective", "full") if args.recompute is None else (args.recompute,)
+    shared = {"wafers": args.wafers, "recompute": recompute, "objective": args.objective}
+    best = demand(plan(work, device, PLANNED, **shared))
+    plans: list[Planned] = [best]
+    failures: dict[str, str] = {}
+    for strategy in () if args.no_baselines else BASELINES:
+        try:
+            plans.append(plan(work, device, strategy, **shared))
+        except ConfigError as error:
+            failures[strategy.name] = str(error).split(": ", 1)[1]
+    failures |= {each.strategy: each.why for each in plans if each.why}
+    heads = ("strategy", "step", "compute", "exposed", "re-shard", "HBM", "bubbles", "held", "power", "tokens/s", "x")
+    rows = [_row(each, best) for each in plans if not each.why]
+    texts = [
+        table(heads, rows, title=f"{_title(best)}: seconds of a step, predicted on the wafer, GB of a die"),
+        *(f"{name} does not fit: {why}" for name, why in failures.items()),
+        table(
+            ("operator", "tuple", "placement"),
+            [(name, str(own.split), str(own.placed)) for name, own in best.operators.items()],
+            title=f"planned, {best.micro_batches} micro-batches, {_layers(best)}", left=3,
+        ),
+        "a die holds " + ", ".join(f"{size / 1e9:.2f} GB {name}" for name, size in best.held.items())
+        + f"; {(device.hbm_bytes - best.bytes) / 1e9:.2f} GB of HBM are left",
+    ]  # fmt: skip
+    if best.hottest:
+        (start, end), size = best.hottest
+        texts.append(
+            f"the hottest link, {start} to {end}, carries {size / 1e12:.2f} TB a step, "
+            f"{size / device.link_bytes_per_second / best.seconds:.0%} of what it could"
+        )
+    texts.append(
+        f"{best.tried:,} options were priced; the plan is the best of all whose layers are of one or two kinds, "
+        f"over all tuples and rectangular placements"
+    )
+    if args.out is not None:
+        from wafer_triton.draw.training import links
+
+        links(best, args.out)
+        texts.append(f"written: {args.out}")
+    answer = {"plans": [_answer(each) for each in plans], "does_not_fit": failures}
+    return tell(args, answer, "\n\n".join(texts))
+
+
+def wafer_of(args: argparse.Namespace) -> Wafer:
+    """Return the wafer with the changes that options make."""
+    from wafer_triton.train.dies import wafer
+
+    device = wafer(args.wafer)
+    changes: dict[str, Any] = {"forwarding": args.forwarding} if args.forwarding else {}
+    if args.link_rate:
+        changes["link_bytes_per_second"] = args.link_rate * 1e12
+    if args.failed:
+        links = []
+        for text in args.failed:
+            found = re.fullmatch(r"(\d+),(\d+)-(\d+),(\d+)", text)
+            if not found:
+                raise DeviceError(f"--failed {text!r}: give two neighbouring dies by row and column, such as 0,0-0,1")
+            row, col, to_row, to_col = map(int, found.groups())
+            links.append(((row, col), (to_row, to_col)))
+        changes["failed"] = frozenset(links)
+    return replace(device, **changes)
+
+
+def workload_of(args: argparse.Namespace) -> Any:
+    """Return the workload by name, or of a config.json, with its batch."""
+    from wafer_triton.train.workload import Workload, workload
+
+    if args.config is None:
+        return workload(args.workload, args.sequence, args.batch)
+    from wafer_triton.shapes import shape_of
+
+    shape = shape_of(args.config)
+    if shape.experts is not None or shape.head_dim * shape.num_attention_heads != shape.hidden_size:
+        raise ConfigError(
+            f"{args.config}: training is planned for dense decoders whose heads together are as wide as the model"
+        )
+    whole = Workload(
+        shape.name, shape.num_hidden_layers, shape.hidden_size, shape.num_attention_heads, shape.num_key_value_heads,
+        shape.intermediate_size, shape.vocab_size, True,
+    )  # fmt: skip
+    return workload(whole, args.sequence, args.batch)
+
+
+def _row(each: Planned, best: Planned) -> tuple[str, ...]:
+    parts = [f"{value:.3f}" for value in each.parts.values()]
+    return (
+        each.strategy, f"{each.seconds:.3f}", *parts, f"{each.bytes / 1e9:.1f}", f"{each.watts / 1e3:.1f} kW",
+        f"{each.tokens_per_second:,.0f}", f"{each.seconds / best.seconds:.2f}",
+    )  # fmt: skip
+
+
+def _title(best: Planned) -> str:
+    on = best.wafer.name if best.wafers == 1 else f"{best.wafers} x {best.wafer.name}"
+    return f"{best.work.name}, {best.work.batch} x {best.work.sequence} tokens on {on} ({best.wafer.forwarding})"
+
+
+def _layers(best: Planned) -> str:
+    assert best.mix is not None
+    kinds = zip(best.mix.counts, best.recompute, strict=True)
+    return ", ".join(f"{number} layers with {kind} recompute" for number, kind in kinds)
+
+
+def _answer(each: Planned) -> dict[str, Any]:
+    if each.why:
+        return {"strategy": each.strategy, "why": each.why, "solver_seconds": each.solver_seconds}
+    assert each.mix is not None
+    return {
+        "strategy": each.strategy, "seconds": each.seconds, "parts": each.parts, "bytes": each.held,
+        "joules": each.joules, "watts": each.watts, "tokens_per_second": each.tokens_per_second,
+        "link_bytes": each.link_bytes, "hottest_link": each.hottest, "micro_batches": each.micro_batches,
+        "wafers": each.wafers, "layers": dict(zip(each.recompute, each.mix.counts, strict=True)),
+        "operators": {
+            name: {"tuple": str(own.split), "placement": str(own.placed)} for name, own in each.operators.items()
+        },
+        "solver_seconds": each.solver_seconds, "options": each.tried,
+    }  # fmt: skip
+
+
+COMMANDS = (
+    Command(
+        "train",
+        train,
+        (
+            option("--demo", action="store_true", help="train a tiny model on random tokens"),
+            option("--model", default="llama", choices=("llama", "gpt"), help="its kind (default: %(default)s)"),
+            WAFER,
+            option("--mesh", default="2x4", metavar="RxC", help="dies in use (default: %(default)s)"),
+            option("--group", default="1x2", metavar="RxC", help="dies of a stream's group (default: %(default)s)"),
+            option(
+                "--stream",
+                default="relay",
+                choices=("relay", "cycle", "interleaved", "wrap"),
+                help="how blocks move in a group (default: %(default)s)",
+            ),
+            option(
+                "--moving",
+                default="w",
+                choices=("w", "xy"),
+                help="weights, or inputs into and sums out of pairs of products (default: %(default)s)",
+            ),
+            option(
+                "--split",
+                default="sequence",
+                choices=("sequence", "sample"),
+                help="rows of a die: a run of tokens, or whole samples (default: %(default)s)",
+            ),
+            option(
+                "--recompute",
+                default="none",
+                choices=("none", "selective", "full"),
+                help="what backward computes again (default: %(default)s)",
+            ),
+            option("--micro-batches", type=count, default=1, metavar="N", help="of a step (default: %(default)s)"),
+            option("--steps", type=count, default=10, metavar="N", help="of training (default: %(default)s)"),
+            option("--backend", choices=("torch", "triton"), help="default: triton where there is a GPU, else torch"),
+        ),
+    ),
+    Command(
+        "plan-training",
+        plan_training,
+        (
+            option(
+                "--workload",
+                default="gpt3-6.7b",
+                metavar="NAME",
+                help="gpt3-6.7b, gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b (default: %(default)s)",
+            ),
+            option("--config", type=path, metavar="PATH", help="a Llama-like config.json in place of --workload"),
+            option("--sequence", type=count, metavar="N", help="tokens of a sample (default: the workload's)"),
+            option("--batch", type=count, metavar="N", help="samples of a step (default: the workload's)"),
+            WAFER,
+            option("--wafers", type=count, default=1, metavar="N", help="in a pipeline (default: %(default)s)"),
+            option("--forwarding", choices=("cut", "store"), help="how several hops go (default: the wafer's)"),
+            option(
+                "--link-rate", type=positive, metavar="TB/S", help="of a link in one direction (default: the wafer's)"
+            ),
+            option("--failed", action="append", metavar="R,C-R,C", help="a broken link between two dies; repeatable"),
+            option("--recompute", choices=("none", "selective", "full"), help="of all layers (default: the fastest)"),
+            option("--objective", default="time", choices=("time", "energy"), help="default: %(default)s"),
+            option("--no-baselines", action="store_true", help="the plan alone"),
+            option("--out", type=path, metavar="FILE", help="links of the wafer by load, .png, .svg or .pdf"),
+        ),
+    ),
+)

@@ -1,0 +1,33 @@
+"""From a plan of the planner to one that runs: the same dies, stream, moving operand and recompute, with values."""
+
+from __future__ import annotations
+
+from wafer_triton.errors import ConfigError
+from wafer_triton.train.planner import Planned, demand
+from wafer_triton.train.product import Team
+from wafer_triton.train.shards import Plan
+
+
+def executable(planned: Planned) -> Plan:
+    """Return the plan that `wafer_triton.train.step.Trainer` runs, on the planned wafer's dies.
+
+    Raises HbmError for a plan that does not fit, and ConfigError for one that no trainer runs: with tensor or context
+    groups, with tuples or recompute that change between operators and layers, or with a stream that strides over dies.
+    """
+    demand(planned)
+    options = list(planned.operators.values())
+    split, placed = options[0].split, options[0].placed
+    alike = {(option.split.sizes, option.split.moving, option.placed) for option in options}
+    if len(alike) > 1 or len(set(planned.recompute)) > 1 or planned.wafers > 1:
+        raise ConfigError(
+            f"{planned.strategy}: operators or layers differ, or wafers form a pipeline; no trainer runs that"
+        )
+    if split.tensor * split.context > 1:
+        raise ConfigError(f"{planned.strategy}: {split}: a trainer has data parallel groups and streams alone")
+    if split.stream > 1 and (placed.fixed or placed.strides[3] != (1, 1)):
+        raise ConfigError(f"{planned.strategy}: {placed}: a trainer's streams run on neighbouring dies")
+    (rows, cols), kind = placed.sides[3] if split.stream > 1 else (1, 1), placed.step(3).kind
+    team = Team(planned.wafer.mesh(), kind if split.stream > 1 else "relay", rows, cols)
+    samples = planned.work.batch // planned.micro_batches // split.data
+    rows_by = "sample" if samples % split.stream == 0 else "sequence"
+    return Plan(team, split.moving or "w", rows_by, planned.recompute[0], planned.micro_batches)
