@@ -143,9 +143,9 @@ of 8B to a thousandth. The first token takes less than a millisecond. What is of
 what the published time leaves for re-placement, after prefill and decode. Prefill is on meshes that table 3 lacks. On
 660 x 660 a core has 7 of 8B's 4,096 columns and on 720 x 720 it has 6, so that prefill is predicted to be slower than
 on 600 x 600, and less than nothing is left. On 750 x 750 a core has 7 of 13B's 5,120 columns and on 720 x 720 it has 8.
-With prefill on 720 x 720 some time is left in all requests, but less than the schedules that move weights and cache are
-predicted to take. Whether the paper's prefill was there, and how it moves weights, is not known, and nothing is fitted
-to it.
+With prefill on 720 x 720 some time is left in all requests, of 8B less than the schedules that move weights and cache
+are predicted to take. Whether the paper's prefill was there, and how it moves weights, is not known, and nothing is
+fitted to it.
 """
 
 
