@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from numbers import Integral
 from typing import Any
 
@@ -25,7 +24,8 @@ MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their wo
 class Mesh:
     """`rows` x `cols` cores of `device`, the first at `origin` (row, column).
 
-    Raises MeshError when empty or when the region leaves the device.
+    `shape` is the logical (rows, cols), the grid that schedules and tiles are written for. Raises MeshError when empty or
+    when the region leaves the device.
     """
 
     rows: int
@@ -33,6 +33,7 @@ class Mesh:
     device: Device = field(default_factory=lambda: device("wse2"))
     origin: tuple[int, int] = (0, 0)
     fold: tuple[int, int] = (1, 1)
+    shape: tuple[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, side in (("rows", self.rows), ("cols", self.cols)):
@@ -54,11 +55,7 @@ class Mesh:
                 f"mesh {self.rows} x {self.cols} at {self.origin} leaves device {self.device.name}, which has "
                 f"{self.device.rows} x {self.device.cols} cores"
             )
-
-    @cached_property
-    def shape(self) -> tuple[int, int]:
-        """Logical (rows, cols), the grid that schedules and tiles are written for."""
-        return self.rows * self.fold[0], self.cols * self.fold[1]
+        object.__setattr__(self, "shape", (self.rows * self.fold[0], self.cols * self.fold[1]))
 
     @property
     def cores(self) -> int:
