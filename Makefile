@@ -15,7 +15,7 @@ export PYTHONSAFEPATH := 1
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test all-tests quick lint typecheck wheel-test mutants bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean
+.PHONY: help demo test small-tests all quick lint typecheck wheel-test mutants bench bench-models bench-paired bench-ranks gpu rehearse pictures screenshot docs browser clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 14
@@ -29,14 +29,17 @@ demo: .venv/.installed  ## fetch SmolLM2-135M, generate on a virtual wafer, comp
 	$(BIN)/python -m wafer_triton.models.demo --emulate-on $(EMULATE_ON)
 
 # mypy takes a core for a quarter of a minute, beside which pytest begins.
-test: .venv/.installed  ## everything: lint, types, all tests
-	@$(MAKE) --no-print-directory -j2 lint all-tests
+test: .venv/.installed  ## what a change needs: lint, types, the tests that are not large
+	@$(MAKE) --no-print-directory -j2 lint small-tests
 
-all-tests: .venv/.installed
-	$(PYTEST)
+small-tests: .venv/.installed
+	$(PYTEST) -m "not large"
+
+all: .venv/.installed  ## the rest: other targets, whole models, searches, large meshes, ranks, pages and pictures
+	$(PYTEST) -m large
 
 quick: .venv/.installed  ## the fast tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not large"
 
 lint: typecheck  ## ruff and mypy
 	$(BIN)/ruff check .

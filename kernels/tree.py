@@ -52,28 +52,15 @@ class Receivers(NamedTuple):
     step: int
 
 
-class _Given(NamedTuple):
-    """A tree as the kernel takes it."""
-
-    acc: Operand
-    mailbox: Operand
-    order: Tensor
-    children: Tensor
-    parent: Tensor
-    slot: Tensor
-    block_of_parent: Tensor
-    awaited: Tensor
-    arrived: Tensor
-
-
 @triton.jit
-def _reduce(tree, number, P):
+def _reduce(acc, mailbox, tables, number, P):
     """Add what the children send, send the sums to the parents."""
+    order_ptr, children_ptr, parent_ptr, slot_ptr, block_of_parent_ptr, _, arrived_ptr = tables
     # [CORES, 1]
-    core = tl.load(tree.order + number * P.CORES + tl.arange(0, P.CORES))[:, None]
-    children, parent = tl.load(tree.children + core), tl.load(tree.parent + core)
-    acc_ptr = tile_ptr(tree.acc, core)
-    out_ptr = tile_ptr(tree.mailbox, tl.maximum(parent, 0)) + tl.load(tree.slot + core) * P.SIZE
+    core = tl.load(order_ptr + number * P.CORES + tl.arange(0, P.CORES))[:, None]
+    children, parent = tl.load(children_ptr + core), tl.load(parent_ptr + core)
+    acc_ptr = tile_ptr(acc, core)
+    out_ptr = tile_ptr(mailbox, tl.maximum(parent, 0)) + tl.load(slot_ptr + core) * P.SIZE
     for begun in range(0, P.SIZE, P.BLOCK):
         # [CORES, BLOCK]
         offs = begun + tl.arange(0, P.BLOCK)[None, :]
@@ -82,14 +69,14 @@ def _reduce(tree, number, P):
         for slot in range(P.SLOTS):
             there = slot < children
             # from L2: another SM wrote it
-            message_ptr = tile_ptr(tree.mailbox, core) + slot * P.SIZE
+            message_ptr = tile_ptr(mailbox, core) + slot * P.SIZE
             message = tl.load(message_ptr + offs, mask=mask & there, other=0.0, cache_modifier=".cg").to(tl.float32)
-            combined = rounded(P.COMBINE(total, message), tree.acc.tensor.dtype.element_ty).to(tl.float32)
+            combined = rounded(P.COMBINE(total, message), acc.tensor.dtype.element_ty).to(tl.float32)
             total = tl.where(there, combined, total)
         store(acc_ptr + offs, total, mask)
         store(out_ptr + offs, total, mask & (parent >= 0))
     tl.debug_barrier()
-    arrived_ptrs = tree.arrived + tl.load(tree.block_of_parent + core)
+    arrived_ptrs = arrived_ptr + tl.load(block_of_parent_ptr + core)
     tl.atomic_add(arrived_ptrs, 1, mask=parent >= 0, sem="release", scope="gpu")
 
 
@@ -109,17 +96,18 @@ def _send(x, core, first, count, step, SIZE: tl.constexpr, BLOCK: tl.constexpr, 
 
 
 @triton.jit
-def _block(tree, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
+def _block(acc, mailbox, tables, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES: tl.constexpr, P):
+    order_ptr, _, _, _, _, awaited_ptr, arrived_ptr = tables
     if len(BODIES) > 0:
-        run_ops(args, sizes, cores_at(tree.order, number, P.CORES), 0, BODIES, 1)
+        run_ops(args, sizes, cores_at(order_ptr, number, P.CORES), 0, BODIES, 1)
         tl.debug_barrier()
-    awaited = tl.load(tree.awaited + number)
+    awaited = tl.load(awaited_ptr + number)
     if awaited > 0:
-        wait(tree.arrived + number, awaited, alarm_ptr, launch, tl.load(tree.order + number * P.CORES), 0)
-    _reduce(tree, number, P)
+        wait(arrived_ptr + number, awaited, alarm_ptr, launch, tl.load(order_ptr + number * P.CORES), 0)
+    _reduce(acc, mailbox, tables, number, P)
     if P.SENDS > 0:
         for item in range(P.CORES):
-            core = tl.load(tree.order + number * P.CORES + item)
+            core = tl.load(order_ptr + number * P.CORES + item)
             first, count = tl.load(receivers.first + core), tl.load(receivers.number + core)
             for sent in tl.static_range(P.SENDS):
                 _send(sends[sent], core, first, count, receivers.step, P.SENT[sent], P.SENT_BLOCK, P.AT_ONCE)
@@ -127,16 +115,16 @@ def _block(tree, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIE
 
 @triton.jit(do_not_specialize=["launch"])
 def _tree_kernel(
-    tree, args, sizes, receivers, sends, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr, SOURCE: tl.constexpr,
-    LOOPS: tl.constexpr,
+    acc, mailbox, tables, args, sizes, receivers, sends, blocks, alarm_ptr, launch, P, BODIES: tl.constexpr,
+    SOURCE: tl.constexpr, LOOPS: tl.constexpr,
 ):  # fmt: skip
     # one axis, as its programs begin in order everywhere
     pid = tl.program_id(0)
     if LOOPS == 1:
-        _block(tree, args, sizes, receivers, sends, pid, alarm_ptr, launch, BODIES, P)
+        _block(acc, mailbox, tables, args, sizes, receivers, sends, pid, alarm_ptr, launch, BODIES, P)
     else:
         for number in range(pid * LOOPS, min(pid * LOOPS + LOOPS, blocks)):
-            _block(tree, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES, P)
+            _block(acc, mailbox, tables, args, sizes, receivers, sends, number, alarm_ptr, launch, BODIES, P)
             tl.debug_barrier()
 
 
@@ -162,7 +150,7 @@ def reduce_tree(
         "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
     }  # fmt: skip
     start(
-        _tree_kernel, grid.programs(cores), _Given(*tree[:9]), *given(ops, grid), receivers or (),
-        tuple(operand for operand, _ in sends), cores // grid.together, alarm.word, alarm.launch, constants(known),
+        _tree_kernel, grid.programs(cores), tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid),
+        receivers or (), tuple(operand for operand, _ in sends), cores // grid.together, alarm.word, alarm.launch, constants(known),
         BODIES=tuple(op.body for op in ops), SOURCE=source(ops), LOOPS=grid.loops, **chosen,
     )  # fmt: skip

@@ -24,8 +24,8 @@ MOST_FOLD = 256  # logical cores of an lcm grid on one core, which does their wo
 class Mesh:
     """`rows` x `cols` cores of `device`, the first at `origin` (row, column).
 
-    `shape` is the logical (rows, cols), the grid that schedules and tiles are written for. Raises MeshError when empty or
-    when the region leaves the device.
+    `shape` is the logical (rows, cols), the grid that schedules and tiles are written for. Raises MeshError when empty
+    or when the region leaves the device.
     """
 
     rows: int

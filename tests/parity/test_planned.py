@@ -93,11 +93,11 @@ def test_what_the_user_gives_stands():
 def test_planned_trees_are_the_fastest_on_their_lines():
     """Groups of an all-reduce of one word, by trying all."""
     roomy = replace(SMALL, rows=16, cols=16)
-    placement = placed(prefill_mesh=9, device=roomy, head_groups=1).placement
+    placement = placed(mesh=16, prefill_mesh=9, device=roomy, head_groups=1).placement
     for block in (placement.decode, placement.prefill):
         length = block.mesh.rows
         cycles = {
-            count: estimate.gemv(device=SMALL, mesh=(length, 1), k=length, n=1, groups=count).cycles
+            count: estimate.gemv(device=roomy, mesh=(length, 1), k=length, n=1, groups=count).cycles
             for count in range(1, length)
         }
         # it is chosen for set-ups and hops alone, so it may carry a word more than the best

@@ -151,7 +151,7 @@ def test_without_json_people_read_stdout(options, capsys):
         ({"--tokens": "1"}, "1 tokens; at least two are needed"),
         ({"--window": "1"}, "windows of 1 tokens judge nothing"),
         ({"--model": "/nowhere"}, "/nowhere: there is no such folder; give one in Hugging Face layout"),
-        ({"--accumulate": "fp16", "--dtype": "fp32"}, "accumulate='fp16' needs fp16 tiles"),
+        ({"--accumulate": "fp16", "--dtype": "bf16"}, "accumulate='fp16' needs fp16 tiles"),
     ],
 )
 @pytest.mark.parametrize("command", ["perplexity", "precision"])

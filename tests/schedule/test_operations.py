@@ -81,7 +81,7 @@ def test_an_unknown_operation_lists_the_known():
     b = builder()
     b.round(b.local("conv", "a", "b"))
     with pytest.raises(
-        ScheduleError, match="operation 'conv' is not registered; known: add, clip, combine, copy, dispatch, "
+        ScheduleError, match="operation 'conv' is not registered; known: .*add, .*clip, combine, copy, "
     ):
         b.build()
 

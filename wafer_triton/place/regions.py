@@ -341,5 +341,6 @@ def held_by_all(block: Block) -> None:
         raise LargeError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
             f"{block.dtype}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
-            f"cores or SRAM, or a smaller model"
+            f"cores or SRAM, or a smaller model. In decode S-MBU is bound by the latency of all-reduces; with every "
+            f"expert in a region of its own a token reads {e.chosen} of {e.count}, {e.chosen / e.count:.2%} at most"
         )
