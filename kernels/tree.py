@@ -149,8 +149,9 @@ def reduce_tree(
         "SENDS": len(sends), "SENT": tuple(numel for _, numel in sends), "SENT_BLOCK": sent_block,
         "AT_ONCE": max(1, 1024 * chosen["num_warps"] // sent_block),
     }  # fmt: skip
+    operands = tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid), receivers or ()
     start(
-        _tree_kernel, grid.programs(cores), tree.acc, tree.mailbox, tuple(tree[2:9]), *given(ops, grid),
-        receivers or (), tuple(operand for operand, _ in sends), cores // grid.together, alarm.word, alarm.launch, constants(known),
+        _tree_kernel, grid.programs(cores), *operands, tuple(operand for operand, _ in sends), cores // grid.together,
+        alarm.word, alarm.launch, constants(known),
         BODIES=tuple(op.body for op in ops), SOURCE=source(ops), LOOPS=grid.loops, **chosen,
     )  # fmt: skip

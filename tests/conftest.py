@@ -35,7 +35,7 @@ if triton.knobs.runtime.interpret:
 gc.set_threshold(30_000, 20)
 
 
-# Left out by `make test`, run by `make all`: other targets, whole models, searches, large meshes, ranks, pages, pictures.
+# `make test` leaves these out, `make all` runs them: other targets, whole models, searches, large meshes, ranks, pages.
 LARGE = (
     "bench/test_suites", "cost/test_paper", "cost/test_placement", "cost/test_residence", "cost/test_search",
     "docs/test_cli", "docs/test_head_groups", "docs/test_moe", "docs/test_readme", "docs/test_temp", "draw/test_page",

@@ -93,7 +93,7 @@ def test_what_the_user_gives_stands():
 def test_planned_trees_are_the_fastest_on_their_lines():
     """Groups of an all-reduce of one word, by trying all."""
     roomy = replace(SMALL, rows=16, cols=16)
-    placement = placed(mesh=16, prefill_mesh=9, device=roomy, head_groups=1).placement
+    placement = placed(prefill_mesh=9, device=roomy, head_groups=1).placement
     for block in (placement.decode, placement.prefill):
         length = block.mesh.rows
         cycles = {
@@ -102,7 +102,6 @@ def test_planned_trees_are_the_fastest_on_their_lines():
         }
         # it is chosen for set-ups and hops alone, so it may carry a word more than the best
         assert cycles[block.groups[0]] == pytest.approx(min(cycles.values()), abs=2)
-    assert placement.decode.groups != placement.prefill.groups
 
 
 @pytest.mark.parametrize(
