@@ -109,7 +109,7 @@ def test_tree(launched):
     assert shape(launch) == ("_tree_kernel", [2, 1, 1], 32, False), "a program is 3 cores, one after another"
     given = launch["args"]
     tables = ["cores", "children", "parents", "slots", "others", "awaited", "arrived"]
-    assert given["tree"] == [C, ["mailbox", 11, 1011, None], *tables]
+    assert given["acc"] == C and given["mailbox"] == ["mailbox", 11, 1011, None] and given["tables"] == tables
     assert given["args"] == [[C, A, B]] and given["receivers"] == ["sends", "others", 2] and given["sends"] == [C]
     assert (given["blocks"], given["alarm_ptr"], given["launch"]) == (6, "word", 3)
 
