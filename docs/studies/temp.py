@@ -316,14 +316,15 @@ def report(name: str, mode: str) -> str:
     return f"| {name} | {mode} | {best.seconds:.3f} | {best.bytes / 1e9:.1f} | " + " | ".join(cells) + " |"
 
 
-def held(name: str) -> str:
-    """A row of memory and power: the plan's bytes and watts over each baseline's, where bytes cut through."""
-    best = planned(name, "cut")
+def held(name: str, mode: str) -> str:
+    """A row of memory and energy: the plan's bytes, then its joules, over those of each baseline."""
+    best = planned(name, mode)
     assert best is not None
-    others = [planned(name, "cut", each) for each in BASELINES[::2]]
-    cells = [_share(best, other, lambda one: one.bytes) for other in others]
-    cells += [_share(best, other, lambda one: one.joules) for other in others]
-    return f"| {name} | " + " | ".join(cells) + " |"
+    others = [planned(name, mode, each) for each in BASELINES]
+    bytes_ = [_share(best, other, lambda one: one.bytes) for other in others]
+    joules = [_share(best, other, lambda one: one.joules) for other in others]
+    cells = [each if each == "-" else f"{each}, {power}" for each, power in zip(bytes_, joules, strict=True)]
+    return f"| {name} | {mode} | " + " | ".join(cells) + " |"
 
 
 def apart(name: str, mode: str, tera: float) -> str:
@@ -385,11 +386,10 @@ def page() -> str:
             "| workload | forwarding | plan, s | GB a die | " + " | ".join(each.name for each in BASELINES) + " |",
             [report(name, mode) for name in WORKLOADS for mode in MODES],
         ),
-        "\nThe plan's bytes of a die, and its joules of a step, over those of baselines, fixed, \"cut\":\n\n",
+        "\nThe plan's bytes of a die, then its joules of a step, over those of each baseline:\n\n",
         _table(
-            "| workload | " + " | ".join(f"{what}: {each.name.split(',')[0]}" for what in ("held", "joules")
-                                         for each in BASELINES[::2]) + " |",
-            [held(name) for name in WORKLOADS],
+            "| workload | forwarding | " + " | ".join(each.name for each in BASELINES) + " |",
+            [held(name, mode) for name in WORKLOADS for mode in MODES],
         ),
         GAIN,
         _table(
