@@ -1,8 +1,11 @@
 """The lint of sentences: each rule finds a planted offender and passes a plain sentence; the budget only falls."""
 
+import json
+from collections import Counter
+
 import pytest
 
-from english import RULES, Offence, broken, main, markdown_texts, offences, python_texts
+from english import BUDGET, RULES, Offence, broken, main, markdown_texts, offences, python_texts
 
 PLANTED = {
     "so many": "A core sends so many tiles.",
