@@ -15,7 +15,7 @@ import numpy as np
 
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import feed_forward, prefill_head_group_choices
-from wafer_triton.cost.price import price, tally
+from wafer_triton.cost.price import price
 from wafer_triton.count.account import account
 from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
@@ -74,14 +74,14 @@ def _beside(
     names = (*own, *product.algorithms)
     if product.name == "gemm":
         announce(COUNT_SECONDS * len(names) * mesh.square().cores)
-    recipes, tallies = {}, {}
+    recipes, counts, costs = {}, {}, {}
     for number, name in enumerate(names):
         recipes[name] = own[name] if name in own else product.by(name)
-        tallies[name] = tally(recipes[name].schedule)
+        counts[name], costs[name] = account(recipes[name].schedule), price(recipes[name].schedule)
         progress("algorithms", number + 1, len(names))
-    best = min(latency(counted.account, mesh) for counted in tallies.values())
+    best = min(latency(counted, mesh) for counted in counts.values())
     if wanted:
-        rounds = sum(counted.account.rounds for counted in tallies.values())
+        rounds = sum(counted.rounds for counted in counts.values())
         cores = recipes[names[0]].schedule.mesh.cores
         announce(emulation_seconds(rounds, cores, len(names) * product.macs))
     errors = {}
@@ -91,17 +91,17 @@ def _beside(
     return [
         Row(
             algorithm=name,
-            rounds=counted.account.rounds,
-            stages=counted.account.stages,
-            hops=counted.account.hops,
-            routes=counted.cost.routes,
-            busiest_link_bytes=counted.account.busiest_link_bytes,
-            sram_peak_bytes=counted.account.sram_peak_bytes,
-            cycles=counted.cost.cycles,
+            rounds=counted.rounds,
+            stages=counted.stages,
+            hops=counted.hops,
+            routes=costs[name].routes,
+            busiest_link_bytes=counted.busiest_link_bytes,
+            sram_peak_bytes=counted.sram_peak_bytes,
+            cycles=costs[name].cycles,
             error=errors.get(name),
-            verdict=verdict(counted.account, mesh, counted.cost.routes, _busy(recipes[name], product), best),
+            verdict=verdict(counted, mesh, costs[name].routes, _busy(recipes[name], product), best),
         )
-        for name, counted in tallies.items()
+        for name, counted in counts.items()
     ]
 
 
