@@ -24,7 +24,7 @@ from wafer_triton.errors import check_type
 from wafer_triton.place.transfers import Run
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
-from wafer_triton.text.quantity import named, unit
+from wafer_triton.text.quantity import as_in, named, unit
 
 
 @dataclass(frozen=True)
@@ -176,13 +176,13 @@ class Prediction:
     power. What is `relayed` needs more routes than a router holds.
     """
 
-    cycles: float = field(metadata=unit("cycles"))
-    compute_cycles: float = field(metadata=unit("cycles"))
+    cycles: float = field(metadata=as_in(Cost, "cycles"))
+    compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
     communication_cycles: float = field(metadata=unit("cycles"))
     seconds: float = field(metadata=unit("s", "time"))
     tokens_per_second: float | None = field(default=None, metadata=unit("tokens/s"))
     joules_per_token: float | None = field(default=None, metadata=unit("J/token", "energy per token"))
-    relayed: bool = field(default=False, metadata=named("relayed core by core"))
+    relayed: bool = field(default=False, metadata=as_in(Cost, "relayed"))
 
     @classmethod
     def of(cls, cost: Cost, device: Device, tokens: int | None = None) -> Prediction:

@@ -39,6 +39,12 @@ def named(label: str, **more: Any) -> Metadata:
     return {"label": label, **more}
 
 
+def as_in(of: type, name: str) -> Metadata:
+    """The metadata of a field of another dataclass, for a field that holds the same."""
+    held: Metadata = of.__dataclass_fields__[name].metadata  # type: ignore[attr-defined]
+    return held
+
+
 class Legend:
     """Units and labels by the name of a field.
 
