@@ -7,13 +7,13 @@ changes: its state_dict, its forward, its generate.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from wafer_triton.cost.price import Prediction, Tally, tally
+from wafer_triton.cost.price import Cost, Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.device import Device
 from wafer_triton.dtype import dtype_name, torch_dtype
@@ -22,6 +22,7 @@ from wafer_triton.errors import CheckpointError, DtypeError, ShapeError
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.checkpoint.weights import is_finite
+from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
 from wafer_triton.settings import short
@@ -84,26 +85,26 @@ def off_mesh(model: nn.Module) -> dict[str, int]:
 
 def account(model: nn.Module) -> Account:
     """Rounds, hops and bytes of everything that a converted model's layers did."""
-    return _tally(model).account
+    return sum((ledger.account for ledger in _ledgers(model)), Account())
 
 
 def predicted(model: nn.Module, device: Device) -> Prediction:
     """What the layers of a converted model are predicted to take on a device, for everything that they did."""
-    return Prediction.of(_tally(model).cost, device)
+    return Prediction.of(sum((ledger.cost for ledger in _ledgers(model)), Cost()), device)
 
 
-def _tally(model: nn.Module) -> Tally:
-    return sum((layer.tally for layer in model.modules() if isinstance(layer, _OnMesh)), Tally())
+def _ledgers(model: nn.Module) -> Iterator[Ledger]:
+    return (layer.ledger for layer in model.modules() if isinstance(layer, _OnMesh))
 
 
 class _OnMesh(nn.Module):
-    """A layer whose parameters stay as they were, beside tiles of them; `tally` adds up its runs."""
+    """A layer whose parameters stay as they were, beside tiles of them; `ledger` adds up its runs."""
 
     def __init__(self, weight: nn.Parameter, mesh: Mesh, dtype: Any, how: dict[str, Any]) -> None:
         super().__init__()
         self.weight, self.mesh, self.how = weight, mesh, how
         self.dtype = dtype_name(weight.dtype if dtype is None else dtype)
-        self.tally = Tally()
+        self.ledger = Ledger()
         self._cut: dict[tuple[tuple[int, int], str], MeshTensor] = {}
 
     def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str) -> MeshTensor:
@@ -118,7 +119,7 @@ class _OnMesh(nn.Module):
         own = self._executor(x)
         tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device)
         result = run(product, (x.to(torch_dtype(self.dtype)), tiles), own).gather()
-        self.tally += tally(product.schedule)
+        self.ledger.add([(product.schedule, 1)])
         return result.to(x.device, x.dtype)
 
     def _executor(self, x: Tensor) -> Executor:

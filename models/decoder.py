@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, overload
 
 import torch
 from typing_extensions import Unpack
 
-from wafer_triton.cost.price import Ledger, Prediction, Tally
+from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
 from wafer_triton.dtype import BYTES, dtype_name, torch_dtype
 from wafer_triton.emulate.executor import Executor
@@ -29,10 +30,11 @@ from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_f
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Experts, Groups, place
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
-from wafer_triton.models.place.moves import Phases, tally_of
+from wafer_triton.models.place.moves import Phases
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
+from wafer_triton.models.run.ledger import Due, Ledger
 from wafer_triton.models.run.passes import Passes
 from wafer_triton.models.run.pipeline import Pipeline
 from wafer_triton.models.run.prefill import Prefill, chunks
@@ -41,6 +43,7 @@ from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.moves import hand_overs
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Placement, Region
+from wafer_triton.place.transfers import Run
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
 
@@ -182,7 +185,7 @@ class WaferForCausalLM(PlacedModule):
 
     def account(self) -> Account:
         """Rounds, hops and bytes of everything since `reset`."""
-        return sum((ledger.tally.account for ledger in self.ledgers.values()), Account())
+        return sum((ledger.account for ledger in self.ledgers.values()), Account())
 
     def predicted(self) -> dict[str, Prediction]:
         """What everything since `reset` is predicted to take on the wafer, for each phase that ran.
@@ -193,15 +196,15 @@ class WaferForCausalLM(PlacedModule):
         device = self.block.mesh.device
         return {
             phase: Prediction.of(cost, device, self.ran[phase])
-            for phase, cost in ((phase, ledger.tally.cost) for phase, ledger in self.ledgers.items())
+            for phase, cost in ((phase, ledger.cost) for phase, ledger in self.ledgers.items())
             if cost.rounds
         }
 
-    def _step_tally(self, held: Mapping[int, tuple[int, int]]) -> Tally:
-        ends = self.embedding.tally(self.batch) + self.head.tally(self.batch)
-        return self.layers.tally(held) + self.hand_off + ends
+    def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[Run]:
+        ends = self.embedding.runs(self.batch), self.head.runs(self.batch)
+        return [*self.layers.runs(held), *self.hand_off, *chain(*ends)]
 
-    def _count(self, phase: str, *due: Callable[[], Tally], tokens: int = 0) -> None:
+    def _count(self, phase: str, *due: Due, tokens: int = 0) -> None:
         for entry in due:
             self.ledgers[phase].enter(entry)
         self.ran[phase] += tokens
@@ -246,7 +249,7 @@ class WaferForCausalLM(PlacedModule):
         with self._attempt():
             logits = self.pipeline.step(ids, look_up, lambda x: self.layers.run(x, *state), self.head.dtype)
         held = {number: (self.counts[number], self.caches[number].prefilled) for number in active}
-        due = lru_cache(partial(self._step_tally, held))
+        due = lru_cache(partial(self._token_runs, held))
         self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
@@ -297,9 +300,9 @@ class WaferForCausalLM(PlacedModule):
         return ids
 
     @cached_property
-    def hand_off(self) -> Tally:
-        """The activation's way from the embedding through all regions in one decode step, core by core."""
-        return tally_of((schedule, 1) for schedule in hand_overs(self.regions, self.block))
+    def hand_off(self) -> list[Run]:
+        """The schedules that bring the activation from the embedding through all regions, in one decode step."""
+        return [(schedule, 1) for schedule in hand_overs(self.regions, self.block)]
 
     def room(self, count: int, prefilled: int) -> None:
         """Raise CacheError unless a sequence of `count` tokens fits, of which `prefilled` were the prompt."""
@@ -352,11 +355,11 @@ class WaferForCausalLM(PlacedModule):
         passes = self._prefill.passes
 
         @lru_cache
-        def layers() -> Tally:
+        def layers() -> list[Run]:
             every = self.pipeline.of_all(passes) if passes else []
-            return self._prefill.tally(parts, [sum(chunk) for chunk in zip(*every, strict=True)])
+            return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 
-        ran = lru_cache(partial(self.embedding.prompt_tally, count)), layers
+        ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers
         self.passes.add("prefill", [count], self._prefill.chosen, *ran)
         if self._prefill.passes:
             self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
@@ -366,7 +369,7 @@ class WaferForCausalLM(PlacedModule):
 
     def logits(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         """What gives the logits of x on every rank, which the last stage has computed by then."""
-        due = partial(self.head.tally, len(x))
+        due = partial(self.head.runs, len(x))
         self.passes.also(due)
         self._count("prefill", due)
         own = self.head.run(x) if self.pipeline.has_head else None

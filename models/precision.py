@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import exp
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import each_forward
 from wafer_triton.report import Progress, silent
+from wafer_triton.text.quantity import unit
 
 T = TypeVar("T")
 
@@ -43,9 +44,9 @@ def logits_of(
 class Perplexity:
     """exp of the mean negative log likelihood, in nats, of `tokens` tokens given those before them in their window."""
 
-    tokens: int
-    nats: float  # in all
-    window: int
+    tokens: int = field(metadata=unit("tokens"))
+    nats: float = field(metadata=unit("nats", "negative log likelihood"))  # in all
+    window: int = field(metadata=unit("tokens"))
 
     @property
     def perplexity(self) -> float:
@@ -92,15 +93,15 @@ class Precision:
     the `tokens` positions have another likeliest token, the first of them at `first`, where fp32 says `wanted`.
     """
 
-    tokens: int
-    largest: float
-    relative_rms: float
-    differ: int
-    first: int | None
-    wanted: int | None
-    got: int | None
-    perplexity: float
-    fp32_perplexity: float
+    tokens: int = field(metadata=unit("tokens"))
+    largest: float = field(metadata=unit("", "largest logit error"))
+    relative_rms: float = field(metadata=unit("%", "RMS logit error, relative"))
+    differ: int = field(metadata=unit("positions", "positions with another likeliest token"))
+    first: int | None = field(metadata=unit("id", "the first of them"))
+    wanted: int | None = field(metadata=unit("id", "the token that fp32 says there"))
+    got: int | None = field(metadata=unit("id", "the token said instead"))
+    perplexity: float = field(metadata=unit(""))
+    fp32_perplexity: float = field(metadata=unit(""))
 
     def as_json(self) -> dict[str, Any]:
         """Everything as plain values; what is not finite as null, which JSON has."""

@@ -154,7 +154,7 @@ def test_planning_and_counting_work_without_torch():
 # Left to right: a module imports only from its own layer or one further left. A name stands for a module or a folder;
 # the longest that fits a module is its own.
 LAYERS = [
-    {"errors", "report", "notebook"},
+    {"errors", "report", "notebook", "text"},
     {"files"},
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
     {"mesh", "faults", "settings", "layout", "local", "experts", "published", "shapes"},
@@ -168,8 +168,8 @@ LAYERS = [
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "files", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
-PLAIN += ("experts", "published", "shapes", "local")
+PLAIN = ("errors", "text", "files", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults")
+PLAIN += ("settings", "experts", "published", "shapes", "local")
 PLAIN += ("schedule", "count", "place", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 

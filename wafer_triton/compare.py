@@ -7,7 +7,7 @@ and the cycles that the same rounds are predicted to take on the wafer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import feed_forward, prefill_head_group_choices
-from wafer_triton.cost.price import price, tally
-from wafer_triton.count.account import account
+from wafer_triton.cost.price import Cost, price
+from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
@@ -26,6 +26,7 @@ from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.verify.provenance import Intent
 
 
@@ -34,15 +35,15 @@ class Row:
     """One algorithm: counts of its schedule, its error against fp64 (None: not computed), its verdict by letter."""
 
     algorithm: str
-    rounds: int
-    stages: int
-    hops: int
-    routes: int
-    busiest_link_bytes: int
-    sram_peak_bytes: int
-    cycles: float  # predicted on the wafer
-    error: float | None
-    verdict: dict[str, bool]
+    rounds: int = field(metadata=as_in(Account, "rounds"))
+    stages: int = field(metadata=as_in(Account, "stages"))
+    hops: int = field(metadata=as_in(Account, "hops"))
+    routes: int = field(metadata=as_in(Cost, "routes"))
+    busiest_link_bytes: int = field(metadata=as_in(Account, "busiest_link_bytes"))
+    sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
+    cycles: float = field(metadata=unit("cycles", "predicted cycles"))
+    error: float | None = field(metadata=unit("%", "largest error"))
+    verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
 
 def compare_gemm(
@@ -74,14 +75,14 @@ def _beside(
     names = (*own, *product.algorithms)
     if product.name == "gemm":
         announce(COUNT_SECONDS * len(names) * mesh.square().cores)
-    recipes, tallies = {}, {}
+    recipes, counts, costs = {}, {}, {}
     for number, name in enumerate(names):
         recipes[name] = own[name] if name in own else product.by(name)
-        tallies[name] = tally(recipes[name].schedule)
+        counts[name], costs[name] = account(recipes[name].schedule), price(recipes[name].schedule)
         progress("algorithms", number + 1, len(names))
-    best = min(latency(counted.account, mesh) for counted in tallies.values())
+    best = min(latency(counted, mesh) for counted in counts.values())
     if wanted:
-        rounds = sum(counted.account.rounds for counted in tallies.values())
+        rounds = sum(counted.rounds for counted in counts.values())
         cores = recipes[names[0]].schedule.mesh.cores
         announce(emulation_seconds(rounds, cores, len(names) * product.macs))
     errors = {}
@@ -91,17 +92,17 @@ def _beside(
     return [
         Row(
             algorithm=name,
-            rounds=counted.account.rounds,
-            stages=counted.account.stages,
-            hops=counted.account.hops,
-            routes=counted.cost.routes,
-            busiest_link_bytes=counted.account.busiest_link_bytes,
-            sram_peak_bytes=counted.account.sram_peak_bytes,
-            cycles=counted.cost.cycles,
+            rounds=counted.rounds,
+            stages=counted.stages,
+            hops=counted.hops,
+            routes=costs[name].routes,
+            busiest_link_bytes=counted.busiest_link_bytes,
+            sram_peak_bytes=counted.sram_peak_bytes,
+            cycles=costs[name].cycles,
             error=errors.get(name),
-            verdict=verdict(counted.account, mesh, counted.cost.routes, _busy(recipes[name], product), best),
+            verdict=verdict(counted, mesh, costs[name].routes, _busy(recipes[name], product), best),
         )
-        for name, counted in tallies.items()
+        for name, counted in counts.items()
     ]
 
 
@@ -148,14 +149,14 @@ class Operation:
     """One step of a decoder in a phase: its counts, its routes, its price, its verdict by letter."""
 
     phase: str
-    name: str
-    rounds: int
-    stages: int
-    hops: int
-    routes: int
-    sram_peak_bytes: int
-    cycles: float  # predicted on the wafer
-    verdict: dict[str, bool]
+    name: str = field(metadata=named("operation"))
+    rounds: int = field(metadata=as_in(Account, "rounds"))
+    stages: int = field(metadata=as_in(Account, "stages"))
+    hops: int = field(metadata=as_in(Account, "hops"))
+    routes: int = field(metadata=as_in(Cost, "routes"))
+    sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
+    cycles: float = field(metadata=unit("cycles", "predicted cycles"))
+    verdict: dict[str, bool] = field(metadata=named("PLMR"))
 
     @property
     def ok(self) -> bool:

@@ -13,11 +13,12 @@ number that it stands for (`SCALES` in `wafer_triton.cost.constants`).
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Number
 from typing import Any
 
 from wafer_triton.errors import DeviceError
+from wafer_triton.text.quantity import named, unit
 
 WAFER_CORES = {"wse2": 850_000, "wse3": 900_000}  # [C] data sheets: cores outside of the rectangle as well
 UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
@@ -50,37 +51,40 @@ class Device:
     """
 
     name: str
-    rows: int  # P: cores down the largest compute rectangle
-    cols: int  # P: cores across it
-    hop_cycles: float  # L, alpha: one router forwards one word along a pre-set route
-    stage_cycles: float  # L, beta: one software routing stage (receive, rewrite, send)
-    sram_bytes: int  # M: per core
-    routes: int | None  # R: routes (colours) that one router can hold for programs; None where packets are routed
-    clock_hz: float
-    link_bytes_per_cycle: float  # one link, one direction
-    macs_per_cycle_fp16: float  # one core
-    macs_per_cycle_fp32: float
-    power_watts: float  # the whole device
-    like: str | None = None
+    rows: int = field(metadata=unit("cores"))  # P: cores down the largest compute rectangle
+    cols: int = field(metadata=unit("cores"))  # P: cores across it
+    # L, alpha: one router forwards one word along a pre-set route
+    hop_cycles: float = field(metadata=unit("cycles", "hop"))
+    # L, beta: one software routing stage (receive, rewrite, send)
+    stage_cycles: float = field(metadata=unit("cycles", "routing stage"))
+    sram_bytes: int = field(metadata=unit("B", "core's SRAM"))  # M: per core
+    # R: routes (colours) that one router can hold for programs; None where packets are routed
+    routes: int | None = field(metadata=unit("routes"))
+    clock_hz: float = field(metadata=unit("Hz", "clock"))
+    link_bytes_per_cycle: float = field(metadata=unit("B/cycle", "link"))  # one link, one direction
+    macs_per_cycle_fp16: float = field(metadata=unit("multiply-adds/cycle", "a core in fp16"))  # one core
+    macs_per_cycle_fp32: float = field(metadata=unit("multiply-adds/cycle", "a core in fp32"))
+    power_watts: float = field(metadata=unit("W", "power"))  # the whole device
+    like: str | None = field(default=None, metadata=named("constants fitted on"))
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise DeviceError(f"device {self.name!r} has no name; give a text of one character or more")
-        for field, most in MOST.items():
-            value: Any = getattr(self, field)
-            if field == "routes" and value is None:
+        for number, most in MOST.items():
+            value: Any = getattr(self, number)
+            if number == "routes" and value is None:
                 continue
             if isinstance(value, Number) and hasattr(value, "item"):  # of numpy, whose text is no number
                 value = value.item()
-                object.__setattr__(self, field, value)
-            least = 0 if field in ("hop_cycles", "stage_cycles") else 1e-9
+                object.__setattr__(self, number, value)
+            least = 0 if number in ("hop_cycles", "stage_cycles") else 1e-9
             if not isinstance(value, int | float) or isinstance(value, bool) or not value >= least:
                 wanted = "0 or more" if least == 0 else "positive"
-                raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be {wanted}, an int or a float")
+                raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be {wanted}, an int or a float")
             if value > most:
-                raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be at most {most:,.0f}")
-            if field in ("rows", "cols", "sram_bytes", "routes") and value != int(value):
-                raise DeviceError(f"device {self.name!r}: {field} = {value!r} must be a whole number")
+                raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be at most {most:,.0f}")
+            if number in ("rows", "cols", "sram_bytes", "routes") and value != int(value):
+                raise DeviceError(f"device {self.name!r}: {number} = {value!r} must be a whole number")
         if self.like is not None and self.like not in MEASURED:
             known = ", ".join(map(repr, MEASURED))
             raise DeviceError(

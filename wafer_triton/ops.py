@@ -67,31 +67,19 @@ class Record(Account):
     """
 
     cost: Cost = field(default_factory=Cost)
-    device: Device = field(default_factory=lambda: device("wse2"))
+    device: Device = field(default_factory=lambda: device("wse2"), metadata={"join": lambda own, other: own})
     rank_bytes: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, schedule: Schedule, launches: tuple[str, ...] = (), rank_bytes: tuple[int, ...] = ()) -> Record:
         """The record of one run of a schedule by these kernel launches and messages between ranks."""
-        counted = replace(account(schedule), launches=launches)
-        return cls._with(counted, price(schedule), schedule.mesh.device, rank_bytes)
-
-    @classmethod
-    def _with(cls, counted: Account, cost: Cost, device: Device, rank_bytes: tuple[int, ...]) -> Record:
-        every = {each.name: getattr(counted, each.name) for each in fields(Account)}
-        return cls(**every, cost=cost, device=device, rank_bytes=rank_bytes)
+        counted = vars(account(schedule)) | {"launches": launches}
+        return cls(**counted, cost=price(schedule), device=schedule.mesh.device, rank_bytes=rank_bytes)
 
     @property
     def predicted(self) -> Prediction:
         """Cycles and seconds on the wafer."""
         return Prediction.of(self.cost, self.device)
-
-    def __add__(self, other: Account) -> Record:
-        cost, sent = (other.cost, other.rank_bytes) if isinstance(other, Record) else (Cost(), ())
-        return self._with(super().__add__(other), self.cost + cost, self.device, self.rank_bytes + sent)
-
-    def __mul__(self, times: int) -> Record:
-        return self._with(super().__mul__(times), self.cost * times, self.device, self.rank_bytes * times)
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + notebook.numbers("Predicted on the wafer", self.predicted.as_json())

@@ -11,12 +11,12 @@ from wafer_triton.cost import inference, layers, padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block, decode_bytes
 from wafer_triton.device import device
-from wafer_triton.draw.units import digits
 from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.need import prefill_need
 from wafer_triton.place.regions import endless
 from wafer_triton.shapes import shape_of
+from wafer_triton.text.quantity import digits
 
 PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"
 MODELS = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")

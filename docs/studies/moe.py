@@ -11,12 +11,12 @@ from wafer_triton.cost import inference
 from wafer_triton.cost.constants import constants
 from wafer_triton.count.account import account
 from wafer_triton.device import device
-from wafer_triton.draw.units import digits
 from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.all_to_all import busiest
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.text.quantity import digits
 
 PAGE = Path(__file__).resolve().parents[1] / "moe.md"
 CONTEXT = 4096

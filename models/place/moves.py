@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
-from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.models.place.cuts import PlacedWeights, Tiles, is_repeated, prefill_tiles, sources
 from wafer_triton.models.run.prefill import Chunk
 from wafer_triton.place import moves
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.regions import Placement
-from wafer_triton.place.transfers import Step
+from wafer_triton.place.transfers import Run
 from wafer_triton.schedule.kv_cache import KvCache
-
-
-def tally_of(steps: Iterable[Step]) -> Tally:
-    """The tally of schedules, each as often as it runs."""
-    return sum((tally(schedule) * times for schedule, times in steps), Tally())
 
 
 class Phases:
@@ -62,14 +56,14 @@ class Phases:
         moved, self.phase = phase != self.phase, phase
         return moved
 
-    def move_weights(self) -> Tally:
-        """The tally of bringing all weights from one phase's place to the other's."""
-        return tally_of(moves.between_phases(self.placement))
+    def move_weights(self) -> Iterator[Run]:
+        """The schedules that bring all weights from one phase's place to the other's."""
+        return iter(moves.between_phases(self.placement))
 
-    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Tally:
-        """The tally of bringing a prompt's keys and values from where prefill left them into the cache of decode."""
+    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[Run]:
+        """The schedules that bring a prompt's keys and values from where prefill left them into the cache of decode."""
         rows = torch.cat([(part.position >= 0).nonzero()[:, 0] for part in parts])
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
         source = rows[order].numpy()
         target = cache.row_of(len(source))
-        return tally_of(moves.keys_and_values(self.placement, source, target))
+        return iter(moves.keys_and_values(self.placement, source, target))

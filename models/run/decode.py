@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Step, Tables
 from wafer_triton.emulate.program import Program
@@ -16,6 +15,7 @@ from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.place.need import weights_of
+from wafer_triton.place.transfers import Run
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
@@ -185,16 +185,16 @@ class Decode:
         self.executor.check()
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
-    def tally(self, held: Mapping[int, tuple[int, int]]) -> Tally:
-        """Counts and predicted cost of a step through all layers.
+    def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[Run]:
+        """The schedules that run for a token of each sequence through all layers.
 
         `held` has, for each sequence that takes part, the tokens in its cache and how many of them were the prompt.
         """
         attends = [self.attend[sequence] for sequence in held]
         appends = [schedule(blocks.append, self.block, sequence, *tokens) for sequence, tokens in held.items()]
         layers = self.block.shape.layers_of
-        attention = sum(map(tally, (*self.fixed, *attends, *appends)), Tally()) * layers["attention"]
-        return sum((tally(other) * layers[kind] for kind, other in self.others.items()), attention)
+        yield from ((part, layers["attention"]) for part in (*self.fixed, *attends, *appends))
+        yield from ((other, layers[kind]) for kind, other in self.others.items())
 
     def step(self, active: tuple[int, ...]) -> None:
         """Everything from the embedding to the result, on inputs and index tables as they are."""

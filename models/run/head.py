@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from wafer_triton.cost.price import Tally, tally
 from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of
+from wafer_triton.place.transfers import Run
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.rounds import Buffer
@@ -45,9 +45,9 @@ class End:
     def _fill(self, weights: Weights) -> None:
         fill(self.tiles, self.buffers, weights, 0, self.block.mesh, self.executor.rectangle(self.block.mesh))
 
-    def tally(self, tokens: int) -> Tally:
-        """Counts and predicted cost of so many tokens at once."""
-        return tally(schedule(self.part, self.block, tokens))
+    def runs(self, tokens: int) -> list[Run]:
+        """The schedule that runs for `tokens` tokens at once."""
+        return [(schedule(self.part, self.block, tokens), 1)]
 
     def program(self, tokens: int) -> Program:
         """The program for so many tokens at once."""
@@ -119,10 +119,10 @@ class Embedding(End):
             rows.append(self.look_up(len(some)))
         return torch.cat(rows)
 
-    def prompt_tally(self, tokens: int) -> Tally:
-        """Counts and predicted cost of a prompt of so many tokens, in batches if need be."""
+    def prompt_runs(self, tokens: int) -> list[Run]:
+        """The schedules that run for a prompt of `tokens` tokens, in batches if need be."""
         sizes = blocks.batches(self.part, self.block, tokens)
-        return sum((self.tally(size) * times for size, times in sizes.items()), Tally())
+        return [(schedule(self.part, self.block, size), times) for size, times in sizes.items()]
 
     def give(self, ids: torch.Tensor) -> None:
         """Give every core the ids [tokens] of no more tokens than go at once."""

@@ -9,9 +9,10 @@ from itertools import chain
 import torch
 
 from wafer_triton.cost import cap
-from wafer_triton.cost.price import Tally
+from wafer_triton.cost.price import priced
 from wafer_triton.cost.routing import hits
 from wafer_triton.device import Device
+from wafer_triton.models.run.ledger import Due
 from wafer_triton.shapes import DecoderShape
 
 Own = list[tuple[list[torch.Tensor], tuple[int, int]]]  # of each pass what is `chosen` and `sent` in a stage's layers
@@ -28,12 +29,12 @@ class Forward:
     mode: str
     contexts: Sequence[int]
     chosen: list[torch.Tensor]
-    due: list[Callable[[], Tally]] = field(default_factory=list)
+    due: list[Due] = field(default_factory=list)
     sent: tuple[int, int] | None = None
 
     def measured(self, device: Device) -> cap.Pass:
         """The pass as MoE-CAP has it."""
-        seconds = sum(entry().cost.cycles for entry in self.due) / device.clock_hz
+        seconds = sum(priced(entry()).cycles for entry in self.due) / device.clock_hz
         taken = [hits(layer.tolist()) for layer in self.chosen]
         if self.mode == "prefill":
             passes, overflow = self.sent or (None, None)
@@ -55,7 +56,7 @@ class Passes:
         self.shape, self.dtype, self.device, self.of_all = shape, dtype, device, of_all
         self.ran: list[Forward] = []
 
-    def add(self, mode: str, contexts: Sequence[int], chosen: list[torch.Tensor], *due: Callable[[], Tally]) -> None:
+    def add(self, mode: str, contexts: Sequence[int], chosen: list[torch.Tensor], *due: Due) -> None:
         """Add a pass."""
         self.ran.append(Forward(mode, contexts, chosen, list(due)))
 
@@ -63,7 +64,7 @@ class Passes:
         """Say of the last pass what went to experts in regions."""
         self.ran[-1].sent = passes, overflow
 
-    def also(self, due: Callable[[], Tally]) -> None:
+    def also(self, due: Due) -> None:
         """Add to the time of the last pass."""
         self.ran[-1].due.append(due)
 

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from einops import rearrange
 
-from wafer_triton.cost.price import Tally, tally
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Step
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
+from wafer_triton.place.transfers import Run
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, Part, schedule
@@ -119,16 +119,14 @@ class Prefill:
         self.overflow = 0
         self.forget()
 
-    def tally(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Tally:
-        """Counts and predicted cost of a prompt through all layers, with so many passes of experts of each chunk."""
-        total = Tally()
+    def runs(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Iterator[Run]:
+        """The schedules that run for a prompt through all layers, with `passes` of experts of each chunk."""
         for number, part in enumerate(parts):
             for kind, layers in self.block.shape.layers_of.items():
                 past = part.past if kind == "attention" else 0
-                total += tally(schedule(prefill_blocks.first(self.block, kind), self.block, part.tokens, past)) * layers
+                yield schedule(prefill_blocks.first(self.block, kind), self.block, part.tokens, past), layers
             if passes:
-                total += tally(schedule(prefill_pass, self.block, part.tokens, 0, 0)) * passes[number]
-        return total
+                yield schedule(prefill_pass, self.block, part.tokens, 0, 0), passes[number]
 
     def run(
         self,

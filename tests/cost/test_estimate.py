@@ -14,10 +14,10 @@ from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
 from wafer_triton.cost.price import price
+from wafer_triton.cost.search import LEGEND
 from wafer_triton.cost.trees import best_groups
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
-from wafer_triton.draw.units import label
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import decode, prefill
@@ -292,7 +292,7 @@ def test_command_line(line: str, keys: str, capsys: pytest.CaptureFixture[str]) 
     assert cli.main(["estimate", *line.split()]) == 0
     shown = capsys.readouterr().out
     assert "predicted on the wafer" in shown
-    assert all(label(key) in shown for key in keys.split())
+    assert all(LEGEND.label(key) in shown for key in keys.split())
 
 
 @pytest.mark.parametrize(

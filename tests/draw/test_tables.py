@@ -5,15 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.cli.compare import LABELS
+from wafer_triton.compare import Row
+from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.count.account import account
 from wafer_triton.draw import tables
 from wafer_triton.draw.generation import Generation, generation_tables, regions_table
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import Region
 from wafer_triton.schedule.builder import Builder
+from wafer_triton.text.quantity import Legend
 
 MESH = Mesh(2, 2)
+LEGEND = Legend(Row, Layered, Kernel)
 PREDICTED = {
     phase: {
         "cycles": cycles, "compute_cycles": cycles / 4, "communication_cycles": cycles * 3 / 4,
@@ -63,7 +66,7 @@ def test_columns_are_aligned():
 
 def test_a_record_shows_a_field_a_line():
     record = {"cycles": 2.0, "assumed": None, "steps": {"qkv": 12341.0}, "fits": True}
-    assert tables.fields(record, title="decode").splitlines() == [
+    assert tables.fields(record, LEGEND, title="decode").splitlines() == [
         "decode",
         "cycles                     2 cycles",
         "cycles of a layer by step",
@@ -74,7 +77,7 @@ def test_a_record_shows_a_field_a_line():
 
 def test_a_unit_stands_in_the_head_or_in_every_cell():
     records = [{"rounds": 1, "sram_peak_bytes": 2048, "algorithm": "ring", "verdict": {"P": True, "L": False}}]
-    head, _, row = tables.records(records, labels={"verdict": "PLMR"}).splitlines()
+    head, _, row = tables.records(records, Legend(Row)).splitlines()
     assert head.split() == ["algorithm", "rounds", "SRAM", "peak", "PLMR"]
     assert row.split() == ["ring", "1", "2", "KiB", "P", "-"]
 
@@ -82,9 +85,9 @@ def test_a_unit_stands_in_the_head_or_in_every_cell():
 def test_cycles_of_counted_rows_are_called_predicted():
     row = {"algorithm": "ring", "hops": 12345, "cycles": 2345.75}
     without = {name: value for name, value in row.items() if name != "cycles"}
-    head, _, cells = tables.records([row], labels=LABELS).splitlines()
+    head, _, cells = tables.records([row], Legend(Row)).splitlines()
     assert (re.split("  +", head)[-1], re.split("  +", cells)[-1]) == ("predicted cycles", "2,346")
-    assert "cycles" not in tables.records([without], labels=LABELS)
+    assert "cycles" not in tables.records([without], Legend(Row))
 
 
 def test_predicted_and_emulated_time_never_share_a_table(generation):

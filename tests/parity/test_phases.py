@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from wafer_triton.cost.price import Tally
+from wafer_triton.cost.price import Cost, priced
 from wafer_triton.count.account import account
 from wafer_triton.device import PRESETS
 from wafer_triton.emulate.torch import TorchExecutor
@@ -15,7 +15,6 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place.cuts import prefill_tiles
-from wafer_triton.models.place.moves import tally_of
 from wafer_triton.models.run.prefill import chunks
 from wafer_triton.place import moves
 from wafer_triton.place.need import param_shapes, prefill_need
@@ -129,7 +128,7 @@ def test_prefill_on_a_larger_mesh_takes_what_the_decode_mesh_cannot():
 
 def test_each_change_of_phase_is_counted_once(monkeypatch):
     model = decoder(3)
-    moving = tally_of(moves.between_phases(model.placement)).account
+    moving = priced(moves.between_phases(model.placement))
     assert moving.hops > 0
 
     def totals() -> list[int]:
@@ -154,8 +153,8 @@ def test_each_change_of_phase_is_counted_once(monkeypatch):
 def test_a_prompt_whose_rows_stay_moves_no_cache():
     model = decoder(3, head_groups=1)
     parts = chunks(3, 8, 3)
-    assert model.phases.move_cache(parts, KvCache(3, 22)) == Tally()
-    assert model.phases.move_cache(chunks(3, 8, 1), KvCache(3, 22)).account.link_bytes > 0
+    assert list(model.phases.move_cache(parts, KvCache(3, 22))) == []
+    assert priced(model.phases.move_cache(chunks(3, 8, 1), KvCache(3, 22))).link_bytes > 0
 
 
 # --- schedules of re-placement ---
@@ -204,20 +203,20 @@ def blocks(mesh, other, device="wse2", dtype="fp32"):
     return decode, replace(decode, mesh=as_mesh(other, device).square())
 
 
-def moving(name: str, decode: Block, prefill: Block) -> list[Tally]:
-    """The tally of every step that takes a buffer to its place in prefill."""
+def moving(name: str, decode: Block, prefill: Block) -> list[Cost]:
+    """The cost of every step that takes a buffer to its place in prefill."""
     found = {name: steps for kind in CONFIG.layers_of for name, steps in moves.weights(decode, prefill, kind).items()}
-    return [tally_of([step]) for step in found[name]]
+    return [priced([step]) for step in found[name]]
 
 
 def test_on_one_square_mesh_only_turning_and_skewing_cost():
     decode, prefill = blocks(3, 3)
     assert moving("bqkv", decode, prefill) == []
     (turned,) = moving("norm", decode, prefill)
-    assert turned.account.hops > 0 and not turned.cost.relayed, "neighbours on rings exchange"
+    assert turned.hops > 0 and not turned.relayed, "neighbours on rings exchange"
     skewed, both = moving("wqkv", decode, prefill), moving("wo", decode, prefill)
     assert len(skewed) == 1 and len(both) == 2
-    assert skewed[0].account.link_bytes > 0 and both[0].account.link_bytes > 0
+    assert skewed[0].link_bytes > 0 and both[0].link_bytes > 0
 
 
 @pytest.mark.parametrize(("mesh", "other"), [("2x3", "2x3"), ("3", "5"), ("5", "3"), ("4x2", "3")])
@@ -227,16 +226,16 @@ def test_on_another_grid_every_matrix_moves(mesh, other):
         plain = len(moving(name, *blocks(prefill.mesh.shape[0], prefill.mesh.shape[0])))
         steps = moving(name, decode, prefill)
         assert plain < len(steps) <= plain + 2
-        assert all(step.account.link_bytes > 0 for step in steps[-1:])
-    moved = sum((step for name in ("wqkv", "wgu") for step in moving(name, decode, prefill)[:-1]), Tally())
+        assert all(step.link_bytes > 0 for step in steps[-1:])
+    moved = sum((step for name in ("wqkv", "wgu") for step in moving(name, decode, prefill)[:-1]), Cost())
     # a rectangle folded to its lcm grid keeps what only changes its logical core where it is
-    assert (moved.account.link_bytes > 0) == (mesh != other)
+    assert (moved.link_bytes > 0) == (mesh != other)
 
 
 def test_a_matrix_too_large_for_a_core_goes_in_slices():
     tight = replace(SMALL, name="tight", sram_bytes=1200)
-    tallies = (moving("wgu", *blocks(3, 3, device)) for device in ("wse2", tight))
-    wide, sliced = (tally.account for (tally,) in tallies)
+    costs = (moving("wgu", *blocks(3, 3, device)) for device in ("wse2", tight))
+    wide, sliced = (cost for (cost,) in costs)
     assert sliced.sram_peak_bytes <= 1200 < wide.sram_peak_bytes
     assert sliced.rounds > wide.rounds and wide.link_bytes <= sliced.link_bytes < 1.1 * wide.link_bytes
 
@@ -293,12 +292,12 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
         moves._along(*cuts, 0, grouped.mesh, prefill.mesh)
         for cuts in zip(*(h["bqkv"].holds for h in held), strict=True)
     ]
-    assert moved.account.link_bytes == 4 * 4 * sum(int(np.abs(source - target).sum()) for source, target in ways)
+    assert moved.link_bytes == 4 * 4 * sum(int(np.abs(source - target).sum()) for source, target in ways)
     assert moving("wgu", grouped, prefill) == moving("wgu", decode, prefill)
     rows = np.arange(4)
     assert moves._cached(decode, prefill, rows, rows, 1) == ()
     assert moves._cached(grouped, replace(prefill, head_groups=2), rows, rows, 1) == ()
-    assert tally_of(moves._cached(grouped, prefill, rows, rows, 1)).account.link_bytes > 0
+    assert priced(moves._cached(grouped, prefill, rows, rows, 1)).link_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from wafer_triton import estimate, price
 from wafer_triton.cost import inference, search
 from wafer_triton.cost.constants import constants
+from wafer_triton.cost.price import priced
 from wafer_triton.device import device
 from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh, as_mesh
@@ -82,7 +83,7 @@ def test_moves_of_a_run_take_the_cycles_of_its_estimate(mesh, other):
     )  # fmt: skip
     assert len(place.regions) == len(model.regions) > (mesh != 4)
     handed = sum(price(schedule).cycles for schedule in moves.hand_overs(place.regions, place.decode))
-    assert model.hand_off.cost.cycles == pytest.approx(handed, rel=1e-9) and (handed > 0) == (mesh != 4)
+    assert priced(model.hand_off).cycles == pytest.approx(handed, rel=1e-9) and (handed > 0) == (mesh != 4)
 
 
 def test_a_plan_has_the_place_of_its_request():

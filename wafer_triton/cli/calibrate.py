@@ -110,7 +110,7 @@ def _fit_own(args: argparse.Namespace) -> int:
     from wafer_triton.cost.calibrate import own
     from wafer_triton.cost.constants import MEANING
     from wafer_triton.draw import tables
-    from wafer_triton.draw.units import digits
+    from wafer_triton.text.quantity import digits
 
     if args.folder:
         raise ConfigError(f"--out {args.folder}: constants of your own are shown, not written; leave it out")
@@ -146,7 +146,7 @@ def fit(args: argparse.Namespace) -> int:
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.cost.constants import write
-    from wafer_triton.draw.units import digits
+    from wafer_triton.text.quantity import digits
 
     if args.folder:  # before the work
         args.folder.mkdir(exist_ok=True)

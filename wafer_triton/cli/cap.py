@@ -11,16 +11,20 @@ from typing import Any
 from wafer_triton.cli.options import Command, number, option, path, tell
 from wafer_triton.errors import ConfigError
 from wafer_triton.files import read_text
+from wafer_triton.text.quantity import unit
 
 NEEDED = ("cap", "predicted", "device", "tokens")
 SHOWN = ("tokens_per_second", "seconds_per_pass", "s_mbu", "mbu", "s_mfu", "mfu", "distinct_experts")
+OWN = {"dollars_per_million_tokens": unit("$", "a million tokens"), "accuracy": unit(""), "perplexity": unit("")}
 AXES = ("performance", "cost", "accuracy")
 
 
 def cap(args: argparse.Namespace) -> int:
     """compare cost, accuracy and performance of runs that `generate --json` told, in predicted wafer time"""
+    from wafer_triton.cost.cap import Cap
+    from wafer_triton.cost.price import Prediction
     from wafer_triton.draw import tables
-    from wafer_triton.draw.units import PREDICTED
+    from wafer_triton.text.quantity import PREDICTED, Legend
 
     judged = {"accuracy": args.accuracy or [], "perplexity": [_perplexity(path) for path in args.perplexity or []]}
     for name, values in judged.items():
@@ -36,7 +40,7 @@ def cap(args: argparse.Namespace) -> int:
             row[name] = value
     present = [name for name in rows[0] if any(row.get(name) is not None for row in rows)]
     shown = [{name: row.get(name) for name in present} for row in rows]
-    texts = [tables.records(shown, title=f"decode, {PREDICTED}")]
+    texts = [tables.records(shown, Legend(Cap, Prediction, OWN), title=f"decode, {PREDICTED}")]
     scaled = _scaled(rows)
     if scaled:
         head = ("run", *scaled[0])

@@ -12,6 +12,7 @@ from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, Command
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import ConfigError
+from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
     from wafer_triton.compare import Row
@@ -26,7 +27,6 @@ PRICED = {
     "gemm": "priced with both operands aligned on the mesh; `wafer-triton estimate gemm` has the host skew the weights",
     "gemv": "priced with the K-tree's default groups; `wafer-triton estimate gemv` takes the best",
 }
-LABELS = {"name": "operation", "verdict": "PLMR", "cycles": "predicted cycles"}
 
 
 def compare(args: argparse.Namespace) -> int:
@@ -66,6 +66,7 @@ def compare_own(args: argparse.Namespace) -> int:
 
 
 def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row]) -> int:
+    from wafer_triton.compare import Row
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
@@ -74,7 +75,7 @@ def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row])
         notes.append(PRICED[args.kind])
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args, about | {"rows": records}, tables.records(records, labels=LABELS), *notes)
+    return tell(args, about | {"rows": records}, tables.records(records, Legend(Row)), *notes)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -92,7 +93,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
-    from wafer_triton.compare import decoder_layer
+    from wafer_triton.compare import Operation, decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import with_head_groups
     from wafer_triton.draw import tables
@@ -109,12 +110,12 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
         operations = decoder_layer(block, tokens, asked.head_groups, progress)
     records = [asdict(operation) for operation in operations]
     answer = {"model": args.model, "mesh": str(mesh), "head_groups": block.head_groups, "operations": records}
-    return tell(args, answer, tables.records(records, labels=LABELS), PLMR)
+    return tell(args, answer, tables.records(records, Legend(Operation)), PLMR)
 
 
 def _check_own(args: argparse.Namespace) -> int:
     from wafer_triton.cli.own import load
-    from wafer_triton.compare import operations
+    from wafer_triton.compare import Operation, operations
     from wafer_triton.draw import tables
     from wafer_triton.verify.faults import check
 
@@ -131,7 +132,7 @@ def _check_own(args: argparse.Namespace) -> int:
         texts.append("not counted and not priced, as its rounds cannot be run")
     else:
         records = [asdict(operation) for operation in operations(own.schedule)]
-        texts += [tables.records(records, labels=LABELS), PLMR]
+        texts += [tables.records(records, Legend(Operation)), PLMR]
     answer = {
         "schedule": own.schedule.name,
         "mesh": str(mesh),

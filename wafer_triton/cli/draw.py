@@ -94,14 +94,15 @@ def _show_model(args: argparse.Namespace) -> int:
     from wafer_triton import draw, estimate
     from wafer_triton.cost.layers import feed_forward
     from wafer_triton.draw.tables import plain_fields
-    from wafer_triton.draw.units import PREDICTED
     from wafer_triton.schedule import decode
     from wafer_triton.schedule.block import schedule
+    from wafer_triton.text.quantity import PREDICTED, Legend
 
     block = _block(args)
     parts = [schedule(part, block, *of) for part, of in decode.layer(block, args.context, feed_forward(block)[-1])]
     given = {name: getattr(args, name) for name in ("model", "mesh", "device", "context", "head_groups")}
-    told = plain_fields(asdict(estimate.decode(**given)))
+    token = estimate.decode(**given)
+    told = plain_fields(asdict(token), Legend(type(token)))
     table = {"title": f"One token of decode, {PREDICTED}", "head": ["", "estimate"], "rows": told}
     draw.page(
         args.out,

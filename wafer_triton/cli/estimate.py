@@ -27,6 +27,7 @@ from wafer_triton.cli.options import (
 )
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ConfigError
+from wafer_triton.text.quantity import PREDICTED, Legend
 
 PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
@@ -45,9 +46,10 @@ def estimate(args: argparse.Namespace) -> int:
     from wafer_triton.draw import tables
 
     options = _with_experts(args, _with_model(given(args)))
-    estimated = asdict(getattr(estimate, args.kind)(**options))
+    estimated = getattr(estimate, args.kind)(**options)
+    text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
     notes = [note for note in (_priced(args), _positions(args)) if note]
-    return tell(args, estimated, tables.fields(estimated, title=_title(args.kind, options)), *notes)
+    return tell(args, asdict(estimated), text, *notes)
 
 
 def _priced(args: argparse.Namespace) -> str:
@@ -91,9 +93,10 @@ def plan(args: argparse.Namespace) -> int:
     with Progress(brief=args.step > FINE_STEP) as progress:
         plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
     shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]
-    text = tables.records(shown, title=_title("plans, the best first", options))
+    legend = Legend(search.Plan)
+    text = tables.records(shown, legend, title=_title("plans, the best first", options))
     basis = {name: plans[0][name] for name in BASIS}
-    return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, title="the best of them"))
+    return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, legend, title="the best of them"))
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -102,7 +105,6 @@ def sweep(args: argparse.Namespace) -> int:
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
-    from wafer_triton.draw.units import asked
 
     if args.out.suffix.lower() in PICTURES:
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
@@ -124,7 +126,8 @@ def sweep(args: argparse.Namespace) -> int:
             raise
         interrupted = True
     title = _title(f"{args.kind} over {over}", options | {"device": args.device})
-    texts = [tables.records([row | {over: asked(over, row[over])} for row in rows], title=title)]
+    legend = search.LEGEND
+    texts = [tables.records([row | {over: legend.asked(over, row[over])} for row in rows], legend, title=title)]
     for reason, absent in left_out.items():
         texts.append(f"left out: {over} = {', '.join(f'{value:g}' for value in absent)}: {reason}")
     if over in MACHINE and any("joules" in name for name in rows[0]):
@@ -175,10 +178,12 @@ def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str
 
 def _title(subject: str, options: dict[str, Any]) -> str:
     """What is estimated, and of what: every option that says something."""
-    from wafer_triton.draw.units import PREDICTED, asked, label
+    from wafer_triton.cost.search import LEGEND
 
     said = (
-        label(name) if value is True else f"{label(name)} {asked(name, getattr(value, 'name', value))}"
+        LEGEND.label(name)
+        if value is True
+        else f"{LEGEND.label(name)} {LEGEND.asked(name, getattr(value, 'name', value))}"
         for name, value in options.items()
         if value is not None and value is not False
     )

@@ -141,13 +141,17 @@ def _announce(
 def _tell(
     args: argparse.Namespace, model: WaferForCausalLM, judged: dict[str, Any], begun: float, interrupted: bool
 ) -> int:
+    from wafer_triton.count.counts import Counts
     from wafer_triton.draw import tables
-    from wafer_triton.draw.units import EMULATED
+    from wafer_triton.models.precision import Perplexity, Precision
+    from wafer_triton.text.quantity import EMULATED, Legend, as_in, unit
 
     settings = {name: getattr(args, name) for name in ("dtype", "accumulate", "exchange", "device", "window")}
     settings |= {"mesh": str(model.block.mesh), "prefill_mesh": str(model.placement.prefill.mesh)}
     answer = settings | judged | {"emulation_seconds": perf_counter() - begun}
-    code = tell(args, answer | {"interrupted": interrupted}, tables.fields(answer, title=EMULATED))
+    own = {"sram_peak_bytes": as_in(Counts, "sram_peak_bytes"), "emulation_seconds": unit("s", "emulation time")}
+    text = tables.fields(answer, Legend(Perplexity, Precision, own), title=EMULATED)
+    code = tell(args, answer | {"interrupted": interrupted}, text)
     return cut_short(f"after {judged['tokens']:,} tokens") if interrupted else code
 
 

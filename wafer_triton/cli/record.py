@@ -9,12 +9,13 @@ from typing import Any
 
 from wafer_triton import draw
 from wafer_triton.device import device
+from wafer_triton.draw.generation import LEGEND
 from wafer_triton.draw.tables import plain_fields
-from wafer_triton.draw.units import EMULATED, PREDICTED
 from wafer_triton.errors import ConfigError, DrawError
 from wafer_triton.files import read_text
 from wafer_triton.mesh import as_mesh
 from wafer_triton.place.regions import Region
+from wafer_triton.text.quantity import EMULATED, PREDICTED
 
 COUNTED = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes", "sram_peak_bytes")
 TIMED = ("load_seconds", "prefill_seconds", "decode_seconds", "tokens_per_second")
@@ -41,7 +42,7 @@ def page_of(path: Path, out: Path) -> None:
 
 
 def _table(title: str, record: dict[str, Any]) -> dict[str, Any]:
-    return {"title": title, "head": ["", "value"], "rows": plain_fields(record)}
+    return {"title": title, "head": ["", "value"], "rows": plain_fields(record, LEGEND)}
 
 
 def _read(path: Path) -> dict[str, Any]:

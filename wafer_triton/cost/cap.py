@@ -10,14 +10,16 @@ Seconds are predicted on the wafer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wafer_triton.cost.constants import constants
+from wafer_triton.cost.price import Prediction
 from wafer_triton.device import Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ShapeError
 from wafer_triton.shapes import DecoderShape
+from wafer_triton.text.quantity import as_in, unit
 
 Hits = Mapping[int, int]  # by expert, the tokens that took it; of none that no token took
 
@@ -71,20 +73,22 @@ class Pass:
 class Cap:
     """The measures of some passes; bytes are of all of them, `distinct_experts` the mean over passes and layers."""
 
-    passes: int
-    tokens: int
-    seconds: float
-    tokens_per_second: float
-    seconds_per_pass: float  # in decode the time per output token (TPOT)
-    activated_bytes: int
-    kv_bytes: int
-    distinct_experts: float | None  # None of a dense model
-    tokens_per_expert: float | None  # the mean of those that are hit
-    most_tokens_per_expert: int | None
-    s_mbu: float
-    mbu: float
-    s_mfu: float
-    mfu: float
+    passes: int = field(metadata=unit("steps"))
+    tokens: int = field(metadata=unit("tokens"))
+    seconds: float = field(metadata=as_in(Prediction, "seconds"))
+    tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
+    seconds_per_pass: float = field(metadata=unit("s", "time of a pass"))  # in decode the time per output token (TPOT)
+    activated_bytes: int = field(metadata=unit("B", "weights in use, all passes"))
+    kv_bytes: int = field(metadata=unit("B", "keys and values, all passes"))
+    # None of a dense model
+    distinct_experts: float | None = field(metadata=unit("experts", "distinct experts a layer"))
+    # the mean of those that are hit
+    tokens_per_expert: float | None = field(metadata=unit("tokens", "tokens of an expert that is hit"))
+    most_tokens_per_expert: int | None = field(metadata=unit("tokens", "most tokens of an expert"))
+    s_mbu: float = field(metadata=unit("%", "S-MBU"))
+    mbu: float = field(metadata=unit("%", "MBU"))
+    s_mfu: float = field(metadata=unit("%", "S-MFU"))
+    mfu: float = field(metadata=unit("%", "MFU"))
 
 
 def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -13,7 +13,7 @@ from wafer_triton.cost import trim as trims
 from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
-from wafer_triton.cost.price import Cost, price
+from wafer_triton.cost.price import Cost, priced
 from wafer_triton.cost.results import Layered, Request
 from wafer_triton.cost.trees import Groups
 from wafer_triton.errors import SramError, WaferError
@@ -30,7 +30,6 @@ from wafer_triton.place.regions import (
     placed,
     prefill_alone,
 )
-from wafer_triton.place.transfers import Step
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.shapes import DecoderShape
 
@@ -174,7 +173,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
     shape, last = decode.shape, input + output
     own = layers.decode_block(shape, replace(prefill.mesh, fold=(1, 1)), 1, c, None, program, 1)
     prefilled = _prefilled(prefill, place.at_once, own, input, c, program)
-    handing_on = cycles_of(((schedule, 1) for schedule in moves.hand_overs(place.regions, decode)), c)
+    handing_on = priced(((schedule, 1) for schedule in moves.hand_overs(place.regions, decode)), c).cycles
     cycles, over = _decoding(decode, input, output, c, handing_on)
     replacing = replacement_cycles(place, input, c)
     replacement, decoding = replacing / device.clock_hz, cycles / device.clock_hz
@@ -210,18 +209,13 @@ def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
     rows = moves.prompt_rows(prefill.mesh.shape[0], input, place.at_once)
     steps = (*moves.between_phases(place), *moves.keys_and_values(place, rows, cache.row_of(input)))
-    return cycles_of(steps, c)
-
-
-def cycles_of(steps: Iterable[Step], c: Constants) -> float:
-    """The cycles of schedules, each as often as it runs."""
-    return sum(price(schedule, c).cycles * times for schedule, times in steps)
+    return priced(steps, c).cycles
 
 
 def turning_cycles(own: Prefill, c: Constants) -> float:
     """Cycles of transposing and skewing the weights of prefill, whatever mesh decode has."""
     here = replace(own.block, mesh=replace(own.block.mesh, origin=(0, 0)), expert_regions=None)
-    return cycles_of(moves.of_layers(here, here, own.regions), c)
+    return priced(moves.of_layers(here, here, own.regions), c).cycles
 
 
 @lru_cache(maxsize=256)

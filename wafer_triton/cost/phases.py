@@ -14,7 +14,7 @@ from itertools import accumulate
 from typing import Any
 
 from wafer_triton import local
-from wafer_triton.count.runs import kind, runs, sources
+from wafer_triton.count.runs import kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.dtype import BYTES
 from wafer_triton.schedule.builder import Builder
@@ -167,7 +167,7 @@ def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) 
     return Phase(
         common,
         rounds=len(run),
-        stages=0 if common == "local" else 1 if common == "circuit" else len(run),
+        stages=stages(run),
         hops=traffic.hops,
         busiest_words=traffic.busiest_words,
         mean_words=traffic.mean_words,
@@ -196,13 +196,13 @@ def _work(schedule: Schedule | Builder, round_: Round) -> tuple[tuple[Product, .
     for op in round_.locals:
         definition = local.find(op.op)
         done = definition.work(**op.params)
+        macs += done[0]
         for name, slot in zip(definition.operands, (*op.outs, *op.ins), strict=True):
             buffer = schedule.buffers[slot.buffer]
             read = definition.reads.get(name)
             sram_bytes += buffer.slot_bytes(slot) if read is None else read(**op.params) * BYTES[buffer.dtype]
         if definition.product is not None:
             products.append(Product(*definition.product(**op.params), schedule.buffers[op.ins[0].buffer].dtype))
-            macs += done[0]
         else:
             elements += sum(done)
     return tuple(products), macs, elements, sram_bytes

@@ -9,65 +9,47 @@ costs a routing stage as well (WaferLLM, OSDI'25, section 3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
-from functools import lru_cache
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
-from operator import add, attrgetter
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from wafer_triton import notebook
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
-from wafer_triton.count.account import Account, account
+from wafer_triton.count.counts import Counts
 from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
 from wafer_triton.errors import check_type
+from wafer_triton.place.transfers import Run
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text.quantity import as_in, named, unit
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Predicted cost. `+` is one after the other, `*` is repetition; of routes and SRAM the larger counts.
+class Cost(Counts):
+    """Counts and the cycles predicted for them; `+` and `*` are those of `Counts`.
 
     What is `relayed`, in part at least, needs more routes than a router holds and goes core by core.
     """
 
-    cycles: float = 0.0
-    compute_cycles: float = 0.0  # of them in local operations
-    link_cycles: float = 0.0  # the busiest link is busy, hidden behind compute or not
-    rounds: int = 0
-    stages: int = 0  # set-ups of an exchange on the critical path
-    hops: int = 0  # on the critical path
-    link_bytes: int = 0  # bytes times links crossed, on the whole mesh
-    macs: int = 0  # multiply-adds of a core
-    sram_bytes: int = 0  # that a core's local operations read and write, every operand once
-    routes: int = 0  # colours in all
-    sram_peak_bytes: int = 0  # per core
-    relayed: bool = False
+    cycles: float = field(default=0.0, metadata=unit("cycles"))
+    compute_cycles: float = field(default=0.0, metadata=unit("cycles"))  # of them in local operations
+    # the busiest link is busy, hidden behind compute or not
+    link_cycles: float = field(default=0.0, metadata=unit("cycles"))
+    # that a core's local operations read and write, every operand once
+    sram_bytes: int = field(default=0, metadata=unit("B", "read and written in SRAM"))
+    routes: int = field(default=0, metadata=unit("routes", join=max))  # colours in all
+    relayed: bool = field(default=False, metadata=named("relayed core by core", join=max))
 
     @property
     def communication_cycles(self) -> float:
         """Cycles in which cores wait for data or set exchanges up, not hidden by compute."""
         return self.cycles - self.compute_cycles
 
-    def __add__(self, other: Cost) -> Cost:
-        numbers: list[Any] = [*map(add, _summed(self), _summed(other)), *map(max, _larger(self), _larger(other))]
-        return Cost(*numbers)
-
     def _repr_html_(self) -> str:
         return notebook.numbers("Cost, predicted on the wafer", asdict(self))
-
-    def __mul__(self, times: float) -> Cost:
-        numbers: list[Any] = [*(number * times for number in _summed(self)), *_larger(self)]
-        return Cost(*numbers)
-
-
-# a plan adds tens of thousands of costs, so their numbers are fetched at once
-_larger = attrgetter("routes", "sram_peak_bytes", "relayed")
-_summed = attrgetter(*[entry.name for entry in fields(Cost)][:-3])
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
@@ -83,6 +65,11 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     over = relayed(needed, schedule.mesh.device)
     whole = Cost(routes=needed, sram_peak_bytes=peak, relayed=over)
     return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
+
+
+def priced(runs: Iterable[Run], using: Constants | None = None) -> Cost:
+    """The price of schedules, each as often as it runs."""
+    return sum((price(schedule, using) * times for schedule, times in runs), Cost())
 
 
 @dataclass(frozen=True)
@@ -181,45 +168,6 @@ def product_cycles(p: Product, c: Constants, in_rounds: bool) -> float:
 
 
 @dataclass(frozen=True)
-class Tally:
-    """The account of schedules and the predicted cost of the same rounds; `+` and `*` are those of both."""
-
-    account: Account = field(default_factory=Account)
-    cost: Cost = field(default_factory=Cost)
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.account + other.account, self.cost + other.cost)
-
-    def __mul__(self, times: int) -> Tally:
-        return Tally(self.account * times, self.cost * times)
-
-
-@lru_cache(maxsize=512)
-def tally(schedule: Schedule) -> Tally:
-    """The tally of a schedule, computed once."""
-    return Tally(account(schedule), price(schedule))
-
-
-class Ledger:
-    """What ran, each entry worked out when the sum is asked for: no step waits for its price."""
-
-    def __init__(self) -> None:
-        self._sum, self._due = Tally(), list[Callable[[], Tally]]()
-
-    def enter(self, due: Callable[[], Tally]) -> None:
-        """Add what `due` will return."""
-        self._due.append(due)
-
-    @property
-    def tally(self) -> Tally:
-        """The sum of all entries."""
-        while self._due:
-            self._sum += self._due[0]()
-            self._due.pop(0)
-        return self._sum
-
-
-@dataclass(frozen=True)
 class Prediction:
     """Time and energy on the wafer that the cost model predicts; never an emulation's.
 
@@ -228,13 +176,13 @@ class Prediction:
     power. What is `relayed` needs more routes than a router holds.
     """
 
-    cycles: float
-    compute_cycles: float
-    communication_cycles: float
-    seconds: float
-    tokens_per_second: float | None = None
-    joules_per_token: float | None = None
-    relayed: bool = False
+    cycles: float = field(metadata=as_in(Cost, "cycles"))
+    compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
+    communication_cycles: float = field(metadata=unit("cycles"))
+    seconds: float = field(metadata=unit("s", "time"))
+    tokens_per_second: float | None = field(default=None, metadata=unit("tokens/s"))
+    joules_per_token: float | None = field(default=None, metadata=unit("J/token", "energy per token"))
+    relayed: bool = field(default=False, metadata=as_in(Cost, "relayed"))
 
     @classmethod
     def of(cls, cost: Cost, device: Device, tokens: int | None = None) -> Prediction:

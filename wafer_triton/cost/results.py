@@ -8,29 +8,36 @@ holds, so that it is priced core by core. `as_if` says why a model does not fit 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wafer_triton.cost.price import Cost, Prediction
+from wafer_triton.text.quantity import as_in, named, unit
 
 
 @dataclass(frozen=True)
 class Kernel:
     """A predicted product. Cycles are those of the critical path; `assumed` says what a rival's price rests on."""
 
-    cycles: float
-    compute_cycles: float
-    communication_cycles: float
-    link_cycles: float
-    rounds: int
-    hops: int
-    routes: int
-    link_bytes: int
-    sram_peak_bytes: int
-    seconds: float
-    mac_utilisation: float  # share of the peak multiply-adds of the mesh's cores
-    sram_bandwidth_utilisation: float  # share of their SRAM bandwidth
-    relayed: bool
+    cycles: float = field(metadata=as_in(Cost, "cycles"))
+    compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
+    communication_cycles: float = field(metadata=as_in(Prediction, "communication_cycles"))
+    link_cycles: float = field(metadata=as_in(Cost, "link_cycles"))
+    rounds: int = field(metadata=as_in(Cost, "rounds"))
+    hops: int = field(metadata=as_in(Cost, "hops"))
+    routes: int = field(metadata=as_in(Cost, "routes"))
+    link_bytes: int = field(metadata=as_in(Cost, "link_bytes"))
+    sram_peak_bytes: int = field(metadata=as_in(Cost, "sram_peak_bytes"))
+    seconds: float = field(metadata=as_in(Prediction, "seconds"))
+    # share of the peak multiply-adds of the mesh's cores
+    mac_utilisation: float = field(metadata=unit("%", "share of peak multiply-adds"))
+    # share of their SRAM bandwidth
+    sram_bandwidth_utilisation: float = field(metadata=unit("%", "share of SRAM bandwidth"))
+    relayed: bool = field(metadata=as_in(Cost, "relayed"))
     constants: str
-    error_band: float | None
-    outside: str | None
+    error_band: float | None = field(metadata=unit("+-%"))
+    outside: str | None = field(metadata=named("outside of what was measured"))
     assumed: str | None = None
 
 
@@ -39,28 +46,32 @@ class Layered:
     """A predicted phase of inference: all layers and, in the true program, the embedding and the head."""
 
     program: str  # "true" or "measured"
-    cores: str  # that compute: rows x columns
-    tokens_per_second: float
-    cycles_per_layer: float
-    compute_cycles_per_layer: float
-    communication_cycles_per_layer: float
-    seconds: float  # for the one token of decode, or the whole prompt
-    layers: int
-    mac_utilisation: float
-    sram_bandwidth_utilisation: float  # share of their SRAM bandwidth
-    joules_per_token: float
-    embedding_cycles: float  # 0 in the measured program
-    head_cycles: float  # the last token's, 0 in the measured program
-    steps: dict[str, float]  # cycles of a layer's steps by name
-    relayed: bool
+    cores: str = field(metadata=named("cores that compute"))  # that compute: rows x columns
+    tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
+    cycles_per_layer: float = field(metadata=unit("cycles"))
+    compute_cycles_per_layer: float = field(metadata=unit("cycles"))
+    communication_cycles_per_layer: float = field(metadata=unit("cycles"))
+    seconds: float = field(metadata=as_in(Prediction, "seconds"))  # for the one token of decode, or the whole prompt
+    layers: int = field(metadata=unit("layers"))
+    mac_utilisation: float = field(metadata=as_in(Kernel, "mac_utilisation"))
+    # share of their SRAM bandwidth
+    sram_bandwidth_utilisation: float = field(metadata=as_in(Kernel, "sram_bandwidth_utilisation"))
+    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
+    embedding_cycles: float = field(metadata=unit("cycles"))  # 0 in the measured program
+    head_cycles: float = field(metadata=unit("cycles"))  # the last token's, 0 in the measured program
+    # cycles of a layer's steps by name
+    steps: dict[str, float] = field(metadata=unit("cycles", "cycles of a layer by step"))
+    relayed: bool = field(metadata=as_in(Prediction, "relayed"))
     constants: str
-    error_band: float | None
-    outside: str | None
-    as_if: str | None = None
-    head_groups: int | None = None
-    padding: float | None = None  # multiply-adds of a layer on the mesh over those of the model
-    experts: str | None = None  # in prefill, where they live
-    regions: int | None = None  # that the layers, the embedding and the head take
+    error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
+    outside: str | None = field(metadata=as_in(Kernel, "outside"))
+    as_if: str | None = field(default=None, metadata=named("priced as if it fitted"))
+    head_groups: int | None = field(default=None, metadata=unit("groups"))
+    # multiply-adds of a layer on the mesh over those of the model
+    padding: float | None = field(default=None, metadata=unit("x", "multiply-adds over the model's"))
+    experts: str | None = field(default=None, metadata=named("experts in prefill"))  # in prefill, where they live
+    # that the layers, the embedding and the head take
+    regions: int | None = field(default=None, metadata=unit("regions"))
     layout: str | None = None  # of the regions, see `wafer_triton.place.regions`
 
 
@@ -69,23 +80,25 @@ class Request:
     """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
 
     program: str  # "true" or "measured"
-    tokens_per_second: float  # output tokens over the whole time
-    prefill_seconds: float
-    replacement_seconds: float
-    decode_seconds: float
-    seconds: float
-    joules: float
-    joules_per_token: float
-    decode_regions: int  # that the layers, the cache, the embedding and the head need
-    device_regions: int  # that the device has
+    # output tokens over the whole time
+    tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
+    prefill_seconds: float = field(metadata=unit("s", "prefill time"))
+    replacement_seconds: float = field(metadata=unit("s", "time to place weights and cache anew"))
+    decode_seconds: float = field(metadata=unit("s", "decode time"))
+    seconds: float = field(metadata=as_in(Prediction, "seconds"))
+    joules: float = field(metadata=unit("J", "energy"))
+    joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
+    # that the layers, the cache, the embedding and the head need
+    decode_regions: int = field(metadata=unit("regions", "regions that decode needs"))
+    device_regions: int = field(metadata=unit("regions", "regions of the device"))  # that the device has
     fits: bool
-    head_groups: int  # of decode
-    relayed: bool
+    head_groups: int = field(metadata=as_in(Layered, "head_groups"))  # of decode
+    relayed: bool = field(metadata=as_in(Prediction, "relayed"))
     constants: str
-    error_band: float | None
-    outside: str | None
-    as_if: str | None = None
-    experts: str | None = None  # in prefill, where they live
+    error_band: float | None = field(metadata=as_in(Kernel, "error_band"))
+    outside: str | None = field(metadata=as_in(Kernel, "outside"))
+    as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
+    experts: str | None = field(default=None, metadata=as_in(Layered, "experts"))  # in prefill, where they live
     layout: str | None = None  # of the regions
 
 
@@ -93,12 +106,12 @@ class Request:
 class Capacity:
     """Tokens that a KV cache holds by policy, and what limits them: counted, not fitted."""
 
-    concat_tokens: int
-    shift_tokens: int
-    layers_per_region: int
-    regions: int
-    weight_bytes: int  # of a core, all its layers
-    entry_bytes: int  # of a core, one token in all its layers
+    concat_tokens: int = field(metadata=unit("tokens", "KV cache by concatenation"))
+    shift_tokens: int = field(metadata=unit("tokens", "KV cache by shift"))
+    layers_per_region: int = field(metadata=unit("layers"))
+    regions: int = field(metadata=as_in(Layered, "regions"))
+    weight_bytes: int = field(metadata=unit("B", "weights on a core"))  # of a core, all its layers
+    entry_bytes: int = field(metadata=unit("B", "one token on a core"))  # of a core, one token in all its layers
     layout: str | None = None  # of the regions
 
 
@@ -106,6 +119,23 @@ class Capacity:
 class Energy:
     """Energies of one task and their ratio."""
 
-    energy_ratio: float  # GPUs over wafer
-    wafer_joules: float
-    gpu_joules: float
+    energy_ratio: float = field(metadata=unit("x", "energy of the GPUs over the wafer's"))  # GPUs over wafer
+    wafer_joules: float = field(metadata=unit("J", "energy of the wafer"))
+    gpu_joules: float = field(metadata=unit("J", "energy of the GPUs"))
+
+
+# Units and labels of the arguments of an estimate and of a plan.
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("mesh", "prefill_mesh", "decode_mesh"), unit("side")),
+    **dict.fromkeys(("m", "k", "n"), unit("elements")),
+    **dict.fromkeys(("context", "tokens", "input", "output", "batch"), unit("tokens")),
+    **dict.fromkeys(("groups", "head_groups"), unit("groups")),
+    "seconds": unit("s", "time"),
+    "against_seconds": unit("s", "its time"),
+    "gpus": unit("GPUs", "on"),
+    "trim": named("trimmed"),
+    "as_if": as_in(Layered, "as_if"),
+    "experts": as_in(Layered, "experts"),
+    "step": unit("cores"),
+    "best": unit("plans"),
+}

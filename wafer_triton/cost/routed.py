@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from wafer_triton.cost.bands import layer_basis
 from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
+from wafer_triton.cost.results import Layered
 from wafer_triton.cost.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
@@ -20,6 +21,7 @@ from wafer_triton.place.fitting import fitted
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.text.quantity import as_in, unit
 
 MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself
 
@@ -28,13 +30,13 @@ MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself
 class Routed(Cap):
     """The measures of decode steps of `batch` sequences, by a routing, and what the prediction rests on."""
 
-    batch: int = 1
+    batch: int = field(default=1, metadata=unit("tokens"))
     routing: str | None = None
-    head_groups: int | None = None
+    head_groups: int | None = field(default=None, metadata=as_in(Layered, "head_groups"))
     constants: str | None = None
-    error_band: float | None = None
-    outside: str | None = None
-    as_if: str | None = None
+    error_band: float | None = field(default=None, metadata=as_in(Layered, "error_band"))
+    outside: str | None = field(default=None, metadata=as_in(Layered, "outside"))
+    as_if: str | None = field(default=None, metadata=as_in(Layered, "as_if"))
 
 
 def cap(

@@ -6,7 +6,7 @@ import csv
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from inspect import signature
 from itertools import product
@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
-from wafer_triton.cost.cap import Pass, measured
+from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_measured
 from wafer_triton.cost.placement import Placement, checked
+from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, Request
+from wafer_triton.cost.routed import Routed
 from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
@@ -29,6 +31,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.text.quantity import Legend, as_in, unit
 
 T = TypeVar("T")
 MOST = 3  # pairs of meshes that are placed and priced for each plan to find, those of the least bound
@@ -45,21 +48,21 @@ class Plan:
     decode for one sequence, and `s_mbu_in_regions` the most that it could be with every expert in a region of its own.
     """
 
-    prefill_mesh: int
-    decode_mesh: int
-    groups: int
-    head_groups: int
-    regions: int
-    tokens_per_second: float
-    prefill_seconds: float
-    decode_seconds: float
-    kv_tokens: int
+    prefill_mesh: int = field(metadata=unit("side"))
+    decode_mesh: int = field(metadata=unit("side"))
+    groups: int = field(metadata=unit("groups"))
+    head_groups: int = field(metadata=as_in(Layered, "head_groups"))
+    regions: int = field(metadata=as_in(Layered, "regions"))
+    tokens_per_second: float = field(metadata=as_in(Request, "tokens_per_second"))
+    prefill_seconds: float = field(metadata=as_in(Request, "prefill_seconds"))
+    decode_seconds: float = field(metadata=as_in(Request, "decode_seconds"))
+    kv_tokens: int = field(metadata=unit("tokens", "KV cache"))
     constants: str
-    error_band: float | None
-    outside: str | None
-    experts: str | None = None
-    s_mbu: float | None = None
-    s_mbu_in_regions: float | None = None
+    error_band: float | None = field(metadata=as_in(Layered, "error_band"))
+    outside: str | None = field(metadata=as_in(Layered, "outside"))
+    experts: str | None = field(default=None, metadata=as_in(Layered, "experts"))
+    s_mbu: float | None = field(default=None, metadata=as_in(Cap, "s_mbu"))
+    s_mbu_in_regions: float | None = field(default=None, metadata=unit("%", "at most, in regions"))
     layout: str | None = None
 
 
@@ -237,6 +240,16 @@ KINDS: dict[str, Callable[..., Any]] = {
     "request": estimate.request,
     "kv": estimate.kv,
 }
+
+
+_RESULTS = Legend(Kernel, Layered, Request, Capacity, Energy, Routed)
+# of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `estimates`
+LEGEND = Legend(
+    {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
+    Device,
+    ARGUMENTS,
+    _RESULTS,
+)
 
 
 def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> list[dict[str, Any]]:

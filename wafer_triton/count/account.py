@@ -8,55 +8,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from operator import attrgetter, itemgetter
+from dataclasses import dataclass, field, fields, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local, notebook
-from wafer_triton.count.runs import distinct_runs
+from wafer_triton.count.counts import Counts
+from wafer_triton.count.runs import distinct_runs, stages
 from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
+from wafer_triton.text.quantity import unit
 
-Counts = NDArray[np.int64]
-Loads = dict[str, Counts]
+Array = NDArray[np.int64]
+Loads = dict[str, Array]
 WAYS = {"x": ("east", "west"), "y": ("south", "north")}
 _WAYS = (*WAYS["x"], *WAYS["y"])
-_LARGEST = ("flows", "sram_peak_bytes")  # of runs one after another the larger counts, not the sum
 _BUFFERS = 6  # that the text of an account names; the others are summed
-_FACTS = ("sram_by_buffer", "launches")  # what is not a number
+
+
+def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return max(own, other, key=lambda held: sum(held.values()))
 
 
 @dataclass(frozen=True)
-class Account:
-    """Totals over rounds; `+` adds runs one after another (of flows and SRAM the larger counts)."""
+class Account(Counts):
+    """The counts of a schedule, with those of single links; `+` and `*` are those of `Counts`."""
 
-    rounds: int = 0
-    stages: int = 0  # rounds with an exchange: routing stages on the critical path
-    hops: int = 0  # critical path: the longest paths of data through the runs, see `wafer_triton.count.traffic`
-    messages: int = 0  # tiles sent; a multicast counts once
-    link_bytes: int = 0  # bytes times links crossed
-    busiest_link_bytes: int = 0  # on the directed link that carries most; of runs added up, the sum
-    serial_bytes: int = 0  # critical path: the bytes on the busiest link of each round, which pass one by one
-    flows: int = 0  # contention: the most messages on one directed link in one round
-    macs: int = 0  # multiply-adds of a core's products, see `multiply_adds`
-    sram_peak_bytes: int = 0  # per physical core, of the schedule that needs most; a region holds several blocks
-    sram_by_buffer: dict[str, int] = field(default_factory=dict)
+    messages: int = field(default=0, metadata=unit("messages"))  # tiles sent; a multicast counts once
+    # on the directed link that carries most; of runs added up, the sum
+    busiest_link_bytes: int = field(default=0, metadata=unit("B", "busiest link"))
+    # critical path: the bytes on the busiest link of each round, which pass one by one
+    serial_bytes: int = field(default=0, metadata=unit("B"))
+    # contention: the most messages on one directed link in one round
+    flows: int = field(default=0, metadata=unit("flows", join=max))
+    # of the fullest round of the schedule that needs most SRAM; a region holds several blocks
+    sram_by_buffer: dict[str, int] = field(default_factory=dict, metadata=unit("B", "SRAM", join=_fuller))
     launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
-
-    def __add__(self, other: Account) -> Account:
-        fuller = max(self, other, key=attrgetter("sram_peak_bytes"))
-        numbers = [number.name for number in fields(Account) if number.name not in _FACTS]
-        summed = {
-            name: (max if name in _LARGEST else int.__add__)(getattr(self, name), getattr(other, name))
-            for name in numbers
-        }
-        launches = self.launches + other.launches
-        return Account(**summed, sram_by_buffer=fuller.sram_by_buffer, launches=launches)
 
     def __str__(self) -> str:
         """Figures of the critical path, of the whole mesh, of its busiest link and of a core, a line each."""
@@ -80,23 +72,6 @@ class Account:
     def _repr_html_(self) -> str:
         return notebook.numbers("Account", {number.name: getattr(self, number.name) for number in fields(Account)})
 
-    def __mul__(self, times: int) -> Account:
-        kept = {name: getattr(self, name) for name in (*_LARGEST, *_FACTS)}
-        scaled = {each.name: getattr(self, each.name) * times for each in fields(Account) if each.name not in kept}
-        return Account(**scaled, **kept)
-
-
-@dataclass(frozen=True)
-class RoundAccount:
-    """One round: hops of its longest move, messages, bytes on links, messages that share one, macs of a core."""
-
-    hops: int
-    messages: int
-    link_bytes: int
-    busiest_link_bytes: int
-    flows: int
-    macs: int
-
 
 @dataclass(frozen=True)
 class LinkDistribution:
@@ -106,41 +81,31 @@ class LinkDistribution:
     idle: int
     mean: float
     percentiles: dict[float, float]
-    histogram: tuple[Counts, NDArray[np.float64]]  # links per bin, and the edges of the bins
+    histogram: tuple[Array, NDArray[np.float64]]  # links per bin, and the edges of the bins
 
 
 def account(schedule: Schedule) -> Account:
     """The totals of a schedule."""
     check_type("account: schedule", schedule, Schedule)
-    held = sram.account(schedule)
-    totals = _Totals(schedule)
-    total = Account(
-        hops=sum(totals.traffic.hops(run) * times for run, times in distinct_runs(schedule)),
+    totals, held, runs = _Totals(schedule), sram.account(schedule), distinct_runs(schedule)
+    added = sum((totals.round(round_, times) * times for round_, times in _distinct(schedule.rounds)), Account())
+    return replace(
+        added,
+        stages=sum(stages(run) * times for run, times in runs),
+        hops=sum(totals.traffic.hops(run) * times for run, times in runs),
+        busiest_link_bytes=max((int(load.max(initial=0)) for load in totals.loads().values()), default=0),
         sram_peak_bytes=held.peak_bytes,
         sram_by_buffer=held.by_buffer,
     )
-    for round_, times in _distinct(schedule.rounds):
-        counts = totals.round(round_, times)
-        total += Account(
-            rounds=1,
-            stages=int(bool(round_.exchanges)),
-            messages=counts.messages,
-            link_bytes=counts.link_bytes,
-            serial_bytes=counts.busiest_link_bytes,
-            flows=counts.flows,
-            macs=counts.macs,
-        ) * times  # fmt: skip
-    busiest = max((int(load.max(initial=0)) for load in totals.loads().values()), default=0)
-    return total + Account(busiest_link_bytes=busiest)
 
 
-def round_account(schedule: Schedule, round_: Round) -> RoundAccount:
-    """The counts of one round."""
+def round_account(schedule: Schedule, round_: Round) -> Account:
+    """The counts of one round that stands alone, but for its SRAM; the hops are those of its longest move."""
     return _Totals(schedule).round(round_)
 
 
-def per_round(schedule: Schedule) -> tuple[RoundAccount, ...]:
-    """The counts of every round in order; rounds that are one object share theirs."""
+def per_round(schedule: Schedule) -> tuple[Account, ...]:
+    """The `round_account` of every round in order; rounds that are one object share theirs."""
     totals = _Totals(schedule)
     counts = {id(round_): totals.round(round_) for round_, _ in _distinct(schedule.rounds)}
     return tuple(counts[id(round_)] for round_ in schedule.rounds)
@@ -181,13 +146,13 @@ class _Totals:
         self.buffers, self.mesh = schedule.buffers, schedule.mesh
         self.traffic = Traffic(schedule)
         # bytes of shared moves that each line carries in all; link by link where every line has moves of its own
-        self.shared: dict[str, dict[Moves, Counts]] = {way: {} for way in _WAYS}
+        self.shared: dict[str, dict[Moves, Array]] = {way: {} for way in _WAYS}
         self.dense: Loads = {}
 
-    def round(self, round_: Round, times: int = 1) -> RoundAccount:
-        """The counts of a round; `times` as many go into the totals."""
+    def round(self, round_: Round, times: int = 1) -> Account:
+        """The counts of a round; `times` as many go into the totals of the links."""
         hops, messages, link_bytes, busiest, flows = 0, 0, 0, 0, 0
-        parts: dict[str, list[tuple[int, Counts, Counts]]] = {}
+        parts: dict[str, list[tuple[int, Array, Array]]] = {}
         for exchange in round_.exchanges:
             size = self.buffers[exchange.src.buffer].slot_bytes(exchange.src)
             moves, lines = self.traffic.moves(exchange), self.lines(exchange)
@@ -202,9 +167,12 @@ class _Totals:
             busiest = max(busiest, _peak(loads))
             flows = max(flows, _peak([(1, lines, load) for _, lines, load in loads]))
         macs = sum(multiply_adds(op) for op in round_.locals) * self.mesh.fold[0] * self.mesh.fold[1]
-        return RoundAccount(hops, messages, link_bytes, busiest, flows, macs)
+        return Account(
+            rounds=1, stages=stages([round_]), hops=hops, link_bytes=link_bytes, macs=macs, messages=messages,
+            busiest_link_bytes=busiest, serial_bytes=busiest, flows=flows,
+        )  # fmt: skip
 
-    def add(self, way: str, size: int, moves: Moves, lines: Counts, load: Counts) -> None:
+    def add(self, way: str, size: int, moves: Moves, lines: Array, load: Array) -> None:
         """Add messages of `size` bytes to the totals of the links of one direction."""
         if load.ndim == 2:
             self.dense[way] = self.dense.get(way, 0) + load * size
@@ -226,7 +194,7 @@ class _Totals:
                     loads[way] = total if axis == "x" else total.T
         return loads
 
-    def lines(self, exchange: Exchange) -> Counts:
+    def lines(self, exchange: Exchange) -> Array:
         """How many of an exchange's lines each physical line carries."""
         axis = exchange.axis
         across, fold = self.mesh.rows if axis == "x" else self.mesh.cols, self.traffic.folds(axis)[1]
@@ -234,7 +202,7 @@ class _Totals:
             return np.full(across, fold)
         return np.bincount(exchange.lines // fold, minlength=across)
 
-    def loads_of(self, exchange: Exchange, moves: Moves) -> Counts:
+    def loads_of(self, exchange: Exchange, moves: Moves) -> Array:
         """Tiles over links in either direction: [2, along] of each line, or [2, across, along] of the whole mesh."""
         if exchange.send.ndim == 1:
             return moves.loads[:, 0]
@@ -248,9 +216,8 @@ class _Totals:
 
 
 def multiply_adds(op: Local) -> int:
-    """The multiply-adds of a local operation: those of a product; a vector operation has elements, and none."""
-    definition = local.find(op.op)
-    return int(definition.work(**op.params)[0]) if definition.product is not None else 0
+    """The multiply-adds of a local operation, which are those of its products."""
+    return int(local.find(op.op).work(**op.params)[0])
 
 
 def _distinct(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
@@ -263,14 +230,14 @@ def _number(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def _blocks(counts: Counts, block: int) -> Counts:
+def _blocks(counts: Array, block: int) -> Array:
     """The counts, added up over so many neighbours along every axis."""
     for axis, size in enumerate(counts.shape if block > 1 else ()):
         counts = np.add.reduceat(counts, np.arange(0, size, block), axis)
     return counts
 
 
-def _outer(lines: list[Counts], loads: list[Counts]) -> Counts:
+def _outer(lines: list[Array], loads: list[Array]) -> Array:
     """Sum over patterns of lines [across] times loads [along]; in floats, which BLAS is fast at, if that is exact."""
     weights, tiles = np.array(lines), np.array(loads)
     if float(weights.sum(dtype=np.float64)) * float(tiles.max()) < 2**53:
@@ -278,11 +245,11 @@ def _outer(lines: list[Counts], loads: list[Counts]) -> Counts:
     return weights.T @ tiles
 
 
-def _sum(lines: Counts, load: Counts) -> int:
+def _sum(lines: Array, load: Array) -> int:
     return int(load.sum()) if load.ndim == 2 else int(lines.sum()) * int(load.sum())
 
 
-def _peak(parts: list[tuple[int, Counts, Counts]]) -> int:
+def _peak(parts: list[tuple[int, Array, Array]]) -> int:
     """The largest entry of the sum of size * lines * load; whole arrays are made only if parts meet on some lines."""
     if any(load.ndim == 2 for _, _, load in parts):
         whole = [size * (load if load.ndim == 2 else np.outer(lines, load)) for size, lines, load in parts]

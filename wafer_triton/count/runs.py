@@ -13,6 +13,8 @@ Every round is of one kind:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from wafer_triton import local
@@ -50,6 +52,12 @@ def distinct_runs(schedule: Schedule | Builder) -> list[tuple[list[Round], int]]
         key = tuple(map(id, run))
         times[key] = run, times.get(key, (run, 0))[1] + 1
     return list(times.values())
+
+
+def stages(run: Sequence[Round]) -> int:
+    """How often a run sets up an exchange, one after the other: once a round, or once for a whole circuit."""
+    own = kind(run[0])
+    return 0 if own == "local" else 1 if own == "circuit" else len(run)
 
 
 def axes(round_: Round) -> set[str]:

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from wafer_triton.cost.cap import Cap
+from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
+from wafer_triton.device import Device
 from wafer_triton.draw.tables import records, table
-from wafer_triton.draw.units import EMULATED, PREDICTED, shown
 from wafer_triton.mesh import Mesh
+from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, as_in, named, unit
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
@@ -23,23 +26,24 @@ class Generation:
     text: str
     tokens: list[int]
     prompt_tokens: int
-    steps: int  # decode steps; prefill made the first token
+    steps: int = field(metadata=unit("steps"))  # decode steps; prefill made the first token
     settings: Mapping[str, str]  # dtype, accumulate, exchange, backend
     mesh: Mesh
     prefill_mesh: Mesh
-    head_groups: int
+    head_groups: int = field(metadata=unit("groups"))
     regions: list[Region]
     account: Account
-    load_seconds: float
-    prefill_seconds: float
-    decode_seconds: float
+    load_seconds: float = field(metadata=unit("s", "time to load"))
+    prefill_seconds: float = field(metadata=unit("s", "prefill time"))
+    decode_seconds: float = field(metadata=unit("s", "decode time"))
     interrupted: bool = False
     predicted: Mapping[str, Mapping[str, float | None]] = field(
         default_factory=dict
     )  # on the wafer, by phase and field
     cap: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)  # MoE-CAP's, by phase and field
     passes: list[Mapping[str, Any]] = field(default_factory=list)
-    experts: str | None = None  # of a mixture, where they live in prefill
+    # of a mixture, where they live in prefill
+    experts: str | None = field(default=None, metadata=named("experts in prefill"))
 
     @property
     def tokens_per_second(self) -> float:
@@ -93,12 +97,15 @@ class Generation:
         }
 
 
+LEGEND = Legend(Account, Cap, Prediction, Generation, {"sram_bytes": as_in(Device, "sram_bytes")})
+
+
 def generation_tables(generation: Generation) -> str:
     """The short tables under a generated text: what was counted, emulated and, where it is known, predicted."""
     device, account, settings = generation.mesh.device, generation.account, generation.settings
     kinds = Counter(str(region.mesh) for region in generation.regions)
     same = str(generation.prefill_mesh) == str(generation.mesh)
-    sram_peak = shown("sram_peak_bytes", generation.sram_peak_bytes)
+    sram_peak = LEGEND.shown("sram_peak_bytes", generation.sram_peak_bytes)
     columns = generation.mesh.cols // generation.head_groups
     counted = (
         ("device", f"{device.name}, {device.rows} x {device.cols} cores"),
@@ -111,13 +118,16 @@ def generation_tables(generation: Generation) -> str:
         *([("experts", f"{generation.experts}, in prefill")] if generation.experts else []),
         ("exchange", f"{settings['exchange']}, {settings['backend']} backend"),
         ("regions", f"{len(generation.regions)}: " + ", ".join(f"{times} of {mesh}" for mesh, times in kinds.items())),
-        ("SRAM peak", f"{sram_peak} of a core's {shown('sram_bytes', device.sram_bytes)}"),
-        ("rounds", shown("rounds", account.rounds)),
-        ("hops", f"{shown('hops', account.hops)} on the critical path"),
-        ("bytes over links", shown("link_bytes", account.link_bytes)),
+        ("SRAM peak", f"{sram_peak} of a core's {LEGEND.shown('sram_bytes', device.sram_bytes)}"),
+        ("rounds", LEGEND.shown("rounds", account.rounds)),
+        ("hops", f"{LEGEND.shown('hops', account.hops)} on the critical path"),
+        ("bytes over links", LEGEND.shown("link_bytes", account.link_bytes)),
     )
-    prompt, prefill = shown("tokens", generation.prompt_tokens), shown("seconds", generation.prefill_seconds)
-    decode = shown("tokens_per_second", generation.tokens_per_second) if generation.steps else "no step"
+    prompt, prefill = (
+        LEGEND.shown("tokens", generation.prompt_tokens),
+        LEGEND.shown("seconds", generation.prefill_seconds),
+    )
+    decode = LEGEND.shown("tokens_per_second", generation.tokens_per_second) if generation.steps else "no step"
     emulated = (("emulated prefill", f"{prompt} in {prefill}"), ("emulated decode", decode))
     tables = [
         table(("", ""), counted, left=2),
@@ -125,13 +135,13 @@ def generation_tables(generation: Generation) -> str:
     ]
     if generation.predicted:
         phases = [{"phase": f"predicted {phase}"} | dict(values) for phase, values in generation.predicted.items()]
-        tables.append(records(phases, title=PREDICTED, labels={"phase": ""}))
+        tables.append(records(phases, LEGEND, title=PREDICTED, labels={"phase": ""}))
     if generation.cap:
         shares = [
             {"phase": phase} | {name: values[name] for name in CAP if values[name] is not None}
             for phase, values in generation.cap.items()
         ]
-        tables.append(records(shares, title=f"shares of the device's peaks, {PREDICTED}", labels={"phase": ""}))
+        tables.append(records(shares, LEGEND, title=f"shares of the device's peaks, {PREDICTED}", labels={"phase": ""}))
     return "\n\n".join(tables)
 
 
@@ -144,6 +154,6 @@ def regions_table(regions: Iterable[Region]) -> str:
     for number, region in enumerate(regions):
         first, last = region.blocks[0], region.blocks[-1]
         blocks = first if first == last else f"{first} to {last}"
-        sram_peak = shown("sram_peak_bytes", region.sram_peak_bytes)
+        sram_peak = LEGEND.shown("sram_peak_bytes", region.sram_peak_bytes)
         rows.append((str(number), str(region.mesh.origin), str(region.mesh), sram_peak, blocks))
     return table(("region", "origin", "cores", "SRAM peak", "blocks"), rows, title="regions", left=5)

@@ -16,9 +16,9 @@ from wafer_triton.count.account import Loads, link_loads
 from wafer_triton.draw.figure import Numbers, coloured, legend, maps, picture, whole_ticks
 from wafer_triton.draw.tiles import after, chosen, moving
 from wafer_triton.draw.trace import Trace, held, trace
-from wafer_triton.draw.units import quantity
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text.quantity import quantity
 
 _NAMED = 16  # cores a side, up to which a mesh has the name of a tile in each core
 _PANELS = 4  # buffers in one picture of a mesh

@@ -13,23 +13,16 @@ import numpy as np
 
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture
 from wafer_triton.draw.tables import letters
-from wafer_triton.draw.units import UNITS, label, quantity
 from wafer_triton.errors import DrawError
+from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
     from wafer_triton.compare import Row
     from wafer_triton.cost.calibrate.paper import Cell
     from wafer_triton.place.regions import Region
 
-# What `compare` shows of a row: a field and the name of its axis; wafer time is predicted and has a panel of its own.
-FIELDS = {
-    "hops": "hops",
-    "routes": "routes",
-    "busiest_link_bytes": "busiest link",
-    "sram_peak_bytes": "SRAM peak",
-    "cycles": "predicted cycles",
-}
-SHORT = {"busiest_link_bytes": "B", "sram_peak_bytes": "B"}  # units beside numbers; other panels are named after theirs
+# What `compare` shows of a row; wafer time is predicted and has a panel of its own.
+FIELDS = ("hops", "routes", "busiest_link_bytes", "sram_peak_bytes", "cycles")
 _MARKERS = "os^Dv"
 
 
@@ -90,13 +83,14 @@ def compare(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
     names = [f"{row.algorithm}\n{letters(row.verdict)}" for row in rows]
     colours = [COLOURS[number % len(COLOURS)] for number in range(len(rows))]
     with picture(path, 0.9 + 0.28 * len(rows), title) as (figure, numbers):
-        many = figure.subplots(1, len(FIELDS), sharey=True)
-        for axes, (field, name) in zip(many, FIELDS.items(), strict=True):
+        many, legend = figure.subplots(1, len(FIELDS), sharey=True), Legend(type(rows[0]))
+        for axes, field in zip(many, FIELDS, strict=True):
             values = [getattr(row, field) for row in rows]
             numbers[field] = values
             bars = axes.barh(range(len(rows)), values, 0.7, color=colours)
-            axes.bar_label(bars, [quantity(value, SHORT.get(field, "")) for value in values], padding=2, fontsize=7)
-            axes.set(title=name, xticks=[], yticks=range(len(rows)), yticklabels=names)
+            beside = "B" if legend.unit(field) == "B" else ""  # other panels are named after their unit
+            axes.bar_label(bars, [quantity(value, beside) for value in values], padding=2, fontsize=7)
+            axes.set(title=legend.label(field), xticks=[], yticks=range(len(rows)), yticklabels=names)
             axes.margins(x=0.55)  # room for the number beside the longest bar
             axes.spines["bottom"].set_visible(False)
             axes.tick_params(axis="y", length=0)
@@ -129,9 +123,11 @@ def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, s
     return parameter, shown
 
 
-def _with_unit(field: str) -> str:
-    unit = UNITS.get(field, "")
-    return f"{label(field)} ({unit})" if unit and unit != label(field) else label(field)
+def _with_unit(name: str) -> str:
+    from wafer_triton.cost.search import LEGEND
+
+    label, unit = LEGEND.label(name), LEGEND.entries.get(name, {}).get("unit")
+    return f"{label} ({unit})" if unit and unit != label else label
 
 
 def validation(path: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables as plain text: aligned columns, units from `wafer_triton.draw.units`.
+"""Tables as plain text: aligned columns, units and labels from a `Legend` of the fields that are shown.
 
 A table with times says in its title whose they are: predicted on the wafer, or emulated on this machine. No table holds
 both.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wafer_triton.device import Device
-from wafer_triton.draw.units import UNITS, digits, label, quantity, shown
+from wafer_triton.text.quantity import Legend, digits, quantity
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", left: int = 1) -> str:
@@ -29,48 +29,51 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = ""
     return "\n".join([title, *body] if title else body)
 
 
-def fields(record: Mapping[str, Any], *, title: str = "") -> str:
+def fields(record: Mapping[str, Any], legend: Legend, *, title: str = "") -> str:
     """A record, one field a line with its unit; fields that are None are left out, a field of fields is indented."""
-    return table(("", ""), plain_fields(record), title=title, left=2)
+    return table(("", ""), plain_fields(record, legend), title=title, left=2)
 
 
-def plain_fields(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+def plain_fields(record: Mapping[str, Any], legend: Legend) -> list[tuple[str, str]]:
     """The rows of `fields`: names and values as people read them."""
     rows: list[tuple[str, str]] = []
     for name, value in record.items():
         if isinstance(value, Mapping):
-            rows.append((label(name), ""))
-            rows += [(f"  {key}", quantity(number, UNITS[name])) for key, number in value.items()]
+            rows.append((legend.label(name), ""))
+            rows += [(f"  {key}", quantity(number, legend.unit(name))) for key, number in value.items()]
         elif value is not None:
-            rows.append((label(name), shown(name, value)))
+            rows.append((legend.label(name), legend.shown(name, value)))
     return rows
 
 
-def records(of: Sequence[Mapping[str, Any]], *, title: str = "", labels: Mapping[str, str] | None = None) -> str:
+def records(
+    of: Sequence[Mapping[str, Any]], legend: Legend, *, title: str = "", labels: Mapping[str, str] | None = None
+) -> str:
     """Records of the same fields, one a row; texts stand first, and `labels` name columns otherwise than usual."""
     names = sorted(of[0], key=lambda name: not _is_text(of, name))
-    heads = {name: (labels or {}).get(name, label(name)) for name in names}
-    rows = [[cell(name, heads[name], record[name]) for name in names] for record in of]
+    heads = {name: (labels or {}).get(name, legend.label(name)) for name in names}
+    rows = [[cell(name, heads[name], record[name], legend) for name in names] for record in of]
     return table(list(heads.values()), rows, title=title, left=sum(_is_text(of, name) for name in names))
 
 
-def cell(name: str, head: str, value: Any) -> str:
+def cell(name: str, head: str, value: Any, legend: Legend) -> str:
     """A field's value in a column; a unit that the column's head ends with is not repeated."""
     if isinstance(value, Mapping):
         return letters(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is None:
         return "-"
-    return digits(value) if is_number and head.split()[-1] == UNITS[name] else shown(name, value)
+    return digits(value) if is_number and head.split()[-1] == legend.unit(name) else legend.shown(name, value)
 
 
 def devices_table(devices: Iterable[Device]) -> str:
     """The numbers of devices side by side, one device a column."""
-    devices = list(devices)
+    devices, legend = list(devices), Legend(Device)
     rows = [["cores", *(f"{device.rows} x {device.cols}" for device in devices)]]
     for name in vars(devices[0]):
         if name not in ("name", "rows", "cols"):
-            rows.append([label(name), *(_device_cell(name, getattr(device, name)) for device in devices)])
+            cells = (_device_cell(name, getattr(device, name), legend) for device in devices)
+            rows.append([legend.label(name), *cells])
     return table(["", *(device.name for device in devices)], rows)
 
 
@@ -83,5 +86,5 @@ def _is_text(of: Sequence[Mapping[str, Any]], name: str) -> bool:
     return all(isinstance(record[name], str) for record in of)
 
 
-def _device_cell(name: str, value: Any) -> str:
-    return "packets" if name == "routes" and value is None else shown(name, value)
+def _device_cell(name: str, value: Any, legend: Legend) -> str:
+    return "packets" if name == "routes" and value is None else legend.shown(name, value)

@@ -11,14 +11,16 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton.count.account import Loads, link_loads, per_round
+from wafer_triton.count.account import Account, Loads, link_loads, per_round
+from wafer_triton.device import Device
 from wafer_triton.draw.tables import cell, table
-from wafer_triton.draw.units import label
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.schedule.sram import spans
+from wafer_triton.text.quantity import Legend, as_in
 
 EACH = ("hops", "busiest_link_bytes", "flows", "macs")  # counts of a round
 ADDED = ("messages", "link_bytes")  # counts that add up over rounds
+LEGEND = Legend(Account, {"sram_bytes": as_in(Device, "sram_bytes")})
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,7 @@ class Trace:
     labels: tuple[str, ...]
     axes: tuple[str, ...]  # the axes along which tiles move: "", "x", "y" or "xy"
     overlaps: NDArray[np.bool_]  # whether compute runs beside the exchanges
-    counts: dict[str, NDArray[np.int64]]  # the fields of RoundAccount
+    counts: dict[str, NDArray[np.int64]]  # of `EACH` and `ADDED`
     buffers: tuple[str, ...]
     sram: NDArray[np.int64]  # [rounds, buffers] bytes of a physical core; all cores hold the same
     links: Loads  # bytes of the whole run, by direction [rows, cols]
@@ -62,9 +64,9 @@ def rounds(schedule: Schedule) -> str:
         span = f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
         beside = " beside compute" if traced.overlaps[numbers].all() else ""
         values = dict(zip(of_a_round, each, strict=True)) | {name: counts[name][numbers].sum() for name in ADDED}
-        cells = (cell(name, label(name), int(value)) for name, value in values.items())
+        cells = (cell(name, LEGEND.label(name), int(value), LEGEND) for name, value in values.items())
         rows.append((span, step or "-", axes + beside or "-", *cells))
-    head = ("rounds", "step", "moves along", *map(label, of_a_round + ADDED))
+    head = ("rounds", "step", "moves along", *map(LEGEND.label, of_a_round + ADDED))
     return table(head, rows, title=f"{schedule.name} on mesh {mesh} of {mesh.device.name}", left=3)
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@local_op(tiles=lambda *, m, n: ((m,), (m, n)), work=lambda *, m, n: (m * n, 0))
+@local_op(tiles=lambda *, m, n: ((m,), (m, n)), work=lambda *, m, n: (0, m * n))
 def sum_squares_torch(s: Tensor, x: Tensor, *, m: int, n: int) -> None:
     """s [m] = sum over n of x [m, n] squared."""
     s.copy_(cut(x, m, n).square().sum(-1))
@@ -18,7 +18,7 @@ def sum_squares_torch(s: Tensor, x: Tensor, *, m: int, n: int) -> None:
 
 @local_op(
     tiles=lambda *, m, n, heads, kv_heads, **_: ((m, 2), (m, heads + 2 * kv_heads, n)),
-    work=lambda *, m, n, heads, kv_heads, **_: (m * (heads + kv_heads) * n, 0),
+    work=lambda *, m, n, heads, kv_heads, **_: (0, m * (heads + kv_heads) * n),
 )
 def mean_squares_torch(
     s: Tensor, x: Tensor, *, m: int, n: int, heads: int, kv_heads: int, width: int, kv_width: int

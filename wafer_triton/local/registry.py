@@ -39,11 +39,11 @@ class Operand:
 class LocalOp:
     """One local operation: its torch definition `run(*outs, *ins, **params)` (writes `outs` in place) and its work.
 
-    `tiles(**params)` gives the dimensions of every operand, in order, and `work(**params)` (multiply-adds, vector
-    elements) of one core; `outs` is the number of outputs. Operands have the dtypes that `dtypes` names for them, else
-    any. Of a `partial` operation operands may be longer. An `elementwise` operation may write the slot that it reads.
-    Of an input that `reads` names no more elements are read than it says, of others all. `product(**params)` gives
-    (m, k, n, heads) of an operation that is a product, by which it is priced.
+    `tiles(**params)` gives the dimensions of every operand, in order, and `work(**params)` the multiply-adds of its
+    products and its vector elements, of one core; `outs` is the number of outputs. Operands have the dtypes that
+    `dtypes` names for them, else any. Of a `partial` operation operands may be longer. An `elementwise` operation may
+    write the slot that it reads. Of an input that `reads` names no more elements are read than it says, of others all.
+    `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced.
     """
 
     name: str

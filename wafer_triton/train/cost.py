@@ -13,8 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton import local
-from wafer_triton.count.account import per_round
+from wafer_triton.count.account import multiply_adds, per_round
 from wafer_triton.schedule.rounds import Round, Schedule
 from wafer_triton.train.dies import Wafer
 
@@ -53,7 +52,7 @@ def die_cost(schedule: Schedule, on: Wafer) -> DieCost:
 def _cost(schedule: Schedule, on: Wafer) -> DieCost:
     seconds = compute = link = flops = link_bytes = 0.0
     for round_, counts in zip(schedule.rounds, per_round(schedule), strict=True):
-        macs = multiply_adds(schedule, round_)
+        macs = on_dies(schedule, round_)
         products = 2 * float(macs.max()) / on.flops
         transfer = on.transfer_seconds(counts.hops, counts.busiest_link_bytes)
         seconds += max(products, transfer) if _hides(round_) else products + transfer
@@ -70,12 +69,12 @@ def _cost(schedule: Schedule, on: Wafer) -> DieCost:
     return DieCost(max(seconds, hbm), compute, link, hbm, joules, link_bytes, hbm_bytes, flops)
 
 
-def multiply_adds(schedule: Schedule, round_: Round) -> np.ndarray:
+def on_dies(schedule: Schedule, round_: Round) -> np.ndarray:
     """Return multiply-adds [dies] of every die in a round; some dies may run other operations than others."""
     macs = np.zeros(schedule.mesh.cores)
     for op in round_.locals:
         dies = slice(None) if op.where is None else op.where.flat(schedule.mesh)
-        macs[dies] += local.find(op.op).work(**op.params)[0]
+        macs[dies] += multiply_adds(op)
     return macs
 
 

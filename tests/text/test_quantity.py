@@ -1,17 +1,21 @@
 """Numbers for people: four digits, separators, a unit; every numeric field that is shown has one."""
 
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 
 import pytest
 
 from wafer_triton import compare, device
 from wafer_triton.cost import estimate, search
+from wafer_triton.cost.cap import Cap
 from wafer_triton.cost.price import Cost, Prediction
-from wafer_triton.draw.units import UNITS, asked, digits, label, quantity, shown
+from wafer_triton.count.account import Account
+from wafer_triton.text.quantity import Legend, as_in, digits, named, quantity, unit
 
 SHOWN = (
     device.Device,
     compare.Row,
+    Account,
+    Cap,
     Cost,
     Prediction,
     compare.Operation,
@@ -35,7 +39,16 @@ def numeric(of: type) -> list[str]:
 @pytest.mark.parametrize("of", SHOWN, ids=lambda of: of.__name__)
 def test_every_numeric_field_has_a_unit(of):
     assert numeric(of)
-    assert [name for name in numeric(of) if not UNITS.get(name)] == []
+    legend = Legend(of)
+    assert [name for name in numeric(of) if "unit" not in legend.entries.get(name, {})] == []
+
+
+def test_a_name_has_one_unit_in_all_that_is_shown():
+    units: dict[str, set[str]] = {}
+    for of in SHOWN:
+        for name in numeric(of):
+            units.setdefault(name, set()).add(Legend(of).unit(name))
+    assert {name: found for name, found in units.items() if len(found) > 1} == {}
 
 
 def test_no_dataclass_of_an_estimate_is_forgotten():
@@ -104,20 +117,59 @@ def test_a_quantity_has_its_unit(number, unit, text):
     assert quantity(number, unit) == text
 
 
-def test_what_is_no_number_says_itself():
-    assert (shown("fits", True), shown("fits", False), shown("error", None)) == ("yes", "no", "-")
-    assert shown("mesh", "12x24") == "12x24"
+@dataclass(frozen=True)
+class Shown:
+    error: float | None = field(default=None, metadata=unit("%", "largest error"))
+    k: int = field(default=1, metadata=unit("elements"))
+    groups: int = field(default=1, metadata=unit("groups"))
+    gpus: int = field(default=1, metadata=unit("GPUs", "on"))
+    mesh: int = field(default=1, metadata=unit("side"))
+    seconds: float = field(default=1.0, metadata=unit("s", "time"))
+    fits: bool = True
+    like: str = field(default="", metadata=named("fitted on"))
+    colour: int = 3
+
+
+LEGEND = Legend(Shown)
+
+
+def test_what_is_no_number_is_its_own_text():
+    assert (LEGEND.shown("fits", True), LEGEND.shown("fits", False), LEGEND.shown("error", None)) == ("yes", "no", "-")
+    assert LEGEND.shown("mesh", "12x24") == "12x24"
     with pytest.raises(KeyError, match="colour"):
-        shown("colour", 3)
+        LEGEND.shown("colour", 3)
 
 
-def test_what_the_user_gave_is_said_in_full():
+def test_a_label_is_that_of_the_field_or_its_name():
+    assert [LEGEND.label(name) for name in ("error", "like", "head_groups")] == [
+        "largest error", "fitted on", "head groups",
+    ]  # fmt: skip
+
+
+def test_a_value_that_the_user_gave_is_shown_in_full():
+    asked = LEGEND.asked
     assert (asked("k", 16384), asked("groups", 1), asked("gpus", 1)) == ("16,384 elements", "1 group", "1 GPU")
     assert (asked("mesh", 540), asked("seconds", 1.2e-6), asked("device", "wse3")) == (
         "540 x 540 cores", "1.2 us", "wse3",
     )  # fmt: skip
 
 
+def test_of_several_sources_the_last_counts():
+    legend = Legend(Shown, {"k": unit("tokens", "keys")}, Legend({"gpus": unit("chips")}))
+    assert (legend.unit("k"), legend.label("k"), legend.unit("gpus"), legend.unit("groups")) == (
+        "tokens", "keys", "chips", "groups",
+    )  # fmt: skip
+
+
+def test_a_field_that_holds_the_same_takes_unit_and_label_over():
+    @dataclass(frozen=True)
+    class Other:
+        late: float = field(default=0.0, metadata=as_in(Shown, "seconds"))
+
+    assert (Legend(Other).unit("late"), Legend(Other).label("late")) == ("s", "time")
+
+
 def test_the_share_of_sram_is_one_of_bandwidth():
-    assert label("sram_bandwidth_utilisation") == "share of SRAM bandwidth"
-    assert shown("sram_bandwidth_utilisation", 0.034) == "3.4 %"
+    legend = Legend(estimate.Kernel)
+    assert legend.label("sram_bandwidth_utilisation") == "share of SRAM bandwidth"
+    assert legend.shown("sram_bandwidth_utilisation", 0.034) == "3.4 %"

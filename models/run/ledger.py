@@ -1,0 +1,57 @@
+"""The counts and the predicted cost of what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from wafer_triton.cost.price import Cost, price
+from wafer_triton.count.account import Account, account
+from wafer_triton.place.transfers import Run
+from wafer_triton.schedule.rounds import Schedule
+
+Due = Callable[[], Iterable[Run]]  # returns the schedules that ran, each with how often it ran
+
+
+class Ledger:
+    """Counts and cost of schedules that ran; an entry is worked out when a sum is asked for: no step waits for it."""
+
+    def __init__(self) -> None:
+        self._account, self._cost, self._due = Account(), Cost(), list[Due]()
+
+    def enter(self, due: Due) -> None:
+        """Add the schedules that `due` will return."""
+        self._due.append(due)
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """Add schedules at once."""
+        self._account, self._cost = self._with(runs)
+
+    def _with(self, runs: Iterable[Run]) -> tuple[Account, Cost]:
+        counted, cost = self._account, self._cost
+        for schedule, times in runs:
+            own, price = _known(schedule)
+            counted, cost = counted + own * times, cost + price * times
+        return counted, cost
+
+    def _settle(self) -> None:
+        while self._due:
+            self.add(self._due[0]())
+            self._due.pop(0)
+
+    @property
+    def account(self) -> Account:
+        """The counts of all entries."""
+        self._settle()
+        return self._account
+
+    @property
+    def cost(self) -> Cost:
+        """The predicted cost of all entries."""
+        self._settle()
+        return self._cost
+
+
+@lru_cache(maxsize=512)
+def _known(schedule: Schedule) -> tuple[Account, Cost]:
+    return account(schedule), price(schedule)

@@ -1,0 +1,68 @@
+"""One counted value: the same schedule has the same counts when it is accounted and when it is priced."""
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import pytest
+
+from healthy import on_mesh
+from wafer_triton import local
+from wafer_triton.cost.price import Cost, price, priced
+from wafer_triton.count.account import Account, account, multiply_adds
+from wafer_triton.count.counts import Counts
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.collectives import multicast
+
+NAMES = [each.name for each in fields(Counts)]
+
+
+def shared(counts: Counts) -> dict[str, float]:
+    return {name: getattr(counts, name) for name in NAMES}
+
+
+@pytest.mark.parametrize("mesh", ["1x3", "2x3", "4x4"])
+def test_account_and_price_count_every_schedule_alike(mesh):
+    cases = on_mesh(mesh)
+    assert len(cases) > 50
+    for case in cases:
+        assert shared(account(case.schedule)) == shared(price(case.schedule)), case.name
+
+
+def test_a_circuit_that_goes_on_is_set_up_once():
+    b = Builder(Mesh(3, 4), "both ways")
+    b.buffer("x", (3,), "fp32", "output")
+    b.round(b.exchange("x", "x", "x", 0, np.arange(1, 4), [0]))
+    b.round(*multicast(b, "x", "x", "y", 0))
+    made = b.build()
+    assert shared(account(made)) == shared(price(made))
+    assert (account(made).rounds, account(made).stages) == (2, 1)
+
+
+def test_multiply_adds_are_those_of_products_alone():
+    b = Builder(Mesh(1, 1), "work")
+    for name, size in (("x", 12), ("y", 12), ("s", 3), ("c", 9)):
+        b.buffer(name, (size,), "fp32", "output" if name in "cs" else "input")
+    b.round(b.local("gemm", "c", ("x", "y"), m=3, k=4, n=3), b.local("sum_squares", "s", "x", m=3, n=4))
+    made = b.build()
+    product, squares = made.rounds[0].locals
+    assert (multiply_adds(product), multiply_adds(squares)) == (3 * 4 * 3, 0)
+    assert local.find("sum_squares").work(**squares.params) == (0, 3 * 4), "a vector operation has elements"
+    assert account(made).macs == price(made).macs == 3 * 4 * 3
+
+
+def test_a_field_of_a_subclass_is_joined_as_its_metadata_says():
+    @dataclass(frozen=True)
+    class Mine(Counts):
+        widest: int = field(default=0, metadata={"join": max})
+        names: tuple[str, ...] = ()
+
+    one, two = Mine(rounds=2, sram_peak_bytes=5, widest=4, names=("a",)), Mine(rounds=1, sram_peak_bytes=3, widest=7)
+    assert one + two == Mine(rounds=3, sram_peak_bytes=5, widest=7, names=("a",))
+    assert one * 2 == Mine(rounds=4, sram_peak_bytes=5, widest=4, names=("a", "a"))
+
+
+def test_schedules_that_repeat_cost_as_often_as_they_run():
+    made = on_mesh("2x3")[0].schedule
+    assert priced([(made, 2), (made, 3)]).cycles == pytest.approx(5 * price(made).cycles)
+    assert priced([]) == Cost() and sum([], Account()) == Account()

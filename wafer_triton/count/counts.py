@@ -1,0 +1,43 @@
+"""The counted numbers that every room shares and adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from operator import add
+from typing import Any, Self
+
+from wafer_triton.text.quantity import unit
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of a schedule; `+` is one after the other, `*` is repetition.
+
+    A field whose metadata has `join` is joined by that function and does not grow by repetition; every other adds up.
+    Multiply-adds are those of products, `heads * m * k * n` of each local product with its padding, of one physical
+    core; a vector operation has none. The same schedule has the same counts in its `Account` and in its `Cost`.
+    """
+
+    rounds: int = field(default=0, metadata=unit("rounds"))
+    stages: int = field(default=0, metadata=unit("stages"))  # set-ups of an exchange on the critical path, see `runs`
+    hops: int = field(default=0, metadata=unit("hops"))  # critical path: the longest paths of data, see `traffic`
+    link_bytes: int = field(default=0, metadata=unit("B", "over links"))  # bytes times links crossed, whole mesh
+    macs: int = field(default=0, metadata=unit("multiply-adds", "multiply-adds"))  # of a core
+    sram_peak_bytes: int = field(default=0, metadata=unit("B", "SRAM peak", join=max))  # of a core
+
+    def __add__(self, other: Self) -> Self:
+        of: Any = type(self)
+        joined = zip(_joins(of), vars(self).values(), vars(other).values(), strict=True)
+        return of(*[join(own, more) for join, own, more in joined])
+
+    def __mul__(self, times: float) -> Self:
+        of: Any = type(self)
+        scaled = zip(_joins(of), vars(self).values(), strict=True)
+        return of(*[number * times if join is add else number for join, number in scaled])
+
+
+@cache
+def _joins(of: type[Counts]) -> tuple[Callable[[Any, Any], Any], ...]:
+    return tuple(each.metadata.get("join", add) for each in fields(of))

@@ -1,0 +1,1 @@
+"""Numbers as people read them. Any room may import it; it imports none."""

@@ -1,0 +1,117 @@
+"""Numbers with units, as people read them: at most four significant digits, thousands separated, a unit beside each.
+
+A dataclass says the unit and the label of each of its numbers in the metadata of the field, by `unit` and `named`. A
+`Legend` reads them from there, for tables, CSV, pictures and pages. Programs read full numbers: `--json` and CSV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from math import floor, isfinite, log10
+from typing import Any
+
+PREDICTED = "predicted on the wafer"
+EMULATED = "emulated on this machine"
+
+Metadata = Mapping[str, Any]
+
+# Units that change with the size of the number, the largest first; any other unit stays.
+SCALES: dict[str, tuple[tuple[float, str], ...]] = {
+    "s": ((1, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")),
+    "J": ((1, "J"), (1e-3, "mJ"), (1e-6, "uJ"), (1e-9, "nJ")),
+    "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
+    "Hz": ((1e9, "GHz"), (1e6, "MHz"), (1, "Hz")),
+}
+
+
+def unit(name: str, label: str = "", **more: Any) -> Metadata:
+    """Metadata of a field that holds a number, or a table of numbers: its unit, and its label (default: its name).
+
+    "%" is the unit of a share and "+-%" that of an error band, "side" that of a square mesh, "x" that of a ratio, "id"
+    that of a number that counts nothing, "" that of a number without dimension.
+    """
+    return {"unit": name, "label": label, **more}
+
+
+def named(label: str, **more: Any) -> Metadata:
+    """Metadata of a field that holds no number: its label, where its name alone does not say it."""
+    return {"label": label, **more}
+
+
+def as_in(of: type, name: str) -> Metadata:
+    """The metadata of a field of another dataclass, for a field that holds the same."""
+    held: Metadata = of.__dataclass_fields__[name].metadata  # type: ignore[attr-defined]
+    return held
+
+
+class Legend:
+    """Units and labels by the name of a field.
+
+    `sources` are dataclasses, other legends, or tables of metadata by name; of one name in several the last counts.
+    """
+
+    def __init__(self, *sources: Any) -> None:
+        self.entries: dict[str, Metadata] = {}
+        for source in sources:
+            if isinstance(source, Legend):
+                self.entries |= source.entries
+            elif is_dataclass(source):
+                self.entries |= {each.name: each.metadata for each in fields(source) if "label" in each.metadata}
+            else:
+                self.entries |= source
+
+    def unit(self, name: str) -> str:
+        """The unit of a field; KeyError where none is given."""
+        held: str = self.entries[name]["unit"]
+        return held
+
+    def label(self, name: str) -> str:
+        """The words for a field."""
+        return self.entries.get(name, {}).get("label") or name.replace("_", " ").strip()
+
+    def shown(self, name: str, value: Any) -> str:
+        """A field's value: a number in the unit of its field, anything else as its own text.
+
+        Raises KeyError for a number whose field has no unit.
+        """
+        if value is None:
+            return "-"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return quantity(value, self.unit(name)) if isinstance(value, int | float) else str(value)
+
+    def asked(self, name: str, value: Any) -> str:
+        """A value that the user gave: as `shown`, but whole numbers in full, as a rounded one is another request."""
+        own = self.entries.get(name, {}).get("unit", "")
+        if type(value) is int and own not in SCALES and own != "side":
+            return f"{value:,} {own.removesuffix('s') if value == 1 else own}".rstrip()
+        return self.shown(name, value)
+
+
+def digits(number: float) -> str:
+    """A number in at most four significant digits, its thousands separated."""
+    rounded = float(f"{number:.4g}")
+    if not isfinite(rounded) or rounded == 0:
+        return f"{rounded:g}"
+    if not 1e-4 <= abs(rounded) < 1e15:
+        return f"{rounded:.4g}"
+    text = f"{rounded:,.{max(0, 3 - floor(log10(abs(rounded))))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def quantity(number: float, unit: str) -> str:
+    """A number beside its unit, which is scaled to the number: 49152 "B" is 48 KiB, 0.5 "%" is 50 %."""
+    if unit == "id":
+        return f"{number:d}"
+    if unit == "side":
+        return f"{number} x {number} cores"
+    if unit in ("%", "+-%"):
+        return f"{unit[:-1]}{digits(100 * number)} %"
+    whole, slash, per = unit.partition("/")
+    scales = SCALES.get(whole, ((1, whole),))
+    factor, scaled = next((scale for scale in scales if abs(number) >= scale[0]), scales[-1]) if number else (1, whole)
+    text = digits(number / factor)
+    if text == "1" and len(scaled) > 2:
+        scaled = scaled.removesuffix("s")  # 1 token
+    return f"{text} {scaled}{slash}{per}".rstrip()
