@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
     from wafer_triton.schedule.block import Block
     from wafer_triton.schedule.rounds import Schedule
+    from wafer_triton.verify.provenance import Intent
 
 PICTURES = ("schedule", "mesh", "links", "sram", "timeline")  # of one schedule
 BEST = {"gemm": "mesh", "gemv": "ktree"}  # the algorithm of a product, unless one is given
@@ -76,9 +77,9 @@ def show(args: argparse.Namespace) -> int:
     subject = _subject(args)
     values = _values(subject) if args.values else None
     scenes = [draw.scene(subject.schedule, subject.name, values)]
-    for name in getattr(args, "beside", []):
-        other = _product(args, name)
-        scenes.append(draw.scene(other.schedule, name, _values(other) if args.values else None))
+    for name in args.beside:
+        other = _own(name) if args.kind == OWN else _product(args, name)
+        scenes.append(draw.scene(other.schedule, other.name, _values(other) if args.values else None))
     mesh = subject.schedule.mesh
     about = f"on mesh {mesh} of {mesh.device.name}, counted from its rounds; times are cycles predicted on the wafer"
     draw.page(args.out, subject.schedule.name, scenes, mesh.device, about=about, beside=1 if scenes[1:] else None)
@@ -96,13 +97,14 @@ def _show_model(args: argparse.Namespace) -> int:
     from wafer_triton.draw.tables import plain_fields
     from wafer_triton.schedule import decode
     from wafer_triton.schedule.block import schedule
-    from wafer_triton.text.quantity import PREDICTED, Legend
+    from wafer_triton.text.quantity import PREDICTED, Legend, quantity
 
-    block = _block(args)
+    block, regions = _block(args), _regions(args)
     parts = [schedule(part, block, *of) for part, of in decode.layer(block, args.context, feed_forward(block)[-1])]
     given = {name: getattr(args, name) for name in ("model", "mesh", "device", "context", "head_groups")}
     token = estimate.decode(**given)
     told = plain_fields(asdict(token), Legend(type(token)))
+    rate = token.tokens_per_second
     table = {"title": f"One token of decode, {PREDICTED}", "head": ["", "estimate"], "rows": told}
     draw.page(
         args.out,
@@ -110,8 +112,9 @@ def _show_model(args: argparse.Namespace) -> int:
         [draw.scene(part) for part in parts],
         block.mesh.device,
         about=f"decode on {block.mesh.device.name}, {args.context:,} tokens of cache; schedules are those of a layer",
-        regions=_regions(args),
+        regions=regions,
         tables=[table],
+        headline=f"{args.model}: {len(regions)} regions of {block.mesh} cores, {quantity(rate, 'tokens/s')} predicted",
     )
     return _told(args, args.out)
 
@@ -136,25 +139,39 @@ def _values(subject: Subject) -> Values:
 
 def _subject(args: argparse.Namespace) -> Subject:
     """The schedule that a command is about: a product's, or one's own."""
-    if args.kind != OWN:
-        return _product(args, args.algorithm or BEST[args.kind])
+    return _own(args.schedule) if args.kind == OWN else _product(args, args.algorithm or BEST[args.kind])
+
+
+def _own(reference: str) -> Subject:
+    """A schedule of one's own, given as FILE.py:FUNCTION."""
     from wafer_triton.cli.own import load
     from wafer_triton.verify.faults import check
+    from wafer_triton.verify.provenance import Intent
 
-    own = load(args.schedule)
+    own = load(reference)
     check(own.schedule, own.intent).demand()  # a faulty one may name cores that it does not have
+    intent = own.intent or Intent({}, {})
+    shown = _with_given(own.schedule, intent)
 
     def tiles() -> dict[str, Any]:
-        import torch
+        from wafer_triton.verify.values import drawn
 
-        generator, mesh = torch.Generator().manual_seed(0), own.schedule.mesh
-        return {
-            name: torch.randn(*mesh.shape, buffer.slots * buffer.numel, generator=generator)
-            for name, buffer in own.schedule.buffers.items()
-            if buffer.given
-        }
+        return {name: values[0].flatten(2) for name, values in drawn(shown, intent, 1, seed=0).items()}
 
-    return Subject(own.function, own.schedule, tiles)
+    return Subject(own.function, shown, tiles)
+
+
+def _with_given(schedule: Schedule, intent: Intent) -> Schedule:
+    """Return a schedule whose buffers with values at the start by its intent say so in their role, too."""
+    roles = {"output": "state", "scratch": "input"}
+    changed = {name: buffer.role for name, buffer in schedule.buffers.items() if name in intent.given}
+    return replace(
+        schedule,
+        buffers={
+            name: replace(buffer, role=roles.get(changed[name], buffer.role)) if name in changed else buffer
+            for name, buffer in schedule.buffers.items()
+        },
+    )
 
 
 def _product(args: argparse.Namespace, algorithm: str) -> Subject:
@@ -216,6 +233,9 @@ ALGORITHM = option(
 BESIDE = option(
     "--beside", action="append", default=[], metavar="NAME", help="another algorithm beside it; may be repeated"
 )
+OWN_BESIDE = option(
+    "--beside", action="append", default=[], metavar=REFERENCE, help="another schedule beside it; may be repeated"
+)
 VALUES = option("--values", action="store_true", help="run it on random operands, and show what every core holds")
 TRACE = option(
     "--trace", type=path, metavar="FILE", help="write predicted cycles as a trace for Perfetto or chrome://tracing too"
@@ -272,7 +292,7 @@ COMMANDS = (
             Command(
                 OWN,
                 show,
-                (option("schedule", metavar=REFERENCE, help=RETURNS), VALUES, _out("page.html"), TRACE),
+                (option("schedule", metavar=REFERENCE, help=RETURNS), OWN_BESIDE, VALUES, _out("page.html"), TRACE),
                 "a schedule of your own",
             ),
             Command("model", show, (*PLACED, _out("page.html")), "a model placed on a device for decode"),

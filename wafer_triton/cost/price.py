@@ -36,7 +36,10 @@ class Cost(Counts):
 
     cycles: float = field(default=0.0, metadata=unit("cycles"))
     compute_cycles: float = field(default=0.0, metadata=unit("cycles"))  # of them in local operations
-    # the busiest link is busy, hidden behind compute or not
+    # of them in forwarding from router to router, and in setting exchanges up; links have the rest
+    hop_cycles: float = field(default=0.0, metadata=unit("cycles"))
+    set_up_cycles: float = field(default=0.0, metadata=unit("cycles"))
+    # the busiest link is busy, beside compute or not
     link_cycles: float = field(default=0.0, metadata=unit("cycles"))
     # that a core's local operations read and write, every operand once
     sram_bytes: int = field(default=0, metadata=unit("B", "read and written in SRAM"))
@@ -47,6 +50,15 @@ class Cost(Counts):
     def communication_cycles(self) -> float:
         """Cycles in which cores wait for data or set exchanges up, not hidden by compute."""
         return self.cycles - self.compute_cycles
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """Return the cycles by what they are spent on; they add up to `cycles`.
+
+        Transfers beside compute count where they take longer: `links` for words in a row, `hops` for routers in a row.
+        """
+        links = self.communication_cycles - self.hop_cycles - self.set_up_cycles
+        return {"compute": self.compute_cycles, "links": links, "hops": self.hop_cycles, "set-up": self.set_up_cycles}
 
     def _repr_html_(self) -> str:
         return notebook.numbers("Cost, predicted on the wafer", asdict(self))
@@ -123,18 +135,23 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
     contention = phase.busiest_words * c.word_cycles
     transfer = max(contention, phase.mean_words * c.word_cycles + phase.hops * hop)
     compute = _compute(phase, c)
+    set_up = exposed = 0.0  # cycles of a transfer that no compute hides
     if phase.kind == "local":
         cycles = compute
     elif phase.kind in ("stream", "circuit"):
         begin, control = (c.collective_cycles, c.control_cycles) if phase.kind == "stream" else (0.0, 0.0)
         compute = control + max(0.0, compute - transfer)  # the rest is done while the data flows
-        cycles = begin + phase.stages * c.stage_cycles + transfer + compute
+        set_up, exposed = begin + phase.stages * c.stage_cycles, transfer
+        cycles = set_up + transfer + compute
     else:
         set_up = phase.stages * phase.fold * (c.round_cycles + phase.packed * c.packed_cycles)
+        exposed = max(0.0, transfer - compute) if phase.overlaps else transfer
         cycles = set_up + (max(compute, transfer) if phase.overlaps else compute + transfer)
     cost = Cost(
         cycles=cycles,
         compute_cycles=compute,
+        hop_cycles=0.0 if transfer == contention else exposed * phase.hops * hop / transfer,
+        set_up_cycles=set_up,
         link_cycles=contention,
         rounds=phase.rounds,
         stages=phase.stages,

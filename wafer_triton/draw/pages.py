@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.device import Device
 from wafer_triton.draw.figure import path_of
-from wafer_triton.draw.scenes import Plain
+from wafer_triton.draw.scenes import Plain, headlines
 from wafer_triton.draw.studies import first_layer
 from wafer_triton.errors import DrawError, writing
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
 
-SCRIPTS = ("scene.js", "charts.js", "map.js", "page.js")
+SCRIPTS = ("scene.js", "charts.js", "map.js", "panels.js", "page.js")
 
 
 def page(
     path: str | Path, title: str, scenes: Sequence[Plain], device: Device, *, about: str = "",
-    regions: Iterable[Region] = (), tables: Iterable[Plain] = (), beside: int | None = None,
+    regions: Iterable[Region] = (), tables: Iterable[Plain] = (), beside: int | None = None, headline: str | None = None,
 ) -> None:  # fmt: skip
     """Write a page of schedules, each as `scene` gives it, and of the regions of a model on a device.
 
-    `beside` is the number of the scene that is shown beside the first at the start. `tables` are shown below, each with
-    a title, a head and rows. Raises DrawError if there is nothing to show, OSError for a path that cannot be written.
+    `beside` is the number of the scene that is shown beside the first at the start. `headline` (None: of the scenes
+    shown first) is the point of the page. `tables` are shown below, each with a title, a head and rows. Raises DrawError if there is nothing to show, OSError for a path that cannot be written.
     """
     path = path_of(path)
     if path.suffix not in (".html", ".htm"):
@@ -45,6 +45,7 @@ def page(
         raise DrawError(f"{title}: a page without a schedule and without regions has nothing to show; give one of them")
     data = {
         "about": about,
+        "headline": headlines(scenes, beside) if headline is None else headline,
         "device": {"name": device.name, "rows": device.rows, "cols": device.cols, "sram": device.sram_bytes},
         "scenes": list(scenes),
         "regions": placed,
@@ -82,4 +83,5 @@ def _plain(region: Region) -> Mapping[str, Any]:
         "blocks": region.blocks,
         "layer": first_layer(region.blocks),
         "sram": region.sram_peak_bytes,
+        "resident": region.resident_bytes,
     }

@@ -6,12 +6,15 @@ cores. Rounds are added up over frames where there are many, so that a page stay
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from wafer_triton import local
 from wafer_triton.compare import judged
 from wafer_triton.cost.price import Prediction, intervals, price
 from wafer_triton.count.account import account, link_loads, per_round
@@ -20,8 +23,10 @@ from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
 from wafer_triton.draw.trace_events import bounded
 from wafer_triton.errors import DrawError, check_type
-from wafer_triton.schedule.rounds import Cores, Exchange, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
 from wafer_triton.schedule.sram import spans
+from wafer_triton.text.quantity import quantity
+from wafer_triton.verify.held import JOINTS
 
 SIDE = 64  # logical cores a side, up to which a page shows core by core
 MOST_NUMBERS = 1_500_000  # of link heat maps over all frames
@@ -60,7 +65,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> P
         "block": block,
         "buffers": [
             {"name": key, "tile": buffer.tile, "slots": buffer.slots, "dtype": buffer.dtype, "given": buffer.given}
-            | {"bytes": buffer.tile_bytes}
+            | {"bytes": buffer.tile_bytes, "resident": buffer.resident}
             | {"live": [living[key].start, living[key].end, living[key].bytes] if key in living else None}
             for key, buffer in schedule.buffers.items()
         ],
@@ -73,7 +78,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> P
         "timeline": [
             {"first": each.first, "last": each.last, "label": each.label, "start": each.start, "end": each.end}
             | {"compute": each.cost.compute_cycles, "wait": each.cost.communication_cycles}
-            | {"link": each.cost.link_cycles}
+            | {"link": each.cost.link_cycles, "bounds": each.cost.bounds}
             for each in bounded(intervals(schedule), MOST_INTERVALS)
         ],
         "frames": _frames(schedule, block),
@@ -87,6 +92,36 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> P
         plain["values"] = {"figures": FIGURES, "start": _summed(values.start)}
         plain["values"]["rounds"] = [_summed(each) for each in values.rounds]
     return plain
+
+
+def headlines(scenes: Sequence[Plain], beside: int | None = None) -> str:
+    """Return the point of the first scene, or of its comparison with the scene of number `beside`, in one line."""
+    if not scenes:
+        return ""
+    own = scenes[0]
+    if beside is None:
+        counted = own["account"]
+        return (
+            f"{own['name']}: {counted['hops']:,} hops, {quantity(counted['link_bytes'], 'B')} over links, "
+            f"{own['price']['cycles']:,.0f} predicted cycles, {_largest(own)}"
+        )
+    other = scenes[beside]
+    hops, sent = ([each["account"][name] for each in (own, other)] for name in ("hops", "link_bytes"))
+    cycles = [each["price"]["cycles"] for each in (own, other)]
+    traffic = "the same bytes" if sent[0] == sent[1] else f"{sent[1] / max(1, sent[0]):.2g} times the bytes"
+    return (
+        f"{own['name']} {hops[0]:,} hops, {other['name']} {hops[1]:,}; {traffic}; {cycles[1] / cycles[0]:.3g} times "
+        f"the cycles on {own['mesh']['text']} cores ({own['name']} {_largest(own)}, {other['name']} {_largest(other)})"
+    )
+
+
+def _largest(scene: Plain) -> str:
+    """Return the bound that takes most of a scene's predicted cycles, with its share."""
+    sums = Counter[str]()
+    for interval in scene["timeline"]:
+        sums.update(interval["bounds"])
+    name, cycles = max(sums.items(), key=itemgetter(1))
+    return f"{cycles / max(1e-9, sums.total()):.0%} {name}"
 
 
 def _once(schedule: Schedule) -> list[Round]:
@@ -140,13 +175,20 @@ def _moves(schedule: Schedule) -> Plain:
                 "exchanges": [exchange(each) for each in round_.exchanges],
                 "locals": [
                     {"op": op.op, "outs": [slot(out) for out in op.outs], "ins": [slot(given) for given in op.ins]}
-                    | {"where": _where(op.where)}
+                    | {"where": _where(op.where), "sums": _summed_from(op)}
                     for op in round_.locals
                 ],
             }
             for round_ in _once(schedule)
         ]
     }
+
+
+def _summed_from(op: Local) -> str | None:
+    """Return where an operation takes its partial results from: all "inputs", the "output" as well, or neither."""
+    if op.op in JOINTS[1:]:
+        return "inputs"
+    return "output" if local.find(op.op).updates(op.params) else None
 
 
 def _where(cores: Cores | None) -> Plain | None:

@@ -2,7 +2,8 @@
 class WaferMap {
   constructor(canvas, choose) {
     Object.assign(this, { canvas, choose, scene: null, regions: [], place: [0, 0], show: "plain", chosen: 0, region: 0, travel: 1 });
-    canvas.addEventListener("wheel", (event) => {
+    canvas.addEventListener("wheel", (event) => {  // without a key, or the focus, the wheel scrolls the page
+      if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
       event.preventDefault();
       this.zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2, event.offsetX, event.offsetY);
     }, { passive: false });
@@ -17,7 +18,7 @@ class WaferMap {
       from.moved ||= Math.hypot(across, down) > 4;
       if (!from.moved) return;
       Object.assign(this.view, { x: from.view.x - across / this.view.scale, y: from.view.y - down / this.view.scale });
-      this.draw();
+      this.seen();
     });
     canvas.addEventListener("pointerup", (event) => {
       if (from && !from.moved) this.click(event.offsetX, event.offsetY);
@@ -34,6 +35,20 @@ class WaferMap {
   see(row, column, rows, columns) {
     const { width, height } = this.size(), scale = 0.92 * Math.min(width / columns, height / rows);
     this.view = { scale, x: column + columns / 2 - width / scale / 2, y: row + rows / 2 - height / scale / 2 };
+    this.seen();
+  }
+
+  // Draw a view that is new; a map beside this one shows the same part.
+  seen() {
+    this.draw();
+    this.changed?.();
+    this.twin?.follow(this);
+  }
+
+  follow({ view, scene }) {
+    const own = this.scene?.mesh;
+    if (!own || !scene || own.rows !== scene.mesh.rows || own.cols !== scene.mesh.cols || !this.canvas.offsetParent) return;
+    this.view = { ...view };
     this.draw();
   }
 
@@ -54,7 +69,7 @@ class WaferMap {
   zoom(factor, x = this.size().width / 2, y = this.size().height / 2) {
     const scale = Math.max(0.2, Math.min(400, this.view.scale * factor));
     this.view = { scale, x: this.view.x + x / this.view.scale - x / scale, y: this.view.y + y / this.view.scale - y / scale };
-    this.draw();
+    this.seen();
   }
 
   // The device's row and column of a logical core's upper left corner.
@@ -75,14 +90,37 @@ class WaferMap {
     return this.point(row + 0.5 / fold[0], column + 0.5 / fold[1]);
   }
 
-  click(x, y) {
+  // The core of the mesh and the region at a pixel, or null.
+  at(x, y) {
     const column = this.view.x + x / this.view.scale, row = this.view.y + y / this.view.scale;
     const region = this.regions.findIndex(({ origin, rows, cols }) =>
       origin[0] <= row && row < origin[0] + rows && origin[1] <= column && column < origin[1] + cols);
     const down = this.scene ? Math.floor((row - this.place[0]) * this.scene.mesh.fold[0]) : -1;
     const across = this.scene ? Math.floor((column - this.place[1]) * this.scene.mesh.fold[1]) : -1;
     const inside = this.scene && down >= 0 && across >= 0 && down < this.scene.height && across < this.scene.width;
-    this.choose(inside ? down * this.scene.width + across : null, region < 0 ? null : region);
+    return { core: inside ? down * this.scene.width + across : null, region: region < 0 ? null : region };
+  }
+
+  click(x, y) {
+    const { core, region } = this.at(x, y);
+    this.choose(core, region);
+  }
+
+  // One line on the core or the region at a pixel; "" beside them.
+  said(x, y) {
+    const { core, region } = this.at(x, y), { scene } = this;
+    if (scene?.detailed && core !== null) {
+      const { shown, tiles, parts } = this.tilesShown();
+      if (shown < 0 || !tiles || tiles[core] < 0) return `core ${scene.coordinates(core)}`;
+      const { name } = scene.buffers[shown], sum = parts[core] > 1 ? `, sum of ${parts[core]} parts` : "";
+      return `core ${scene.coordinates(core)}: tile of ${name} from ${scene.coordinates(tiles[core])}, ${bytes(scene.buffers[shown].bytes)}${sum}`;
+    }
+    if (scene && core !== null) {
+      const row = Math.floor(core / scene.width / scene.mesh.fold[0] / scene.block), column = Math.floor((core % scene.width) / scene.mesh.fold[1] / scene.block);
+      const sum = Object.values(scene.linksOf(this.frame())).reduce((all, load) => all + load[row * Math.ceil(scene.mesh.cols / scene.block) + column], 0);
+      return `cores from (${row * scene.block}, ${column * scene.block}): ${bytes(sum)} sent`;
+    }
+    return region === null ? "" : `${this.regions[region].name}: SRAM of a core ${bytes(this.regions[region].sram)} of ${bytes(this.device.sram)}`;
   }
 
   draw() {
@@ -123,75 +161,151 @@ class WaferMap {
     this.context.fillText(said, (column - this.view.x) * this.view.scale, (row - this.view.y) * this.view.scale + size / 3);
   }
 
+  // The frame of rounds whose links the map shows; null for the run.
+  frame() { return this.show === "links-run" || this.position === 0 ? null : this.scene.frameAt(this.position); }
+
+  // The buffer in view, and of each core the origin of its tile and how many parts that sums.
+  tilesShown() {
+    const { scene } = this, moving = this.travel < 1, name = this.show.replace(/^(tiles|parts) /, "");
+    const shown = /^(tiles|parts) /.test(this.show) ? scene.buffers.findIndex((buffer) => buffer.name === name) : -1;
+    if (shown < 0) return { shown, tiles: null, parts: null };
+    return { shown, tiles: (moving ? scene.before : scene.last)[shown], parts: (moving ? scene.partsBefore : scene.parts)[shown] };
+  }
+
+  // Whether cores are too small to tell apart: a region then has one colour.
+  tiny() { return this.regions.length > 0 && this.view && (this.scene.detailed ? this.view.scale / this.scene.mesh.fold[1] < 2 : this.scene.block * this.view.scale < 4); }
+
+  // The ends of the scale of colours, in words; null without one.
+  scale() {
+    if (!this.scene || this.tiny()) return this.show === "fullness" ? ["0", bytes(this.device.sram)] : ["first layer", "last layer"];
+    if (!this.scene.detailed || this.show.startsWith("links")) return ["0 B", `${bytes(this.top ?? 0)} sent by a ${this.scene.block > 1 ? "block of cores" : "core"}`];
+    const { shown } = this.tilesShown();
+    if (shown < 0) return null;
+    const { name } = this.scene.buffers[shown], way = this.scene.moving[name] === "y" ? "row" : "column";
+    return this.show.startsWith("parts") ? ["1 part", `${this.scene.survey().most[shown]} parts summed`] : [`tile from ${way} 0`, `from the last ${way}`];
+  }
+
   // Blocks of cores in the colour of the bytes that they send, over all directions.
   drawBlocks() {
     const { scene } = this;
-    if (this.regions.length && scene.block * this.view.scale < 4) return;  // too small to tell apart: the region's colour
-    const frame = this.show === "links-run" || this.position === 0 ? null : scene.frameAt(this.position);
-    const links = Object.values(scene.linksOf(frame)), rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
-    const sums = Array.from({ length: rows * columns }, (_, at) => links.reduce((sum, load) => sum + load[at], 0)), top = Math.max(1, ...sums);
+    if (this.tiny()) return;
+    const links = Object.values(scene.linksOf(this.frame())), rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
+    const sums = Array.from({ length: rows * columns }, (_, at) => links.reduce((sum, load) => sum + load[at], 0)), top = sums.reduce((high, sum) => Math.max(high, sum), 1);
+    this.top = top;
     sums.forEach((bytes, at) => {
       const row = Math.floor(at / columns) * scene.block, column = (at % columns) * scene.block;
       this.box(this.place[0] + row, this.place[1] + column, Math.min(scene.block, scene.mesh.rows - row), Math.min(scene.block, scene.mesh.cols - column), rgb(amount(bytes / top)));
     });
   }
 
-  // Cores in the colour of the core where the tile that they hold began; tiles of the round in view on their way.
+  // Cores in the colour of their tile; then labels, the moves of the round in view, and tiles while they travel.
   drawCores() {
     const { scene } = this, high = 1 / scene.mesh.fold[0], wide = 1 / scene.mesh.fold[1], gap = wide * this.view.scale > 6 ? 0.04 : 0;
-    const shown = scene.buffers.findIndex(({ name }) => `tiles ${name}` === this.show), count = scene.width * scene.height;
-    if (this.regions.length && wide * this.view.scale < 2) return;  // too small to tell apart: the region's colour
-    const moving = this.travel < 1;
-    const tiles = shown < 0 ? null : moving ? scene.before[shown] : scene.last[shown];
-    const colourAt = (core) => (tiles && tiles[core] >= 0 ? this.colourOf(tiles[core], scene.buffers[shown].name) : null), empty = css("--core");
+    const { shown, tiles, parts } = this.tilesShown(), count = scene.width * scene.height, moving = this.travel < 1, summing = this.show.startsWith("parts");
+    if (this.tiny()) return;
+    const colourAt = (core) => (tiles && tiles[core] >= 0 ? this.colourOf(tiles[core], shown, parts[core]) : null), empty = css("--core");
     for (let core = 0; core < count; core += 1) {
       const [row, column] = this.corner(core), colour = colourAt(core);
       this.box(row + gap * high, column + gap * wide, high * (1 - 2 * gap), wide * (1 - 2 * gap), colour ? rgb(colour) : empty);
+      if (wide * this.view.scale <= 34 || !colour) continue;
+      const label = summing ? number(parts[core]) : `${Math.floor(tiles[core] / scene.width)},${tiles[core] % scene.width}`;
+      this.words(label, column + wide / 2, row + high / 2, isDark(colour) ? "#fff" : "#000", 12);
     }
     if (wide * this.view.scale < 8) return;
-    for (const { from, to, tile } of scene.moved) {
-      if (from === to) continue;
-      const own = shown >= 0 && Math.floor(tile / count) === shown;
-      if (own || shown < 0) this.arrow(from, to, moving && own ? rgb(this.colourOf(tile % count, scene.buffers[shown].name)) : null);
+    const moves = scene.moved.filter(({ from, to }) => from !== to), mine = ({ tile }) => shown < 0 || Math.floor(tile / count) === shown;
+    const any = moves.some(mine), groups = new Map();
+    for (const move of moves) {  // of another buffer, where none of the buffer in view moves
+      if (any && !mine(move)) continue;
+      const key = `${move.axis} ${move.from} ${move.src}`;
+      groups.set(key, [...(groups.get(key) ?? []), move]);
     }
-    for (let core = 0; wide * this.view.scale > 34 && core < count; core += 1) {
-      const colour = colourAt(core), [row, column] = this.corner(core), tall = 18 / this.view.scale;
-      if (!colour) continue;
-      this.box(row + high / 2 - tall / 2, column + wide * 0.2, tall, wide * 0.6, rgb(colour));  // above the arrows
-      this.words(`${Math.floor(tiles[core] / scene.width)},${tiles[core] % scene.width}`, column + wide / 2, row + high / 2, isDark(colour) ? "#fff" : "#000", 12);
+    for (const group of groups.values()) {
+      if (group.length > 2) this.bus(group);
+      else group.forEach((move) => this.arrow(move.from, move.to, !mine(move)));
     }
+    if (!moving) return;
+    for (const { from, to, tile, sum } of moves) if (mine({ tile }) && shown >= 0) this.travelling(from, to, rgb(this.colourOf(tile % count, shown, sum)));
   }
 
-  colourOf(core, buffer) {
-    const { scene } = this, byRow = scene.moving[buffer] === "y";
+  colourOf(core, shown, sum) {
+    const { scene } = this;
+    if (this.show.startsWith("parts")) return amount((sum - 1) / Math.max(1, scene.survey().most[shown] - 1));
+    const byRow = scene.moving[scene.buffers[shown].name] === "y";
     return byRow ? amount(Math.floor(core / scene.width) / Math.max(1, scene.height - 1)) : amount((core % scene.width) / Math.max(1, scene.width - 1));
   }
 
-  // The way of a tile as an arc from core to core, with the tile on it while it travels.
-  arrow(from, to, tile) {
-    const [row, column] = this.corner(from), [endRow, endColumn] = this.corner(to), { context } = this, { fold } = this.scene.mesh;
-    const point = (r, c) => [(c + 0.5 / fold[1] - this.view.x) * this.view.scale, (r + 0.5 / fold[0] - this.view.y) * this.view.scale];
-    const [x, y] = point(row, column), [endX, endY] = point(endRow, endColumn), bend = 0.18;
-    const middle = [(x + endX) / 2 + (endY - y) * bend, (y + endY) / 2 - (endX - x) * bend];
-    context.globalAlpha = 0.75;
-    context.strokeStyle = css("--ink");
-    context.lineWidth = 1.2;
+  // The middle of a core in the canvas, in pixels.
+  centre(core) {
+    const [row, column] = this.corner(core), { fold } = this.scene.mesh, { x, y, scale } = this.view;
+    return [(column + 0.5 / fold[1] - x) * scale, (row + 0.5 / fold[0] - y) * scale];
+  }
+
+  // The curve of a move from core to core: its ends, which leave the labels free, and the point that bends it.
+  curve(from, to) {
+    const [x, y] = this.centre(from), [endX, endY] = this.centre(to), long = Math.hypot(endX - x, endY - y), bend = 0.18;
+    const side = this.view.scale / Math.max(...this.scene.mesh.fold);
+    if (side < 34) {  // without labels: straight, and as long as neighbours leave room for
+      const part = (share) => [x + (endX - x) * share, y + (endY - y) * share];
+      return { start: part(0.2), middle: part(0.5), end: part(0.85) };
+    }
+    const free = Math.min(0.32 * side, long / 3), [across, down] = [(endX - x) / long, (endY - y) / long];
+    const lift = 0.14 * side, [right, up] = [down * lift, -across * lift];
+    const start = [x + across * free + right, y + down * free + up], end = [endX - across * free + right, endY - down * free + up];
+    return { start, end, middle: [(x + endX) / 2 + (endY - y) * bend, (y + endY) / 2 - (endX - x) * bend] };
+  }
+
+  // A path in ink on a rim of paper, which any colour below it sets off.
+  inked(path, others) {
+    const { context } = this;
+    for (const [colour, width] of [[css("--paper"), 3.6], [css(others ? "--soft" : "--ink"), 1.6]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = width;
+      context.setLineDash(others && width < 2 ? [4, 3] : []);
+      context.beginPath();
+      path();
+      context.stroke();
+    }
+    context.setLineDash([]);
+  }
+
+  head([x, y], angle) {
+    const { context } = this, size = Math.max(4, Math.min(9, this.view.scale / 5));
     context.beginPath();
     context.moveTo(x, y);
-    context.quadraticCurveTo(...middle, endX, endY);
-    context.stroke();
-    const angle = Math.atan2(endY - middle[1], endX - middle[0]), size = Math.min(7, this.view.scale / 5);
+    for (const side of [0.45, -0.45]) context.lineTo(x - size * Math.cos(angle + side), y - size * Math.sin(angle + side));
+    context.closePath();
     context.fillStyle = css("--ink");
-    context.beginPath();
-    context.moveTo(endX, endY);
-    for (const side of [0.45, -0.45]) context.lineTo(endX - size * Math.cos(angle + side), endY - size * Math.sin(angle + side));
+    context.strokeStyle = css("--paper");
+    context.lineWidth = 1;
+    context.stroke();
     context.fill();
-    context.globalAlpha = 1;
-    if (!tile) return;
-    const t = this.travel, at = [0, 1].map((n) => (1 - t) ** 2 * [x, y][n] + 2 * t * (1 - t) * middle[n] + t ** 2 * [endX, endY][n]);
-    const side = Math.max(4, 0.42 * this.view.scale / fold[1]);
-    context.fillStyle = tile;
+  }
+
+  arrow(from, to, others) {
+    const { start, middle, end } = this.curve(from, to);
+    this.inked(() => { this.context.moveTo(...start); this.context.quadraticCurveTo(...middle, ...end); }, others);
+    this.head(end, Math.atan2(end[1] - middle[1], end[0] - middle[0]));
+  }
+
+  // One tile to many cores of a mesh row or column: a straight line from end to end, with a head at each core.
+  bus(group) {
+    const along = group[0].axis === "x" ? 0 : 1, side = 0.3 * this.view.scale / Math.max(...this.scene.mesh.fold);
+    const place = (core) => { const point = this.centre(core); point[1 - along] += side; return point; };
+    const from = place(group[0].from), ends = group.map(({ to }) => place(to)).sort((a, b) => a[along] - b[along]);
+    const reach = [from, ...ends].sort((a, b) => a[along] - b[along]);
+    this.inked(() => { this.context.moveTo(...reach[0]); this.context.lineTo(...reach.at(-1)); });
+    for (const end of ends) this.head(end, along ? (end[1] > from[1] ? 1 : -1) * Math.PI / 2 : end[0] > from[0] ? 0 : Math.PI);
+    this.context.fillStyle = css("--ink");
+    this.context.fillRect(from[0] - 3, from[1] - 3, 6, 6);
+  }
+
+  travelling(from, to, colour) {
+    const { start, middle, end } = this.curve(from, to), { context } = this, t = this.travel;
+    const at = [0, 1].map((n) => (1 - t) ** 2 * start[n] + 2 * t * (1 - t) * middle[n] + t ** 2 * end[n]), side = Math.max(4, 0.42 * this.view.scale / this.scene.mesh.fold[1]);
+    context.fillStyle = colour;
     context.fillRect(at[0] - side / 2, at[1] - side / 2, side, side);
+    context.strokeStyle = css("--ink");
+    context.lineWidth = 1.5;
     context.strokeRect(at[0] - side / 2, at[1] - side / 2, side, side);
   }
 

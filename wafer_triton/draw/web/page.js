@@ -1,34 +1,35 @@
-// The page: reads its data, wires controls and keys, and tells in words what its canvases show.
-const by = (id) => document.getElementById(id);
-
-function make(tag, words = "", parent = null) {
-  const element = document.createElement(tag);
-  element.textContent = words;
-  parent?.append(element);
-  return element;
-}
-
-function table(parent, head, rows) {
-  const element = make("table", "", parent);
-  const top = make("tr", "", make("thead", "", element));
-  head.forEach((cell) => { make("th", cell, top).scope = "col"; });
-  const body = make("tbody", "", element);
-  for (const row of rows) {
-    const line = make("tr", "", body);
-    row.forEach((cell) => make("td", cell, line));
-    line.dataset.row = row[0];
-  }
-}
-
+// The page: reads its data, wires controls, keys and the address, and draws the moment in view.
 async function read() {
-  const bytes = Uint8Array.from(atob(by("data").textContent), (char) => char.charCodeAt(0));
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  const packed = Uint8Array.from(atob(by("data").textContent), (char) => char.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
+// Figures of a scene by step, by buffer and by round, for charts and tables.
+function prepare(scene) {
+  const cycles = {}, bounds = {}, held = {}, perRound = { hops: [], link_bytes: [], cycles: [] };
+  for (const { label, start, end, first, last, bounds: own } of scene.timeline) {
+    cycles[label] = (cycles[label] ?? 0) + end - start;
+    bounds[label] = Object.fromEntries(Object.entries(own).map(([name, value]) => [name, value + (bounds[label]?.[name] ?? 0)]));
+    for (let round = first; round <= last; round += 1) perRound.cycles.push((end - start) / (last - first + 1));
+  }
+  for (const kind of scene.rounds) for (const field of ["hops", "link_bytes"]) perRound[field].push(scene.kinds[kind][field]);
+  scene.buffers.forEach(({ name, live }) => { if (live) held[name] = live[2] * (Math.min(live[1], scene.length - 1) - live[0] + 1); });
+  const bufferOrder = Object.keys(held).sort((a, b) => held[b] - held[a]);
+  const stays = scene.buffers.reduce((sum, { live, resident }) => sum + (live && resident ? live[2] : 0), 0);
+  Object.assign(scene, { cycles, bounds, held, perRound, bufferOrder, stays, others: 0 });
+}
+
+// The sum of numbers by name over all scenes.
+function together(scenes, field) {
+  const sums = {};
+  for (const scene of scenes) for (const [name, size] of Object.entries(scene[field])) sums[name] = (sums[name] ?? 0) + size;
+  return sums;
 }
 
 async function start() {
   const data = await read();
   const scenes = data.scenes.map((each) => new Scene(each));
-  const page = { data, scenes, position: 0, chosen: 0, region: Math.max(0, data.regions.findIndex(({ layer }) => layer >= 0)), playing: false };
+  const page = { data, scenes, position: 0, chosen: 0, region: Math.max(0, data.regions.findIndex(({ layer }) => layer >= 0)), playing: false, window: null };
   const first = () => scenes[by("first").value || 0], second = () => (by("second").value === "" ? null : scenes[by("second").value]);
   const both = () => [first(), second()].filter(Boolean);
   const maps = ["map-first", "map-second"].map((id) => new WaferMap(by(id), (core, region) => {
@@ -37,21 +38,27 @@ async function start() {
     place();
     update();
   }));
+  maps.forEach((map, at) => {
+    map.twin = maps[1 - at];
+    map.changed = () => {
+      const parent = map.canvas.parentElement.querySelector(".scale"), ends = map.view && map.show ? map.scale() : null;
+      if (ends) scaleOf(parent, ...ends);
+      else parent.replaceChildren();
+    };
+  });
 
-  for (const scene of scenes) {
-    const cycles = {}, held = {};
-    scene.timeline.forEach(({ label, start: from, end }) => { cycles[label] = (cycles[label] ?? 0) + end - from; });
-    scene.buffers.forEach(({ name, live }) => { if (live) held[name] = live[2] * (Math.min(live[1], scene.length - 1) - live[0] + 1); });
-    Object.assign(scene, { cycles, stepColours: coloured(cycles), bufferColours: coloured(held) });
-  }
+  scenes.forEach(prepare);  // a name has one colour on the whole page
+  const stepColours = coloured(together(scenes, "cycles")), bufferColours = coloured(together(scenes, "held"));
+  scenes.forEach((scene) => Object.assign(scene, { stepColours, bufferColours }));
   by("about").textContent = data.about;
-  scenes.forEach((scene, at) => { new Option(scene.name, at); by("first").add(new Option(scene.name, at)); });
+  by("headline").textContent = data.headline;
+  scenes.forEach((scene, at) => by("first").add(new Option(scene.name, at)));
   by("second").add(new Option("nothing", ""));
   scenes.forEach((scene, at) => by("second").add(new Option(scene.name, at)));
   by("second").value = data.beside ?? "";
-  by("first-label").hidden = scenes.length < 2;
-  by("second-label").hidden = scenes.length < 2;
-  for (const id of ["rounds", "links", "time", "memory", "numbers"]) by(id).hidden = !scenes.length;
+  by("first-label").hidden = by("second-label").hidden = scenes.length < 2;
+  for (const id of ["rounds", "strip-section", "links", "time", "memory", "numbers", "search-label"]) by(id).hidden = !scenes.length;
+  for (const name of new Set(scenes.flatMap(({ buffers }) => buffers.map((buffer) => buffer.name)))) by("names").append(new Option(name, name));
   for (const { title, head, rows } of data.tables) {
     const section = make("section", "", by("tables"));
     make("h2", title, section);
@@ -60,171 +67,96 @@ async function start() {
 
   // Where the mesh lies: at its own origin, or at that of the region in view.
   function place() {
-    const shown = both();
+    const shown = both(), region = data.regions[page.region];
     maps.forEach((map, at) => {
-      const scene = shown[at] ?? null, region = data.regions[page.region];
+      const scene = shown[at] ?? null;
       Object.assign(map, { scene, regions: data.regions, region: page.region, device: data.device });
       if (!scene) return;
       const fits = region && region.rows === scene.mesh.rows && region.cols === scene.mesh.cols;
       map.place = fits ? region.origin : scene.mesh.origin;
       if (region && !fits) map.scene = null;
+      scene.others = fits ? Math.max(0, region.resident - scene.stays) : 0;
     });
   }
 
   function choices() {
-    const shown = by("show"), scene = first(), kept = shown.value;
+    const shown = by("show"), scene = maps[0].scene, kept = shown.value;
     shown.replaceChildren();
-    if (scene?.detailed) {
-      const names = [...Object.keys(scene.moving), ...scene.buffers.map(({ name }) => name)];
-      [...new Set(names)].forEach((name) => shown.add(new Option(`tiles of ${name}`, `tiles ${name}`)));
-    }
+    for (const value of scene?.pictures() ?? []) shown.add(new Option(value.replace(/^tiles /, "tiles of ").replace(/^parts /, "parts summed in "), value));
     if (scene) [["links-round", "bytes sent in this round"], ["links-run", "bytes sent in the run"]].forEach(([value, name]) => shown.add(new Option(name, value)));
-    if (data.regions.length) [["layer", "layers"], ["fullness", "SRAM in use"]].forEach(([value, name]) => shown.add(new Option(`regions by ${name}`, value)));
+    if (data.regions.length) [["layer", "regions by layers"], ["fullness", "regions by SRAM in use"]].forEach(([value, name]) => shown.add(new Option(name, value)));
     if ([...shown.options].some(({ value }) => value === kept)) shown.value = kept;
   }
 
   function chooseScenes(fit) {
-    choices();
     place();
-    const figure = by("map-second").parentElement;
-    figure.hidden = !second();
+    choices();
+    by("map-second").parentElement.hidden = !second();
     by("slider").max = Math.max(0, ...both().map(({ length }) => length));
     by("timeline").className = by("sram").className = second() ? "two" : "";
     page.position = Math.min(page.position, Number(by("slider").max));
-    for (const [id, field] of [["steps", "stepColours"], ["buffers", "bufferColours"]]) {
-      by(id).replaceChildren();
-      const seen = Object.assign({}, ...both().map((scene) => scene[field]).reverse());
-      const own = Object.entries(seen).filter(([, colour]) => colour !== REST), rest = Object.keys(seen).length - own.length;
-      for (const [name, colour] of [...own, ...(rest ? [[`${rest} smaller`, REST]] : [])]) {
-        const item = make("li", "", by(id));
-        make("i", "", item).style.background = colour;
-        item.append(name || "(no label)");
-      }
-    }
-    numbers();
+    page.window = null;
+    legend("steps", both(), "stepColours", "cycles");
+    legend("buffers", both(), "bufferColours", "held");
+    if (scenes.length) numbersPanel(both());
     if (fit) maps.forEach((map) => { if (map.canvas.offsetParent) (data.regions.length ? map.seeDevice() : map.seeMesh()); });
     update();
   }
 
-  function numbers() {
-    const shown = both(), sizes = (field) => shown.map((scene) => number(scene.account[field]));
-    const rows = [["rounds", "rounds"], ["routing stages", "stages"], ["hops", "hops"], ["messages", "messages"], ["bytes over links", "link_bytes"],
-      ["busiest link (B)", "busiest_link_bytes"], ["multiply-adds of a core", "macs"], ["SRAM peak (B)", "sram_peak_bytes"]].map(([name, field]) => [name, ...sizes(field)]);
-    rows.push(["routes", ...shown.map(({ price }) => number(price.routes) + (price.relayed ? ", relayed" : ""))]);
-    rows.push(["predicted cycles", ...shown.map(({ price }) => number(price.cycles))]);
-    rows.push(["of them compute", ...shown.map(({ price }) => number(price.compute_cycles))]);
-    rows.push(["PLMR verdict", ...shown.map(({ verdict }) => Object.entries(verdict).map(([letter, kept]) => (kept ? letter : "-")).join(" "))]);
-    const steps = [...new Set(shown.flatMap(({ cycles }) => Object.keys(cycles)))];
-    for (const [id, head, body] of [["counts", "", rows], ["costs", "step", steps.map((step) => [step || "(no label)", ...shown.map(({ cycles }) => (step in cycles ? number(cycles[step]) : "-"))])]]) {
-      by(id).replaceChildren();
-      table(by(id), [head, ...shown.map(({ name }) => name)], body);
-    }
-  }
-
-  function heat() {
-    const round = document.querySelector("[name=span]:checked").value === "round" && page.position > 0;
-    by("heat").replaceChildren();
-    for (const scene of both()) {
-      const frame = round ? scene.frameAt(page.position) : null, links = scene.linksOf(frame);
-      by("span-round").textContent = frame && frame.last > frame.first ? `rounds ${frame.first} to ${frame.last}` : "this round";
-      if (second()) make("h3", scene.name, by("heat"));
-      const top = Math.max(1, ...Object.values(links).flatMap((load) => load.reduce((most, bytes) => Math.max(most, bytes), 0)));
-      const rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
-      for (const way of scene.ways) {
-        const figure = make("figure", "", by("heat")), canvas = make("canvas", "", figure), sum = (links[way] ?? []).reduce((a, b) => a + b, 0);
-        drawHeat(canvas, links[way], rows, columns, top);
-        const said = `to the ${way}: ${number(sum)} B`;
-        make("figcaption", said, figure).dataset.bytes = sum;
-        canvas.setAttribute("role", "img");
-        canvas.setAttribute("aria-label", `Heat map of bytes ${said}, at most ${number(top)} B on one ${scene.block > 1 ? "block of cores" : "link"}`);
-      }
-    }
-  }
-
-  function facts() {
-    const scene = maps[0].scene, panel = by("facts"), region = data.regions[page.region];
-    panel.replaceChildren();
-    if (region) {
-      make("h3", region.name === "" ? "Region" : `Region of ${region.name}`, panel);
-      table(panel, ["region", `${page.region} of ${data.regions.length}`], [["cores", `${region.rows} x ${region.cols} at (${region.origin})`],
-        ["SRAM of a core", `${number(region.sram)} of ${number(data.device.sram)} B`], ["blocks", region.blocks.length > 2 ? `${region.blocks[0]} to ${region.blocks.at(-1)}` : region.blocks.join(", ")]]);
-    }
-    by("row").disabled = by("column").disabled = !scene;
-    if (!scene) return;
-    page.chosen = Math.min(page.chosen, scene.width * scene.height - 1);
-    Object.assign(by("row"), { value: Math.floor(page.chosen / scene.width), max: scene.height - 1 });
-    Object.assign(by("column"), { value: page.chosen % scene.width, max: scene.width - 1 });
-    const live = scene.buffers.map((buffer, at) => ({ ...buffer, at })).filter(({ live: span }) => span && span[0] <= Math.max(0, page.position - 1) && page.position - 1 <= span[1]);
-    make("h3", "Buffers", panel);
-    table(panel, ["buffer", "tile", "bytes", ...(scene.detailed ? ["began at"] : [])], live.map(({ name, tile, slots, dtype, live: span, at }) =>
-      [name, `${slots > 1 ? `${slots} x ` : ""}${tile.join(" x ")} ${dtype}`, number(span[2]), ...(scene.detailed ? [began(scene, at)] : [])]));
-    if (!scene.detailed) {
-      make("p", `Cores of a mesh over 64 a side are added up in blocks of ${scene.block} x ${scene.block}.`, panel).className = "small";
-      return;
-    }
-    exchange(panel, scene, "Sends in this round", ({ from }) => from === page.chosen, "to", ({ to }) => to);
-    exchange(panel, scene, "Receives in this round", ({ to }) => to === page.chosen, "from", ({ from }) => from);
-    const colours = scene.colours(page.chosen), limit = scene.device.routes === null ? "packets carry their routes" : `${scene.device.routes} on ${scene.device.name}`;
-    make("h3", "Colours of its router", panel);
-    make("p", `along x: ${colours.x.join(", ") || "none"}; along y: ${colours.y.join(", ") || "none"} (the schedule needs ${scene.routes.colours}; ${limit})`, panel).id = "colours";
-    if (!scene.values) return;
-    make("h3", "Values, emulated", panel);
-    const told = live.map(({ name, tile }) => [name, tile, scene.valuesOf(name, page.chosen, page.position)]).filter(([, , value]) => value);
-    const plain = (value) => (value === null ? "NaN" : number(value, 4));
-    table(panel, ["buffer", "shape", "norm", "range", "first numbers"], told.map(([name, tile, [norm, low, high, ...numbersOf]]) =>
-      [name, tile.join(" x "), plain(norm), `${plain(low)} to ${plain(high)}`, numbersOf.map(plain).join(" ")]));
-  }
-
-  // Where the tiles of a buffer's slots began, as far as there are few.
-  function began(scene, at) {
-    const count = scene.width * scene.height, held = scene.slots[at].slice(0, 4).map((tiles) => tiles[page.chosen]);
-    const names = held.map((tile) => (tile < 0 ? "-" : `${scene.buffers[Math.floor(tile / count)].name} ${scene.coordinates(tile % count)}`));
-    return names.join("; ") + (scene.slots[at].length > 4 ? "; ..." : "");
-  }
-
-  function exchange(panel, scene, title, mine, toward, other) {
-    make("h3", title, panel);
-    const moves = scene.moved.filter(mine);
-    if (!moves.length) make("p", "nothing", panel);
-    else table(panel, ["buffer", toward, "hops", "bytes"], moves.slice(0, 12).map((move) =>
-      [scene.buffers[(toward === "to" ? move.src : move.dst)[0]].name, scene.coordinates(other(move)), number(scene.hops(move.from, move.to)), number(scene.bytesOf(move.src))]));
-    if (moves.length > 12) make("p", `and ${moves.length - 12} more`, panel);
-  }
-
-  function told(scene) {
-    const kind = scene.kindAt(page.position), now = scene.intervalAt(page.position);
-    if (!kind) return `Start, before ${number(scene.length)} rounds`;
-    const moves = kind.messages ? `${number(kind.messages)} tiles move over at most ${number(kind.hops)} link${kind.hops === 1 ? "" : "s"}, ${number(kind.link_bytes)} B over links` : "no tile moves";
-    const done = page.position > scene.length ? "Ended; last round" : "After round";
-    return `${done} ${number(Math.min(page.position, scene.length) - 1)} of ${number(scene.length)}, ${kind.label || "no label"}: ${moves}; predicted cycles ${number(now.start)} to ${number(now.end)} of ${number(scene.price.cycles)}`;
-  }
+  const whole = () => [0, Math.max(1, ...both().map(({ timeline }) => timeline.at(-1).end))];
+  const view = () => page.window ?? whole();
 
   function update(travel = 1) {
     const shown = both();
     shown.forEach((scene) => { if (scene.detailed) scene.goTo(page.position); });
     maps.forEach((map, at) => {
       if (at && !second()) return;
-      Object.assign(map, { show: by("show").value, position: page.position, chosen: Math.min(page.chosen, map.scene ? map.scene.width * map.scene.height - 1 : 0), travel: shown[at]?.moved?.length && page.position <= shown[at].length ? travel : 1 });
+      Object.assign(map, { show: map.scene?.pictureFor(by("show").value) ?? by("show").value, position: page.position, chosen: Math.min(page.chosen, map.scene ? map.scene.width * map.scene.height - 1 : 0), travel: shown[at]?.moved?.length && page.position <= shown[at].length ? travel : 1 });
       if (map.view) map.draw();
+      if (travel < 1) return;
       const frame = map.show === "links-round" && shown[at]?.frameAt(page.position), added = frame && frame.last > frame.first ? `; bytes of rounds ${frame.first} to ${frame.last}` : "";
       const said = shown[at] ? `${shown[at].schedule} on mesh ${shown[at].mesh.text} of ${data.device.name}${added}` : `${data.regions.length} regions on ${data.device.name}`;
-      map.canvas.nextElementSibling.textContent = said;
-      map.canvas.setAttribute("aria-label", `${said}. ${shown[at] ? told(shown[at]) : ""}`);
+      map.canvas.parentElement.querySelector("figcaption").textContent = said;
+      map.changed();
+      map.canvas.setAttribute("aria-label", `${said}. ${shown[at] ? sentence(shown[at], page.position) : ""}`);
     });
     if (travel < 1) return;
     by("slider").value = page.position;
     by("status").replaceChildren();
-    shown.forEach((scene) => make("div", (second() ? `${scene.name}: ` : "") + told(scene), by("status")));
-    facts();
+    shown.forEach((scene) => make("div", (second() ? `${scene.name}: ` : "") + sentence(scene, page.position), by("status")));
+    factsPanel(page, maps[0].scene);
     if (!shown.length) return;
-    heat();
-    drawTimeline(by("timeline"), shown, page.position);
+    heatPanel(shown, page.position);
+    drawStrip(by("strip"), first(), page.position);
+    drawTimeline(by("timeline"), shown, page.position, view());
     drawSram(by("sram"), shown, page.position);
     by("timeline").setAttribute("aria-label", shown.map((scene) => `${scene.name} ends at ${number(scene.timeline.at(-1).end)} predicted cycles`).join("; "));
-    by("sram").setAttribute("aria-label", shown.map((scene) => `${scene.name}: peak ${number(scene.account.sram_peak_bytes)} of ${number(scene.device.sram)} B`).join("; "));
+    by("sram").setAttribute("aria-label", shown.map((scene) => `${scene.name}: peak ${bytes(scene.account.sram_peak_bytes)} of ${bytes(scene.device.sram)}`).join("; "));
+    remember();
   }
 
-  // Go to a position; a step forward shows tiles on their way, unless motion is unwanted.
+  // The address holds the view, so that a link shows it again.
+  function remember() {
+    const scene = maps[0].scene, state = { round: page.position - 1, show: by("show").value, first: by("first").value, beside: by("second").value };
+    if (scene) state.core = `${Math.floor(page.chosen / scene.width)},${page.chosen % scene.width}`;
+    if (data.regions.length) state.region = page.region;
+    history.replaceState(null, "", `#${Object.entries(state).map(([name, value]) => `${name}=${encodeURIComponent(value).replace(/%2C/g, ",")}`).join("&")}`);
+  }
+
+  function recall() {
+    const state = new URLSearchParams(location.hash.slice(1)), known = (id, name) => { if (state.has(name) && [...by(id).options].some(({ value }) => value === state.get(name))) by(id).value = state.get(name); };
+    known("first", "first");
+    known("second", "beside");
+    if (Number(state.get("region")) in data.regions && state.has("region")) page.region = Number(state.get("region"));
+    page.position = state.has("round") ? Math.max(0, Math.trunc(Number(state.get("round"))) + 1 || 0) : first()?.telling() ?? 0;
+    chooseScenes(true);
+    known("show", "show");
+    const scene = maps[0].scene, [row, column] = (state.get("core") ?? "").split(",").map(Number);
+    if (scene && row >= 0 && column >= 0 && row < scene.height && column < scene.width) page.chosen = Math.trunc(row) * scene.width + Math.trunc(column);
+    update();
+  }
+
+  // Go to a position; a step forward shows tiles while they travel, unless motion is unwanted.
   function go(position, seconds = 0) {
     const end = Math.max(0, Math.min(Number(by("slider").max), position)), still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const glide = seconds && !still && end === page.position + 1, begun = performance.now();
@@ -259,11 +191,48 @@ async function start() {
     if (row >= 0 && row < scene.height && column >= 0 && column < scene.width) { page.chosen = row * scene.width + column; update(); }
   }
 
+  // Show a buffer by its name, or a core by "row, column".
+  function search(words) {
+    const scene = maps[0].scene, core = words.match(/^\D*(\d+)\s*[, ]\s*(\d+)\D*$/), wanted = words.trim();
+    const option = [...by("show").options].find(({ value }) => value.replace(/^\w+ /, "") === wanted);
+    let problem = "";
+    if (core && scene && Number(core[1]) < scene.height && Number(core[2]) < scene.width) page.chosen = Number(core[1]) * scene.width + Number(core[2]);
+    else if (option && !core) by("show").value = option.value;
+    else if (wanted) problem = core && scene ? `cores are (0, 0) to (${scene.height - 1}, ${scene.width - 1})` : `no buffer ${wanted} here; give a buffer or row, column`;
+    by("search").setCustomValidity(problem);
+    if (problem) by("search").reportValidity(); else update();
+  }
+
+  // The maps in view as one picture, with the page's headline and the sentence on the round.
+  function save() {
+    const shown = maps.filter(({ canvas }) => canvas.offsetParent).map(({ canvas }) => canvas), canvas = document.createElement("canvas"), dots = window.devicePixelRatio || 1;
+    canvas.width = shown.reduce((sum, each) => sum + each.width, 0);
+    canvas.height = Math.max(...shown.map(({ height }) => height)) + 44 * dots;
+    const context = canvas.getContext("2d");
+    context.fillStyle = css("--paper");
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    shown.reduce((at, each) => { context.drawImage(each, at, 44 * dots); return at + each.width; }, 0);
+    context.scale(dots, dots);
+    context.font = "13px system-ui, sans-serif";
+    text(context, document.title, 8, 18, "left", css("--ink"));
+    text(context, both().length ? sentence(first(), page.position) : data.about, 8, 36, "left");
+    const link = Object.assign(document.createElement("a"), { href: canvas.toDataURL("image/png"), download: `round-${page.position - 1}.png` });
+    page.saved = link.href;
+    link.click();
+  }
+
   const each = (action) => maps.forEach((map) => { if (map.canvas.offsetParent) map[action](); });
-  const zoom = (factor) => maps.forEach((map) => { if (map.canvas.offsetParent) map.zoom(factor); });
+  const zoom = (factor) => { if (maps[0].canvas.offsetParent) maps[0].zoom(factor); };
+  const zoomTime = (factor, cycle = first().intervalAt(page.position)?.start ?? 0) => {
+    const [from, to] = view(), [, end] = whole(), wide = Math.min(end, (to - from) * factor), start = Math.max(0, Math.min(end - wide, cycle - (cycle - from) / (to - from) * wide));
+    const inside = cycle < from || cycle > to ? Math.max(0, Math.min(end - wide, cycle - wide / 2)) : start;
+    page.window = wide >= end ? null : [inside, inside + wide];
+    drawTimeline(by("timeline"), both(), page.position, view());
+  };
   const actions = {
     "to-start": () => go(0), back: () => go(page.position - 1), on: () => go(page.position + 1, 0.4), "to-end": () => go(Infinity), play: () => play(!page.playing),
-    device: () => each("seeDevice"), mesh: () => each("seeMesh"), core: () => each("seeCore"), in: () => zoom(1.5), out: () => zoom(1 / 1.5),
+    device: () => each("seeDevice"), mesh: () => each("seeMesh"), core: () => each("seeCore"), in: () => zoom(1.5), out: () => zoom(1 / 1.5), save,
+    "time-in": () => zoomTime(1 / 2), "time-out": () => zoomTime(2), "time-whole": () => zoomTime(Infinity),
     theme: () => {
       const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
       document.documentElement.dataset.theme = dark ? "light" : "dark";
@@ -276,7 +245,8 @@ async function start() {
   by("first").addEventListener("change", () => chooseScenes(true));
   by("second").addEventListener("change", () => chooseScenes(true));
   by("show").addEventListener("change", () => update());
-  document.querySelectorAll("[name=span]").forEach((radio) => radio.addEventListener("change", heat));
+  by("search").addEventListener("change", () => search(by("search").value));
+  document.querySelectorAll("[name=span]").forEach((radio) => radio.addEventListener("change", () => heatPanel(both(), page.position)));
   for (const id of ["row", "column"]) {
     by(id).addEventListener("change", () => {
       const scene = maps[0].scene, at = (field, most) => Math.max(0, Math.min(most - 1, Math.trunc(by(field).valueAsNumber || 0)));
@@ -285,8 +255,43 @@ async function start() {
     });
   }
   by("timeline").addEventListener("click", (event) => {
-    const cycle = cycleAt(by("timeline"), both(), event.offsetX), hit = first().timeline.find(({ start: from, end }) => from <= cycle && cycle < end);
+    const cycle = cycleAt(by("timeline"), event.offsetX, view()), hit = first().timeline.find(({ start: from, end }) => from <= cycle && cycle < end);
     if (hit) go(hit.first + 1);
+  });
+  by("timeline").addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    zoomTime(event.deltaY < 0 ? 1 / 1.5 : 1.5, cycleAt(by("timeline"), event.offsetX, view()));
+  }, { passive: false });
+  for (const [id, length] of [["strip", () => first().length], ["sram", () => Math.max(...both().map((scene) => scene.length))]]) {
+    by(id).addEventListener("click", (event) => {
+      const round = roundAt(by(id), length(), event.offsetX);
+      if (round >= 0) go(round + 1);
+    });
+  }
+
+  // One line on the pixel below the pointer, for every canvas that has a `tip`.
+  maps.forEach((map) => { map.canvas.tip = (x, y) => (map.view ? map.said(x, y) : ""); });
+  by("strip").tip = (x) => {
+    const scene = first(), round = roundAt(by("strip"), scene.length, x), kind = scene.kinds[scene.rounds[round]];
+    return round < 0 ? "" : `round ${round}, ${kind.label || "no label"}: longest move ${number(kind.hops)} hops, ${bytes(kind.link_bytes)} over links, ${number(scene.perRound.cycles[round])} cycles`;
+  };
+  by("timeline").tip = (x, y) => {
+    const scene = sceneAt(by("timeline"), both(), y, 26), cycle = cycleAt(by("timeline"), x, view()), hit = scene.timeline.find((run) => run.start <= cycle && cycle < run.end);
+    return hit ? `${hit.label || "no label"}, rounds ${hit.first} to ${hit.last}: ${number(hit.end - hit.start)} cycles, ${Object.entries(hit.bounds).filter(([, part]) => part > 0).map(([name, part]) => `${name} ${percent(part / (hit.end - hit.start))}`).join(", ")}` : "";
+  };
+  by("sram").tip = (x, y) => {
+    const scene = sceneAt(by("sram"), both(), y, 22), round = roundAt(by("sram"), Math.max(...both().map(({ length }) => length)), x);
+    const live = scene.buffers.filter(({ live: span }) => span && span[0] <= round && round <= span[1]), sum = live.reduce((all, { live: span }) => all + span[2], scene.others);
+    return round < 0 || round >= scene.length ? "" : `round ${round}: ${bytes(sum)}: ${live.map(({ name, live: span }) => `${name} ${bytes(span[2])}`).join(", ")}`;
+  };
+  document.addEventListener("pointermove", (event) => {
+    const said = event.target.tip?.(event.offsetX, event.offsetY) ?? "", tip = by("tip");
+    tip.hidden = !said;
+    tip.textContent = said;
+    const { width, height } = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(4, Math.min(innerWidth - width - 8, event.clientX + 14))}px`;
+    tip.style.top = `${event.clientY + 18 + height > innerHeight ? event.clientY - height - 10 : event.clientY + 18}px`;
   });
   const keys = {
     " ": () => play(!page.playing), ArrowLeft: () => go(page.position - 1), ArrowRight: () => go(page.position + 1, 0.4), Home: () => go(0), End: () => go(Infinity),
@@ -304,13 +309,14 @@ async function start() {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => update());
   window.addEventListener("resize", () => update());
-  chooseScenes(true);
+  window.addEventListener("hashchange", recall);
+  recall();
   Object.assign(page, { maps, first, second });
   document.documentElement.dataset.ready = "yes";
   return page;
 }
 
-// What a test, or a curious reader, may look at.
+// The state of the page, for tests and for curious readers.
 window.waferTriton = start().catch((error) => {
   by("about").textContent = `This page needs a browser of 2023 or later. (${error})`;
   document.documentElement.dataset.ready = "failed";

@@ -71,6 +71,47 @@ class Scene {
     this.slots = this.buffers.map(({ given, slots }, number) => Array.from({ length: slots }, () =>
       Int32Array.from({ length: count }, (_, core) => (given ? number * count + core : -1))));
     this.last = this.slots.map(([tiles], number) => tiles.map((tile) => (tile < 0 ? -1 : tile - number * count)));
+    // of every slot, and of the tile in `last`: how many partial results it is the sum of
+    this.sums = this.buffers.map(({ given, slots }) => Array.from({ length: slots }, () => new Int32Array(count).fill(given ? 1 : 0)));
+    this.parts = this.sums.map(([sums]) => sums.slice());
+  }
+
+  // Follow all rounds once: how often tiles of each buffer move, and how many partial results its sums have at most.
+  survey() {
+    if (this.surveyed) return this.surveyed;
+    const here = this.at, moves = this.buffers.map(() => 0), most = this.buffers.map(() => 1), count = this.width * this.height;
+    this.rewind();
+    for (let position = 1; position <= this.length; position += 1) {
+      this.goTo(position);
+      for (const { from, to, tile } of this.moved) if (from !== to && tile >= 0) moves[Math.floor(tile / count)] += 1;
+      this.parts.forEach((parts, number) => { most[number] = parts.reduce((high, sum) => Math.max(high, sum), most[number]); });
+    }
+    this.goTo(here);
+    this.surveyed = { moves, most };
+    return this.surveyed;
+  }
+
+  // The moment to open a page on: the end of the first run with messages of the step that takes the most cycles.
+  telling() {
+    const busy = this.timeline.filter(({ first }) => this.kinds[this.rounds[first]].messages);
+    const step = busy.reduce((best, { label }) => (best !== null && this.cycles[best] >= this.cycles[label] ? best : label), null);
+    return step === null ? 0 : busy.find(({ label }) => label === step).last + 1;
+  }
+
+  // The pictures of tiles: the buffer that moves most comes first, by the parts of its sums if it has some.
+  pictures() {
+    if (!this.detailed) return [];
+    const { moves, most } = this.survey(), order = this.buffers.map((_, at) => at).sort((a, b) => moves[b] - moves[a] || a - b);
+    return order.flatMap((at) => {
+      const tiles = `tiles ${this.buffers[at].name}`, parts = most[at] > 1 ? [`parts ${this.buffers[at].name}`] : [];
+      return moves[at] ? [...parts, tiles] : [tiles, ...parts];
+    });
+  }
+
+  // A picture as asked; of a buffer that this schedule lacks, its own first one.
+  pictureFor(asked) {
+    const own = this.pictures();
+    return !/^(tiles|parts) /.test(asked) || own.includes(asked) ? asked : own[0] ?? "links-round";
   }
 
   slotOf([, index, axis], core) {
@@ -78,11 +119,16 @@ class Scene {
     return index[axis === "x" ? core % this.width : Math.floor(core / this.width)];
   }
 
-  write(slot, core, tile) {
-    const held = this.slots[slot[0]], count = this.width * this.height;
-    if (slot[1] === null) held.forEach((tiles) => { tiles[core] = tile; });
-    else held[this.slotOf(slot, core)][core] = tile;
-    if (tile >= 0) this.last[Math.floor(tile / count)][core] = tile % count;
+  write(slot, core, tile, sum) {
+    const held = this.slots[slot[0]], sums = this.sums[slot[0]], count = this.width * this.height;
+    held.forEach((tiles, number) => {
+      if (slot[1] === null || number === this.slotOf(slot, core)) [tiles[core], sums[number][core]] = [tile, sum];
+    });
+    if (tile >= 0) [this.last[Math.floor(tile / count)][core], this.parts[Math.floor(tile / count)][core]] = [tile % count, sum];
+  }
+
+  sumOf(slot, core) {
+    return this.sums[slot[0]][this.slotOf(slot, core)][core];
   }
 
   // Follow all tiles to a position; `moved` are then the moves of the round in view, [{from, to, tile}].
@@ -91,15 +137,18 @@ class Scene {
     if (end < this.at) this.rewind();
     while (this.at < end) {
       const { exchanges, locals } = this.movesOf(this.rounds[this.at]);
-      this.before = this.last.map((tiles) => tiles.slice());
-      this.moved = exchanges.flatMap(({ src, dst, send, recv }) => send.flatMap((from, n) =>
-        from < 0 || recv[n] < 0 ? [] : [{ from, to: recv[n], dst, src, tile: this.slots[src[0]][this.slotOf(src, from)][from] }]));
-      for (const { to, dst, tile } of this.moved) this.write(dst, to, tile);
-      for (const { op, outs, ins, cores } of locals) {
+      [this.before, this.partsBefore] = [this.last, this.parts].map((of) => of.map((tiles) => tiles.slice()));
+      this.moved = exchanges.flatMap(({ axis, src, dst, send, recv }) => send.flatMap((from, n) => (from < 0 || recv[n] < 0 ? [] : [{
+        axis, from, to: recv[n], dst, src, tile: this.slots[src[0]][this.slotOf(src, from)][from], sum: this.sumOf(src, from),
+      }])));
+      for (const { to, dst, tile, sum } of this.moved) this.write(dst, to, tile, sum);
+      for (const { op, outs, ins, cores, sums } of locals) {
         for (const core of cores) {
           if (core < 0) continue;
           const copied = op === "copy" ? this.slots[ins[0][0]][this.slotOf(ins[0], core)][core] : null;
-          for (const out of outs) this.write(out, core, copied ?? out[0] * this.width * this.height + core);
+          const sum = op === "copy" ? this.sumOf(ins[0], core) : sums === "inputs" ? ins.reduce((all, slot) => all + this.sumOf(slot, core), 0)
+            : sums === "output" ? this.sumOf(outs[0], core) + 1 : 1;
+          for (const out of outs) this.write(out, core, copied ?? out[0] * this.width * this.height + core, sum);
         }
       }
       this.at += 1;

@@ -1,0 +1,151 @@
+// Panels in words and tables: counts and prices, links, and everything about the chosen core.
+const by = (id) => document.getElementById(id);
+
+function make(tag, words = "", parent = null) {
+  const element = document.createElement(tag);
+  element.textContent = words;
+  parent?.append(element);
+  return element;
+}
+
+function table(parent, head, rows) {
+  const element = make("table", "", make("div", "", parent));
+  element.parentElement.className = "wide";
+  const top = make("tr", "", make("thead", "", element));
+  head.forEach((cell) => { make("th", cell, top).scope = "col"; });
+  const body = make("tbody", "", element);
+  for (const row of rows) {
+    const line = make("tr", "", body);
+    row.forEach((cell) => make("td", cell, line));
+    line.dataset.row = row[0];
+  }
+}
+
+const percent = (share) => `${number(100 * share)} %`;
+
+// The name and the share of the largest of some cycles.
+function largest(bounds) {
+  const all = Object.values(bounds).reduce((sum, each) => sum + each, 0), [name, cycles] = Object.entries(bounds).reduce((best, each) => (each[1] > best[1] ? each : best));
+  return all ? `${name} ${percent(cycles / all)}` : "-";
+}
+
+function legend(id, shown, field, sizes) {
+  by(id).replaceChildren();
+  const seen = Object.assign({}, ...shown.map((scene) => Object.fromEntries(Object.keys(scene[sizes]).map((name) => [name, scene[field][name]]))));
+  const own = Object.entries(seen).filter(([, colour]) => colour !== REST), rest = Object.keys(seen).length - own.length;
+  const others = id === "buffers" && shown.some((scene) => scene.others) ? [["weights and caches of the region's other blocks", css("--line")]] : [];
+  for (const [name, colour] of [...own, ...(rest ? [[`${rest} smaller`, REST]] : []), ...others]) {
+    const item = make("li", "", by(id));
+    make("i", "", item).style.background = colour;
+    item.append(name || "(no label)");
+    item.dataset.name = name;
+  }
+}
+
+function numbersPanel(shown) {
+  const sizes = (field, words = number) => shown.map((scene) => words(scene.account[field], words === bytes ? Math.max(...shown.map(({ account }) => account[field])) : 0));
+  const rows = [["rounds", "rounds"], ["routing stages", "stages"], ["hops of the critical path", "hops"], ["messages", "messages"]].map(([name, field]) => [name, ...sizes(field)]);
+  rows.push(...[["bytes over links", "link_bytes"], ["busiest link", "busiest_link_bytes"], ["SRAM peak", "sram_peak_bytes"]].map(([name, field]) => [name, ...sizes(field, bytes)]));
+  rows.push(["multiply-adds of a core", ...sizes("macs")]);
+  rows.push(["routes", ...shown.map(({ price }) => number(price.routes) + (price.relayed ? ", relayed" : ""))]);
+  rows.push(["predicted cycles", ...shown.map(({ price }) => number(price.cycles))]);
+  rows.push(["of them compute", ...shown.map(({ price }) => number(price.compute_cycles))]);
+  rows.push(["PLMR verdict", ...shown.map(({ verdict }) => Object.entries(verdict).map(([letter, kept]) => (kept ? letter : "-")).join(" "))]);
+  by("counts").replaceChildren();
+  table(by("counts"), ["", ...shown.map(({ name }) => name)], rows);
+  const steps = [...new Set(shown.flatMap(({ cycles }) => Object.keys(cycles)))];
+  const cells = (step) => shown.flatMap(({ cycles, bounds }) => (step in cycles ? [number(cycles[step]), largest(bounds[step])] : ["-", "-"]));
+  by("costs").replaceChildren();
+  table(by("costs"), ["step", ...shown.flatMap(({ name }) => [shown.length > 1 ? name : "cycles", "most of it"])], steps.map((step) => [step || "(no label)", ...cells(step)]));
+}
+
+function heatPanel(shown, position) {
+  const round = document.querySelector("[name=span]:checked").value === "round" && position > 0;
+  by("heat").replaceChildren();
+  for (const scene of shown) {
+    const frame = round ? scene.frameAt(position) : null, links = scene.linksOf(frame);
+    by("span-round").textContent = frame && frame.last > frame.first ? `rounds ${frame.first} to ${frame.last}` : "this round";
+    if (shown.length > 1) make("h3", scene.name, by("heat"));
+    const top = Math.max(1, ...Object.values(links).flatMap((load) => load.reduce((most, sent) => Math.max(most, sent), 0)));
+    const rows = Math.ceil(scene.mesh.rows / scene.block), columns = Math.ceil(scene.mesh.cols / scene.block);
+    for (const way of scene.ways) {
+      const figure = make("figure", "", by("heat")), canvas = make("canvas", "", figure), sum = (links[way] ?? []).reduce((a, b) => a + b, 0);
+      drawHeat(canvas, links[way], rows, columns, top);
+      canvas.tip = (x, y) => {
+        const { width, height } = canvas.getBoundingClientRect(), row = Math.floor(y / height * rows), column = Math.floor(x / width * columns);
+        return `from ${scene.block > 1 ? "cores at " : ""}(${row * scene.block}, ${column * scene.block}) to the ${way}: ${bytes(links[way]?.[row * columns + column] ?? 0)}`;
+      };
+      const said = `to the ${way}: ${bytes(sum)}`;
+      make("figcaption", said, figure).dataset.bytes = sum;
+      canvas.setAttribute("role", "img");
+      canvas.setAttribute("aria-label", `Heat map of bytes ${said}, at most ${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
+    }
+    const scale = make("div", "", by("heat"));
+    scale.className = "scale";
+    scaleOf(scale, "0 B", `${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
+  }
+}
+
+// The region in view, and the buffers, the messages, the router and the values of the chosen core.
+function factsPanel(page, scene) {
+  const panel = by("facts"), { data } = page, region = data.regions[page.region];
+  panel.replaceChildren();
+  if (region) {
+    make("h3", region.name === "" ? "Region" : `Region of ${region.name}`, panel);
+    table(panel, ["region", `${page.region} of 0 to ${data.regions.length - 1}`], [["cores", `${region.rows} x ${region.cols} at (${region.origin})`],
+      ["SRAM of a core", `${bytes(region.sram)} of ${bytes(data.device.sram)}`], ["blocks", region.blocks.length > 2 ? `${region.blocks[0]} to ${region.blocks.at(-1)}` : region.blocks.join(", ")]]);
+  }
+  by("row").disabled = by("column").disabled = !scene;
+  if (!scene) return;
+  page.chosen = Math.min(page.chosen, scene.width * scene.height - 1);
+  Object.assign(by("row"), { value: Math.floor(page.chosen / scene.width), max: scene.height - 1 });
+  Object.assign(by("column"), { value: page.chosen % scene.width, max: scene.width - 1 });
+  const round = Math.max(0, page.position - 1);
+  const live = scene.buffers.map((buffer, at) => ({ ...buffer, at })).filter(({ live: span }) => span && span[0] <= round && round <= span[1]);
+  make("h3", "Buffers", panel);
+  table(panel, ["buffer", "tile", "bytes", ...(scene.detailed ? ["began at"] : [])], live.map(({ name, tile, slots, dtype, live: span, at }) =>
+    [name, `${slots > 1 ? `${slots} x ` : ""}${tile.join(" x ")} ${dtype}`, number(span[2]), ...(scene.detailed ? [began(scene, at, page.chosen)] : [])]));
+  if (!scene.detailed) {
+    make("p", `Cores of a mesh over 64 a side are added up in blocks of ${scene.block} x ${scene.block}.`, panel).className = "small";
+    return;
+  }
+  exchange(panel, scene, "Sends in this round", ({ from }) => from === page.chosen, "to", ({ to }) => to);
+  exchange(panel, scene, "Receives in this round", ({ to }) => to === page.chosen, "from", ({ from }) => from);
+  const colours = scene.colours(page.chosen), limit = scene.device.routes === null ? "packets carry their routes" : `${scene.device.routes} on ${scene.device.name}`;
+  make("h3", "Colours of its router", panel);
+  make("p", `along x: ${colours.x.join(", ") || "none"}; along y: ${colours.y.join(", ") || "none"} (the schedule needs ${scene.routes.colours}; ${limit})`, panel).id = "colours";
+  if (!scene.values) return;
+  make("h3", "Values, emulated", panel);
+  const held = live.map(({ name, tile }) => [name, tile, scene.valuesOf(name, page.chosen, page.position)]).filter(([, , value]) => value);
+  const plain = (value) => (value === null ? "NaN" : number(value, 4));
+  table(panel, ["buffer", "shape", "norm", "range", "first numbers"], held.map(([name, tile, [norm, low, high, ...numbersOf]]) =>
+    [name, tile.join(" x "), plain(norm), `${plain(low)} to ${plain(high)}`, numbersOf.map(plain).join(" ")]));
+}
+
+// The cores from which the tiles of a buffer's first slots come, and how many parts a sum has.
+function began(scene, at, core) {
+  const count = scene.width * scene.height, slots = scene.slots[at].slice(0, 4);
+  const names = slots.map((tiles, slot) => {
+    const tile = tiles[core], sum = scene.sums[at][slot][core];
+    return tile < 0 ? "-" : `${scene.buffers[Math.floor(tile / count)].name} ${scene.coordinates(tile % count)}${sum > 1 ? `, ${sum} parts` : ""}`;
+  });
+  return names.join("; ") + (scene.slots[at].length > 4 ? "; ..." : "");
+}
+
+function exchange(panel, scene, title, mine, toward, other) {
+  make("h3", title, panel);
+  const moves = scene.moved.filter(mine);
+  if (!moves.length) make("p", "nothing", panel);
+  else table(panel, ["buffer", toward, "hops", "bytes"], moves.slice(0, 12).map((move) =>
+    [scene.buffers[(toward === "to" ? move.src : move.dst)[0]].name, scene.coordinates(other(move)), number(scene.hops(move.from, move.to)), number(scene.bytesOf(move.src))]));
+  if (moves.length > 12) make("p", `and ${moves.length - 12} more`, panel);
+}
+
+// The round in view in one sentence; rounds count from 0, as in messages of Python.
+function sentence(scene, position) {
+  const kind = scene.kindAt(position), now = scene.intervalAt(position), last = scene.length - 1;
+  if (!kind) return `Start, before rounds 0 to ${number(last)}`;
+  const moves = kind.messages ? `${number(kind.messages)} tiles move over at most ${number(kind.hops)} link${kind.hops === 1 ? "" : "s"}, ${bytes(kind.link_bytes)} over links` : "no tile moves";
+  const done = position > scene.length ? "Ended; last round" : "After round";
+  return `${done} ${number(Math.min(position, scene.length) - 1)} (of 0 to ${number(last)}), ${kind.label || "no label"}: ${moves}; predicted cycles ${number(now.start)} to ${number(now.end)} of ${number(scene.price.cycles)}, most for ${largest(now.bounds)}`;
+}
