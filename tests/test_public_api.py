@@ -43,14 +43,14 @@ def test_all_is_sorted_complete_and_listed():
 
 
 @pytest.mark.parametrize("name", sorted(set(wafer_triton.__all__) - MODULES))
-def test_every_name_is_of_its_home_and_says_what_it_is(name):
+def test_every_public_name_has_a_module_and_a_docstring(name):
     # in this process all submodules are loaded, and each is an attribute of the package
     value = getattr(wafer_triton, name)
     assert value.__doc__ and not isinstance(value, ModuleType)
     assert value.__module__ == f"wafer_triton.{wafer_triton._HOME[name]}"
 
 
-def test_no_name_is_that_of_a_module():
+def test_only_two_public_names_are_modules():
     """A module, once imported, is an attribute of its package and would take the name's place."""
     modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} | {"kernels", "models"}
     assert set(wafer_triton.__all__) & modules == {"distributed", "draw"}
@@ -61,7 +61,7 @@ def test_no_name_is_that_of_a_module():
     "first",
     ["", "import wafer_triton.cli.main; "],
 )
-def test_a_name_does_not_depend_on_what_was_imported_before(first):
+def test_a_name_does_not_depend_on_earlier_imports(first):
     code = f"{first}from wafer_triton import *; import wafer_triton as w; "
     modules = python(code + "print(*[n for n in w.__all__ if type(getattr(w, n)).__name__ == 'module'])")
     assert set(modules.split()) == MODULES
@@ -310,7 +310,7 @@ def test_transformers_computes_nothing():
         assert name == "models.demo" or taken <= readers, name
 
 
-def test_kernels_know_no_schedule():
+def test_kernels_import_no_schedule():
     for name, path in modules().items():
         if name.startswith("kernels."):
             assert not [

@@ -86,7 +86,7 @@ def test_when_time_is_up_the_rest_is_not_measured(tmp_path):
     assert seconds == pytest.approx(1.5 + supervise.GRACE, abs=2 * supervise.TICK)
 
 
-def test_a_worker_that_cannot_begin_is_told_of(tmp_path):
+def test_a_worker_that_fails_at_start_is_reported(tmp_path):
     """A process, which no limit of time ends."""
     command = [sys.executable, "-S", "-c", "raise SystemExit('no torch here')"]
     start = lambda: supervise.Command(command, {})  # noqa: E731
@@ -198,7 +198,7 @@ def test_one_part_alone_has_all_the_time(only, ran, tmp_path, capsys, monkeypatc
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["tests"] == "not run"
 
 
-def test_what_is_measured_is_on_disk_as_soon_as_its_case_ends(tmp_path, monkeypatch):
+def test_a_measurement_is_on_disk_when_its_case_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "machine", lambda device: GPU)
 
     def ended(*_):
@@ -234,7 +234,7 @@ def test_a_package_that_is_missing_is_named_with_the_one_command(capsys, monkeyp
     assert capsys.readouterr().err == f"no pytest_benchmark here; run: pip install {gpu.HERE.parent}[bench]\n"
 
 
-def test_a_decode_step_is_told_with_and_without_the_host():
+def test_a_decode_step_is_reported_with_and_without_the_host():
     facts = {"what": "decode step, 32 layers", "exchange": "explicit", "whole_step_seconds": 0.0125}
     records = [{"extra_info": facts, "stats": {"median": 0.01}}, {"extra_info": {}, "stats": {"median": 1.0}}]
     assert gpu.report.steps({"benchmarks": records}) == [

@@ -61,7 +61,7 @@ def chosen(number):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("op", "shapes"), [("gemm", ((12, 20), (20, 8))), ("gemv", ((3, 20), (20, 28)))])
 @pytest.mark.parametrize("side", [4, 5])
-def test_the_emulation_computes_what_the_torch_executor_does(op, shapes, side, dtype, way, monkeypatch):
+def test_the_emulation_equals_the_torch_executor(op, shapes, side, dtype, way, monkeypatch):
     monkeypatch.setattr(peers, "fastest", chosen(way))
     product = recipe(op, Mesh(side, side), dtype, shapes, ())
     schedule = product.schedule
@@ -77,7 +77,7 @@ def test_the_emulation_computes_what_the_torch_executor_does(op, shapes, side, d
     assert sum(emulation.chosen.values()) >= 2, "the product and what moves"
 
 
-def test_the_plain_layer_is_that_of_transformers():
+def test_the_plain_layer_equals_transformers():
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaModel
 

@@ -25,7 +25,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_the_clock_moves_by_what_is_measured_and_by_nothing_else(monkeypatch):
+def test_the_clock_moves_by_measured_seconds_alone(monkeypatch):
     seconds = iter([0.5, 0.5, 1.0, 2.0, 4.0, *[8.0] * 9])
     monkeypatch.setattr(timing, "elapsed", lambda device, run: (run(), next(seconds))[1])
     begun, runs, rounds = timing.CLOCK(), [], []
@@ -192,7 +192,7 @@ def test_on_a_gpu_runs_are_timed_by_events_around_replays_of_one_graph(monkeypat
     assert count[0] == count[1] > 3 and done == [pytest.approx(0.001)]
 
 
-def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
+def test_a_run_that_cannot_be_captured_is_timed_eagerly(monkeypatch):
     graphs = Graphs()
     graphs.patch(monkeypatch)
 

@@ -19,7 +19,7 @@ def runs(tmp_path_factory):
     return home, folder
 
 
-def test_runs_tell_their_passes_and_are_compared(runs, capsys):
+def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     home, folder = runs
     for mesh in ("2", "3"):
         asked = ["--model", str(folder), "--prompt", "hello", "--mesh", mesh, "--max-new-tokens", "4", "--json"]

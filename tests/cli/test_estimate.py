@@ -57,7 +57,7 @@ def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
         assert unit and len(number.replace(",", "").replace(".", "").strip("+-0")) <= 4, shown
 
 
-def test_the_title_says_what_was_asked(run):
+def test_the_title_repeats_the_request(run):
     title = run(DECODE)[1].splitlines()[0]
     assert (
         title

@@ -59,7 +59,7 @@ def test_a_band_is_made_of_its_rows(family):
 
 
 @pytest.mark.parametrize("family", ["MeshGEMV", "WSE-3 decode layer", "WSE-2 decode", "WSE-2 prefill"])
-def test_the_committed_errors_are_those_of_the_fit(family):
+def test_the_committed_errors_equal_the_fit_s(family):
     (stage,) = [stage for stage in fit.STAGES if stage.family == family]
     left = fit.leave_one_out(stage, constants(device(stage.device)))
     for key, errors in bands()[family]["left_out"].items():
@@ -92,7 +92,7 @@ def gemm(of, mesh, tile=4, **options) -> estimate.Kernel:
     return estimate.gemm(device=of, mesh=mesh, m=tile * mesh, k=tile * mesh, n=tile * mesh, **options)
 
 
-def test_within_what_was_measured_the_band_is_the_family_s():
+def test_within_the_measured_range_the_band_is_the_family_s():
     kernel = gemm("wse3", 100)
     assert (kernel.constants, kernel.outside) == ("fitted: wse3", None)
     assert kernel.error_band == bands()["MeshGEMM"]["error_band"]
@@ -144,7 +144,7 @@ def test_every_kind_has_a_band_on_every_measured_device(like, kind):
     assert 0 < basis(device(like), kind, {"mesh": (400,)}).error_band < 1
 
 
-def test_what_scales_is_named():
+def test_scaled_constants_are_named():
     own = replace(device("wse2"), name="own", hop_cycles=2, link_bytes_per_cycle=8, rows=700, power_watts=1, routes=9)
     said = gemm(own, 20).constants
     assert said == "fitted: wse2, scaled for hop_cycles, link_bytes_per_cycle"
@@ -152,7 +152,7 @@ def test_what_scales_is_named():
 
 
 @pytest.mark.parametrize("of", [DERIVED, device("wormhole")], ids=lambda of: of.name)
-def test_what_is_derived_is_not_calibrated(of):
+def test_derived_constants_are_reported_as_not_calibrated(of):
     for estimated in (
         estimate.gemm(device=of, mesh=4, m=8, k=8, n=8),
         estimate.gemv(device=of, mesh=4, k=8, n=8),

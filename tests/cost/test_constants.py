@@ -136,7 +136,7 @@ def test_a_constant_scales_with_the_number_that_it_stands_for(like, constant):
     assert scaled(own) == (number,) and scaled(base) == ()
 
 
-def test_what_is_like_nothing_has_constants_of_its_own_numbers():
+def test_a_device_like_no_preset_has_derived_constants():
     own = replace(device("wse2"), like=None)
     assert constants(own) == constants(replace(own, name="wse2")) != constants(device("wse2"))
     assert isinstance(constants(own), Constants) and scaled(own) == ()

@@ -75,7 +75,7 @@ def test_prefill_gains_from_more_cores() -> None:
 
 
 @pytest.mark.parametrize("rival", ["t10", "ladder"])
-def test_rivals_say_what_was_assumed(rival: str) -> None:
+def test_rivals_name_their_assumption(rival: str) -> None:
     for found in (square("wse2", 360, 2048, rival), estimate.gemv(mesh=360, k=720, n=720, algorithm=rival)):
         assert found.assumed
         assert found.cycles > 0
@@ -328,7 +328,7 @@ def test_estimating_needs_no_torch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["20x60", "40x60", "33x66", "34", "10x70"])
-def test_routes_of_prefill_are_those_of_the_schedule(mesh: str) -> None:
+def test_prefill_needs_the_routes_of_its_schedule(mesh: str) -> None:
     on = as_mesh(mesh, replace(device("wse2"), sram_bytes=2**40))
     one = layers.prefill_block(DecoderShape(2, 2, 1, 7, 7, 2, 0), on, constants(on.device))
     (seven,) = layers.prefill_head_group_choices(one, 1, constants(on.device), 7)

@@ -92,7 +92,7 @@ def test_groups_that_fit_are_taken_before_the_fastest():
     assert layers.decode_bytes(other) <= tight.sram_bytes
 
 
-def test_padding_is_what_tiles_hold_beside_the_model():
+def test_padding_is_tiles_minus_the_model():
     # 2 x 4 cores, a width of 4 in tiles of 2, a feed-forward width of 6 in tiles of 2; 2 heads of 3 pairs, in 2 groups
     # of 2 columns each, so that a core holds 2 of a group's 3 pairs: 4 of the 3 dimensions that it would have to hold
     shape = DecoderShape(4, 6, 1, 2, 2, 6, 0)
@@ -110,7 +110,7 @@ def test_padding_is_what_tiles_hold_beside_the_model():
 
 
 @pytest.mark.parametrize("more", [{}, {"qkv_bias": True}, {"qk_norm": True}])
-def test_what_divides_has_no_padding_but_copies(more):
+def test_sizes_that_divide_have_copies_but_no_padding(more):
     shape = DecoderShape(8, 8, 1, 4, 2, 4, 0, **more)
     block = Block(shape, Mesh(1, 4), "fp16", "fp16", entries=1, policy=None, head_groups=2)
     of = padding(block, 1)
@@ -121,7 +121,7 @@ def test_what_divides_has_no_padding_but_copies(more):
     assert HeadGroups(shape, 4, 2).busy == 4
 
 
-def test_padding_of_prefill_is_that_of_tokens_too():
+def test_padding_of_prefill_includes_padding_of_tokens():
     block = Block(DecoderShape(8, 8, 1, 4, 2, 4, 0), Mesh(4, 4), "fp16", "fp16", head_groups=2, head_tree=())
     assert of_prefill(block, 8, 2) == 1
     # of 7 tokens there are 8 in products with weights, and 64 pairs for 49 in those of attention

@@ -86,7 +86,7 @@ def test_an_own_device_is_a_table_of_its_numbers(tmp_path: Path) -> None:
         ("\ud800", "no CSV that can be read"),
     ],
 )
-def test_what_is_no_measurement_names_its_line(tmp_path, monkeypatch, capsys, text, message) -> None:
+def test_a_bad_measurement_is_refused_with_its_line(tmp_path, monkeypatch, capsys, text, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
     for line in ("validate own.csv", "fit --data own.csv"):

@@ -133,7 +133,7 @@ def test_rectangles_may_leave_cores_over_that_areas_count():
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_with_what_would(call, error, message):
+def test_a_model_that_does_not_fit_gets_a_remedy(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
@@ -170,7 +170,7 @@ def test_the_paper_s_programs_are_priced_as_they_were_measured(family):
         ),
     ],
 )
-def test_what_fits_is_the_same_as_if_it_did(call):
+def test_as_if_changes_nothing_for_a_model_that_fits(call):
     assert call(True) == call(False)
     assert call(True).as_if is None
 
@@ -186,7 +186,7 @@ def test_as_if_says_why_it_does_not_fit():
 
 
 @pytest.mark.parametrize("model, mesh", [("smollm2-135m", 48), ("llama3-8b", 360)])
-def test_the_cache_holds_what_decode_fits(model, mesh):
+def test_the_cache_holds_as_many_tokens_as_decode_fits(model, mesh):
     tokens = estimate.kv(model=model, mesh=mesh).shift_tokens
     assert estimate.decode(model=model, mesh=mesh, context=tokens).as_if is None
     with pytest.raises((MeshError, SramError)):
@@ -205,7 +205,7 @@ def test_plans_hold_the_model():
 
 
 @pytest.mark.parametrize("algorithm, relayed", [("mesh", False), ("cannon", False), ("summa", True), ("ladder", True)])
-def test_what_is_relayed_says_so(algorithm, relayed, capsys):
+def test_a_relayed_product_is_reported_as_relayed(algorithm, relayed, capsys):
     line = f"estimate gemm --mesh 32 --m 64 --k 64 --n 64 --algorithm {algorithm}"
     assert cli.main(line.split()) == 0
     assert re.search(rf"relayed core by core +{'yes' if relayed else 'no'}\n", capsys.readouterr().out)

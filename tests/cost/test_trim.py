@@ -61,7 +61,7 @@ def test_prefill_takes_fewer_multiply_adds_and_no_more_cycles(model, side):
     assert cycles[1] <= cycles[0] and paddings[1] <= 1.25 < paddings[0]
 
 
-def test_what_divides_is_not_trimmed():
+def test_sizes_that_divide_are_not_trimmed():
     shape = shape_of("llama3-8b")
     assert trim.decode_mesh(shape, Mesh(256, 256), 4096) == Mesh(256, 256)
     whole = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), Mesh(256, 256), 4096, C)

@@ -76,7 +76,7 @@ def test_positions_in_one_physical_core_are_no_hop_apart():
     assert traffic(b) == RunTraffic(hops=1, busiest_words=2 * 3, mean_words=6.0, link_bytes=2 * 12)
 
 
-def test_words_are_those_of_the_busiest_line_and_bytes_those_of_the_mesh():
+def test_words_are_per_busiest_line_and_bytes_per_mesh():
     b = builder(3, 5, words=2)
     b.round(b.exchange("x", "a", "a", [0], [3]))
     b.round(b.exchange("x", "a", "a", 0, [1, 2], [1]))
@@ -138,7 +138,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_is_counted_is_what_is_priced(schedule):
+def test_counts_and_prices_agree_in_hops_and_bytes(schedule):
     counted, priced = account(schedule), price(schedule)
     assert counted.hops == priced.hops
     assert counted.link_bytes == priced.link_bytes == sum(phase.link_bytes * phase.times for phase in phases(schedule))
@@ -169,7 +169,7 @@ def farthest(schedule: Schedule, run: list[Round]) -> int:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_hops_are_those_of_the_data_that_goes_farthest(schedule):
+def test_hops_follow_the_data_that_goes_farthest(schedule):
     exchanges = [exchange for round_ in schedule.rounds for exchange in round_.exchanges]
     for run in runs(schedule):
         hops, most = Traffic(schedule).hops(run), farthest(schedule, run)

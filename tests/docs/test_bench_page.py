@@ -34,7 +34,7 @@ def test_the_tables_of_whole_models_are_measured():
     assert results("models")["machine_info"]["cpu"] in TEXT
 
 
-def test_what_it_names_exists():
+def test_files_and_targets_on_the_page_exist():
     targets = re.findall(r"^([a-z-]+):", (BENCH.parent / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"`make ([a-z-]+)", TEXT)) <= set(targets)
     paths = re.findall(r"\]\(([^)#:]+)\)", TEXT)

@@ -103,7 +103,7 @@ def test_an_example_parses_and_shows_something(line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", examples(but=TIMED + FITTED))
-def test_an_example_prints_what_is_shown(line, tmp_path, monkeypatch):
+def test_an_example_prints_the_output_shown(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert output(line) == dict(BLOCK.findall(text()))[line]
 

@@ -34,7 +34,7 @@ def gemm(side, tile):
     return f"gemm [{side * tile}, {side * tile}] x [{side * tile}, {side * tile}] on {side} x {side} cores, bf16"
 
 
-def test_the_expected_figures_are_those_of_the_command():
+def test_the_expected_figures_equal_the_command_s():
     assert expected.table() in PAGE, "run python bench/harness/expected.py and put its table into docs/gpu.md"
 
 
@@ -72,7 +72,7 @@ def test_the_constants_are_the_measured_ones():
     assert pytest.approx(263e-6, rel=0.01) == 435_600 * expected.PROGRAM
 
 
-def test_the_wrong_results_are_those_of_the_run():
+def test_the_wrong_results_equal_the_run_s():
     text, failed = section("Wrong at 80873d0"), RESULTS["failed"]
     wrong = {case: re.search(r"(\d+) elements wrong", why) for case, why in failed.items()}
     for case in ("gemm-8192x8192x8192-on32-bf16-explicit", "gemm-8192x8192x8192-on64-bf16-explicit"):
@@ -87,7 +87,7 @@ def test_the_wrong_results_are_those_of_the_run():
     assert f"| {known('tests', 'tests/gpu, failed')} failed" in text
 
 
-def test_the_times_are_those_of_the_run():
+def test_the_times_equal_the_run_s():
     text = section("Fast and slow at 80873d0")
     big, small = gemm(64, 128), gemm(16, 64)
     vector, shifts = (

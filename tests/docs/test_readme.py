@@ -85,13 +85,13 @@ def test_python_runs(block):
 
 
 @pytest.mark.parametrize(("block", "shown"), PRINTED.findall(PAGES["README.md"]))
-def test_python_prints_what_is_shown(block, shown):
+def test_python_prints_the_output_shown(block, shown):
     assert printed_by(execute, block) == shown, "run python tests/docs/test_readme.py"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "shown"), CONSOLE.findall(PAGES["README.md"]))
-def test_a_command_prints_what_is_shown(line, shown):
+def test_a_command_prints_the_output_shown(line, shown):
     assert shown.count("\n") >= 5
     assert printed_by(command, line).startswith(shown.removesuffix(MORE)), "run python tests/docs/test_readme.py"
 
@@ -100,16 +100,16 @@ def test_readme_has_code_with_its_output_and_a_command():
     assert PRINTED.search(PAGES["README.md"]) and CONSOLE.search(PAGES["README.md"])
 
 
-def test_the_table_of_cells_is_that_of_validation():
+def test_the_table_of_cells_equals_the_validation_page_s():
     assert CELLS.search(VALIDATION.read_text(encoding="utf-8"))[0] in PAGES["README.md"], "run this file"
 
 
-def test_errors_are_those_of_validation():
+def test_errors_equal_the_validation_page_s():
     assert errors() in PAGES["README.md"], "run python tests/docs/test_readme.py"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_names_exists(page):
+def test_files_and_targets_on_a_page_exist(page):
     text = PAGES[page]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     lines = [shlex.split(line, comments=True) for block in blocks(page, "bash") for line in block.splitlines()]

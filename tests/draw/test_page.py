@@ -93,7 +93,7 @@ def settled(browser, said):
     assert said in browser.text("#status")
 
 
-def test_counts_price_and_links_are_those_of_python(show):
+def test_counts_price_and_links_equal_python_s(show):
     browser, schedule = show("product"), product("mesh")
     counted, cost = account(schedule), price(schedule)
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}
@@ -164,7 +164,7 @@ def test_tiles_on_the_page_lie_where_python_has_them(browser, tmp_path):
     assert browser.problems == []
 
 
-def test_a_click_on_a_core_tells_what_it_holds_sends_and_receives(show):
+def test_a_click_shows_a_core_s_buffers_sends_and_receives(show):
     browser, schedule = show("product"), product("mesh")
     browser.choose("#slider", "6")
     x, y = browser.value(f"waferTriton.then((page) => page.maps[0].middle({2 * SIDE + 3}))")
@@ -187,7 +187,7 @@ def test_a_click_on_a_core_tells_what_it_holds_sends_and_receives(show):
     assert browser.value("document.querySelector('#row').value") == "3"
 
 
-def test_values_are_those_of_the_product(show):
+def test_values_equal_the_product(show):
     browser, random = show("product"), torch.Generator().manual_seed(0)
     tile = torch.randn(SIZE, SIZE, generator=random) @ torch.randn(SIZE, SIZE, generator=random)
     tile = tile.unflatten(0, (SIDE, -1)).unflatten(2, (SIDE, -1))[2, :, 3]
@@ -271,7 +271,7 @@ def test_dark_and_light_and_a_narrow_window(show):
         browser.ask("Emulation.clearDeviceMetricsOverride")
 
 
-def test_a_browser_of_old_is_told(browser, tmp_path):
+def test_an_old_browser_gets_a_message(browser, tmp_path):
     schedule = product("mesh")
     draw.page(tmp_path / "old.html", "old", [draw.scene(schedule)], schedule.mesh.device)
     text = (tmp_path / "old.html").read_text().replace("<script>", "<script>delete window.DecompressionStream;", 1)

@@ -58,7 +58,7 @@ def test_sram_over_the_rounds_peaks_where_the_account_says(schedule):
     assert {name: size for name, size in at_peak.items() if size} == held.by_buffer
 
 
-def test_a_trace_knows_axes_labels_and_overlap():
+def test_a_trace_has_axes_labels_and_overlap():
     traced = trace(SCHEDULES["square"])
     assert traced.labels == ("align a and b",) * 3 + ("gemm",) * 4 + ("round",)
     assert traced.axes == ("xy", "xy", "", "xy", "xy", "xy", "xy", "")

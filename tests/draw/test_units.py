@@ -46,7 +46,7 @@ def test_no_dataclass_of_an_estimate_is_forgotten():
     assert estimates <= set(SHOWN)
 
 
-def test_numeric_fields_are_told_from_others():
+def test_numeric_fields_are_separated_from_others():
     assert {"seconds", "fits"} & set(numeric(estimate.Request)) == {"seconds"}
     assert {"steps", "layers"} <= set(numeric(estimate.Layered))
     assert {"routes", "name"} & set(numeric(device.Device)) == {"routes"}
@@ -104,14 +104,14 @@ def test_a_quantity_has_its_unit(number, unit, text):
     assert quantity(number, unit) == text
 
 
-def test_what_is_no_number_says_itself():
+def test_a_value_that_is_no_number_is_shown_as_text():
     assert (shown("fits", True), shown("fits", False), shown("error", None)) == ("yes", "no", "-")
     assert shown("mesh", "12x24") == "12x24"
     with pytest.raises(KeyError, match="colour"):
         shown("colour", 3)
 
 
-def test_what_the_user_gave_is_said_in_full():
+def test_given_values_are_shown_in_full():
     assert (asked("k", 16384), asked("groups", 1), asked("gpus", 1)) == ("16,384 elements", "1 group", "1 GPU")
     assert (asked("mesh", 540), asked("seconds", 1.2e-6), asked("device", "wse3")) == (
         "540 x 540 cores", "1.2 us", "wse3",

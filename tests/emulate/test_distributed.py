@@ -71,7 +71,7 @@ def test_without_torchrun_there_is_one_process(monkeypatch):
         DistributedExecutor(TorchExecutor())
 
 
-def test_ranks_that_do_not_agree_are_told_how():
+def test_ranks_that_do_not_agree_are_refused_with_the_difference():
     want = [
         "the ranks do not agree: rank 1 has exchange = 'elided', rank 0 'explicit'; give all ranks the same options",
         "the ranks do not agree: rank 1 has cut = (2, 1), rank 0 (1, 2); give all ranks the same options",

@@ -54,7 +54,7 @@ def _on_rings(m, k, n, dtype, group, shared, by):
         (32, 16, 32, (2, 2)),
     ],
 )
-def test_cores_that_share_a_program_add_what_each_would_alone(m, k, n, group):
+def test_cores_that_share_a_program_add_like_separate_ones(m, k, n, group):
     got, want = on_rings(m, k, n, torch.bfloat16, group)
     assert torch.equal(got, want)
 
@@ -93,7 +93,7 @@ def test_only_whole_tiles_on_16_bytes_are_copied_by_tensor(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
-def test_what_is_not_finite_stays_in_its_rows():
+def test_infinity_and_nan_stay_in_their_rows():
     """Infinity in one tile reaches the row of each core that multiplies it, at the ends too, perhaps as NaN."""
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a = torch.ones(SIDE, SIDE, 64, 16, dtype=torch.bfloat16)

@@ -85,7 +85,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_bits_are_those_of_every_hop(case):
+def test_a_fold_equals_hop_by_hop_sums_bit_for_bit(case):
     mesh, options = CASES[case]
     made = reduced(mesh, **options)
     names = [*options.get("names", ("a",)), "twice"]

@@ -100,7 +100,7 @@ def test_a_mesh_that_fits_with_few_registers_is_one_launch(gpu_that_holds, holds
     assert taken == rounds
 
 
-def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):
+def test_the_record_of_a_run_has_its_launches(gpu_that_holds):
     gpu_that_holds(9)
     a, b = torch.ones(3, 3), torch.ones(3, 3)
     for launch, said in (("auto", "3 rounds in a launch"), ("rounds", "3 x compute-shift, 1 round in a launch")):

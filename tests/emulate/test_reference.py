@@ -51,7 +51,7 @@ def test_all_that_a_round_sends_is_read_before_anything_arrives():
     assert ran(b.build(draft=True), {"a": line(1, 2, 3, 4)}).read("a").flatten().tolist() == [4, 1, 2, 3]
 
 
-def test_local_operations_see_what_arrived_and_what_came_before_them():
+def test_local_operations_read_arrivals_and_earlier_results():
     b = Builder(Mesh(1, 3), "order")
     for name in ("a", "b", "c"):
         b.buffer(name, (1,), "fp32", "state")
@@ -78,7 +78,7 @@ def test_lines_positions_and_slots_are_those_that_are_named():
     assert torch.equal(machine.read("a").view(2, 3, 2), tiles)
 
 
-def test_what_is_written_is_rounded_and_what_is_not_is_nan():
+def test_written_values_are_rounded_and_unwritten_values_are_nan():
     b = Builder(Mesh(1, 1), "rounding")
     for name, dtype, role in (("x", "fp32", "input"), ("y", "fp16", "output"), ("z", "bf16", "output")):
         b.buffer(name, (2,), dtype, role)

@@ -93,7 +93,7 @@ def test_all_messages_of_a_round_leave_before_any_arrives_elsewhere():
         assert got["b"].flatten().tolist() == [9, 3, 6, 12] and torch.equal(got["a"], a)
 
 
-def test_what_a_buffer_stores_is_rounded_to_its_dtype():
+def test_stored_values_are_rounded_to_the_buffer_s_dtype():
     b = Builder(Mesh(1, 2), "rounding")
     b.buffer("x", (2,), "fp32", "input")
     for name in ("fp16", "bf16", "fp32"):

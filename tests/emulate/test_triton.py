@@ -218,7 +218,7 @@ def test_reductions_that_one_launch_cannot_do_take_several():
 
 @exchanges
 @pytest.mark.parametrize("role", ["scratch", "output"])
-def test_what_a_reduction_received_may_be_read_later(role, exchange):
+def test_tiles_received_by_a_reduction_may_be_read_later(role, exchange):
     """An exclusive prefix sum: every core keeps what arrives from its left."""
     b = Builder(Mesh(1, 3), "scan")
     b.buffer("s", (1,), "fp32", "state")
@@ -271,7 +271,7 @@ def small_old_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
 
 
-def test_a_mesh_beyond_the_gpus_memory_says_what_it_needs_and_what_is_free(small_old_gpu):
+def test_a_mesh_beyond_gpu_memory_is_refused_with_both_sizes(small_old_gpu):
     # a, b and their second slots 4 B each, fp32 sums and rounded ones, 4 B each: 24 B on 64 cores
     schedule = recipe("gemm", Mesh(8, 8), "fp32", ((8, 8), (8, 8)), ()).schedule
     words = (

@@ -165,7 +165,7 @@ def alone(rounds: int, alarm: Alarm, m: int = 1, k: int = 1, n: int = 1):
     return hands, counters
 
 
-def test_a_core_whose_neighbours_never_arrive_gives_up_and_tells_core_and_round():
+def test_a_core_without_arrivals_gives_up_with_core_and_round():
     watch = Watch("cpu")
     counters = torch.ones(3)
     alone(1, watch.alarm("one round", 2, [counters], lambda core, round_: round_))
@@ -180,7 +180,7 @@ def test_a_core_whose_neighbours_never_arrive_gives_up_and_tells_core_and_round(
     watch.check()
 
 
-def test_once_a_core_gave_up_nobody_waits_for_long(monkeypatch):
+def test_after_one_core_gives_up_no_core_waits_long(monkeypatch):
     looks = []
     real = InterpreterBuilder.create_atomic_cas
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_cas", lambda *args: [looks.append(1), real(*args)][1])
@@ -195,7 +195,7 @@ def test_once_a_core_gave_up_nobody_waits_for_long(monkeypatch):
         watch.check()
 
 
-def test_a_core_tells_its_neighbours_after_its_last_copy(monkeypatch):
+def test_a_core_signals_its_neighbours_after_its_last_copy(monkeypatch):
     """Five blocks of k, each copied to both neighbours, before the one arrival; then the sums."""
     events = []
 

@@ -26,7 +26,7 @@ def tiles(numel: int, value: float = 0.0) -> Operand:
     return Operand(torch.full((3 * numel,), value), 0, numel)
 
 
-def test_an_op_reads_what_those_before_it_wrote():
+def test_an_op_reads_the_results_of_earlier_ops():
     x, y, z = tiles(5, 1.0), tiles(5), tiles(5)
     ops = [
         find("add").fused((y,), (x, x), size=5), find("add").fused((z,), (y, x), size=5),
@@ -78,7 +78,7 @@ def test_the_ways_of_a_product_have_the_same_bits():
     assert {way["BLOCK_N"] for way in product.ways} == {32, 128}, "columns without masks, and whole rows"
 
 
-def test_the_warps_are_those_of_blocks_that_other_instructions_would_add_in_another_order():
+def test_the_order_of_sums_sets_the_number_of_warps():
     add = find("add").fused((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
     few, many = (find("gemm").fused((tiles(64 * n),), (tiles(64), tiles(n)), m=64, k=1, n=n) for n in (16, 64))
     assert [one.num_warps for one in (add, few, many)] == [2, 4, 8]
@@ -113,7 +113,7 @@ def sums(mesh: Mesh, overwritten: bool) -> Schedule:
 
 @pytest.mark.parametrize("overwritten", [False, True])
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exchange, overwritten):
+def test_an_op_before_a_tree_joins_it_unless_tiles_clash(exchange, overwritten):
     made = sums(Mesh(2, 4), overwritten)
     given = {"x": torch.arange(48.0).view(2, 4, 6)}
     judge, program = (on.bind(made, given) for on in (TorchExecutor(), TritonExecutor(exchange=exchange, poison=True)))
@@ -176,7 +176,7 @@ def clip(x):
 
 
 @pytest.mark.slow
-def test_functions_of_one_name_are_told_apart_by_their_source(tmp_path):
+def test_functions_of_one_name_are_distinguished_by_their_source(tmp_path):
     """Of functions in a tuple Triton's caches know the name alone, so that an edit would go unnoticed."""
     for limit in (1, 6):
         (tmp_path / str(limit)).mkdir()

@@ -123,7 +123,7 @@ def test_a_local_operation(launched):
     )
 
 
-def test_what_the_executor_launches_follows_what_the_driver_says(launched):
+def test_launches_follow_the_driver_s_limit(launched):
     """MeshGEMM on 4 x 4 cores: a GPU with room for all, and one with room for 13."""
     *moves, rounds = launched["executor 16"]
     assert {launch["kernel"] for launch in moves} == {"_exchange_kernel", "_ops_kernel"}, "which copies tiles back"

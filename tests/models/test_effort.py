@@ -18,7 +18,7 @@ def rounds_of(block: Block, layer) -> int:
 
 
 @pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["dense", "mixture"])
-def test_what_is_announced_goes_by_the_rounds_that_run(config, monkeypatch):
+def test_the_announced_seconds_follow_the_rounds_that_run(config, monkeypatch):
     told = []
     monkeypatch.setattr(effort, "emulation_seconds", lambda rounds, *_, **__: told.append(rounds) or 1.0)
     model = WaferForCausalLM.from_config(config, mesh=9, dtype="fp16", max_length=27, max_prompt=18)

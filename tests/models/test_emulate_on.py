@@ -68,7 +68,7 @@ def test_a_model_and_a_conversion_pass_their_choice_on(asked):
     assert asked == ["auto", "cuda:1", "auto", "auto", "cpu", "cpu"]
 
 
-def test_a_line_says_on_what_and_in_which_exchange(monkeypatch):
+def test_a_description_has_machine_backend_and_exchange(monkeypatch):
     assert ops.described(TorchExecutor(exchange="elided")) == "on the CPU by torch, exchange elided"
     assert ops.described(ops.executor("triton", emulate_on="cpu")) == (
         "on the CPU by Triton's interpreter, exchange explicit"

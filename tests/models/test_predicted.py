@@ -139,7 +139,7 @@ def check_phase(prediction: Prediction, cycles: float, tokens: int, device: Devi
      ("qwen3", "2x3", "2", 3, 1), ("llama", "2", None, 1, 1), ("llama", "3x2", None, 2, 2), ("llama", "2", "3", 1, 1),
      ("llama", "2x3", "2", 3, 1)],
 )  # fmt: skip
-def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, head_groups, batch, runs, monkeypatch):
+def test_a_model_predicts_the_schedules_it_ran(family, mesh, prefill_mesh, head_groups, batch, runs, monkeypatch):
     config, prompts = DecoderConfig.from_dict(CONFIGS[family]), PROMPTS[:batch]
     model = WaferForCausalLM(
         config, RandomWeights(config), mesh=as_mesh(mesh, SMALL), prefill_mesh=prefill_mesh, batch=batch,
@@ -164,7 +164,7 @@ def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, head_groups, b
     assert set(predicted) == {"prefill", "decode", "replacement"}
 
 
-def test_the_demo_tells_the_speeds_of_both_phases():
+def test_the_demo_prints_the_speeds_of_both_phases():
     model = WaferForCausalLM.from_config(LLAMA, mesh=3, max_length=20)
     model.prefill(PROMPTS[1])
     model.step(3)
@@ -197,7 +197,7 @@ def own_threads():
 
 
 @pytest.mark.usefixtures("own_threads")
-def test_generate_tells_what_its_schedules_cost(folder, runs, capsys):
+def test_generate_prints_the_price_of_its_schedules(folder, runs, capsys):
     command = ["generate", "--model", str(folder), "--prompt", "a text of 20 letters", "--mesh", "3"]
     assert main([*command, "--max-new-tokens", "9", "--exchange", "explicit", "--json"]) == 0
     predicted = json.loads(capsys.readouterr().out.splitlines()[-1])["predicted"]

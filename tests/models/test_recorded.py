@@ -71,7 +71,7 @@ def test_a_mixture_of_experts_is_recorded_unless_the_host_sends_to_regions():
 
 
 @pytest.mark.parametrize("mesh", [2, "2x3"])
-def test_other_weights_are_those_of_the_next_prompt(mesh):
+def test_loaded_weights_serve_the_next_prompt(mesh):
     recorded, plain = models(mesh=mesh)
     said(recorded, PROMPTS[0])
     other = WaferForCausalLM.from_config(SHAPE, mesh=mesh, seed=4, max_length=20).state_dict()

@@ -146,7 +146,7 @@ def test_both_spellings_are_one_config(family, folders):
 
 
 @families
-def test_logits_and_tokens_are_those_of_transformers(family, folders, roomy):
+def test_logits_and_tokens_equal_transformers(family, folders, roomy):
     tokens, wanted = judged(family)
     count = len(tokens) if family.name == "dynamic-rope" else PROMPT + 24  # its angles change past 64 positions
     decoder = wafer(folders(family), device=roomy)
@@ -156,7 +156,7 @@ def test_logits_and_tokens_are_those_of_transformers(family, folders, roomy):
 
 
 @families
-def test_parameters_are_those_of_transformers(family, folders, roomy):
+def test_parameters_equal_transformers(family, folders, roomy):
     wanted, decoder = judge(family).state_dict(), wafer(folders(family), "2x3", device=roomy)
     assert decoder.state_dict().keys() == wanted.keys()
     assert all(torch.equal(weight, wanted[name]) for name, weight in decoder.state_dict().items())
@@ -166,7 +166,7 @@ def test_parameters_are_those_of_transformers(family, folders, roomy):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", LAYERS, ids=str)
-def test_errors_are_at_most_twice_those_of_transformers(family, dtype, folders, roomy):
+def test_errors_are_at_most_twice_transformers(family, dtype, folders, roomy):
     steps = STEPS if (family, dtype) in ((BIASED, "bf16"), (NORMED, "fp16")) else 8
     tokens, plain = judged(family, dtype, DTYPES[dtype], steps)
     reference = judged(family, dtype, torch.float64, steps)[1]

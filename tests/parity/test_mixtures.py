@@ -104,7 +104,7 @@ def run(decoder: WaferForCausalLM, steps: int) -> tuple[list[int], torch.Tensor,
 @pytest.mark.parametrize(
     ("mixture", "where"), [*((mixture, "regions") for mixture in MIXTURES), (SHARED, "spread")], ids=str
 )
-def test_logits_tokens_and_choices_are_those_of_transformers(mixture, where, folders, roomy, record_property):
+def test_logits_tokens_and_expert_ids_equal_transformers(mixture, where, folders, roomy, record_property):
     decoder = wafer(folders(mixture), "2", device=roomy, experts=where)
     tokens, got, chosen = run(decoder, STEPS)
     wanted, router = judged(mixture, tokens)

@@ -68,7 +68,7 @@ def test_chunks_take_every_token_once_and_in_order(side, count, tokens):
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize(("mesh", "tokens"), [("2", 1), ("2", 3), ("2x3", 2), ("5", 1)])
-def test_chunks_compute_what_one_prefill_does(mesh, tokens, exchange, monkeypatch):
+def test_prefill_in_chunks_equals_one_prefill(mesh, tokens, exchange, monkeypatch):
     model = decoder(mesh, executor=TorchExecutor(exchange=exchange))
     whole = logits_of(model, 29)
     once = model.account()
@@ -95,7 +95,7 @@ def test_chunks_too_large_for_a_core_are_refused():
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize(("tokens", "past"), [(1, 0), (3, 0), (3, 4)])
 @pytest.mark.parametrize("mesh", ["1", "2", "3", "4", "5", "2x3"])
-def test_a_block_needs_what_its_schedule_needs(mesh, tokens, past, overlap):
+def test_a_block_needs_the_sram_of_its_schedule(mesh, tokens, past, overlap):
     """Placement drafts a block without most of its rounds, so no buffer may be left out with them."""
     block = replace(blocks(mesh, mesh)[1], overlap=overlap)
     for kind in CONFIG.layers_of:
@@ -120,7 +120,7 @@ def test_a_prefill_mesh_of_its_own_says_the_same(mesh, other, exchange):
     assert (model.placement.prefill_regions == model.placement.regions) == (mesh == other)
 
 
-def test_prefill_on_a_larger_mesh_takes_what_the_decode_mesh_cannot():
+def test_prefill_on_a_larger_mesh_takes_larger_chunks():
     alone = decoder(2, SMALL, max_prompt=40)
     model = decoder(2, SMALL, max_prompt=40, prefill_mesh=4)
     assert model.placement.chunk(40) * 4 > alone.placement.chunk(40) * 2
@@ -250,7 +250,7 @@ def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch
 
 
 @pytest.mark.parametrize(("mesh", "head_groups"), [("1", 1), ("3", 1), ("3", 2), ("4", 1), ("4", 3)])
-def test_tiles_for_prefill_are_those_of_decode_moved(mesh, head_groups):
+def test_moved_decode_tiles_equal_the_tiles_for_prefill(mesh, head_groups):
     model = decoder(mesh, head_groups=head_groups)
     for kind in CONFIG.kinds(1):
         cut = prefill_tiles(weights(), 1, model.placement.prefill, kind)

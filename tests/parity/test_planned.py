@@ -76,7 +76,7 @@ def test_a_planned_model_is_the_model_on_those_meshes():
     assert list(planned.generate(TOKENS[:9], 8)) == list(wide.generate(TOKENS[:9], 8))
 
 
-def test_what_the_user_gives_stands():
+def test_given_options_override_the_plan():
     assert sides(placed(prefill_mesh=5))[1] == 5
     model = placed(groups=(2,), prefill_groups=(1,))
     assert (model.placement.decode.groups, model.placement.prefill.groups) == ((2,), (1,))
@@ -158,7 +158,7 @@ def test_a_prompt_that_only_fits_in_chunks_has_a_place():
     ],
 )
 @pytest.mark.parametrize("mesh", [None, 4])
-def test_what_has_nothing_to_do_with_meshes_says_so(mesh, options, error, message):
+def test_errors_unrelated_to_meshes_pass_the_planner(mesh, options, error, message):
     with pytest.raises(error, match=message):
         placed(mesh=mesh, **options)
 

@@ -32,7 +32,7 @@ def models():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROMPTS)
-def test_tokens_are_those_of_transformers(models, kind):
+def test_tokens_equal_transformers(models, kind):
     """One prompt goes on for longer than the mesh; what the others differ in shows at once."""
     model, judge, tokenizer = models
     ids = tokenizer(PROMPTS[kind])["input_ids"]

@@ -35,7 +35,7 @@ def swapped(exchange: Recipe, how: str = "explicit") -> tuple[torch.Tensor, torc
 
 
 @pytest.mark.parametrize("rows", range(1, 9))
-def test_every_core_gets_what_every_core_had_for_it(rows):
+def test_every_core_gets_one_tile_from_every_core(rows):
     for cols in range(1, 9):
         algorithms = ALGORITHMS if (rows + cols) % 4 == 0 else ("farthest",)
         for algorithm in algorithms:

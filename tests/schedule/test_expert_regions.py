@@ -104,7 +104,7 @@ def test_a_prompt_gives_the_same_logits_whatever_the_capacity(regions):
     assert here.predicted()["prefill"].cycles > 0 and here.account().rounds != spread.account().rounds
 
 
-def test_what_is_wrong_with_regions_is_said():
+def test_wrong_regions_are_refused():
     with pytest.raises(ShapeError, match="capacity = 0 must be a whole number of at least 1"):
         ExpertRegions(2, 0)
     on = block.Block(replace(SHAPE, experts=SIX), Mesh(4, 4, ROOMY))

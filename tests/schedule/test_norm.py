@@ -74,7 +74,7 @@ def test_large_values_do_not_overflow(exchange):
     torch.testing.assert_close(ops.softmax(half, mesh="1x3"), half.softmax(-1))
 
 
-def test_masked_entries_and_rows_are_those_of_torch():
+def test_masked_entries_and_rows_equal_torch():
     x = torch.randn(4, 6)
     x[0, 2:5], x[1, :5], x[2] = -INF, -INF, -INF
     x[3, 1] = float("nan")

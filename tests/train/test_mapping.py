@@ -64,7 +64,7 @@ def brute_force(device, flows):
     (2, 2, 3, 2), (2, 3, 3, 1), (2, 3, 2, 3), (3, 3, 3, 1), (3, 3, 1, 3), (1, 4, 3, 2),
 ])  # fmt: skip
 @pytest.mark.parametrize("seed", [0, 1])
-def test_routes_of_few_flows_are_those_of_brute_force(rows, cols, count, fan, seed):
+def test_routes_of_few_flows_equal_brute_force(rows, cols, count, fan, seed):
     device, random = on(rows, cols), Random(seed)
     dies = sorted(device.links)
     flows = []

@@ -78,7 +78,7 @@ def error(got, want):
 
 @pytest.mark.parametrize("moving", PASSES)
 @pytest.mark.parametrize(("kind", "shape", "sides"), TEAMS, ids=str)
-def test_y_dx_dw_are_those_of_autograd(kind, shape, sides, moving):
+def test_y_dx_dw_equal_autograd(kind, shape, sides, moving):
     team = Team(WAFER.mesh(*shape), kind, *sides)
     assert all(error(*pair) < 1e-10 for pair in whole_product(team, moving, 3, 2, 5, None, exact=True))
     assert all(error(*pair) < 1e-5 for pair in whole_product(team, moving, 3, 2, 5, None, exact=False))

@@ -280,11 +280,11 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_fault_of_provenance_says_what_was_joined_with_what(name):
+def test_a_fault_of_provenance_names_both_joined_values(name):
     assert MESSAGES[name] in str(check(*FAULTS[name][0]))
 
 
-def test_a_sum_of_what_is_whole_may_be_joined_otherwise():
+def test_a_sum_of_whole_values_may_be_joined_otherwise():
     """Maxima of sums, and a residual beside a sum."""
     maxima = lambda b: [reduce.all_reduce(b, "x", "x"), reduce.all_reduce(b, "x", "y", op="maximum")]  # noqa: E731
     assert check(*built(maxima, Intent({"x": TILES}, {"x": {}}))).ok

@@ -38,7 +38,7 @@ def test_every_change_changes_a_schedule_of_every_kind(healthy):
     assert min(changes.values()) >= len(CHANGES) // 3, changes.most_common()[-1]
 
 
-def test_the_program_prints_tables_and_fails_for_what_is_missed(monkeypatch, capsys, healthy):
+def test_the_program_prints_tables_and_fails_for_missed_mutants(monkeypatch, capsys, healthy):
     monkeypatch.setattr(program, "cases", lambda: [each.case for each in healthy[:3]])
     assert program.main(7, [1, 2]) == 0
     head = capsys.readouterr().out.splitlines()[0]
@@ -67,7 +67,7 @@ def test_healthy_schedules_of_every_kind_raise_nothing(mesh):  # `make mutants` 
     assert not alarms_of(mesh)
 
 
-def test_an_alarm_at_a_healthy_schedule_is_told(monkeypatch, capsys, healthy):
+def test_an_alarm_at_a_healthy_schedule_is_printed(monkeypatch, capsys, healthy):
     monkeypatch.setattr(program, "cases", lambda: [healthy[0].case])
     assert program.main(1, [1], ["1x2"]) == 0
     capsys.readouterr()

@@ -179,7 +179,7 @@ def test_each_part_of_the_protocol_is_needed(protocol, verdict):
     assert f"in round {found.finding.round} " in found.finding.message
 
 
-def test_a_deadlock_says_who_waits_for_whom():
+def test_a_deadlock_names_waiting_and_awaited_cores():
     found = explore(compute_shift(line(3), 2), resident=2).finding
     assert str(found) == (
         "deadlock (core 0, round 1): "
@@ -211,7 +211,7 @@ def test_a_trace_leads_to_its_fault():
     assert found.trace[-1].action == "write" and found.trace[-1].core == found.finding.core
 
 
-def test_a_tile_of_an_earlier_round_is_told_from_the_one_awaited():
+def test_a_tile_of_an_earlier_round_is_a_stale_read():
     early = awaiting(SHIFT, not_for("full")).programs
     late = replace(SHIFT, programs=tuple(
         tuple(no if one.round == 2 else one for one, no in zip(*both, strict=True))
@@ -264,7 +264,7 @@ def test_where_programs_would_wait_for_ever_one_gives_up_and_says_where(name):
 
 
 @pytest.mark.parametrize("name", ["ring-of-3", "2x1-two-operands", "tree", "chain"])
-def test_nobody_gives_up_where_all_goes_well(name):
+def test_no_core_gives_up_in_a_correct_protocol(name):
     found = explore(SMALL[name], bounded=True)
     assert found.finding is None and found.complete and found.states == explore(SMALL[name]).states
 
@@ -282,7 +282,7 @@ def test_the_search_says_when_it_stopped_early():
     assert not found.complete and found.finding is None
 
 
-def test_the_constants_are_those_of_the_model():
+def test_the_kernel_s_constants_equal_the_model_s():
     assert {step.location.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
     assert UP == 1
     waits = [one for steps in compute_shift(torus(2, 2), 2).programs for one in steps if one.action == "wait"]
