@@ -1,4 +1,4 @@
-"""What a notebook shows: tables that say what the values say, with everything escaped."""
+"""Output in a notebook: tables with the values, with everything escaped."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ SCHEDULE = recipe("gemm", Mesh(4, 4), "fp16", ((64, 64), (64, 64)), ()).schedule
 
 
 def rows(html):
-    """The cells of a table's lines, without tags."""
+    """Return the cells of a table's lines, without tags."""
     lines = re.findall(r"<tr>(.*?)</tr>", html)
     return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)] for line in lines]
 

@@ -43,7 +43,7 @@ def forever():
 
 
 def working(log, plan=(), patience=1.0):
-    """The steps of a worker that takes up the cases which the log lacks; it hangs or dies in those of `plan`."""
+    """Return the steps of a worker that runs the cases absent from the log; `plan` names cases that hang or die."""
 
     def write(**line):
         with log.open("a") as file:
@@ -87,7 +87,7 @@ def test_when_time_is_up_the_rest_is_not_measured(tmp_path):
 
 
 def test_a_worker_that_fails_at_start_is_reported(tmp_path):
-    """A process, which no limit of time ends."""
+    """Start a process that ends at once; `supervise` has no limit of time here."""
     command = [sys.executable, "-S", "-c", "raise SystemExit('no torch here')"]
     start = lambda: supervise.Command(command, {})  # noqa: E731
     lines = supervise.supervise(start, tmp_path / "log.jsonl", float("inf"), float("inf"))
@@ -132,7 +132,7 @@ GPU = FACTS | {"gpu": "NVIDIA Some GPU", "driver": "1.2", "cuda": "13.0"}
 
 
 def commanded(tmp_path, plan, *arguments):
-    """The exit code of the whole command with workers on `CASES`, and what it started."""
+    """Return the exit code of the whole command with workers on `CASES`, and the commands that it started."""
     commands = []
 
     def start(command, environment):
@@ -162,7 +162,7 @@ def test_the_whole_command_on_a_gpu(tmp_path, capsys, monkeypatch):
     assert [record["name"] for record in results["benchmarks"]] == ["a", "b", "dies", "c"]
     assert {figure["verdict"] for figure in results["figures"]} == {"not measured"}
     suites = commands[1:]
-    assert len(suites) == 2, "the second takes up what the first left"
+    assert len(suites) == 2, "the second worker runs the rest of the cases"
     assert all("--bench-device=cuda" in suite.words and "--bench-until=430.0" in suite.words for suite in suites)
     assert all(command.environment["TRITON_INTERPRET"] == "0" for command in commands)
 

@@ -43,7 +43,7 @@ class Benchmark:
 
 @pytest.fixture
 def steady(monkeypatch):
-    """A device on which every run takes a second, and on which little is copied to know its limits."""
+    """Patch a device on which every run takes a second, and whose limits are measured by small copies."""
     for module in (timing, limits, bench_decode):
         monkeypatch.setattr(module, "elapsed", lambda device, run: (run(), 1.0)[1])
     monkeypatch.setattr(limits, "COPIED", 0)

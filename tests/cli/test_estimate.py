@@ -1,4 +1,4 @@
-"""What `estimate`, `plan` and `sweep` print: units for people, full numbers for programs; and what they refuse."""
+"""The output of `estimate`, `plan` and `sweep`: units for people, full numbers for programs; and their errors."""
 
 import csv
 import json

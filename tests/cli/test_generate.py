@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tiny random decoder whose tokens are bytes."""
+    """Write a tiny random decoder whose tokens are bytes."""
     return checkpoint(tmp_path_factory.mktemp("tiny"))
 
 

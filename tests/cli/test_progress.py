@@ -1,4 +1,4 @@
-"""Progress off a terminal: plain lines, some for each thing, and an estimate of what takes long."""
+"""Progress off a terminal: a few plain lines for each task, and an estimate before a long one."""
 
 import pytest
 

@@ -17,7 +17,7 @@ WSE2 = PRESETS["wse2"]
 
 
 def of(shape, batch: int, tokens: int = 64, skew: float = 0.0):
-    """The measures of decode steps of a millisecond."""
+    """Return the measures of decode steps of a millisecond."""
     each = steps(drawn(shape, tokens, skew), batch)
     return measured(shape, "fp16", WSE2, [Pass.decode([512] * batch, 1e-3, experts) for experts in each])
 

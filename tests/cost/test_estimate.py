@@ -42,7 +42,7 @@ def test_meshgemm_beats_its_rivals_on_many_cores(on: str, rival: str) -> None:
 
 @pytest.mark.parametrize("on", ["wse2", "wse3"])
 def test_more_cores_put_less_on_each_link(on: str) -> None:
-    """For an 8K product the links' cycles fall with more cores; their share of the time does not, see the docs."""
+    """Check that link cycles of an 8K product fall with more cores; their share of the time does not (see the docs)."""
     few, many = square(on, 360, 8192), square(on, 720, 8192)
     assert many.link_cycles < few.link_cycles
     assert many.cycles < few.cycles
@@ -127,7 +127,7 @@ def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("program, number", [("measured", 10), ("true", 9)])
 def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> None:
-    """The true program sums softmax's weights together with the weighted values."""
+    """Check that the true program sums softmax's weights together with the weighted values."""
     on, c = Mesh(60, 60), constants(device("wse2"))
     block = layers.decode_block(shape_of("llama3-8b"), on, 128, c, program=program)
     parts = [sketched(part, block, *args) for part, args in decode.layer(block, 128)]

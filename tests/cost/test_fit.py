@@ -1,4 +1,4 @@
-"""Fitting: the committed constants are what the command finds, and say where they come from."""
+"""Fitting: the command finds the committed constants, and these name their source."""
 
 import json
 from dataclasses import replace

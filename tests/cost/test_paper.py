@@ -44,7 +44,7 @@ def test_verdicts_follow_from_bands(cells: tuple[paper.Cell, ...]) -> None:
 
 
 def test_the_best_evidence_and_the_misses(cells: tuple[paper.Cell, ...]) -> None:
-    """Unfitted prefill and decode are within 5 %; what is known to be off is a miss and has a reason."""
+    """Check that unfitted prefill and decode are within 5 %, and that each known miss has a reason."""
     own = [cell for cell in cells if cell.table in "34" and cell.system == "WaferLLM"]
     assert sum(cell.verdict == "fitted" for cell in own) == 8
     unfitted = [cell for cell in own if cell.verdict == "within"]

@@ -1,4 +1,4 @@
-"""Where experts live in prefill, by cost: which way is taken, hot experts with copies, and what is refused."""
+"""The price of a placement of experts in prefill: the way taken, copies of hot experts, and errors."""
 
 import json
 

@@ -37,7 +37,7 @@ SIZES = [(4, 3), (8, 4), (16, 64), (64, 5), (512, 256)]  # cores, words
 
 
 def gemm(on: Mesh, m: int, k: int, n: int, dtype: str = "fp16", algorithm: str = "mesh") -> Schedule:
-    """A product as it was measured: weights skewed by the host, sums in the tiles' dtype."""
+    """Return a product as it was measured: weights skewed by the host, accumulation in the tiles' dtype."""
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", dtype))
     return recipe("gemm", on, dtype, ((m, k), (k, n)), options).schedule
 
@@ -137,7 +137,7 @@ def test_the_priced_gemv_is_the_gemv_that_runs() -> None:
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 17, 24])
 @pytest.mark.parametrize("model", ["measured", "true", "grouped"])
 def test_the_price_of_a_layer_equals_its_schedules(side: int, model: str) -> None:
-    """What pricing keeps and leaves out changes nothing: the sum of the parts' prices, one by one."""
+    """Compare with the sum of the prices of all schedules: representatives of equal rounds change nothing."""
     shape = DecoderShape(36, 50, 2, 6, 6, 8, 97, qk_norm=model == "grouped", name="tiny")
     shape = replace(shape, num_key_value_heads=2, qkv_bias=True) if model == "grouped" else shape
     program, on, context = "measured" if model == "measured" else "true", Mesh(side, side, ROOMY), 4 * side
@@ -203,7 +203,7 @@ def test_the_two_level_formula_equals_the_tree() -> None:
 
 
 def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
-    """With one buffer of partial sums a turn waits for the one before; with two their reductions are hidden."""
+    """Check the waits: with one buffer of partial sums an iteration waits for the last; with two it does not."""
     priced = {}
     for overlap in (True, False):
         block = Block(DecoderShape(8, 8, 1, 1, 1, 8, 2, rotary=False), Mesh(6, 6, ROOMY), overlap=overlap)

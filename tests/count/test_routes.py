@@ -30,7 +30,7 @@ def gemv(side: int, algorithm: str = "ktree", axis: str = "y", groups: tuple[int
 
 
 def moves(mesh: Mesh, *rounds) -> Schedule:
-    """Each round a list of (axis, send, recv[, lines])."""
+    """Build a schedule whose rounds are lists of (axis, send, recv[, lines])."""
     b = Builder(mesh, "moves")
     b.buffer("a", (1,), "fp32", "input")
     for steps in rounds:
@@ -242,7 +242,7 @@ def test_colours_by_exchange():
 
 
 def test_the_colours_of_one_mesh_row_equal_a_full_assignment():
-    """They are counted where all lines move alike: a chain, a multicast beside it, and one that shares its sender."""
+    """Compare where all mesh rows move alike: a chain, a multicast beside it, and one that shares its sender."""
     built = [gemm(mesh, name) for mesh in (Mesh(7, 7), Mesh(4, 6)) for name in GEMMS]
     built += [gemv(side, name, axis) for side in (2, 9) for name in REDUCES for axis in "xy"]
     built.append(

@@ -1,4 +1,4 @@
-"""bench/README.md: its tables are the measured ones, and what it names exists."""
+"""bench/README.md: its tables are the measured ones, and its files and targets exist."""
 
 import json
 import re
@@ -11,7 +11,7 @@ TEXT = (BENCH / "README.md").read_text(encoding="utf-8")
 
 
 def tables(text):
-    """The rows of each table of a page, heads and rulers included."""
+    """Return the rows of each table of a page, heads and rulers included."""
     return [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
 
 

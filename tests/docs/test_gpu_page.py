@@ -1,4 +1,4 @@
-"""docs/gpu.md: measured figures are those of the committed results, expected ones those of the command."""
+"""docs/gpu.md: measured figures equal the committed results, and expected figures equal the command's."""
 
 import json
 import re
@@ -14,12 +14,12 @@ RESULTS = json.loads(expected.RESULTS.read_text())
 
 
 def section(title):
-    """The text below a heading, up to the next."""
+    """Return the text below a heading, up to the next."""
     return re.split(r"^#+ ", PAGE.partition(f"# {title}\n")[2], flags=re.MULTILINE)[0]
 
 
 def of(group, row, digits=0):
-    """A measured row in microseconds, as the page writes it."""
+    """Return a measured row in microseconds, as the page writes it."""
     return f"{expected.measured(group, row) * 1e6:,.{digits}f}"
 
 
@@ -46,7 +46,7 @@ def test_the_machine_and_the_commit_are_named():
 
 
 def test_the_constants_are_the_measured_ones():
-    text = section("What was measured, and what is expected")
+    text = section("Measured and expected")
     for unit, *names in (
         ("TB/s", "copy in HBM, read and write, least", "copy in HBM, read and write, most"),
         ("TB/s", "exchange within the L2, least", "exchange within the L2, most"),

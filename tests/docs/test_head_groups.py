@@ -1,4 +1,4 @@
-"""docs/head-groups.md is what its study writes."""
+"""docs/head-groups.md equals the output of its study."""
 
 import runpy
 from pathlib import Path

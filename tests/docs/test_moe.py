@@ -1,4 +1,4 @@
-"""docs/moe.md is what its study writes."""
+"""docs/moe.md equals the output of its study."""
 
 import runpy
 from pathlib import Path

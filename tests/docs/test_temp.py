@@ -1,4 +1,4 @@
-"""docs/temp.md is what its study writes."""
+"""docs/temp.md equals the output of its study."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""Pages in a real browser: what they show, driven as a reader drives them, beside what Python counts.
+"""Pages in a real browser, driven as by a reader: the contents equal Python's counts.
 
 They need Debian's Chromium (`make browser`); without it they are left out. Run as a program, this writes the screenshot
 of docs/gallery.md anew.
@@ -46,7 +46,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Pages by `wafer-triton show`: of a product with values, of a comparison, of a placed model, of a whole wafer."""
+    """Write pages by `wafer-triton show`: a product with values, a comparison, a placed model, a whole wafer."""
     folder = tmp_path_factory.mktemp("pages")
     sizes = f"--m {SIZE} --k {SIZE} --n {SIZE} --mesh {SIDE}"
     lines = {
@@ -80,7 +80,7 @@ def whole(text):
 
 
 def cells(browser, selector):
-    """The rows of a table, [[cell]]."""
+    """Return the rows of a table, [[cell]]."""
     rows = f"[...document.querySelectorAll({selector + ' tbody tr'!r})]"
     return browser.value(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent))")
 
@@ -150,7 +150,7 @@ def test_slider_steps_keys_and_play(show):
 
 
 def test_tiles_on_the_page_lie_where_python_has_them(browser, tmp_path):
-    """The script follows tiles as `wafer_triton.draw.tiles` does, on schedules of every kind and a folded mesh."""
+    """Compare the script with `wafer_triton.draw.tiles`, on schedules of every kind and a folded mesh."""
     built = [build(make, "2x3", "fp16") for make in (SUMS | MOVES | LAYERS).values()]
     kinds = [schedule for schedule in built if schedule.rounds]
     draw.page(tmp_path / "all.html", "all", [draw.scene(schedule) for schedule in kinds], kinds[0].mesh.device)
@@ -201,7 +201,7 @@ def test_values_equal_the_product(show):
 
 
 def _colours(needed, row, col):
-    """The colours of a router along x and along y."""
+    """Return the colours of a router along x and along y."""
     along = ((needed.x, row, col), (needed.y, col, row))
     return [
         {
@@ -282,7 +282,7 @@ def test_an_old_browser_gets_a_message(browser, tmp_path):
 
 
 def screenshot(path):
-    """MeshGEMM beside Cannon, while tiles are on their way."""
+    """Photograph MeshGEMM beside Cannon while tiles move."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:

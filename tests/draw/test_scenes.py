@@ -1,4 +1,4 @@
-"""What a page is given equals what `account`, `price`, `sram` and the reference executor say."""
+"""The data of a page equals the results of `account`, `price`, `sram` and the reference executor."""
 
 import base64
 import gzip
@@ -38,7 +38,7 @@ def gemm(side, algorithm="mesh"):
 
 
 def shown(page):
-    """The data of a page, and the page without it."""
+    """Return the data of a page, and the page without it."""
     text = page.read_text()
     packed = re.search(r'id="data">([^<]*)<', text)
     return json.loads(gzip.decompress(base64.b64decode(packed[1]))), text.replace(packed[1], "")

@@ -21,7 +21,7 @@ def gemm(side):
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_tiles_lie_where_their_values_do(make):
-    """Every core gives tiles of its own number, so that the values that it holds say where its tiles began."""
+    """Run on tiles that hold the number of their first core, and compare every core's values with `rounds`."""
     schedule = build(make, "3x3", "fp32")
     numbers = torch.arange(9.0).view(3, 3, 1)
     reference = Reference(

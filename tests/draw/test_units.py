@@ -25,7 +25,7 @@ SHOWN = (
 
 
 def numeric(of: type) -> list[str]:
-    """Fields that hold numbers: of type int, float, either or None, or a table of them."""
+    """Return fields that hold numbers: of type int, float, either or None, or a table of them."""
     return [
         field.name for field in fields(of) if {"int", "float"} & set(str(field.type).replace(", ", " ").split())
         or str(field.type) in ("dict[str, float]", "dict[str, int]", "Mapping[str, float]")

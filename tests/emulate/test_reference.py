@@ -21,7 +21,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
 from wafer_triton.testing import assert_close
 
-# --- what it is ---
+# --- the definition ---
 
 
 def test_it_is_short_and_has_no_fast_path():
@@ -34,7 +34,7 @@ def test_it_is_short_and_has_no_fast_path():
 
 
 def line(*tiles: float) -> Tensor:
-    """One element on each core of a 1 x n mesh."""
+    """Return one element on each core of a 1 x n mesh."""
     return torch.tensor(tiles).view(1, -1, 1)
 
 
@@ -177,7 +177,7 @@ def test_a_schedule_that_differs_is_seen_to(kind, mutation):
     wanted = ran(schedule, tensors).read("out")
     assert wanted.isfinite().all()
     assert not torch.equal(wanted, ran(mutated, tensors).read("out"))
-    for exchange in EXCHANGES:  # the executors follow the mutation, too, and so do not merely know the algorithm
+    for exchange in EXCHANGES:  # the executors follow the mutation, too, and so do not merely implement the algorithm
         program = TorchExecutor(exchange=exchange, poison=True).bind(mutated, tensors)
         program.run()
         identical(program.read("out"), ran(mutated, tensors).read("out"))
@@ -197,7 +197,7 @@ in_dtypes = pytest.mark.parametrize(("mesh", "dtype"), CASES + [slow(mesh, "fp32
 
 
 def identical(got: Tensor, wanted: Tensor, name: str = "") -> None:
-    """The same values, NaN where NaN is."""
+    """Assert that values are equal, NaN where NaN is."""
     torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{name}: {text}")
 
 
@@ -206,7 +206,7 @@ def results(schedule: Schedule) -> list[str]:
 
 
 def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
-    """The executors leave the reference's values in every buffer that outlives the schedule."""
+    """Assert that the executors leave the reference's values in every buffer that outlives the schedule."""
     for executor in executors:
         program = executor.bind(schedule, tensors)
         program.run()
@@ -215,7 +215,7 @@ def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tenso
 
 
 def assert_as_good(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
-    """The executors' values are as near to exact ones as the reference's are."""
+    """Assert that the executors' values are as near to exact values as the reference's are."""
     exact = ran(schedule, tensors, exact=True)
     for executor in executors:
         program = executor.bind(schedule, tensors)

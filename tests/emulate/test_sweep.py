@@ -18,7 +18,7 @@ from wafer_triton.schedule.rounds import Schedule
 
 
 def ran(schedule: Schedule, exchange: str = "explicit", runs: int = 2) -> Program:
-    """A program of random operands after some runs; memory that nobody writes is NaN."""
+    """Return a program of random operands after `runs` runs; memory without a writer is NaN."""
     generator = torch.Generator().manual_seed(4)
     tiles = {
         buffer.name: torch.randn(*schedule.mesh.shape, *buffer.tile, generator=generator)

@@ -30,7 +30,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 
 def run(case: Case, which: str, ins: list[Tensor], outs: list[Tensor], wide: torch.dtype) -> list[Tensor]:
-    """The outputs, rounded to their dtype, of the "fast" form or of the "defined" operation computing in `wide`."""
+    """Return the outputs, rounded to their dtype, of the "fast" form or the "defined" one computing in `wide`."""
     operation = local.find(case.op)
     compute = (lambda *args, **more: form(operation).plan(*args, **more)()) if which == "fast" else operation.run
     results = [out.to(wide, copy=True) for out in outs]

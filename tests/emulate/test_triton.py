@@ -190,7 +190,7 @@ def test_rounds_beside_a_product(kind, exchange):
 
 
 def test_reductions_that_one_launch_cannot_do_take_several():
-    """A core that receives again after it has sent, and a second reduction of another buffer."""
+    """Build a core that receives again after it has sent, and a second reduction of another buffer."""
     b = Builder(Mesh(1, 5), "several")
     for name in ("s", "t"):
         b.buffer(name, (2,), "fp32", "state")
@@ -219,7 +219,7 @@ def test_reductions_that_one_launch_cannot_do_take_several():
 @exchanges
 @pytest.mark.parametrize("role", ["scratch", "output"])
 def test_tiles_received_by_a_reduction_may_be_read_later(role, exchange):
-    """An exclusive prefix sum: every core keeps what arrives from its left."""
+    """Build an exclusive prefix sum, in which every core keeps the arrival from its left."""
     b = Builder(Mesh(1, 3), "scan")
     b.buffer("s", (1,), "fp32", "state")
     b.buffer("inbox", (1,), "fp32", role)
@@ -262,7 +262,7 @@ def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):
 
 @pytest.fixture
 def small_old_gpu(monkeypatch):
-    """A GPU of 2,000 B, half of them free, 200 B more in torch's cache, without bf16."""
+    """Patch a GPU of 2,000 B, half of them free, 200 B more in torch's cache, without bf16."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 700)

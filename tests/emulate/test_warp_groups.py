@@ -24,7 +24,7 @@ CASES = {  # cores a side, tile, cores a program, whether one table of labels se
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A function: order, programs that stay -> nothing; from then on kernels of warp groups run on a machine."""
+    """Return a function (order, resident programs) after whose call kernels of warp groups run on a machine."""
 
     kernel = warp_groups._groups_kernel
 
@@ -47,7 +47,7 @@ def machine(monkeypatch):
 
 
 def operands(side: int, m: int, k: int, n: int, shared: bool):
-    """Tiles whose sums depend on the order, but not within a block of k; and what `elided` takes with them.
+    """Return tiles whose sums depend on the order, but not within a block of k, and the arguments of `elided`.
 
     Of products of 2^24 and of 1, some of the large ones cancel: how many small ones are left depends on when.
     """

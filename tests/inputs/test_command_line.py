@@ -1,4 +1,4 @@
-"""What a user may type wrong: one line on stderr that says what, where and what to do, before anything slow runs."""
+"""Mistakes of a user on the command line: one line on stderr with fault, place and remedy, before anything slow."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Models that are broken, too large or interrupted: what the commands that run them say."""
+"""Models that are broken, too large or interrupted: the errors of the commands that run them."""
 
 import json
 import shlex
@@ -187,7 +187,7 @@ def test_a_judgement_keeps_its_windows_after_ctrl_c(tiny, command, capsys, tmp_p
 
 
 class Stopped(Exception):
-    """What comes after the estimate is not run."""
+    """Raised in place of all that follows the estimate."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a user may call wrong in Python: a `WaferError` with what, where and what to do."""
+"""Mistakes of a user in Python: a `WaferError` with fault, place and remedy."""
 
 import sys
 import warnings
@@ -78,7 +78,7 @@ TILES = torch.ones(2, 2, 4)
 
 
 def built(send=0, outs="y", where=None, unused=0):
-    """A schedule of one round on a 2 x 2 mesh, whose core 0 of each row sends its tile, before all copy it."""
+    """Build one round on a 2 x 2 mesh, where core 0 of each mesh row sends its tile and then all cores copy it."""
     b = Builder(as_mesh(2), "t")
     b.buffer("x", (4,), "fp32", "input")
     b.like("y", "x")

@@ -38,7 +38,7 @@ def test_an_op_reads_the_results_of_earlier_ops():
 
 @pytest.mark.parametrize(("count", "loops"), [(12, 1), (12, 5), (7, 2)])
 def test_a_program_of_several_cores_computes_each_from_its_own_tiles(count, loops):
-    """With one core at a time, several at once, and several such blocks one after another."""
+    """Compare one core at a time, several at once, and several such blocks one after another."""
     torch.manual_seed(1)
     w, x, _, bias = (torch.randn(count * numel) for numel in (5 * 6, 5, 6, 6))
     cores = torch.randperm(count).int()
@@ -133,10 +133,10 @@ def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
     for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "state"), ("h", "scratch")):
         b.buffer(name, (8,), "fp32", role)
     every = np.arange(mesh.cols)
-    if kind == "what a broadcast left is reduced":
+    if kind == "broadcast, then reduced":
         broadcast(b, "s", "x", 0)
         b.round(b.local("add", "t", ("s", "u"), size=8))
-    elif kind == "what was shifted is reduced":
+    elif kind == "shifted, then reduced":
         b.round(b.exchange("x", "s", "h", every, (every + 1) % mesh.cols))
         b.round(b.local("add", "t", ("h", "u"), size=8))
     else:
@@ -150,9 +150,7 @@ def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(5, 4), (3, 3), (4, 6)])
-@pytest.mark.parametrize(
-    "kind", ["what a broadcast left is reduced", "what was shifted is reduced", "what was shifted makes room"]
-)
+@pytest.mark.parametrize("kind", ["broadcast, then reduced", "shifted, then reduced", "shifted, then overwritten"])
 def test_tiles_that_a_launch_overwrites_are_read_before(kind, shape):
     made = read_elsewhere_and_reduced(Mesh(*shape), kind)
     given = {name: torch.randn(*shape, 8) for name, one in made.buffers.items() if one.role != "scratch"}
@@ -177,7 +175,7 @@ def clip(x):
 
 @pytest.mark.slow
 def test_functions_of_one_name_are_distinguished_by_their_source(tmp_path):
-    """Of functions in a tuple Triton's caches know the name alone, so that an edit would go unnoticed."""
+    """Check the key of Triton's cache: by default it has a tuple's functions by name alone, without their source."""
     for limit in (1, 6):
         (tmp_path / str(limit)).mkdir()
         (tmp_path / str(limit) / "user.py").write_text(CLIP.format(limit=float(limit)))
@@ -186,6 +184,7 @@ import sys, torch
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.elementwise import elementwise
 from wafer_triton.kernels.fused import source
+
 x = Operand(torch.zeros(4), 0, 4)
 gemm = find("gemm").fused((x,), (x, x), m=2, k=2, n=2)
 for folder in sys.argv[1:]:

@@ -21,7 +21,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
-    """A folder that is all that pip can see."""
+    """Return a folder that is pip's only source."""
     folder = tmp_path / "registry"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")

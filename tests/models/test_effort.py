@@ -11,7 +11,7 @@ from wafer_triton.schedule.block import Block, schedule
 
 
 def rounds_of(block: Block, layer) -> int:
-    """The rounds of all layers, of which `layer` has the parts by the kind of block."""
+    """Return the rounds of all layers; `layer` gives the sub-layers by the kind of block."""
     kinds = feed_forward(block)
     each = {kind: sum(len(schedule(part, block, *args).rounds) for part, args in layer(kind)) for kind in kinds}
     return sum(block.shape.layers_of[kind] * each[kind] for kind in kinds)

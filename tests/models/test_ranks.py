@@ -1,4 +1,4 @@
-"""Models over ranks: layers in stages, meshes cut, the command line; what is said is that of one process."""
+"""Models over ranks: layers in stages, meshes cut, the command line; tokens equal one process's."""
 
 import signal
 from math import prod
@@ -71,7 +71,7 @@ def test_each_rank_holds_its_part_and_all_draw_alike():
 
 
 def placed(weights, block, part, buffers, here):
-    """What `fill` puts on the cores `here`, of memory that nobody wrote."""
+    """Return the tiles that `fill` puts on the cores `here`; unwritten memory is NaN."""
     sides, built = (
         [len(range(*cores.indices(100))) for cores in here],
         schedule(part, block, *(1,) * (part in (blocks.head, blocks.embed))),
@@ -187,7 +187,7 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
 
 
 def _counted(out: str) -> list[str]:
-    """What a command prints, without times."""
+    """Return the output of a command, without times."""
     return [line for line in out.splitlines() if "emulat" not in line and "seconds" not in line]
 
 
@@ -195,7 +195,7 @@ def _counted(out: str) -> list[str]:
     ("number", "wanted"), [(0, "r0 r1 r2 = r3 = = ="), (1, "r0 r1 = r2 = r3 = ="), (2, "r0 = r1 = r2 = r3 =")]
 )
 def test_a_stage_asks_for_a_result_when_the_last_has_it(number, wanted):
-    """Of three stages, while the first runs an item, each later one runs an earlier item."""
+    """Check three stages: while the first runs an item, each later one runs an earlier item."""
     events: list[str] = []
 
     def run(item: int):

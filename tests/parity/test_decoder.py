@@ -1,4 +1,4 @@
-"""What the decoder refuses, and what it says; where generation stops."""
+"""The decoder's refusals and messages; where generation stops."""
 
 import re
 import weakref

@@ -58,7 +58,7 @@ FAMILIES = [
     Family("qwen3-tied", "qwen3", tied=True, more={"head_dim": 16, "num_attention_heads": 4}),
 ]
 families = pytest.mark.parametrize("family", FAMILIES, ids=str)
-# Those whose layers compute something else; the others differ in the angles, which the host knows before any exchange.
+# Families whose layers compute something else; the others differ in the angles, which the host has before any exchange.
 LAYERS = [
     family
     for family in FAMILIES
@@ -70,7 +70,7 @@ NORMED = next(family for family in FAMILIES if family.name == "qwen3")
 
 @cache
 def judge(family: Family, dtype: str = "fp32"):
-    """transformers' model in fp32; its weights are numbers of `dtype`."""
+    """Return transformers' model in fp32; its weights are numbers of `dtype`."""
     torch.manual_seed(5)
     rope = {"rope_theta": 5000.0, **family.rope}
     settings = SIZES | {"tie_word_embeddings": family.tied, "rope_parameters": rope} | family.more
@@ -84,7 +84,7 @@ def judge(family: Family, dtype: str = "fp32"):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """A function that saves a family's checkpoint once and returns its folder, with config.json in a spelling."""
+    """Return a function that saves a family's checkpoint once and returns its folder; config.json has a spelling."""
 
     @cache
     def folder(family: Family, spelling: int = 5, dtype: str = "fp32") -> Path:
@@ -110,7 +110,7 @@ def folders(tmp_path_factory):
 def judged(
     family: Family, weights: str = "fp32", run: torch.dtype = torch.float32, steps: int = STEPS
 ) -> tuple[list[int], torch.Tensor]:
-    """A text of greedy tokens behind a prompt, and the logits that chose each."""
+    """Return a text of greedy tokens after a prompt, and the logits that chose each."""
     written = judged(family, weights)[0] if run != torch.float32 else []  # by the model in fp32, before it changes
     model = judge(family, weights).to(run)
     try:
@@ -130,7 +130,7 @@ def judged(
 
 
 def logits_of(decoder: WaferForCausalLM, tokens: list[int]) -> torch.Tensor:
-    """Logits [steps + 1, vocab] behind the prompt and each further token."""
+    """Return logits [steps + 1, vocab] after the prompt and each further token."""
     decoder.reset()
     return torch.stack([decoder.prefill(tokens[:PROMPT]), *(decoder.step(token) for token in tokens[PROMPT:])])
 

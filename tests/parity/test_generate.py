@@ -1,4 +1,4 @@
-"""Generation: sampling, batches of unequal prompts, stops, interrupts, and what is refused."""
+"""Generation: sampling, batches of unequal prompts, stops, interrupts, and errors."""
 
 from collections import Counter
 

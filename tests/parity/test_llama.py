@@ -52,7 +52,7 @@ prompts = pytest.mark.parametrize(("llama", "length", "mesh"), PROMPTS, ids=lamb
 
 @cache
 def judge(llama: Llama, dtype: str = "fp32") -> LlamaForCausalLM:
-    """transformers' model; its weights are numbers of `dtype`."""
+    """Return transformers' model; its weights are numbers of `dtype`."""
     torch.manual_seed(7)
     config = LlamaConfig(
         hidden_size=llama.hidden, intermediate_size=llama.ffn, num_attention_heads=llama.heads,
@@ -83,7 +83,7 @@ def some_tokens(llama: Llama, count: int) -> list[int]:
 
 
 def logits_of(decoder: WaferForCausalLM, tokens: list[int], prompt: int) -> torch.Tensor:
-    """Logits [steps + 1, vocab] behind the prompt and each further token."""
+    """Return logits [steps + 1, vocab] after the prompt and each further token."""
     decoder.reset()
     return torch.stack([decoder.prefill(tokens[:prompt]), *(decoder.step(token) for token in tokens[prompt:])])
 

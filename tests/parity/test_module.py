@@ -29,7 +29,7 @@ def single():
 
 
 def test_every_weight_is_read_once():
-    """Reading is what loading a large checkpoint takes its time for."""
+    """Count reads of weights, which take most of the time to load a large checkpoint."""
     read = Counter()
 
     class Counted(RandomWeights):
@@ -105,7 +105,7 @@ def test_an_unknown_shape_is_named():
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A folder with a tokenizer of words and a chat template."""
+    """Write a folder with a tokenizer of words and a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Prefill in chunks and on a mesh of its own; re-placing weights and cache between the phases, and what that costs."""
+"""Prefill in chunks and on a mesh of its own; re-placement of weights and cache between the phases, and its cost."""
 
 from dataclasses import replace
 
@@ -133,7 +133,7 @@ def test_each_change_of_phase_is_counted_once(monkeypatch):
     assert moving.hops > 0
 
     def totals() -> list[int]:
-        """Bytes over links up to a first prompt, its first and second step, and a second prompt."""
+        """Return bytes over links up to a first prompt, its first and second step, and a second prompt."""
         moved = []
         for prompt in ([1, 2, 3], [4, 5]):
             model.reset()
@@ -162,7 +162,7 @@ def test_a_prompt_whose_rows_stay_moves_no_cache():
 
 
 def run_redistribution(mesh, axis, source, target, numel=3):
-    """Tiles of numbered units before and after."""
+    """Return tiles of numbered units before and after."""
     redistribution = redistribute(mesh, axis, source, target, numel, "fp32")
     lines = mesh.length("y" if axis == "x" else "x")
     values = torch.randn(lines, len(source), numel)
@@ -205,7 +205,7 @@ def blocks(mesh, other, device="wse2", dtype="fp32"):
 
 
 def moving(name: str, decode: Block, prefill: Block) -> list[Tally]:
-    """The tally of every step that takes a buffer to its place in prefill."""
+    """Return the tally of every step that takes a buffer to its place in prefill."""
     found = {name: steps for kind in CONFIG.layers_of for name, steps in moves.weights(decode, prefill, kind).items()}
     return [tally_of([step]) for step in found[name]]
 
@@ -229,7 +229,7 @@ def test_on_another_grid_every_matrix_moves(mesh, other):
         assert plain < len(steps) <= plain + 2
         assert all(step.account.link_bytes > 0 for step in steps[-1:])
     moved = sum((step for name in ("wqkv", "wgu") for step in moving(name, decode, prefill)[:-1]), Tally())
-    # a rectangle folded to its lcm grid keeps what only changes its logical core where it is
+    # a rectangle folded to its lcm grid leaves a tile that only changes its logical core where it is
     assert (moved.account.link_bytes > 0) == (mesh != other)
 
 
@@ -242,7 +242,7 @@ def test_a_matrix_too_large_for_a_core_goes_in_slices():
 
 
 def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tiles that prefill is given, its bias among them."""
+    """Return the tiles for prefill, its bias among them."""
     memory = {name: torch.full_like(tile.flatten(2), float("nan")) for name, tile in like.items() if name != "bqkv"}
     repeated = model.phases.fill(layer, kind, memory)
     assert set(repeated) == ({"bqkv"} if kind == "attention" else set())
@@ -262,7 +262,7 @@ def test_moved_decode_tiles_equal_the_tiles_for_prefill(mesh, head_groups):
 @pytest.mark.parametrize("head_groups", [2, 3, 4])
 @pytest.mark.parametrize(("mesh", "other"), [("4", "4"), ("5x6", "3"), ("3x13", "2x3")])
 def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups, number):
-    """Every pair of every head goes to the column where prefill holds it, and to every copy of a key head."""
+    """Check that every pair of every head reaches its column of prefill, and every copy of a key head."""
     decode, prefill = blocks(mesh, other)
     layouts = replace(decode, head_groups=head_groups).layout, replace(prefill, head_groups=number).layout
     for kind, heads in (("q", CONFIG.num_attention_heads), ("k", CONFIG.num_key_value_heads)):
@@ -306,7 +306,7 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     [("3", "wqkv"), ("1", "wo"), ("2", "wo"), ("4", "wo"), ("5", "wo"), ("6", "wdown"), ("3", "wdown")],
 )
 def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
-    """The transposition and the skew, run as schedules, give the tiles that prefill is given."""
+    """Check that the transposition and the skew, run as schedules, give the tiles for prefill."""
     model = decoder(mesh, head_groups=1)
     kind = "ffn" if name == "wdown" else "attention"
     tiles = model.weights.layers[0][kind][name]

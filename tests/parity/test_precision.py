@@ -1,4 +1,4 @@
-"""Precision reports and perplexity: against transformers', and what the commands print."""
+"""Precision reports and perplexity: against transformers', and the commands' output."""
 
 import json
 import sys

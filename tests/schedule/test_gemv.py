@@ -88,7 +88,7 @@ def test_the_stages_are_a_tree_and_one_broadcast(size):
 
 
 def test_fp16_accumulation_rounds_sums_at_each_level_of_the_tree():
-    # 2048 + 1 is not an fp16 number, so the one is lost on the way
+    # 2048 + 1 is not an fp16 number, so the 1 is lost at a level
     x, w = torch.ones(3).half(), torch.tensor([[2048.0], [1.0], [-2048.0]]).half()
     assert ops.mesh_gemv(x, w, mesh="3x1", groups=(), accumulate="fp16").item() == 0
     assert ops.mesh_gemv(x, w, mesh="1", accumulate="fp16").item() == 0

@@ -1,4 +1,4 @@
-"""The KV cache: who holds what, who talks to whom, when it is full, and the values after hundreds of appends."""
+"""The KV cache: the core of every token, the messages, the capacity, and the values after hundreds of appends."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""GEMM-T and MeshGEMM within segments: where blocks lie, what a round moves, and the values of both together."""
+"""GEMM-T and MeshGEMM within segments: the place of blocks, the moves of a round, and the values of both together."""
 
 import pytest
 import torch

@@ -25,7 +25,7 @@ def on(rows, cols, **change):
 
 
 def brute_force(options, reshard):
-    """Seconds and bytes of every closed chain, in arrays with one axis an operator."""
+    """Return seconds and bytes of every closed chain, in arrays with one axis an operator."""
     shape = [len(own) for own in options]
     seconds, sizes, changes = np.zeros(shape), np.zeros(shape), np.zeros(shape, int)
     for axis, own in enumerate(options):
@@ -168,7 +168,7 @@ def test_the_parts_of_a_step_and_a_pipeline_over_wafers():
     device = on(2, 4)
     one, two = plan(SMALL, device), plan(SMALL, device, wafers=2)
     head = 6 * SMALL.vocab * SMALL.width * SMALL.tokens / device.dies / device.flops
-    assert one.seconds == pytest.approx(one.layer_seconds + head)  # what the solver minimised
+    assert one.seconds == pytest.approx(one.layer_seconds + head)  # the solver's objective
     assert one.seconds == sum(one.parts.values()) and one.parts["bubbles"] == 0 and two.parts["bubbles"] > 0
     assert one.parts["compute"] >= SMALL.flops / (8 * device.flops) * (1 - 1e-9)
     assert set(one.operators) == {"qkv", "attention", "o", "inner", "out"}
@@ -179,7 +179,7 @@ def test_the_parts_of_a_step_and_a_pipeline_over_wafers():
 
 @pytest.mark.parametrize("hbm", [72_000_000_000, 16_000_000, 14_500_000, 4_000_000])
 def test_plans_left_out_by_the_planner_are_no_better(hbm):
-    """It tries more micro-batches and full recompute only where they can gain."""
+    """Check that more micro-batches and full recompute are tried only where they can gain."""
     device = on(2, 2, link_bytes_per_second=2e11, hbm_bytes=hbm)
     found = []
     for micro in (1, 2, 4, 8):

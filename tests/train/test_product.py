@@ -31,7 +31,7 @@ def spread(team, blocks):
 
 
 def collected(team, tiles):
-    """The inverse of `spread`."""
+    """Return the inverse of `spread`."""
     return torch.stack([torch.stack([tiles[die] for die in group]) for group in team.groups])
 
 

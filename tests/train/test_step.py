@@ -28,7 +28,7 @@ def batch_of(plan, sizes, length=5):
 
 
 def trained(sizes, plan, steps, exact):
-    """Losses, and at the end the gradients and weights, on dies and by torch."""
+    """Return losses, and at the end the gradients and weights, on dies and by torch."""
     torch.manual_seed(0)
     p = parameters(sizes, 0, torch.float64 if exact else torch.float32)
     plain = {name: value.clone().requires_grad_() for name, value in p.items()}
@@ -47,7 +47,7 @@ def trained(sizes, plan, steps, exact):
 
 
 def far(own, other):
-    """The largest difference of all tensors, over the largest value."""
+    """Return the largest difference of all tensors, over the largest value."""
     most = max(value.abs().max() for value in other.values())
     return max(((own[name] - other[name]).abs().max() / most).item() for name in other)
 

@@ -1,4 +1,4 @@
-"""Random mutants of every schedule: what has wrong values is found. Healthy schedules raise nothing."""
+"""Random mutants of every schedule: wrong values are found. Healthy schedules raise nothing."""
 
 from collections import Counter
 from dataclasses import replace
@@ -29,8 +29,8 @@ def test_every_mutant_with_wrong_values_is_found(seed, healthy):
     assert sum(each.wrong for each in tested) > len(tested) / 2
 
 
-def test_every_change_changes_a_schedule_of_every_kind(healthy):
-    """No change is idle, and no kind of schedule is spared."""
+def test_at_least_a_third_of_the_changes_apply_to_every_schedule(healthy):
+    """Count, for every healthy schedule, the changes that apply to it."""
     changes = Counter()
     for place, each in enumerate(healthy):
         for change in CHANGES.values():

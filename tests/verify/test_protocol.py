@@ -33,7 +33,7 @@ def torus(rows: int, cols: int) -> list[list[int]]:
 
 
 def tree(size: int, groups: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Parents and a topological order of a K-tree."""
+    """Return the parents and a topological order of a K-tree."""
     stages, _ = ktree(size, groups)
     parent, order = [-1] * size, []
     for up, down in stages:
@@ -106,7 +106,7 @@ def swapped(protocol: Protocol, wrong) -> Protocol:
 
 
 def awaiting(protocol: Protocol, change) -> Protocol:
-    """Waits are for what `change` makes of each flag, None: not for it."""
+    """Replace each flag that a step waits for by `change(flag)`; None drops the flag."""
 
     def changed(step: Instruction) -> Instruction:
         if step.action != "wait":
@@ -134,7 +134,7 @@ def is_read(step):
 
 
 def moved_up(protocol: Protocol, which, past) -> Protocol:
-    """Each step that `which` picks goes before the last earlier one that `past` picks."""
+    """Move each step that `which` picks before the last earlier step that `past` picks."""
     programs = []
     for steps in protocol.programs:
         moved: list[Instruction] = []
@@ -260,7 +260,7 @@ def test_where_programs_would_wait_for_ever_one_gives_up_and_says_where(name):
     assert told in stuck.message, "one of those that wait in the deadlock"
     assert f"core {found.finding.core} in round {found.finding.round} gave up waiting for" in found.finding.message
     every = sum(map(len, protocol.programs))
-    assert len(found.trace) == every + 1, "all programs ended; the wait that was given up is told twice"
+    assert len(found.trace) == every + 1, "all programs ended; the abandoned wait is in the trace twice"
 
 
 @pytest.mark.parametrize("name", ["ring-of-3", "2x1-two-operands", "tree", "chain"])

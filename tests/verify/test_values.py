@@ -1,4 +1,4 @@
-"""The reading by values: what it runs, what it compares, what it says, and what it refuses."""
+"""The check by values: its runs, comparisons, messages and refusals."""
 
 import subprocess
 import sys
@@ -179,9 +179,9 @@ def test_accumulation_in_fp16_is_no_wrong_value():
 
 
 def test_large_products_are_checked_by_samples(monkeypatch):
-    """Where sampled lines cross a wrong tile is found; elsewhere it is not looked for."""
+    """Check that a wrong tile is found where sampled rows and columns cross it, and only there."""
     product = recipe("gemm", Mesh(6, 6, device("wse2")), "fp32", ((12, 12), (12, 12)), ())
-    intent = replace(Intent.of(product), result={})  # so that nothing but the values tells
+    intent = replace(Intent.of(product), result={})  # so that only the values show it
     last = product.schedule.rounds[-1]
     drafts = [
         replace(product.schedule, rounds=(*product.schedule.rounds, doubled(last, row, col)))
@@ -194,7 +194,7 @@ def test_large_products_are_checked_by_samples(monkeypatch):
 
 
 def doubled(last: Round, row: int, col: int) -> Round:
-    """A round that doubles what the last one wrote on one core."""
+    """Build a round that doubles the last round's result on one core."""
     (op,) = last.locals
     where = Cores("x", np.array([[col]]), np.array([row]))
     return replace(last, locals=(replace(op, op="add", ins=(op.outs[0], op.outs[0]), where=where),))
