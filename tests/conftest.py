@@ -56,13 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there before the first test stays, and is not walked."""
+    """Exempt all objects that exist before the first test from garbage collection, which saves walking them."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Every test draws the same numbers, alone or in company."""
+    """Seed every test alike, so that it draws the same numbers alone or after others."""
     if torch.cuda.is_available():
         torch.manual_seed(0)
     else:  # which would note for later where the seed of GPUs was set
@@ -71,13 +71,13 @@ def seeded() -> None:
 
 @pytest.fixture(scope="session")
 def roomy() -> Device:
-    """A WSE-2 with 64 MiB of SRAM per core, for tests that are about values."""
+    """Return a WSE-2 with 64 MiB of SRAM per core, for tests that are about values."""
     return replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
 
 
 @pytest.fixture
 def launches(monkeypatch) -> Counter:
-    """How often the Triton executor launches what, by its words."""
+    """Count the launches of the Triton executor by their description."""
     from wafer_triton.emulate.plan import Launch
 
     counted: Counter = Counter()

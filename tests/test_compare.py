@@ -38,7 +38,7 @@ def _roomy():
 
 
 def exponent(measure) -> float:
-    """The slope of log(measure) over log(P) on the larger half of the meshes, where lower terms fade."""
+    """Return the slope of log(measure) over log(P) on the larger half of the meshes, where lower terms fade."""
     sides = SIDES[2:]
     return float(np.polyfit(np.log(sides), np.log([measure(side) for side in sides]), 1)[0])
 

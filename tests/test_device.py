@@ -89,7 +89,7 @@ def test_numbers_of_numpy_are_taken():
     assert repr((mine.rows, mine.hop_cycles, mine.clock_hz)) == "(500, 2.0, 1000000000.0)"
 
 
-def test_what_a_device_is_like():
+def test_the_preset_that_each_device_is_like():
     assert {name: preset.like for name, preset in PRESETS.items()} == {
         "wse2": "wse2", "wse3": "wse3", "wormhole": None, "blackhole": None,
     }  # fmt: skip
@@ -98,7 +98,7 @@ def test_what_a_device_is_like():
 
 
 @pytest.mark.parametrize("like", ["wse4", "wormhole", "", 2, ["wse2"]], ids=repr)
-def test_an_unknown_like_says_what_may_be_given(like):
+def test_an_unknown_like_is_refused_with_the_choices(like):
     with pytest.raises(DeviceError) as caught:
         replace(device("wse2"), name="mine", like=like)
     assert str(caught.value) == (

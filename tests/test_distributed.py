@@ -8,7 +8,7 @@ from wafer_triton import distributed
 from wafer_triton.errors import BackendError
 
 
-def test_ranks_of_which_no_launcher_told_the_number(monkeypatch):
+def test_ranks_without_a_launcher_s_rank_number_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(BackendError, match=r"the ranks cannot join over gloo \(.* RANK .*\); start them by torchrun"):

@@ -61,7 +61,7 @@ def test_tiles_are_the_blocks_of_the_padded_matrix(rows, cols, m, k):
 
 
 @pytest.mark.parametrize(("pattern", "axis"), [("(y k)", 1), ("(x k)", 0), ("m (y d)", 1), ("m n", 0)])
-def test_what_a_pattern_does_not_cut_is_repeated(pattern, axis):
+def test_an_axis_outside_the_pattern_is_repeated(pattern, axis):
     shape = (7,) if pattern.count(" ") == 1 and "(" in pattern else (2, 7)
     tiles = scatter(numbered(shape), Mesh(3, 2), pattern).tiles
     assert torch.equal(tiles, tiles.narrow(axis, 0, 1).expand_as(tiles))

@@ -15,7 +15,7 @@ from wafer_triton.mesh import Mesh, as_mesh
      ([3, 5], (3, 5)), (1, (1, 1)), ((750, 994), (750, 994))],
     ids=str,
 )  # fmt: skip
-def test_what_names_a_mesh(spec, shape):
+def test_as_mesh_takes_sides_pairs_and_strings(spec, shape):
     found = as_mesh(spec)
     assert found.shape == (found.rows, found.cols) == shape
     assert found.cores == math.prod(shape)
@@ -32,7 +32,7 @@ def test_a_mesh_passes_through_or_moves_to_a_device():
 
 
 @pytest.mark.parametrize("spec", ["", "x", "3x", "3x4x5", "a", (1,), (1, 2, 3), None, True, 1.5, {}], ids=repr)
-def test_what_does_not_name_a_mesh(spec):
+def test_as_mesh_refuses_other_values(spec):
     with pytest.raises(MeshError, match=r"mesh .*: give a side such as 16, or rows x columns such as '16x24' or \(16"):
         as_mesh(spec)
 

@@ -1,4 +1,4 @@
-"""What a notebook shows: tables that say what the values say, with everything escaped."""
+"""Output in a notebook: tables with the values, with everything escaped."""
 
 import re
 from dataclasses import replace
@@ -18,7 +18,7 @@ SCHEDULE = recipe("gemm", Mesh(4, 4), "fp16", ((64, 64), (64, 64)), ()).schedule
 
 
 def rows(html):
-    """The cells of a table's lines, without tags."""
+    """Return the cells of a table's lines, without tags."""
     lines = re.findall(r"<tr>(.*?)</tr>", html)
     return [[unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line)] for line in lines]
 
@@ -48,7 +48,7 @@ def test_a_schedule_shows_its_steps_and_buffers():
     assert caption(SCHEDULE._repr_html_()) == f"{SCHEDULE.name} on mesh 4x4 of wse2: {len(SCHEDULE.rounds)} rounds"
 
 
-def test_a_verdict_shows_what_was_found():
+def test_a_verdict_shows_its_findings():
     b = Builder(Mesh(1, 2), "a <sum>")
     b.buffer("x", (2,), "fp32", "output")
     b.round(b.local("copy", "x", "x", size=2))
@@ -67,6 +67,6 @@ def test_a_placement_shows_its_regions():
     assert len(shown) == 1 + len(placed.regions) and shown[1][:2] == ["(0, 0)", "64x64"]
 
 
-def test_numbers_are_told_apart_from_texts():
+def test_numbers_are_aligned_right_and_texts_left():
     html = notebook.table("t", [("a", 1234), ("b", 0.5), ("c", True)])
     assert rows(html) == [["a", "1,234"], ["b", "0.5"], ["c", "True"]] and html.count("right") == 2

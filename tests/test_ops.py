@@ -102,7 +102,7 @@ def test_torch_compile_takes_them_whole(name):
 
 
 @pytest.mark.slow
-def test_torch_compile_sees_options():
+def test_torch_compile_keeps_options():
     torch._dynamo.reset()
     a, b = torch.randn(5, 7).half(), torch.randn(3, 7).half()
 
@@ -225,13 +225,13 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("wrong", "kind", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_says_what_and_where(wrong, kind, message):
+def test_an_error_names_the_mistake_and_its_place(wrong, kind, message):
     with pytest.raises(kind, match=message) as caught:
         wrong()
     assert isinstance(caught.value, WaferError)
 
 
-def test_a_folded_mesh_tensor_is_told_apart_from_a_plain_one():
+def test_a_tensor_cut_on_an_unfolded_mesh_is_refused():
     cut = scatter(torch.zeros(6, 6), as_mesh("2x3"), "(y m) (x k)")
     with pytest.raises(MeshError) as caught:
         ops.mesh_gemm(cut, torch.zeros(6, 6))
@@ -271,7 +271,7 @@ def test_triton_needs_a_gpu_or_the_interpreter():
     assert "BackendError: the Triton backend" in done.stderr
 
 
-def test_a_record_tells_what_its_rounds_would_take_on_the_wafer():
+def test_a_record_has_the_predicted_cycles_of_its_rounds():
     a, b = torch.randn(12, 12), torch.randn(12, 12)
     _, record = ops.mesh_gemm(a, b, mesh=4, record=True)
     made = recipe("gemm", as_mesh(4), "fp32", ((12, 12), (12, 12)), (("algorithm", "mesh"), ("accumulate", "fp32")))

@@ -33,7 +33,7 @@ def run(*command, cwd):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy, so that no stale build folder gets in and none is left behind."""
+    """Build from a copy, so that no stale build folder gets in and none is left over."""
     copy = tmp_path_factory.mktemp("source")
     for path in ROOT.iterdir():
         if path.is_file():
@@ -79,7 +79,9 @@ import gpu
 
 assert gpu.missing() == "", gpu.missing()
 import wafer_triton.kernels
+
 assert Path(wafer_triton.__file__).parents[1] == Path(os.environ["PYTHONPATH"]), "unpacked, not installed"
+
 for command in ([*gpu.PYTEST, str(gpu.TESTS)], gpu.suites_command("cpu", Path("log.jsonl"), 0.0)):
     variables = gpu.environment("cpu") | {"WAFER_REHEARSE": "1"}
     done = subprocess.run([*command, "--collect-only"], env=variables, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What is public, what importing costs, and which way imports point."""
+"""Public names, the cost of importing, and the direction of imports."""
 
 import ast
 import subprocess
@@ -43,15 +43,15 @@ def test_all_is_sorted_complete_and_listed():
 
 
 @pytest.mark.parametrize("name", sorted(set(wafer_triton.__all__) - MODULES))
-def test_every_name_is_of_its_home_and_says_what_it_is(name):
+def test_every_public_name_has_a_module_and_a_docstring(name):
     # in this process all submodules are loaded, and each is an attribute of the package
     value = getattr(wafer_triton, name)
     assert value.__doc__ and not isinstance(value, ModuleType)
     assert value.__module__ == f"wafer_triton.{wafer_triton._HOME[name]}"
 
 
-def test_no_name_is_that_of_a_module():
-    """A module, once imported, is an attribute of its package and would take the name's place."""
+def test_only_two_public_names_are_modules():
+    """Check names against modules: an imported module is an attribute of its package and would replace the name."""
     modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} | {"kernels", "models"}
     assert set(wafer_triton.__all__) & modules == {"distributed", "draw"}
 
@@ -61,7 +61,7 @@ def test_no_name_is_that_of_a_module():
     "first",
     ["", "import wafer_triton.cli.main; "],
 )
-def test_a_name_does_not_depend_on_what_was_imported_before(first):
+def test_a_name_does_not_depend_on_earlier_imports(first):
     code = f"{first}from wafer_triton import *; import wafer_triton as w; "
     modules = python(code + "print(*[n for n in w.__all__ if type(getattr(w, n)).__name__ == 'module'])")
     assert set(modules.split()) == MODULES
@@ -129,15 +129,18 @@ BLOCKED = "import sys; sys.modules.update(dict.fromkeys(('torch', 'triton', 'tra
 PLAN = """
 import numpy as np
 from wafer_triton import Builder, Mesh
+
 from wafer_triton.count.account import account
 from wafer_triton.device import device
 from wafer_triton.schedule.gemm import align, meshgemm
 from wafer_triton.schedule.gemv import meshgemv
+
 b = Builder(Mesh(8, 8, device('wse3')), 'plan')
 for name in ('a', 'w'): b.buffer(name, (4, 4), 'fp16', 'input')
 b.buffer('c', (4, 4), 'fp32', 'output')
 align(b, 'a', 'x'); align(b, 'w', 'y')
 meshgemm(b, 'a', 'w', 'c', m=4, k=4, n=4)
+
 meshgemv(b, 'a', 'w', 'c', 'y', m=4, k=4, n=4)
 print(account(b.build()).stages)
 """
@@ -178,7 +181,7 @@ Files = dict[str, Path]
 
 @cache
 def modules() -> Files:
-    """Every module, by its name without `wafer_triton.`; a package goes by its folder's name."""
+    """Return every module, by its name without `wafer_triton.`; a package goes by its folder's name."""
     files = {}
     for package, folder in FOLDERS.items():
         for path in folder.rglob("*.py"):
@@ -190,7 +193,7 @@ def modules() -> Files:
 
 @cache
 def imports(path: Path, *, lazy: bool = True) -> frozenset[str]:
-    """Modules that a file imports, outside `if TYPE_CHECKING`; with `lazy` also inside functions."""
+    """Return modules that a file imports, outside `if TYPE_CHECKING`; with `lazy` also inside functions."""
     tree = ast.parse(path.read_text())
     skipped = {
         node for top in ast.walk(tree) if isinstance(top, ast.If) and "TYPE_CHECKING" in ast.unparse(top.test)
@@ -211,18 +214,18 @@ def imports(path: Path, *, lazy: bool = True) -> frozenset[str]:
 
 
 def internal(module: str, files: Files, *, lazy: bool = True) -> set[str]:
-    """The project's modules that a module imports."""
+    """Return the project's modules that a module imports."""
     names = {name.removeprefix("wafer_triton.") for name in imports(files[module], lazy=lazy)}
     return (names & files.keys()) - {module}
 
 
 def within(module: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that are a module or lie above it, the longest last."""
+    """Return the names that are `module` or a package above it, the longest last."""
     return sorted((name for name in names if f"{module}.".startswith(f"{name}.")), key=len)
 
 
 def layer(module: str) -> int:
-    """The number of a module's layer; AssertionError if it has none."""
+    """Return the number of a module's layer; AssertionError if it has none."""
     numbers = {name: number for number, names in enumerate(LAYERS) for name in names}
     homes = within(module, numbers)
     assert homes, f"{module} has no layer: name it, or its folder, in LAYERS"
@@ -230,7 +233,7 @@ def layer(module: str) -> int:
 
 
 def circle(files: Files) -> tuple[str, ...]:
-    """Modules of which each imports the next and the last the first, in functions too; empty if there are none."""
+    """Return modules of which each imports the next and the last the first, in functions too; () if there are none."""
     done: set[str] = set()
 
     def follow(module: str, way: tuple[str, ...]) -> tuple[str, ...]:
@@ -248,7 +251,7 @@ def circle(files: Files) -> tuple[str, ...]:
 
 
 def way_to_torch(module: str, files: Files) -> tuple[str, ...]:
-    """Modules, each imported by the one before when it is loaded, that lead from a module to torch and its kin."""
+    """Return a chain of modules, each imported by the one before at load, from a module to torch and its kin."""
     ways = [(module,)]
     for way in ways:  # which grows meanwhile
         heavy = {name.split(".")[0] for name in imports(files[way[-1]], lazy=False)} & HEAVY
@@ -303,14 +306,14 @@ def test_a_circle_would_be_seen(line, tmp_path):
 
 
 def test_transformers_computes_nothing():
-    """It reads configs and tokenizers; in the demo it is also the judge."""
+    """Check imports of transformers: configs and tokenizers, and in the demo the model to compare with."""
     readers = {"AutoConfig", "AutoTokenizer", "PreTrainedConfig", "PreTrainedTokenizerFast"}
     for name, path in modules().items():
         taken = {item.removeprefix("transformers.") for item in imports(path) if item.startswith("transformers.")}
         assert name == "models.demo" or taken <= readers, name
 
 
-def test_kernels_know_no_schedule():
+def test_kernels_import_no_schedule():
     for name, path in modules().items():
         if name.startswith("kernels."):
             assert not [

@@ -28,7 +28,7 @@ def test_the_message_names_dtype_bound_and_worst_coordinates():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_finite_is_wrong_unless_the_reference_has_it(bad):
+def test_infinity_and_nan_are_wrong_unless_the_reference_has_them(bad):
     actual = REFERENCE.clone()
     actual[0, 1] = bad
     assert_close(actual, actual, "fp32")

@@ -43,7 +43,7 @@ def forever():
 
 
 def working(log, plan=(), patience=1.0):
-    """The steps of a worker that takes up the cases which the log lacks; it hangs or dies in those of `plan`."""
+    """Return the steps of a worker that runs the cases absent from the log; `plan` names cases that hang or die."""
 
     def write(**line):
         with log.open("a") as file:
@@ -86,8 +86,8 @@ def test_when_time_is_up_the_rest_is_not_measured(tmp_path):
     assert seconds == pytest.approx(1.5 + supervise.GRACE, abs=2 * supervise.TICK)
 
 
-def test_a_worker_that_cannot_begin_is_told_of(tmp_path):
-    """A process, which no limit of time ends."""
+def test_a_worker_that_fails_at_start_is_reported(tmp_path):
+    """Start a process that ends at once; `supervise` has no limit of time here."""
     command = [sys.executable, "-S", "-c", "raise SystemExit('no torch here')"]
     start = lambda: supervise.Command(command, {})  # noqa: E731
     lines = supervise.supervise(start, tmp_path / "log.jsonl", float("inf"), float("inf"))
@@ -132,7 +132,7 @@ GPU = FACTS | {"gpu": "NVIDIA Some GPU", "driver": "1.2", "cuda": "13.0"}
 
 
 def commanded(tmp_path, plan, *arguments):
-    """The exit code of the whole command with workers on `CASES`, and what it started."""
+    """Return the exit code of the whole command with workers on `CASES`, and the commands that it started."""
     commands = []
 
     def start(command, environment):
@@ -162,7 +162,7 @@ def test_the_whole_command_on_a_gpu(tmp_path, capsys, monkeypatch):
     assert [record["name"] for record in results["benchmarks"]] == ["a", "b", "dies", "c"]
     assert {figure["verdict"] for figure in results["figures"]} == {"not measured"}
     suites = commands[1:]
-    assert len(suites) == 2, "the second takes up what the first left"
+    assert len(suites) == 2, "the second worker runs the rest of the cases"
     assert all("--bench-device=cuda" in suite.words and "--bench-until=430.0" in suite.words for suite in suites)
     assert all(command.environment["TRITON_INTERPRET"] == "0" for command in commands)
 
@@ -198,7 +198,7 @@ def test_one_part_alone_has_all_the_time(only, ran, tmp_path, capsys, monkeypatc
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["tests"] == "not run"
 
 
-def test_what_is_measured_is_on_disk_as_soon_as_its_case_ends(tmp_path, monkeypatch):
+def test_a_measurement_is_on_disk_when_its_case_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "machine", lambda device: GPU)
 
     def ended(*_):
@@ -234,7 +234,7 @@ def test_a_package_that_is_missing_is_named_with_the_one_command(capsys, monkeyp
     assert capsys.readouterr().err == f"no pytest_benchmark here; run: pip install {gpu.HERE.parent}[bench]\n"
 
 
-def test_a_decode_step_is_told_with_and_without_the_host():
+def test_a_decode_step_is_reported_with_and_without_the_host():
     facts = {"what": "decode step, 32 layers", "exchange": "explicit", "whole_step_seconds": 0.0125}
     records = [{"extra_info": facts, "stats": {"median": 0.01}}, {"extra_info": {}, "stats": {"median": 1.0}}]
     assert gpu.report.steps({"benchmarks": records}) == [

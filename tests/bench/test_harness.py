@@ -1,4 +1,4 @@
-"""The limits and peers that bench/ compares with, what its cases count, and how it checks their results."""
+"""The limits and peers of bench/, the counts of its cases, and the check of their results."""
 
 import os
 
@@ -42,7 +42,7 @@ def test_limits_count_bytes_both_ways_and_multiply_adds_twice(monkeypatch):
 
 
 def chosen(number):
-    """Stands in for `fastest`: of the ways that the device does not refuse, that of a number, counted around."""
+    """Return a substitute for `fastest` that takes the `number`-th way that the device accepts, modulo their count."""
 
     def choose(device, runs):
         working = []
@@ -61,7 +61,7 @@ def chosen(number):
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("op", "shapes"), [("gemm", ((12, 20), (20, 8))), ("gemv", ((3, 20), (20, 28)))])
 @pytest.mark.parametrize("side", [4, 5])
-def test_the_emulation_computes_what_the_torch_executor_does(op, shapes, side, dtype, way, monkeypatch):
+def test_the_emulation_equals_the_torch_executor(op, shapes, side, dtype, way, monkeypatch):
     monkeypatch.setattr(peers, "fastest", chosen(way))
     product = recipe(op, Mesh(side, side), dtype, shapes, ())
     schedule = product.schedule
@@ -74,10 +74,10 @@ def test_the_emulation_computes_what_the_torch_executor_does(op, shapes, side, d
         program.run()
         results.append(program.read("out"))
     assert torch.equal(*results) and results[0].any()
-    assert sum(emulation.chosen.values()) >= 2, "the product and what moves"
+    assert sum(emulation.chosen.values()) >= 2, "the product and the moves"
 
 
-def test_the_plain_layer_is_that_of_transformers():
+def test_the_plain_layer_equals_transformers():
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaModel
 
@@ -103,7 +103,7 @@ def test_the_plain_layer_is_that_of_transformers():
     torch.testing.assert_close(out, want.view(4, -1)[3:], rtol=1e-6, atol=1e-6)
 
 
-# --- what a case counts ---
+# --- counts of a case ---
 
 
 def test_every_shifted_tile_is_read_once_and_written_once():

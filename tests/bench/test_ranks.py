@@ -1,4 +1,4 @@
-"""The benchmark over ranks runs, and its rows say what they are of."""
+"""The benchmark over ranks runs, and each of its rows names its case."""
 
 import pytest
 

@@ -55,7 +55,7 @@ def test_figures_are_met_not_met_or_not_measured():
 
 
 def test_every_figure_is_among_the_cases_of_a_gpu():
-    """Each goal would find its row: the facts that it asks for are those of a shape that the suites have."""
+    """Check that each goal finds its row: the suites have a shape with the facts that the goal asks for."""
     facts = []
     for module in (bench_gemm, bench_gemv):
         for shape in module.SHAPES["cuda"]:

@@ -43,7 +43,7 @@ class Benchmark:
 
 @pytest.fixture
 def steady(monkeypatch):
-    """A device on which every run takes a second, and on which little is copied to know its limits."""
+    """Patch a device on which every run takes a second, and whose limits are measured by small copies."""
     for module in (timing, limits, bench_decode):
         monkeypatch.setattr(module, "elapsed", lambda device, run: (run(), 1.0)[1])
     monkeypatch.setattr(limits, "COPIED", 0)
@@ -89,7 +89,7 @@ def test_a_whole_model_is_timed(shape, row, steady):
 
 
 @pytest.mark.slow
-def test_a_worker_logs_its_cases_and_leaves_out_those_of_the_log(tmp_path):
+def test_a_worker_logs_its_cases_and_skips_logged_ones(tmp_path):
     log = tmp_path / "log.jsonl"
     suite = supervise.ROOT / "bench" / "suites" / "bench_gemv.py"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

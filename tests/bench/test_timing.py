@@ -1,4 +1,4 @@
-"""How bench/ times: runs, inputs and graphs, and what a case tells of its GPU."""
+"""The timing of bench/: runs, inputs and graphs, and the facts that a case records of its GPU."""
 
 import os
 from contextlib import contextmanager, nullcontext
@@ -19,13 +19,13 @@ from wafer_triton import ops
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """The host's time, as far as bench/harness/timing.py reads it; a run takes as long as it sleeps."""
+    """Replace the host's clock in bench/harness/timing.py by one that only a run's sleep advances."""
     clock = Clock()
     monkeypatch.setattr(timing, "perf_counter", clock.time)
     return clock
 
 
-def test_the_clock_moves_by_what_is_measured_and_by_nothing_else(monkeypatch):
+def test_the_clock_moves_by_measured_seconds_alone(monkeypatch):
     seconds = iter([0.5, 0.5, 1.0, 2.0, 4.0, *[8.0] * 9])
     monkeypatch.setattr(timing, "elapsed", lambda device, run: (run(), next(seconds))[1])
     begun, runs, rounds = timing.CLOCK(), [], []
@@ -161,7 +161,7 @@ class Graphs:
         monkeypatch.setitem(timing.SHORTEST, "cpu", timing.SHORTEST["cuda"])
 
     def run(self, what):
-        """A run that is only noted while a graph is captured, as a GPU does it."""
+        """Return a run that is only recorded while a graph is captured, as on a GPU."""
 
         def one():
             if self.recording is None:
@@ -192,7 +192,7 @@ def test_on_a_gpu_runs_are_timed_by_events_around_replays_of_one_graph(monkeypat
     assert count[0] == count[1] > 3 and done == [pytest.approx(0.001)]
 
 
-def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
+def test_a_run_that_cannot_be_captured_is_timed_eagerly(monkeypatch):
     graphs = Graphs()
     graphs.patch(monkeypatch)
 
@@ -207,7 +207,7 @@ def test_what_cannot_be_captured_is_timed_as_it_is(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["explicit", cases.ROUNDS, "elided, tiles by loads", "emulation", "blas"])
 def test_a_case_as_a_gpu_runs_it(row, monkeypatch):
-    """The branch for GPUs, kernels interpreted: rotating inputs, limits by the copy kernel, facts and fractions."""
+    """Run the branch for GPUs with interpreted kernels: rotating inputs, copy limits, facts and fractions."""
     Graphs(tick=0.001).patch(monkeypatch)
     monkeypatch.setitem(limits.MATRIX, "cpu", 64)
     monkeypatch.setattr(timing, "captured", lambda device, run: (run, "graph replay"))

@@ -1,4 +1,4 @@
-"""`fit` writes where it is told to and nowhere else."""
+"""`fit` writes to the path of `--out` and nowhere else."""
 
 import pytest
 

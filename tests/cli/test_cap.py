@@ -1,4 +1,4 @@
-"""What `generate --json` tells of a mixture's passes, its trace, and `cap` over several runs."""
+"""A mixture's passes in `generate --json`, its routing trace, and `cap` over several runs."""
 
 import json
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs of a tiny mixture on meshes of different size, and the trace of the second."""
+    """Return two runs of a tiny mixture on meshes of different size, and the trace of the second."""
     home = tmp_path_factory.mktemp("runs")
     folder = checkpoint(home / "tiny", base=MIXTURE)
     return home, folder
 
 
-def test_runs_tell_their_passes_and_are_compared(runs, capsys):
+def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     home, folder = runs
     for mesh in ("2", "3"):
         asked = ["--model", str(folder), "--prompt", "hello", "--mesh", mesh, "--max-new-tokens", "4", "--json"]
@@ -41,7 +41,7 @@ def test_runs_tell_their_passes_and_are_compared(runs, capsys):
     assert record["cap"]["decode"]["s_mbu"] < record["cap"]["decode"]["mbu"]
     trace = json.loads((home / "trace2.json").read_text())["experts"]
     assert (len(trace), len(trace[0])) == (1, 8) and {len(taken) for taken in trace[0]} == {2}
-    assert trace == json.loads((home / "trace3.json").read_text())["experts"], "a mesh does not change what is chosen"
+    assert trace == json.loads((home / "trace3.json").read_text())["experts"], "the mesh does not change the expert ids"
 
     files = [str(home / f"run{mesh}.json") for mesh in ("2", "3")]
     costs = ["--kwh-price", "0.2", "--hardware-price", "2e6", "--lifetime-hours", "26280"]

@@ -1,4 +1,4 @@
-"""`wafer-triton draw` and `show`: which picture or page of what, and what they refuse."""
+"""`wafer-triton draw` and `show`: the picture or page of each kind, and the errors."""
 
 import base64
 import gzip
@@ -97,7 +97,7 @@ def refused(line, message, capsys):
 
 @pytest.fixture
 def record(folder):
-    """The record of a generated text, as `generate --json` prints it after what is for people."""
+    """Write the record of a generated text as `generate --json` prints it, after the output for people."""
     mesh = Mesh(4, 4)
     said = Generation(
         text=" Paris", tokens=[3], prompt_tokens=2, steps=0, settings={"dtype": "fp16"}, mesh=mesh, prefill_mesh=mesh,
@@ -108,7 +108,7 @@ def record(folder):
 
 
 def shown(path):
-    """The data of a page."""
+    """Return the data of a page."""
     return json.loads(gzip.decompress(base64.b64decode(re.search(r'id="data">([^<]*)<', path.read_text())[1])))
 
 

@@ -1,4 +1,4 @@
-"""What `estimate`, `plan` and `sweep` print: units for people, full numbers for programs; and what they refuse."""
+"""The output of `estimate`, `plan` and `sweep`: units for people, full numbers for programs; and their errors."""
 
 import csv
 import json
@@ -57,7 +57,7 @@ def test_every_number_of_an_estimate_is_short_and_has_a_unit(run, line):
         assert unit and len(number.replace(",", "").replace(".", "").strip("+-0")) <= 4, shown
 
 
-def test_the_title_says_what_was_asked(run):
+def test_the_title_repeats_the_request(run):
     title = run(DECODE)[1].splitlines()[0]
     assert (
         title

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A tiny random decoder whose tokens are bytes."""
+    """Write a tiny random decoder whose tokens are bytes."""
     return checkpoint(tmp_path_factory.mktemp("tiny"))
 
 
@@ -66,7 +66,7 @@ def test_json_is_one_line_and_the_rest_goes_to_stderr(run):
     assert made["regions"][-1]["blocks"][-1] == "head"
 
 
-def test_generate_says_what_the_model_says(run, folder):
+def test_generate_equals_the_model(run, folder):
     made = outcome(run, "--dtype", "fp32")
     model = WaferForCausalLM.from_pretrained(folder, mesh=2, dtype="fp32", max_length=11)
     prompt = TextStream(folder, "hello").prompt

@@ -24,7 +24,7 @@ def test_a_line_that_is_no_command(capsys, args, message):
     assert message in capsys.readouterr().err
 
 
-def test_of_ranks_that_have_not_joined_the_first_tells_a_mistake(capsys, monkeypatch):
+def test_before_ranks_join_only_rank_0_prints_an_error(capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, told in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
@@ -32,7 +32,7 @@ def test_of_ranks_that_have_not_joined_the_first_tells_a_mistake(capsys, monkeyp
         assert ("invalid choice: 'fly'" in capsys.readouterr().err) is told
 
 
-def test_a_rank_tells_a_mistake_where_no_rank_is_left_to_ask(capsys, monkeypatch):
+def test_a_rank_without_peers_prints_the_error_itself(capsys, monkeypatch):
     def gone(*_):
         raise RuntimeError("Connection reset by peer")
 

@@ -18,6 +18,7 @@ def butterfly(steps):
     b = Builder(as_mesh("4x8"), "butterfly")
     hands = [b.buffer("x", (16,), "fp32", "output"), b.like("next", "x")]
     inbox, line = b.like("inbox", "x"), np.arange(8)
+
     for step in range(steps):
         b.round(
             b.exchange("x", hands[0], inbox, send=line, recv=line ^ (1 << step)),
@@ -25,6 +26,7 @@ def butterfly(steps):
             label=f"step {step}",
         )
         hands.reverse()
+
     if hands[0] != "x":
         b.round(b.local("copy", "x", hands[0], size=16), label="home")
     return b

@@ -1,4 +1,4 @@
-"""Progress off a terminal: plain lines, some for each thing, and an estimate of what takes long."""
+"""Progress off a terminal: a few plain lines for each task, and an estimate before a long one."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_thing_has_a_line_for_each_tenth(capsys):
     assert told[0] == "windows: 3 of 30" and told[-1] == "windows: 30 of 30" and len(told) == 10
 
 
-def test_what_begins_anew_is_told_anew(capsys):
+def test_a_phase_that_restarts_is_reported_again(capsys):
     with Progress() as progress:
         for _ in range(2):
             progress("prefill", 1, 2)

@@ -1,4 +1,4 @@
-"""The commands `train` and `plan-training`: what they print, their JSON, and mistakes in one line."""
+"""The commands `train` and `plan-training`: their output, their JSON, and errors in one line."""
 
 import json
 

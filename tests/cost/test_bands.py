@@ -1,4 +1,4 @@
-"""Error bands: how they are made, that they hold what was left out of the fit, and what an estimate says of its own."""
+"""Error bands: how they are made, that they hold rows left out of the fit, and the band of an own estimate."""
 
 import json
 from dataclasses import asdict, replace
@@ -30,7 +30,7 @@ def test_a_band_holds_nine_in_ten_of_the_rows_left_out(family, key):
 
 
 def test_bands_made_without_a_row_hold_nine_in_ten_rows():
-    """Neither the constants nor the band know the row that they are held to."""
+    """Leave out each row before its band is made, so that neither the constants nor the band depend on the row."""
     held, count = 0, 0
     for family in bands().values():
         for errors in family["left_out"].values():
@@ -59,7 +59,7 @@ def test_a_band_is_made_of_its_rows(family):
 
 
 @pytest.mark.parametrize("family", ["MeshGEMV", "WSE-3 decode layer", "WSE-2 decode", "WSE-2 prefill"])
-def test_the_committed_errors_are_those_of_the_fit(family):
+def test_the_committed_errors_equal_the_fit_s(family):
     (stage,) = [stage for stage in fit.STAGES if stage.family == family]
     left = fit.leave_one_out(stage, constants(device(stage.device)))
     for key, errors in bands()[family]["left_out"].items():
@@ -68,7 +68,7 @@ def test_the_committed_errors_are_those_of_the_fit(family):
 
 
 def test_rows_that_the_fit_leaves_out_lie_in_a_wider_band():
-    """MeshGEMVs on fewer than 80 x 80 cores are measured, but no constant is fitted on them."""
+    """Check that MeshGEMVs on fewer than 80 x 80 cores are measured, but that no constant is fitted on them."""
     c, small = constants(device("wse3")), [row for row in rows("MeshGEMV") if row.groups["mesh"] == "16"]
     for row in small:
         wide = basis(device("wse3"), "gemv", row.sizes)
@@ -78,7 +78,7 @@ def test_rows_that_the_fit_leaves_out_lie_in_a_wider_band():
 
 
 def test_student():
-    """Tables of Student's t, two-sided."""
+    """Compare with printed tables of Student's t, two-sided."""
     assert [student(freedom) for freedom in (1, 2, 22, 61)] == pytest.approx([6.314, 2.920, 1.717, 1.670], abs=1e-3)
     assert student(2, 0.5) == pytest.approx(0.8165, abs=1e-4)
 
@@ -92,7 +92,7 @@ def gemm(of, mesh, tile=4, **options) -> estimate.Kernel:
     return estimate.gemm(device=of, mesh=mesh, m=tile * mesh, k=tile * mesh, n=tile * mesh, **options)
 
 
-def test_within_what_was_measured_the_band_is_the_family_s():
+def test_within_the_measured_range_the_band_is_the_family_s():
     kernel = gemm("wse3", 100)
     assert (kernel.constants, kernel.outside) == ("fitted: wse3", None)
     assert kernel.error_band == bands()["MeshGEMM"]["error_band"]
@@ -144,15 +144,15 @@ def test_every_kind_has_a_band_on_every_measured_device(like, kind):
     assert 0 < basis(device(like), kind, {"mesh": (400,)}).error_band < 1
 
 
-def test_what_scales_is_named():
+def test_scaled_constants_are_named():
     own = replace(device("wse2"), name="own", hop_cycles=2, link_bytes_per_cycle=8, rows=700, power_watts=1, routes=9)
     said = gemm(own, 20).constants
     assert said == "fitted: wse2, scaled for hop_cycles, link_bytes_per_cycle"
-    assert "cores" not in gemm(own, 20).outside, "how many there are does not change what a mesh of them takes"
+    assert "cores" not in gemm(own, 20).outside, "a mesh takes the same time on a device of any number of cores"
 
 
 @pytest.mark.parametrize("of", [DERIVED, device("wormhole")], ids=lambda of: of.name)
-def test_what_is_derived_is_not_calibrated(of):
+def test_derived_constants_are_reported_as_not_calibrated(of):
     for estimated in (
         estimate.gemm(device=of, mesh=4, m=8, k=8, n=8),
         estimate.gemv(device=of, mesh=4, k=8, n=8),

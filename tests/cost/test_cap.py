@@ -17,7 +17,7 @@ WSE2 = PRESETS["wse2"]
 
 
 def of(shape, batch: int, tokens: int = 64, skew: float = 0.0):
-    """The measures of decode steps of a millisecond."""
+    """Return the measures of decode steps of a millisecond."""
     each = steps(drawn(shape, tokens, skew), batch)
     return measured(shape, "fp16", WSE2, [Pass.decode([512] * batch, 1e-3, experts) for experts in each])
 
@@ -56,7 +56,7 @@ def test_bytes_in_use_grow_with_the_batch_and_operations_do_not_depend_on_routin
         ("qwen3-30b-a3b", (5.4, 25.2, 52.4, 59.8)),
     ],
 )
-def test_weights_in_use_are_those_of_uniform_routing(model, gigabytes):
+def test_weights_in_use_follow_uniform_routing(model, gigabytes):
     shape = shape_of(model)
     for batch, wanted in zip((1, 8, 32, 128), gigabytes, strict=True):
         each = steps(drawn(shape, 128), batch)
@@ -64,7 +64,7 @@ def test_weights_in_use_are_those_of_uniform_routing(model, gigabytes):
         assert mean / 1e9 == pytest.approx(wanted, rel=0.02, abs=0.05)
 
 
-def test_operations_are_those_of_active_weights_and_peaks_those_of_all_cores():
+def test_operations_count_active_weights_and_peaks_count_all_cores():
     # active: 3.04 G with the head of 151,936 x 2,048
     qwen = shape_of("qwen3-30b-a3b")
     assert operations(qwen, 1, 0) / 2 + qwen.vocab_size * qwen.hidden_size == pytest.approx(3.04e9, rel=0.002)
@@ -75,7 +75,7 @@ def test_operations_are_those_of_active_weights_and_peaks_those_of_all_cores():
     assert bandwidth == 745_500 * 24 * 1.1e9 and rate == 2 * 745_500 * WSE2.macs_per_cycle_fp16 * 1.1e9
 
 
-def test_estimates_say_what_routing_does(tmp_path):
+def test_estimates_show_the_effect_of_routing(tmp_path):
     asked = {"model": replace(OLMOE, num_hidden_layers=2), "mesh": 160, "context": 64}
     uniform, skewed = (estimate.cap(**asked, batch=4, routing=routing) for routing in ("uniform", 2))
     assert uniform.seconds_per_pass == skewed.seconds_per_pass and uniform.s_mbu > skewed.s_mbu

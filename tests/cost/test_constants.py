@@ -1,4 +1,4 @@
-"""Constants of a device of one's own: what they follow, and that a small change of it gives a small one of a price."""
+"""Constants of an own device: the numbers that they follow, and small changes that change a price by little."""
 
 from dataclasses import fields, replace
 from functools import cache
@@ -37,7 +37,7 @@ WHOLE = ("rows", "cols", "sram_bytes", "routes")
 
 @cache
 def seconds(of: Device) -> dict[str, float]:
-    """What is predicted of a product of each kind and of a layer of each phase."""
+    """Return the predictions of a product of each kind and of a layer of each phase."""
     estimates = {
         "gemm": estimate.gemm(device=of, mesh=12, m=100, k=90, n=120),
         "gemm in fp32": estimate.gemm(device=of, mesh=12, m=100, k=90, n=120, dtype="fp32"),
@@ -50,7 +50,7 @@ def seconds(of: Device) -> dict[str, float]:
 
 @st.composite
 def devices(draw: st.DrawFn) -> Device:
-    """A device whose numbers are up to ten times those of a preset, or down to a tenth, and which is like any."""
+    """Draw a device like any preset or none, with a preset's numbers times 0.1 to 10."""
     base = device(draw(st.sampled_from(("wse2", "wse3", "wormhole"))))
     own = {name: getattr(base, name) * 10 ** draw(st.floats(-1, 1)) for name in NUMBERS if name not in WHOLE}
     return replace(base, name="own", like=draw(st.sampled_from(("wse2", "wse3", None))), routes=24, **(ROOMY | own))
@@ -65,7 +65,7 @@ def test_every_number_of_a_device_has_a_sign():
 @given(of=devices(), step=st.floats(1e-6, 1e-3))
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_small_change_of_a_number_changes_little_and_in_the_right_direction(number, of, step):
-    """No price changes by a larger share than the number itself: each of its parts is in proportion to it, or not."""
+    """Check that the share by which a price changes is at most the share by which the number changes."""
     value = getattr(of, number)
     more = replace(of, **{number: value + 1 if number in WHOLE else value * exp(step)})
     for name, before in seconds(of).items():
@@ -90,7 +90,7 @@ def test_the_clock_counts_seconds_alone():
 
 
 def test_routes_are_a_step():
-    """A schedule that needs more routes than there are is relayed core by core, and one with just enough is not."""
+    """Check that a schedule is relayed core by core only where it needs more routes than the device has."""
     priced = [
         estimate.gemm(device=replace(device("wse2"), routes=routes), mesh=12, m=48, k=48, n=48, algorithm="summa")
         for routes in (25, 26, 27)
@@ -136,7 +136,7 @@ def test_a_constant_scales_with_the_number_that_it_stands_for(like, constant):
     assert scaled(own) == (number,) and scaled(base) == ()
 
 
-def test_what_is_like_nothing_has_constants_of_its_own_numbers():
+def test_a_device_like_no_preset_has_derived_constants():
     own = replace(device("wse2"), like=None)
     assert constants(own) == constants(replace(own, name="wse2")) != constants(device("wse2"))
     assert isinstance(constants(own), Constants) and scaled(own) == ()

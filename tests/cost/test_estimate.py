@@ -42,7 +42,7 @@ def test_meshgemm_beats_its_rivals_on_many_cores(on: str, rival: str) -> None:
 
 @pytest.mark.parametrize("on", ["wse2", "wse3"])
 def test_more_cores_put_less_on_each_link(on: str) -> None:
-    """For an 8K product the links' cycles fall with more cores; their share of the time does not, see the docs."""
+    """Check that link cycles of an 8K product fall with more cores; their share of the time does not (see the docs)."""
     few, many = square(on, 360, 8192), square(on, 720, 8192)
     assert many.link_cycles < few.link_cycles
     assert many.cycles < few.cycles
@@ -75,7 +75,7 @@ def test_prefill_gains_from_more_cores() -> None:
 
 
 @pytest.mark.parametrize("rival", ["t10", "ladder"])
-def test_rivals_say_what_was_assumed(rival: str) -> None:
+def test_rivals_name_their_assumption(rival: str) -> None:
     for found in (square("wse2", 360, 2048, rival), estimate.gemv(mesh=360, k=720, n=720, algorithm=rival)):
         assert found.assumed
         assert found.cycles > 0
@@ -127,7 +127,7 @@ def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("program, number", [("measured", 10), ("true", 9)])
 def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> None:
-    """The true program sums softmax's weights together with the weighted values."""
+    """Check that the true program sums softmax's weights together with the weighted values."""
     on, c = Mesh(60, 60), constants(device("wse2"))
     block = layers.decode_block(shape_of("llama3-8b"), on, 128, c, program=program)
     parts = [sketched(part, block, *args) for part, args in decode.layer(block, 128)]
@@ -328,7 +328,7 @@ def test_estimating_needs_no_torch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mesh", ["20x60", "40x60", "33x66", "34", "10x70"])
-def test_routes_of_prefill_are_those_of_the_schedule(mesh: str) -> None:
+def test_prefill_needs_the_routes_of_its_schedule(mesh: str) -> None:
     on = as_mesh(mesh, replace(device("wse2"), sram_bytes=2**40))
     one = layers.prefill_block(DecoderShape(2, 2, 1, 7, 7, 2, 0), on, constants(on.device))
     (seven,) = layers.prefill_head_group_choices(one, 1, constants(on.device), 7)

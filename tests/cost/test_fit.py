@@ -1,4 +1,4 @@
-"""Fitting: the committed constants are what the command finds, and say where they come from."""
+"""Fitting: the command finds the committed constants, and these name their source."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_few_constants_are_fitted() -> None:
     assert sum(len(rows(family)) for family in FAMILIES) == 104
 
 
-def test_solve_recovers_constants_from_what_they_predict() -> None:
+def test_solve_recovers_constants_from_their_predictions() -> None:
     truth = replace(constants(device("wse3")), kernel_cycles=200.0, round_cycles=50.0, k_step_cycles=20.0)
     made = [replace(row, measured=row.predict(truth)) for row in rows("MeshGEMM")]
     found, errors = fit.solve(("kernel_cycles", "round_cycles", "k_step_cycles"), made, constants(device("wse3")))
@@ -62,7 +62,7 @@ def test_solve_recovers_constants_from_what_they_predict() -> None:
     assert max(error for error in errors if error is not None) < 1e-6
 
 
-def test_rows_that_cannot_tell_are_refused() -> None:
+def test_too_few_rows_to_determine_constants_are_refused() -> None:
     with pytest.raises(fit.UndeterminedError, match="1 rows do not determine"):
         fit.solve(("collective_cycles", "stage_cycles"), rows("MeshGEMV")[:1], constants(device("wse3")))
 

@@ -59,7 +59,7 @@ def test_prefill_in_groups_beats_the_single_head_of_the_paper(model):
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "side", "tokens"), [("smollm2-135m", 24, 256), ("qwen2.5-7b", 90, 1024)])
 def test_the_choice_for_prefill_is_nearly_the_fastest_of_all(model, side, tokens):
-    """Numbers are ranked by their products alone, which hide what moves beside them."""
+    """Compare a choice by products alone, which hide the moves beside them, with the fastest number of groups."""
     shape, rows = shape_of(model), -(-tokens // side)
     block = layers.prefill_block(shape, Mesh(side, side), C)
     every = {
@@ -81,7 +81,7 @@ def test_one_token_of_a_request_has_the_groups_of_the_last():
 
 
 def test_groups_that_fit_are_taken_before_the_fastest():
-    """A device whose cores just miss what the fastest groups need."""
+    """Try a device whose cores just miss the SRAM of the fastest groups."""
     shape, roomy = shape_of("llama3-8b"), replace(device("wse2"), name="roomy", sram_bytes=2**20)
     mesh = Mesh(180, 180, roomy)
     block = Block(shape, mesh, "fp16", "fp16", 1024)
@@ -92,7 +92,7 @@ def test_groups_that_fit_are_taken_before_the_fastest():
     assert layers.decode_bytes(other) <= tight.sram_bytes
 
 
-def test_padding_is_what_tiles_hold_beside_the_model():
+def test_padding_is_tiles_minus_the_model():
     # 2 x 4 cores, a width of 4 in tiles of 2, a feed-forward width of 6 in tiles of 2; 2 heads of 3 pairs, in 2 groups
     # of 2 columns each, so that a core holds 2 of a group's 3 pairs: 4 of the 3 dimensions that it would have to hold
     shape = DecoderShape(4, 6, 1, 2, 2, 6, 0)
@@ -110,20 +110,20 @@ def test_padding_is_what_tiles_hold_beside_the_model():
 
 
 @pytest.mark.parametrize("more", [{}, {"qkv_bias": True}, {"qk_norm": True}])
-def test_what_divides_has_no_padding_but_copies(more):
+def test_sizes_that_divide_have_copies_but_no_padding(more):
     shape = DecoderShape(8, 8, 1, 4, 2, 4, 0, **more)
     block = Block(shape, Mesh(1, 4), "fp16", "fp16", entries=1, policy=None, head_groups=2)
     of = padding(block, 1)
     assert all(kind.ratio == 1 for kind in of.values())
-    # on one row the norm lies on 4 columns, and those of heads (of 4) in halves on 4, for 2 query heads and a key head
+    # on one row the norm lies on 4 columns; norms of heads (of 4) lie in halves on 4, for 2 query heads and a key head
     copies = 3 * 8 + (4 * 3 * 2 - 2 * 4) * shape.qk_norm
     assert of["attention"].bytes - of["attention"].model_bytes == 2 * copies
     assert HeadGroups(shape, 4, 2).busy == 4
 
 
-def test_padding_of_prefill_is_that_of_tokens_too():
+def test_padding_of_prefill_includes_padding_of_tokens():
     block = Block(DecoderShape(8, 8, 1, 4, 2, 4, 0), Mesh(4, 4), "fp16", "fp16", head_groups=2, head_tree=())
     assert of_prefill(block, 8, 2) == 1
-    # of 7 tokens there are 8 in products with weights, and 64 pairs for 49 in those of attention
+    # 7 tokens take 8 rows in products with weights, and 64 pairs instead of 49 in products of attention
     weights, pairs = 8 * (16 + 8 + 8) + 16 * 8 + 3 * 8 * 8, 2 * 16
     assert of_prefill(block, 7, 2) == (8 * weights + 64 * pairs) / (7 * weights + 49 * pairs)

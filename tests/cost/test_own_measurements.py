@@ -1,4 +1,4 @@
-"""A user's own measurements: how far predictions are off, what a fit with them gives, and what is refused."""
+"""A user's own measurements: errors of predictions, a fit with them, and refused files."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ def test_the_calibration_files_are_read_as_a_users(family: str) -> None:
 
 
 def test_a_fit_finds_the_constants_that_measurements_were_made_with(tmp_path: Path) -> None:
-    """Of an own device, which has no calibration rows beside it."""
+    """Write measurements of an own device, which has no calibration rows beside it."""
     mine = replace(PRESETS["wse3"], name="mine", hop_cycles=3)
     true = replace(constants(mine), stage_cycles=25.0, collective_cycles=70.0)
     path = tmp_path / "mine.csv"
@@ -86,7 +86,7 @@ def test_an_own_device_is_a_table_of_its_numbers(tmp_path: Path) -> None:
         ("\ud800", "no CSV that can be read"),
     ],
 )
-def test_what_is_no_measurement_names_its_line(tmp_path, monkeypatch, capsys, text, message) -> None:
+def test_a_bad_measurement_is_refused_with_its_line(tmp_path, monkeypatch, capsys, text, message) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_bytes(text.encode("utf-8", "surrogatepass"))
     for line in ("validate own.csv", "fit --data own.csv"):

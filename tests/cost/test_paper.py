@@ -30,7 +30,7 @@ def test_every_cell_of_tables_2_to_8_is_there_in_order(cells: tuple[paper.Cell, 
         assert (cell.verdict == "context") == cell.system.startswith(GPUS) == (cell.predicted is None)
 
 
-def test_verdicts_are_those_of_bands(cells: tuple[paper.Cell, ...]) -> None:
+def test_verdicts_follow_from_bands(cells: tuple[paper.Cell, ...]) -> None:
     for cell in cells:
         if cell.verdict in ("within", "miss"):
             share = cell.band or 0.01
@@ -44,7 +44,7 @@ def test_verdicts_are_those_of_bands(cells: tuple[paper.Cell, ...]) -> None:
 
 
 def test_the_best_evidence_and_the_misses(cells: tuple[paper.Cell, ...]) -> None:
-    """Unfitted prefill and decode are within 5 %; what is known to be off is a miss and has a reason."""
+    """Check that unfitted prefill and decode are within 5 %, and that each known miss has a reason."""
     own = [cell for cell in cells if cell.table in "34" and cell.system == "WaferLLM"]
     assert sum(cell.verdict == "fitted" for cell in own) == 8
     unfitted = [cell for cell in own if cell.verdict == "within"]
@@ -57,7 +57,7 @@ def test_the_best_evidence_and_the_misses(cells: tuple[paper.Cell, ...]) -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_cell_is_what_estimate_predicts(cells: tuple[paper.Cell, ...], seed: int) -> None:
+def test_a_random_cell_equals_its_estimate(cells: tuple[paper.Cell, ...], seed: int) -> None:
     own = [cell for cell in cells if cell.table in "234" and cell.system == "WaferLLM"]
     cell = random.Random(seed).choice(own)
     programs = {"measured": cell.predicted, "true": cell.true}
@@ -87,14 +87,14 @@ def test_the_fit_reads_the_calibration_files_alone(monkeypatch: pytest.MonkeyPat
     assert {name for name in read if name.endswith(".csv")} == {file for file, *_ in FAMILIES.values()}
 
 
-def test_the_fitted_cells_are_those_of_the_calibration_files() -> None:
+def test_the_fitted_cells_equal_the_calibration_files() -> None:
     with (paper.FOLDER / "wse2_llm.csv").open(encoding="utf-8") as lines:
         fitted = {(row["phase"], row["model"], row["mesh"], row["tokens_per_second"]) for row in csv.DictReader(lines)}
     records = [record for record in paper.records_of_file() if record["role"] == "calibration"]
     assert {(row["what"], row["model"], row["mesh"], row["value"]) for row in records} == fitted
 
 
-def test_parts_add_up_to_what_is_predicted() -> None:
+def test_parts_add_up_to_the_prediction() -> None:
     for one in paper.parts():
         assert one.prefill_seconds + one.replacement_seconds + one.decode_seconds == pytest.approx(
             one.predicted_seconds

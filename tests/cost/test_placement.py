@@ -1,4 +1,4 @@
-"""Where experts live in prefill, by cost: which way is taken, hot experts with copies, and what is refused."""
+"""The price of a placement of experts in prefill: the way taken, copies of hot experts, and errors."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_an_estimate_says_where_experts_live():
     assert estimate.request(**request).experts == best.experts
 
 
-def test_a_plan_has_the_faster_way_and_what_bounds_s_mbu():
+def test_a_plan_has_the_faster_placement_and_its_bound():
     asked = {"model": OLMOE, "input": 1024, "output": 16, "sides": [360, 400]}
     best, spread = search.plan(**asked)[0], search.plan(**asked, experts="spread")[0]
     assert best.experts.endswith("expected") and spread.experts == "spread"
@@ -72,7 +72,7 @@ def test_copies_of_hot_experts_leave_fewer_rows_for_a_region():
     assert many == made[16].capacity < few
 
 
-def test_what_cannot_be_placed_is_refused():
+def test_a_placement_of_experts_that_cannot_be_is_refused():
     with pytest.raises(ConfigError, match="llama3-8b has no experts to place; leave experts out"):
         estimate.prefill(model="llama3-8b", mesh=360, tokens=64, experts="regions")
     with pytest.raises(ConfigError, match="experts 'tiled': choose 'spread', 'regions' or ExpertRegions"):

@@ -37,7 +37,7 @@ SIZES = [(4, 3), (8, 4), (16, 64), (64, 5), (512, 256)]  # cores, words
 
 
 def gemm(on: Mesh, m: int, k: int, n: int, dtype: str = "fp16", algorithm: str = "mesh") -> Schedule:
-    """A product as it was measured: weights skewed by the host, sums in the tiles' dtype."""
+    """Return a product as it was measured: weights skewed by the host, accumulation in the tiles' dtype."""
     options = (("algorithm", algorithm), ("skew", "host"), ("sums", dtype))
     return recipe("gemm", on, dtype, ((m, k), (k, n)), options).schedule
 
@@ -100,7 +100,7 @@ def test_two_phase_pays_two_words_a_word() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["mesh", "cannon", "summa", "allgather"])
-def test_what_is_priced_is_what_runs(algorithm: str) -> None:
+def test_the_priced_product_is_the_product_that_runs(algorithm: str) -> None:
     on, n = Mesh(6, 6), 12
     made = gemm(on, n, n, n, "fp32", algorithm)
     a, b = torch.randint(-4, 5, (2, n, n)).float()
@@ -119,7 +119,7 @@ def test_what_is_priced_is_what_runs(algorithm: str) -> None:
     assert found.cycles == price(made).cycles + c0.kernel_cycles
 
 
-def test_what_is_priced_is_what_runs_gemv() -> None:
+def test_the_priced_gemv_is_the_gemv_that_runs() -> None:
     on = Mesh(8, 6)
     made = gemv(on, 16, 12, "fp32", groups=(3,))
     x, w = torch.randint(-4, 5, (16,)).float(), torch.randint(-4, 5, (16, 12)).float()
@@ -136,8 +136,8 @@ def test_what_is_priced_is_what_runs_gemv() -> None:
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 17, 24])
 @pytest.mark.parametrize("model", ["measured", "true", "grouped"])
-def test_the_price_of_a_layer_is_that_of_the_schedules_that_run(side: int, model: str) -> None:
-    """What pricing keeps and leaves out changes nothing: the sum of the parts' prices, one by one."""
+def test_the_price_of_a_layer_equals_its_schedules(side: int, model: str) -> None:
+    """Compare with the sum of the prices of all schedules: representatives of equal rounds change nothing."""
     shape = DecoderShape(36, 50, 2, 6, 6, 8, 97, qk_norm=model == "grouped", name="tiny")
     shape = replace(shape, num_key_value_heads=2, qkv_bias=True) if model == "grouped" else shape
     program, on, context = "measured" if model == "measured" else "true", Mesh(side, side, ROOMY), 4 * side
@@ -152,7 +152,7 @@ def test_the_price_of_a_layer_is_that_of_the_schedules_that_run(side: int, model
 
 
 @pytest.mark.parametrize("number", [2, 3, 5, 6])
-def test_prefill_in_groups_costs_what_its_schedules_cost(number: int) -> None:
+def test_the_price_of_prefill_in_groups_equals_its_schedules(number: int) -> None:
     """Also where partial sums have one buffer, so that no reduction hides beside a product, and of a later chunk."""
     on, c = Mesh(13, 13, ROOMY), constants(ROOMY)
     one = layers.prefill_block(DecoderShape(36, 50, 2, 6, 2, 8, 97, qk_norm=True), on, c)
@@ -181,7 +181,7 @@ def same(one: Cost, two: Cost) -> None:
 
 
 @pytest.mark.parametrize("part", [prefill.attention, prefill.ffn], ids=lambda part: part.title)
-def test_routes_of_prefill_are_those_of_a_part_of_the_mesh(part: Part) -> None:
+def test_a_part_of_the_mesh_has_all_routes_of_prefill(part: Part) -> None:
     shape, needed = DecoderShape(2, 2, 1, 1, 1, 2, 2), set()
     for side in (32, 45, 60):
         b = Builder(Mesh(side, side, ROOMY), part.title)
@@ -192,7 +192,7 @@ def test_routes_of_prefill_are_those_of_a_part_of_the_mesh(part: Part) -> None:
     assert layers.total(layers.prefill_steps(block, 1, constants(ROOMY))).routes >= needed.pop()
 
 
-def test_two_levels_are_those_of_the_tree() -> None:
+def test_the_two_level_formula_equals_the_tree() -> None:
     for size in (5, 6, 17, 40):
         for count, stages, hops in zip(*two_level(size), strict=True):
             b = Builder(Mesh(1, size, ROOMY), "test")
@@ -203,7 +203,7 @@ def test_two_levels_are_those_of_the_tree() -> None:
 
 
 def test_a_stream_is_hidden_beside_the_next_product_alone() -> None:
-    """With one buffer of partial sums a turn waits for the one before; with two their reductions are hidden."""
+    """Check the waits: with one buffer of partial sums an iteration waits for the last; with two it does not."""
     priced = {}
     for overlap in (True, False):
         block = Block(DecoderShape(8, 8, 1, 1, 1, 8, 2, rotary=False), Mesh(6, 6, ROOMY), overlap=overlap)
@@ -324,7 +324,7 @@ def test_a_longer_way_never_costs_less(cores: int, words: int, further: int) -> 
     assert way(cores - 1 + further) > way(cores - 1)
 
 
-def test_what_is_relayed_says_so() -> None:
+def test_a_relayed_product_is_reported_as_relayed() -> None:
     for most, over in ((24, False), (4, True)):
         mesh = Mesh(12, 12, replace(device("wse2"), routes=most))
         cost = price(gemm(mesh, 48, 48, 48))

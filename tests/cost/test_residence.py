@@ -1,4 +1,4 @@
-"""Whether a model fits a device: what is refused, with what would fit, and what is priced as if it fitted."""
+"""Whether a model fits a device: errors with a remedy, and prices as if it fitted."""
 
 import json
 import re
@@ -27,7 +27,7 @@ OFFER = r"; as_if=True \(--as-if\) prices it all the same$"
 
 
 def wafer(cores: int, sram_bytes: int) -> object:
-    """A device of so many cores that count, as its constants are derived."""
+    """Return a device with `cores` cores, which count because its constants are derived."""
     return replace(WSE2, name="mine", like=None, rows=8, cols=cores // 8, sram_bytes=sram_bytes)
 
 
@@ -37,7 +37,7 @@ def regions(shape: DecoderShape, cores: int, sram_bytes: int, context: int = 8) 
 
 
 def bytes_of(shape: DecoderShape, context: int = 8) -> tuple[list[int], int, list[int]]:
-    """What stays of the blocks of a layer, what passes at most, and what stays of embedding and head, on a core."""
+    """Return a core's resident bytes of a layer, its largest workspace, and resident bytes of embedding and head."""
     block = layers.decode_block(shape, Mesh(8, 8, WSE2), context, constants(WSE2))
     blocks, ends = ([decode_need(block, kind) for kind in kinds] for kinds in (shape.layers_of, ("embedding", "head")))
     passes = max(sum(need.passes.values()) for need in (*blocks, *ends))
@@ -133,7 +133,7 @@ def test_rectangles_may_leave_cores_over_that_areas_count():
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_with_what_would(call, error, message):
+def test_a_model_that_does_not_fit_gets_a_remedy(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
@@ -144,7 +144,7 @@ def test_the_mesh_that_is_named_holds_it():
 
 @pytest.mark.parametrize("family", ["WSE-2 decode", "WSE-2 prefill"])
 def test_the_paper_s_programs_are_priced_as_they_were_measured(family):
-    """Its 8B model fits, but for a layer on the largest mesh of decode; of the 72B it measured some layers."""
+    """Check that all measured programs fit except 8B on the largest mesh of decode and the whole of 72B."""
     refused = []
     for row in rows(family):
         model, side = row.groups["model"], int(row.groups["mesh"])
@@ -170,7 +170,7 @@ def test_the_paper_s_programs_are_priced_as_they_were_measured(family):
         ),
     ],
 )
-def test_what_fits_is_the_same_as_if_it_did(call):
+def test_as_if_changes_nothing_for_a_model_that_fits(call):
     assert call(True) == call(False)
     assert call(True).as_if is None
 
@@ -186,7 +186,7 @@ def test_as_if_says_why_it_does_not_fit():
 
 
 @pytest.mark.parametrize("model, mesh", [("smollm2-135m", 48), ("llama3-8b", 360)])
-def test_the_cache_holds_what_decode_fits(model, mesh):
+def test_the_cache_holds_as_many_tokens_as_decode_fits(model, mesh):
     tokens = estimate.kv(model=model, mesh=mesh).shift_tokens
     assert estimate.decode(model=model, mesh=mesh, context=tokens).as_if is None
     with pytest.raises((MeshError, SramError)):
@@ -198,14 +198,14 @@ def test_plans_hold_the_model():
     c = constants(WSE2)
     for plan in search.plan(model="llama3-8b", input=512, output=64, step=60):
         block = layers.decode_block(shape, Mesh(plan.decode_mesh, plan.decode_mesh), 576, c)
-        # on one mesh the regions hold what prefill needs as well
+        # on one mesh the regions hold the buffers of prefill as well
         assert len(decode_regions(block)) <= plan.regions <= (750 // plan.decode_mesh) * (994 // plan.decode_mesh)
         assert plan.layout == "rectangles"
         assert plan.constants == "fitted: wse2" and plan.error_band > 0
 
 
 @pytest.mark.parametrize("algorithm, relayed", [("mesh", False), ("cannon", False), ("summa", True), ("ladder", True)])
-def test_what_is_relayed_says_so(algorithm, relayed, capsys):
+def test_a_relayed_product_is_reported_as_relayed(algorithm, relayed, capsys):
     line = f"estimate gemm --mesh 32 --m 64 --k 64 --n 64 --algorithm {algorithm}"
     assert cli.main(line.split()) == 0
     assert re.search(rf"relayed core by core +{'yes' if relayed else 'no'}\n", capsys.readouterr().out)

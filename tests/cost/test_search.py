@@ -75,7 +75,7 @@ def test_a_sweep_over_the_mesh_and_the_device() -> None:
     assert speeds == sorted(speeds, reverse=True)
 
 
-def test_a_sweep_leaves_out_what_cannot_be() -> None:
+def test_a_sweep_leaves_out_impossible_values() -> None:
     assert [row["mesh"] for row in search.sweep("gemm", "mesh", [8, 5000], m=8, k=8, n=8)] == [8]
     with pytest.raises(MeshError, match="leaves device"):
         search.sweep("gemm", "mesh", [5000], m=8, k=8, n=8)
@@ -107,7 +107,7 @@ def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFi
     assert "<svg" in path.with_suffix(".svg").read_text()
 
 
-def test_the_sweep_command_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sweep_command_prints_the_values_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = f"sweep gemm --over mesh --values 8,5000 --set m=8 --set k=8 --set n=8 --out {tmp_path / 'x.csv'} --no-plot"
     assert cli.main(line.split()) == 0
     assert "left out: mesh = 5000: mesh 5000 x 5000 at (0, 0) leaves device wse2" in capsys.readouterr().out

@@ -25,7 +25,7 @@ C = constants(device("wse2"))
 
 
 def test_the_four_models_have_little_padding_on_every_mesh():
-    """By the page of the study, which `tests/docs/test_head_groups.py` holds to what is computed."""
+    """Read the study's page, which `tests/docs/test_head_groups.py` compares with computed values."""
     tables = re.findall(r"(?:^\| .*\|\n){20,}", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(tables) == 2
     for table, most in zip(tables, (0.9, 1.1), strict=True):
@@ -61,7 +61,7 @@ def test_prefill_takes_fewer_multiply_adds_and_no_more_cycles(model, side):
     assert cycles[1] <= cycles[0] and paddings[1] <= 1.25 < paddings[0]
 
 
-def test_what_divides_is_not_trimmed():
+def test_sizes_that_divide_are_not_trimmed():
     shape = shape_of("llama3-8b")
     assert trim.decode_mesh(shape, Mesh(256, 256), 4096) == Mesh(256, 256)
     whole = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), Mesh(256, 256), 4096, C)
@@ -85,7 +85,7 @@ def test_an_estimate_names_the_cores_that_compute():
 
 
 def test_a_part_that_does_not_hold_the_model_leaves_it_on_the_mesh():
-    """Its tiles are larger, for which a device lacks a few bytes."""
+    """Check a device that lacks a few bytes for the larger tiles of the trimmed mesh."""
     shape, mesh = replace(shape_of("llama3-8b"), vocab_size=0), Mesh(660, 660, endless(device("wse2")))
 
     def block(on: Mesh, trimmed: bool) -> Block:

@@ -30,7 +30,7 @@ def gemv(side: int, algorithm: str = "ktree", axis: str = "y", groups: tuple[int
 
 
 def moves(mesh: Mesh, *rounds) -> Schedule:
-    """Each round a list of (axis, send, recv[, lines])."""
+    """Build a schedule whose rounds are lists of (axis, send, recv[, lines])."""
     b = Builder(mesh, "moves")
     b.buffer("a", (1,), "fp32", "input")
     for steps in rounds:
@@ -241,8 +241,8 @@ def test_colours_by_exchange():
     assert not set(first[0].tolist()) & set(second[0].tolist())
 
 
-def test_the_colours_of_one_line_are_those_of_an_assignment():
-    """They are counted where all lines move alike: a chain, a multicast beside it, and one that shares its sender."""
+def test_the_colours_of_one_mesh_row_equal_a_full_assignment():
+    """Compare where all mesh rows move alike: a chain, a multicast beside it, and one that shares its sender."""
     built = [gemm(mesh, name) for mesh in (Mesh(7, 7), Mesh(4, 6)) for name in GEMMS]
     built += [gemv(side, name, axis) for side in (2, 9) for name in REDUCES for axis in "xy"]
     built.append(
@@ -252,7 +252,7 @@ def test_the_colours_of_one_line_are_those_of_an_assignment():
     assert [colours(schedule) for schedule in built] == [routes(schedule).colours for schedule in built]
 
 
-def test_lines_that_are_kept_are_not_more_than_so_many(monkeypatch):
+def test_the_cache_of_mesh_rows_is_bounded(monkeypatch):
     schedule, kept = gemv(9, "ktree", "x"), {(number, 0, frozenset()): ([], 0) for number in range(4096)}
     monkeypatch.setattr("wafer_triton.count.routes._LINES", kept)
     assert colours(schedule) == routes(schedule).colours and len(kept) == 2

@@ -20,7 +20,7 @@ def builder(*mesh: int) -> Builder:
 
 
 def kinds(b: Builder) -> list[tuple[str, int]]:
-    """The kind and the number of rounds of every run."""
+    """Return the kind and the number of rounds of every run."""
     cut = list(runs(b))
     assert [round_ for run in cut for round_ in run] == b.rounds
     assert all(len({kind(round_) for round_ in run}) == 1 for run in cut)
@@ -40,7 +40,7 @@ def test_a_star_is_one_round_of_a_stream():
     assert kinds(b) == [("stream", 1)]
 
 
-def test_a_ring_all_reduce_cuts_where_nobody_adds_any_more():
+def test_a_ring_all_reduce_is_cut_after_its_last_addition():
     b = builder(1, 4)
     ring_all_reduce(b, "x", "x")
     assert kinds(b) == [("local", 1), ("stream", 3), ("tiles", 3), ("local", 1)]
@@ -74,7 +74,7 @@ def test_every_round_of_a_product_is_its_own_run():
     assert kinds(b) == [("product", 1)] * 4
 
 
-def test_a_circuit_goes_on_with_what_it_brought():
+def test_a_circuit_sends_received_tiles_on():
     b = builder(3, 3)
     b.round(b.exchange("x", "x", "x", 0, [1, 2], [0]))
     broadcast(b, "x", "y", 0, label="")

@@ -35,7 +35,7 @@ def builder(rows: int, cols: int, words: int = 1) -> Builder:
 
 
 def traffic(b: Builder) -> RunTraffic:
-    """The traffic of all rounds as one run."""
+    """Return the traffic of all rounds as one run."""
     return Traffic(b).run(b.rounds)
 
 
@@ -76,7 +76,7 @@ def test_positions_in_one_physical_core_are_no_hop_apart():
     assert traffic(b) == RunTraffic(hops=1, busiest_words=2 * 3, mean_words=6.0, link_bytes=2 * 12)
 
 
-def test_words_are_those_of_the_busiest_line_and_bytes_those_of_the_mesh():
+def test_words_are_per_busiest_line_and_bytes_per_mesh():
     b = builder(3, 5, words=2)
     b.round(b.exchange("x", "a", "a", [0], [3]))
     b.round(b.exchange("x", "a", "a", 0, [1, 2], [1]))
@@ -138,14 +138,14 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_is_counted_is_what_is_priced(schedule):
+def test_counts_and_prices_agree_in_hops_and_bytes(schedule):
     counted, priced = account(schedule), price(schedule)
     assert counted.hops == priced.hops
     assert counted.link_bytes == priced.link_bytes == sum(phase.link_bytes * phase.times for phase in phases(schedule))
 
 
 def farthest(schedule: Schedule, run: list[Round]) -> int:
-    """The most hops that any data of a run has travelled, following it core by core from buffer to buffer."""
+    """Return the most hops that any data of a run has travelled, followed core by core from buffer to buffer."""
     mesh = schedule.mesh
     come: dict[tuple[str, int, int], int] = defaultdict(int)
     for round_ in run:
@@ -169,7 +169,7 @@ def farthest(schedule: Schedule, run: list[Round]) -> int:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_hops_are_those_of_the_data_that_goes_farthest(schedule):
+def test_hops_follow_the_data_that_goes_farthest(schedule):
     exchanges = [exchange for round_ in schedule.rounds for exchange in round_.exchanges]
     for run in runs(schedule):
         hops, most = Traffic(schedule).hops(run), farthest(schedule, run)
@@ -193,7 +193,7 @@ def test_random_runs_on_a_line_agree_with_walking_every_message(seed):
     length, fold = int(random.integers(2, 8)), int(random.integers(1, 4))
     b = Builder(replace(Mesh(1, length, ROOMY), fold=(1, fold)), "random")
     loads: dict[tuple[int, int], int] = defaultdict(int)
-    for number in range(5):  # of distinct buffers, so that the links of one tile are told from those of another
+    for number in range(5):  # distinct buffers, so that each tile has its own links
         words = int(random.integers(1, 4))
         b.buffer(f"a{number}", (words,), "fp32", "input")
         recv = random.permutation(length * fold)[: random.integers(1, length * fold + 1)]
@@ -215,7 +215,7 @@ def test_random_runs_on_a_line_agree_with_walking_every_message(seed):
 
 
 def test_a_whole_buffer_counts_whole():
-    """All slots as one tile put on the links what one slot of their size does."""
+    """Check that all slots sent as one tile put the same bytes on the links as one slot of their size."""
     found = []
     for tile, slots, whole in ((96, 1, False), (32, 3, True)):
         b = Builder(Mesh(5, 5, ROOMY), "sums")

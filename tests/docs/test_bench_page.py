@@ -1,4 +1,4 @@
-"""bench/README.md: its tables are the measured ones, and what it names exists."""
+"""bench/README.md: its tables are the measured ones, and its files and targets exist."""
 
 import json
 import re
@@ -11,7 +11,7 @@ TEXT = (BENCH / "README.md").read_text(encoding="utf-8")
 
 
 def tables(text):
-    """The rows of each table of a page, heads and rulers included."""
+    """Return the rows of each table of a page, heads and rulers included."""
     return [table.splitlines() for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
 
 
@@ -34,7 +34,7 @@ def test_the_tables_of_whole_models_are_measured():
     assert results("models")["machine_info"]["cpu"] in TEXT
 
 
-def test_what_it_names_exists():
+def test_files_and_targets_on_the_page_exist():
     targets = re.findall(r"^([a-z-]+):", (BENCH.parent / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"`make ([a-z-]+)", TEXT)) <= set(targets)
     paths = re.findall(r"\]\(([^)#:]+)\)", TEXT)

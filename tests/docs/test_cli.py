@@ -1,7 +1,7 @@
-"""docs/cli.md: its commands and options are the parser's, and its examples print what it shows.
+"""docs/cli.md: its commands and options are the parser's, and its examples print the output shown.
 
-Run as a program, it writes the outputs anew: all that are the same every time, or with `--all` those of the commands
-that run a model as well.
+Run as a program, it writes the repeatable outputs anew; with `--all` it also writes the outputs of commands that run
+a model.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import pytest
 from wafer_triton.cli.main import main, parser
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
-TIMED = ("generate", "perplexity", "precision", "cap")  # they run a checkpoint, or need what such a run printed
+TIMED = ("generate", "perplexity", "precision", "cap")  # they run a checkpoint, or need the output of such a run
 FITTED = ("validate", "fit")  # slow, and a solver's last digits are its own
 BLOCK = re.compile(r"^```console\n\$ wafer-triton (.*)\n((?:.*\n)*?)```$", re.MULTILINE)
 MORE = "...\n"  # an example that ends with it goes on like that
@@ -30,13 +30,13 @@ def text():
 
 
 def sections():
-    """The text of the page by its headings of the third level, which are commands."""
+    """Return the text of the page by its headings of the third level, which are commands."""
     pieces = re.split(r"^(#+ .*)$", text(), flags=re.MULTILINE)
     return {head.removeprefix("### "): body for head, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
 def commands(of=None):
-    """The parsers of all commands by name, those of kinds as `compare gemm`."""
+    """Return the parsers of all commands by name, kinds as `compare gemm`."""
     known = {}
     for action in (of or parser())._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -46,13 +46,13 @@ def commands(of=None):
 
 
 def options(name):
-    """All options of a command and of its kinds."""
+    """Return all options of a command and of its kinds."""
     parsers = [inner for known, inner in commands().items() if known.split()[0] == name]
     return {flag for inner in parsers for flag in inner._option_string_actions} - {"-h", "--help"}
 
 
 def output(line):
-    """What a command prints for people."""
+    """Return the output of a command for people."""
     stream = io.StringIO()
     with redirect_stdout(stream), redirect_stderr(io.StringIO()):
         assert main(shlex.split(line)) == 0, line
@@ -103,7 +103,7 @@ def test_an_example_parses_and_shows_something(line):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", examples(but=TIMED + FITTED))
-def test_an_example_prints_what_is_shown(line, tmp_path, monkeypatch):
+def test_an_example_prints_the_output_shown(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert output(line) == dict(BLOCK.findall(text()))[line]
 

@@ -1,4 +1,4 @@
-"""The scripts of docs/examples run, say what they promise, and are named in the documents."""
+"""The scripts of docs/examples run, print the promised output, and are named in the documents."""
 
 import runpy
 from pathlib import Path

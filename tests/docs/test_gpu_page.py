@@ -1,4 +1,4 @@
-"""docs/gpu.md: measured figures are those of the committed results, expected ones those of the command."""
+"""docs/gpu.md: measured figures equal the committed results, and expected figures equal the command's."""
 
 import json
 import re
@@ -14,12 +14,12 @@ RESULTS = json.loads(expected.RESULTS.read_text())
 
 
 def section(title):
-    """The text below a heading, up to the next."""
+    """Return the text below a heading, up to the next."""
     return re.split(r"^#+ ", PAGE.partition(f"# {title}\n")[2], flags=re.MULTILINE)[0]
 
 
 def of(group, row, digits=0):
-    """A measured row in microseconds, as the page writes it."""
+    """Return a measured row in microseconds, as the page writes it."""
     return f"{expected.measured(group, row) * 1e6:,.{digits}f}"
 
 
@@ -34,7 +34,7 @@ def gemm(side, tile):
     return f"gemm [{side * tile}, {side * tile}] x [{side * tile}, {side * tile}] on {side} x {side} cores, bf16"
 
 
-def test_the_expected_figures_are_those_of_the_command():
+def test_the_expected_figures_equal_the_command_s():
     assert expected.table() in PAGE, "run python bench/harness/expected.py and put its table into docs/gpu.md"
 
 
@@ -46,7 +46,7 @@ def test_the_machine_and_the_commit_are_named():
 
 
 def test_the_constants_are_the_measured_ones():
-    text = section("What was measured, and what is expected")
+    text = section("Measured and expected")
     for unit, *names in (
         ("TB/s", "copy in HBM, read and write, least", "copy in HBM, read and write, most"),
         ("TB/s", "exchange within the L2, least", "exchange within the L2, most"),
@@ -72,7 +72,7 @@ def test_the_constants_are_the_measured_ones():
     assert pytest.approx(263e-6, rel=0.01) == 435_600 * expected.PROGRAM
 
 
-def test_the_wrong_results_are_those_of_the_run():
+def test_the_wrong_results_equal_the_run_s():
     text, failed = section("Wrong at 80873d0"), RESULTS["failed"]
     wrong = {case: re.search(r"(\d+) elements wrong", why) for case, why in failed.items()}
     for case in ("gemm-8192x8192x8192-on32-bf16-explicit", "gemm-8192x8192x8192-on64-bf16-explicit"):
@@ -87,7 +87,7 @@ def test_the_wrong_results_are_those_of_the_run():
     assert f"| {known('tests', 'tests/gpu, failed')} failed" in text
 
 
-def test_the_times_are_those_of_the_run():
+def test_the_times_equal_the_run_s():
     text = section("Fast and slow at 80873d0")
     big, small = gemm(64, 128), gemm(16, 64)
     vector, shifts = (

@@ -1,4 +1,4 @@
-"""docs/head-groups.md is what its study writes."""
+"""docs/head-groups.md equals the output of its study."""
 
 import runpy
 from pathlib import Path
@@ -14,10 +14,10 @@ CASES = [("llama3-8b", 660), ("llama2-13b", 360), ("codellama-34b", 420), ("qwen
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "side"), CASES)
 @pytest.mark.parametrize("phase", ["decode_row", "prefill_row"])
-def test_a_row_is_what_the_study_writes(phase, model, side):
+def test_a_row_equals_the_study_s(phase, model, side):
     assert "| " + " | ".join(STUDY[phase](model, side)) + " |\n" in TEXT, "run python docs/studies/head_groups.py"
 
 
-def test_the_text_is_that_of_the_study():
+def test_the_text_equals_the_study_s():
     for part in ("INTRODUCTION", "PREFILL"):
         assert STUDY[part].format(context=f"{STUDY['CONTEXT']:,}", tokens=f"{STUDY['TOKENS']:,}") in TEXT

@@ -1,4 +1,4 @@
-"""docs/moe.md is what its study writes."""
+"""docs/moe.md equals the output of its study."""
 
 import runpy
 from pathlib import Path
@@ -19,5 +19,5 @@ TEXT = STUDY["PAGE"].read_text(encoding="utf-8")
     ],
     ids=str,
 )
-def test_a_row_is_what_the_study_writes(part, of):
+def test_a_row_equals_the_study_s(part, of):
     assert "| " + " | ".join(STUDY[part](*of)) + " |\n" in TEXT, "run python docs/studies/moe.py"

@@ -46,7 +46,7 @@ def code():
 
 
 def printed_by(action, *args):
-    """What a call prints for people, in an empty folder."""
+    """Return the output of a call for people, in an empty folder."""
     stream, before = io.StringIO(), os.getcwd()
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(stream), redirect_stderr(io.StringIO()):
         os.chdir(folder)
@@ -66,7 +66,7 @@ def command(line):
 
 
 def errors():
-    """The sentence about errors, from the table of docs/validation.md."""
+    """Return the sentence about errors, from the table of docs/validation.md."""
     text = VALIDATION.read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|]+ \| \d+ \| \d+ \| ([\d.]+) % \| ([\d.]+) % \| (.*) \|$", text, re.MULTILINE)
     means, worst = ([float(row[column]) for row in rows] for column in (0, 1))
@@ -85,13 +85,13 @@ def test_python_runs(block):
 
 
 @pytest.mark.parametrize(("block", "shown"), PRINTED.findall(PAGES["README.md"]))
-def test_python_prints_what_is_shown(block, shown):
+def test_python_prints_the_output_shown(block, shown):
     assert printed_by(execute, block) == shown, "run python tests/docs/test_readme.py"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "shown"), CONSOLE.findall(PAGES["README.md"]))
-def test_a_command_prints_what_is_shown(line, shown):
+def test_a_command_prints_the_output_shown(line, shown):
     assert shown.count("\n") >= 5
     assert printed_by(command, line).startswith(shown.removesuffix(MORE)), "run python tests/docs/test_readme.py"
 
@@ -100,16 +100,16 @@ def test_readme_has_code_with_its_output_and_a_command():
     assert PRINTED.search(PAGES["README.md"]) and CONSOLE.search(PAGES["README.md"])
 
 
-def test_the_table_of_cells_is_that_of_validation():
+def test_the_table_of_cells_equals_the_validation_page_s():
     assert CELLS.search(VALIDATION.read_text(encoding="utf-8"))[0] in PAGES["README.md"], "run this file"
 
 
-def test_errors_are_those_of_validation():
+def test_errors_equal_the_validation_page_s():
     assert errors() in PAGES["README.md"], "run python tests/docs/test_readme.py"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_names_exists(page):
+def test_files_and_targets_on_a_page_exist(page):
     text = PAGES[page]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     lines = [shlex.split(line, comments=True) for block in blocks(page, "bash") for line in block.splitlines()]
@@ -158,7 +158,7 @@ def test_pictures_are_shown_and_light():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [path.name for path in PICTURES.glob("*.png") if path.name != SCREENSHOT])
 def test_a_picture_shows_the_numbers_of_today(name, drawn):
-    """A number may be a tenth of a per cent off, which nobody sees."""
+    """Allow a number to be a tenth of a per cent off, which is invisible in a picture."""
     today, kept = numbers_of(drawn / name), numbers_of(PICTURES / name)
     assert today.keys() == kept.keys() and today
     for key, values in today.items():
@@ -173,7 +173,7 @@ def rewrite():
 
     def called(match):
         printed = printed_by(command, match[1])
-        table = re.match(r"(?:.*\n){2}(?:\w+  .*\n)+", printed)  # without what follows the rows
+        table = re.match(r"(?:.*\n){2}(?:\w+  .*\n)+", printed)  # without the lines after the rows
         assert table, match[1]
         return f"```console\n$ wafer-triton {match[1]}\n{table[0]}{MORE}```"
 

@@ -26,7 +26,7 @@ def site(tmp_path_factory):
 
 
 def links(page):
-    """Where a page's links lead, files of the site alone, without the place in them."""
+    """Return the targets of a page's links, files of the site alone, without the anchor."""
     hrefs = re.findall(r'(?:href|src)="?([^"\s>]+)', page.read_text(encoding="utf-8"))
     return {unquote(href.partition("#")[0]) for href in hrefs if not re.match(r"[a-z]+:|#|/", href)} - {""}
 

@@ -1,4 +1,4 @@
-"""docs/temp.md is what its study writes."""
+"""docs/temp.md equals the output of its study."""
 
 import re
 import runpy
@@ -30,14 +30,14 @@ def test_every_workload_and_step_has_a_row():
         assert STUDY[text] in TEXT
 
 
-def test_the_example_prints_what_is_shown(capsys):
+def test_the_example_prints_the_output_shown(capsys):
     code, shown = re.search(r"```python\n(.*?)```\n\n```text\n(.*?)```", TEXT, re.DOTALL).groups()
     exec(compile(code, "docs/temp.md", "exec"), {})
     assert capsys.readouterr().out == shown
 
 
 @pytest.mark.slow
-def test_rows_of_plans_are_what_the_planner_finds():
+def test_rows_of_plans_equal_the_planner_s():
     for row in (
         STUDY["report"]("gpt3-6.7b", "cut"),
         STUDY["report"]("llama2-7b", "store"),

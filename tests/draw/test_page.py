@@ -1,4 +1,4 @@
-"""Pages in a real browser: what they show, driven as a reader drives them, beside what Python counts.
+"""Pages in a real browser, driven as by a reader: the contents equal Python's counts.
 
 They need Debian's Chromium (`make browser`); without it they are left out. Run as a program, this writes the screenshot
 of docs/gallery.md anew.
@@ -24,6 +24,7 @@ from wafer_triton.count.routes import routes
 from wafer_triton.draw.tiles import rounds
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
+from wafer_triton.text.quantity import quantity
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,7 +47,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Pages by `wafer-triton show`: of a product with values, of a comparison, of a placed model, of a whole wafer."""
+    """Write pages by `wafer-triton show`: a product with values, a comparison, a placed model, a whole wafer."""
     folder = tmp_path_factory.mktemp("pages")
     sizes = f"--m {SIZE} --k {SIZE} --n {SIZE} --mesh {SIDE}"
     lines = {
@@ -76,11 +77,11 @@ def show(browser, folder):
 
 
 def whole(text):
-    return int(text.replace(",", ""))
+    return int(text.replace(",", "").removesuffix(" B"))
 
 
 def cells(browser, selector):
-    """The rows of a table, [[cell]]."""
+    """Return the rows of a table, [[cell]]."""
     rows = f"[...document.querySelectorAll({selector + ' tbody tr'!r})]"
     return browser.value(f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent))")
 
@@ -93,11 +94,12 @@ def settled(browser, said):
     assert said in browser.text("#status")
 
 
-def test_counts_price_and_links_are_those_of_python(show):
+def test_counts_price_and_links_equal_python_s(show):
     browser, schedule = show("product"), product("mesh")
     counted, cost = account(schedule), price(schedule)
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}
-    names = {"rounds": "rounds", "hops": "hops", "bytes over links": "link_bytes", "SRAM peak (B)": "sram_peak_bytes"}
+    names = {"rounds": "rounds", "bytes over links": "link_bytes", "SRAM peak": "sram_peak_bytes"}
+    names |= {"hops of the critical path": "hops"}
     assert {name: whole(shown[name]) for name in names} == {name: getattr(counted, of) for name, of in names.items()}
     assert whole(shown["predicted cycles"]) == round(cost.cycles)
     steps = {row[0]: whole(row[1]) for row in cells(browser, "#costs")}
@@ -121,10 +123,11 @@ def test_counts_price_and_links_are_those_of_python(show):
 def test_slider_steps_keys_and_play(show):
     browser, schedule = show("product"), product("mesh")
     each, placed = per_round(schedule), intervals(schedule)
-    assert browser.text("#status") == f"Start, before {len(schedule.rounds)} rounds"
+    browser.key("Home")
+    assert browser.text("#status") == f"Start, before rounds 0 to {len(schedule.rounds) - 1}"
     browser.choose("#slider", "5")
     now = next(run for run in placed if run.first <= 4 <= run.last)
-    settled(browser, f"After round 4 of {len(schedule.rounds)}, {schedule.rounds[4].label}")
+    settled(browser, f"After round 4 (of 0 to {len(schedule.rounds) - 1}), {schedule.rounds[4].label}")
     settled(browser, f"predicted cycles {now.start:,.0f} to {now.end:,.0f} of {price(schedule).cycles:,.0f}")
     settled(
         browser,
@@ -150,7 +153,7 @@ def test_slider_steps_keys_and_play(show):
 
 
 def test_tiles_on_the_page_lie_where_python_has_them(browser, tmp_path):
-    """The script follows tiles as `wafer_triton.draw.tiles` does, on schedules of every kind and a folded mesh."""
+    """Compare the script with `wafer_triton.draw.tiles`, on schedules of every kind and a folded mesh."""
     built = [build(make, "2x3", "fp16") for make in (SUMS | MOVES | LAYERS).values()]
     kinds = [schedule for schedule in built if schedule.rounds]
     draw.page(tmp_path / "all.html", "all", [draw.scene(schedule) for schedule in kinds], kinds[0].mesh.device)
@@ -164,7 +167,7 @@ def test_tiles_on_the_page_lie_where_python_has_them(browser, tmp_path):
     assert browser.problems == []
 
 
-def test_a_click_on_a_core_tells_what_it_holds_sends_and_receives(show):
+def test_a_click_shows_a_core_s_buffers_sends_and_receives(show):
     browser, schedule = show("product"), product("mesh")
     browser.choose("#slider", "6")
     x, y = browser.value(f"waferTriton.then((page) => page.maps[0].middle({2 * SIDE + 3}))")
@@ -187,7 +190,7 @@ def test_a_click_on_a_core_tells_what_it_holds_sends_and_receives(show):
     assert browser.value("document.querySelector('#row').value") == "3"
 
 
-def test_values_are_those_of_the_product(show):
+def test_values_equal_the_product(show):
     browser, random = show("product"), torch.Generator().manual_seed(0)
     tile = torch.randn(SIZE, SIZE, generator=random) @ torch.randn(SIZE, SIZE, generator=random)
     tile = tile.unflatten(0, (SIDE, -1)).unflatten(2, (SIDE, -1))[2, :, 3]
@@ -195,13 +198,13 @@ def test_values_are_those_of_the_product(show):
     browser.choose("#column", "3")
     browser.key("End")
     settled(browser, "round: no tile moves")
-    (told,) = [row for row in cells(browser, "#facts table:last-of-type") if row[0] == "out"]
+    (told,) = [row for row in cells(browser, "#facts .wide:last-of-type") if row[0] == "out"]
     assert told[1] == "4 x 4" and float(told[2]) == pytest.approx(float(tile.norm()), rel=2e-3)
     assert [float(text) for text in told[4].split()] == pytest.approx(tile.flatten()[:4].tolist(), rel=1e-2, abs=1e-2)
 
 
 def _colours(needed, row, col):
-    """The colours of a router along x and along y."""
+    """Return the colours of a router along x and along y."""
     along = ((needed.x, row, col), (needed.y, col, row))
     return [
         {
@@ -227,7 +230,7 @@ def test_zoom_and_the_second_algorithm(show):
     head = browser.value("[...document.querySelectorAll('#counts th')].map((one) => one.textContent)")
     assert head == ["", "mesh", "cannon"]
     browser.choose("#second", "2")
-    hops = next(row for row in cells(browser, "#counts") if row[0] == "hops")
+    hops = next(row for row in cells(browser, "#counts") if row[0] == "hops of the critical path")
     assert [whole(cell) for cell in hops[1:]] == [account(product(name)).hops for name in ("mesh", "summa")]
     browser.choose("#second", "")
     assert browser.value("document.querySelector('#map-second').offsetParent === null")
@@ -235,24 +238,25 @@ def test_zoom_and_the_second_algorithm(show):
 
 def test_a_placed_model_shows_its_regions_and_parts(show):
     browser = show("model")
-    assert "layers 0-19" in browser.text("#facts") and "48,546 of 49,152 B" in browser.text("#facts")
+    assert "layers 0-19" in browser.text("#facts") and "48,546 B of 49,152 B" in browser.text("#facts")
     x, y = browser.value("waferTriton.then(({maps: [map]}) => map.point(...map.regions[1].origin))")
     browser.click(x + 3, y + 3)
-    assert "1 of 2" in browser.text("#facts")
+    assert "1 of 0 to 1" in browser.text("#facts")
     parts = browser.value("[...document.querySelectorAll('#first option')].map((one) => one.textContent)")
     assert len(parts) > 3
     browser.choose("#first", str(len(parts) - 1))
-    assert "feed-forward" in browser.text("#map-first + figcaption") or parts[-1] in browser.text(
-        "#map-first + figcaption"
+    assert "feed-forward" in browser.text("#map-first ~ figcaption") or parts[-1] in browser.text(
+        "#map-first ~ figcaption"
     )
     assert "tokens per second" in browser.text("#tables")
 
 
 def test_a_whole_wafer_is_shown_in_blocks(show):
     browser, schedule = show("wafer"), product("mesh", 720, 720)
-    assert browser.text("#status") == f"Start, before {len(schedule.rounds):,} rounds"
+    browser.key("Home")
+    assert browser.text("#status") == f"Start, before rounds 0 to {len(schedule.rounds) - 1:,}"
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}
-    assert whole(shown["bytes over links"]) == account(schedule).link_bytes
+    assert shown["bytes over links"] == quantity(account(schedule).link_bytes, "B")
     browser.press("#on")
     settled(browser, "After round 0")
     assert "blocks of 12 x 12" in browser.text("#facts")
@@ -271,7 +275,7 @@ def test_dark_and_light_and_a_narrow_window(show):
         browser.ask("Emulation.clearDeviceMetricsOverride")
 
 
-def test_a_browser_of_old_is_told(browser, tmp_path):
+def test_an_old_browser_gets_a_message(browser, tmp_path):
     schedule = product("mesh")
     draw.page(tmp_path / "old.html", "old", [draw.scene(schedule)], schedule.mesh.device)
     text = (tmp_path / "old.html").read_text().replace("<script>", "<script>delete window.DecompressionStream;", 1)
@@ -282,7 +286,7 @@ def test_a_browser_of_old_is_told(browser, tmp_path):
 
 
 def screenshot(path):
-    """MeshGEMM beside Cannon, while tiles are on their way."""
+    """Photograph MeshGEMM beside Cannon while tiles move."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:

@@ -102,7 +102,7 @@ def test_a_sweep_is_written_in_every_kind(kind, tmp_path):
         assert path.read_bytes().startswith(b"%PDF")
 
 
-def test_what_has_no_colour_of_its_own_is_grey():
+def test_a_series_without_its_own_colour_is_grey():
     colours = coloured({str(number): float(number) for number in range(20)})
     assert len(set(colours.values())) == 7 and list(colours)[:1] == ["19"]
     assert [name for name, colour in colours.items() if colour == REST] == [str(number) for number in range(13, -1, -1)]
@@ -125,7 +125,7 @@ EMPTY = replace(SCHEDULES["square"], rounds=())
         (lambda path: draw.sweep(ROWS, path / "a.png", show="x"), "no column 'x'; columns: cycles, hops"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_drawn_is_said(wrong, message, tmp_path):
+def test_a_picture_that_cannot_be_drawn_is_refused(wrong, message, tmp_path):
     with pytest.raises(DrawError, match=message):
         wrong(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -137,7 +137,7 @@ def test_a_path_that_cannot_be_written_is_named(tmp_path):
     assert error.value.filename == str(tmp_path / "nowhere" / "a.png")
 
 
-def test_drawing_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
+def test_drawing_without_matplotlib_names_the_package_to_install(monkeypatch, tmp_path):
     real = builtins.__import__
 
     def missing(name: str, *rest, **more):

@@ -1,4 +1,4 @@
-"""What a page is given equals what `account`, `price`, `sram` and the reference executor say."""
+"""The data of a page equals the results of `account`, `price`, `sram` and the reference executor."""
 
 import base64
 import gzip
@@ -38,14 +38,14 @@ def gemm(side, algorithm="mesh"):
 
 
 def shown(page):
-    """The data of a page, and the page without it."""
+    """Return the data of a page, and the page without it."""
     text = page.read_text()
     packed = re.search(r'id="data">([^<]*)<', text)
     return json.loads(gzip.decompress(base64.b64decode(packed[1]))), text.replace(packed[1], "")
 
 
 @pytest.mark.parametrize("schedule", KINDS.values(), ids=KINDS)
-def test_a_scene_says_what_account_price_and_sram_say(schedule):
+def test_a_scene_equals_account_price_and_sram(schedule):
     scene, counted = draw.scene(schedule), account(schedule)
     assert sum(sum(map(sum, frame["links"].values())) for frame in scene["frames"]) == counted.link_bytes
     kinds = [scene["kinds"][number] for number in scene["rounds"]]
@@ -93,7 +93,7 @@ def test_a_page_asks_for_nothing_and_escapes_its_title(tmp_path):
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
-def test_what_has_nothing_to_show_is_refused(tmp_path):
+def test_an_empty_page_is_refused(tmp_path):
     with pytest.raises(DrawError, match="a page of a schedule without rounds has nothing to show; add a round"):
         draw.scene(replace(KINDS["gemm"], rounds=()))
     with pytest.raises(DrawError, match="a page without a schedule and without regions has nothing to show"):

@@ -21,7 +21,7 @@ def gemm(side):
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_tiles_lie_where_their_values_do(make):
-    """Every core gives tiles of its own number, so that the values that it holds say where its tiles began."""
+    """Run on tiles that hold the number of their first core, and compare every core's values with `rounds`."""
     schedule = build(make, "3x3", "fp32")
     numbers = torch.arange(9.0).view(3, 3, 1)
     reference = Reference(
@@ -43,7 +43,7 @@ def test_meshgemm_moves_a_along_x_and_b_along_y():
     assert end["c"].ravel().tolist() == list(range(16)), "sums stay where they are"
 
 
-def test_what_is_copied_began_elsewhere():
+def test_a_copied_tile_is_followed_from_its_source():
     schedule = build(MOVES["collectives"], "2x3", "fp32")
     assert set(moving(schedule)["x"]) <= {"x", "y"}
     assert after(schedule, len(schedule.rounds) - 1)["x"].shape == (2, 3)
@@ -66,7 +66,7 @@ def test_a_mesh_as_text():
     ("more", "message"),
     [({"round": 99}, "round 99 is not one of its"), ({"buffer": "x"}, "there is no buffer 'x'; it has a, b")],
 )
-def test_what_is_not_there_is_said(more, message):
+def test_a_missing_round_or_core_is_refused(more, message):
     with pytest.raises(DrawError, match=message):
         draw.inspect(gemm(3), **more)
 

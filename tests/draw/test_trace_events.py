@@ -24,7 +24,7 @@ SCHEDULES = {
     "gemv": recipe("gemv", Mesh(5, 4), "fp32", ((1, 12), (12, 12)), ()).schedule,
     "prefill": build(LAYERS["prefill-attention"], "3x3", "fp16"),
 }
-# The format by phase: what an event of it has, and of which type ("Trace Event Format", Google, 2016).
+# The format by phase: the fields of an event and their types ("Trace Event Format", Google, 2016).
 FIELDS = {
     "X": {"name": str, "cat": str, "ts": Real, "dur": Real, "pid": int, "tid": int, "args": dict},
     "C": {"name": str, "ts": Real, "pid": int, "args": dict},

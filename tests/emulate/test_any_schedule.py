@@ -1,4 +1,4 @@
-"""Elided schedules at random: whatever shares a launch, in whatever order, the bits are those of every hop."""
+"""Random elided schedules: in every grouping into launches, the bits equal an execution hop by hop."""
 
 import random
 
@@ -25,7 +25,7 @@ KINDS = (
 
 
 def at_random(seed: int) -> Schedule:
-    """What decoders are made of, in any order: vectors, their norms and products, and attention."""
+    """Build a schedule of a decoder's operations in random order: vectors, norms, products and attention."""
     any_ = random.Random(seed)
     mesh, n = Mesh(any_.randint(1, 4), any_.choice([1, 2, 3, 4, 6])), any_.choice([3, 20, 40])
     b, rows = Builder(mesh, f"at random, {seed}"), {"heads": HEADS, "m": 1, "n": n, "scale": 0.3}
@@ -82,7 +82,7 @@ def held(made: Schedule) -> dict[str, Buffer]:
 
 
 def ran(made: Schedule, given: dict[str, torch.Tensor], **options) -> list[torch.Tensor]:
-    """What all buffers hold afterwards, whatever NaN it is."""
+    """Return the bits of all buffers after a run, with every NaN alike."""
     program = TritonExecutor(poison=True, **options).bind(made, given)
     program.run()
     read = [program.read(name).cpu().float() for name in given]

@@ -1,4 +1,4 @@
-"""The mesh over ranks of torch.distributed: the bits of one process, the bytes that cross, and what goes wrong."""
+"""The mesh over ranks of torch.distributed: the bits of one process, the bytes between ranks, and errors."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_each_rank_may_run_triton():
 
 
 def test_the_record_has_the_bytes_that_crossed():
-    """With explicit exchange, tiles whose sender and receiver are not of one rank, once for each rank."""
+    """Count, with explicit exchange, a tile once for each rank that receives it from another."""
     answers = ranked.on_ranks(4, ranked.sent, "4x4", "gemm-mesh")
     assert all(answer["explicit"] == answers[0]["explicit"] for answer in answers)
     schedule, owner, crossed = schedules.build(schedules.SUMS["gemm-mesh"], "4x4", "fp32"), answers[0]["owner"], []
@@ -50,7 +50,7 @@ def test_the_record_has_the_bytes_that_crossed():
             tiles += len(pairs) * schedule.buffers[exchange.src.buffer].tile_bytes
         crossed.append(tiles)
     assert answers[0]["explicit"] == tuple(size for size in crossed if size)
-    # a rank fetches what it reads once, where a shift passes it on in every round
+    # a rank fetches a tile once, while a shift passes it on in every round
     assert 0 < sum(answers[0]["elided"]) < sum(crossed)
 
 
@@ -71,7 +71,7 @@ def test_without_torchrun_there_is_one_process(monkeypatch):
         DistributedExecutor(TorchExecutor())
 
 
-def test_ranks_that_do_not_agree_are_told_how():
+def test_ranks_that_do_not_agree_are_refused_with_the_difference():
     want = [
         "the ranks do not agree: rank 1 has exchange = 'elided', rank 0 'explicit'; give all ranks the same options",
         "the ranks do not agree: rank 1 has cut = (2, 1), rank 0 (1, 2); give all ranks the same options",

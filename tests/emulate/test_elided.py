@@ -21,7 +21,7 @@ SIDE = 4
 
 
 def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] | None, shared: bool = True, by=None):
-    """C of small integers on a 4 x 4 mesh, and what it should be: both [4, 4, m, n]."""
+    """Return C of small integers on a 4 x 4 mesh, and its exact value: both [4, 4, m, n]."""
     with torch.device(DEVICE):
         return _on_rings(m, k, n, dtype, group, shared, by)
 
@@ -54,7 +54,7 @@ def _on_rings(m, k, n, dtype, group, shared, by):
         (32, 16, 32, (2, 2)),
     ],
 )
-def test_cores_that_share_a_program_add_what_each_would_alone(m, k, n, group):
+def test_cores_that_share_a_program_add_like_separate_ones(m, k, n, group):
     got, want = on_rings(m, k, n, torch.bfloat16, group)
     assert torch.equal(got, want)
 
@@ -93,7 +93,7 @@ def test_only_whole_tiles_on_16_bytes_are_copied_by_tensor(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
-def test_what_is_not_finite_stays_in_its_rows():
+def test_infinity_and_nan_stay_in_their_rows():
     """Infinity in one tile reaches the row of each core that multiplies it, at the ends too, perhaps as NaN."""
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a = torch.ones(SIDE, SIDE, 64, 16, dtype=torch.bfloat16)
@@ -133,7 +133,7 @@ def test_cores_share_programs_only_where_rings_and_tiles_allow():
     assert all(one[:2] == (1, 1) for one in groups(64, 64, 64, 63)), "63 cores are no pairs"
     bf16, fp16 = (Operand(torch.empty(0, dtype=dtype), 0, 0) for dtype in (torch.bfloat16, torch.float16))
     mixed = candidates(bf16, fp16, bf16, plan(bf16, fp16, m=64, k=64, n=64), 64, True)
-    assert [one["GROUP_M"] for one in mixed] == [1], "what is widened first takes FMA units"
+    assert [one["GROUP_M"] for one in mixed] == [1], "operands that are widened first take FMA units"
     assert groups(48, 64, 48, 64) == groups(64, 64, 64, 64, dtype=torch.float32) == [(1, 1, 64, 64)]
 
 

@@ -25,7 +25,7 @@ def values(schedule: Schedule, given: dict[str, torch.Tensor], exchange: str = "
 
 
 def defined(schedule: Schedule, given: dict[str, torch.Tensor]) -> dict:
-    """What the reference executor gives."""
+    """Return the result of the reference executor."""
     reference = Reference(schedule, given)
     reference.run()
     return {name: reference.read(name) for name, buffer in schedule.buffers.items() if buffer.role != "scratch"}

@@ -27,7 +27,7 @@ from wafer_triton.schedule.rounds import GIVEN, KEPT, Schedule
 def reduced(
     mesh: Mesh, names: tuple[str, ...] = ("a",), dtype: str = "fp32", to_all: bool = True, sent: bool = False, **options
 ) -> Schedule:
-    """A reduction along x of each named buffer, all together, then twice the sum of the first, or first the sum."""
+    """Build a reduction along x of all named buffers together, then twice the first sum (`sent`: moved before)."""
     b = Builder(mesh, "reduced")
     for name in names:
         b.buffer(name, (5,), dtype, "state")
@@ -85,7 +85,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_bits_are_those_of_every_hop(case):
+def test_a_fold_equals_hop_by_hop_sums_bit_for_bit(case):
     mesh, options = CASES[case]
     made = reduced(mesh, **options)
     names = [*options.get("names", ("a",)), "twice"]
@@ -134,7 +134,7 @@ CHOICES = {"default": {}, "alone": {"READ": 0}, "several cores": {"LEAST": 1, "D
 
 
 def last_first(monkeypatch) -> None:
-    """The interpreter runs programs from the last to the first, as a GPU may where none waits."""
+    """Make the interpreter run programs from the last to the first, as a GPU may where none waits."""
     builder, grid = interpreter.interpreter_builder, [0]
     sized, begun = builder.set_grid_dim, builder.set_grid_idx
 

@@ -31,7 +31,7 @@ def filled(cache: KvCache) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("shuffle", [None, 3])
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("policy", ["shift", "concat"])
-def test_what_was_recorded_of_programs_that_share_tables_follows(policy, exchange, shuffle):
+def test_recorded_steps_of_programs_with_shared_tables_are_rebound(policy, exchange, shuffle):
     cache = KvCache(3, 4, policy, prefilled=2)
     on, tables = TritonExecutor(exchange=exchange, shuffle=shuffle), Tables()
     programs = [on.bind(append(cache, 2), filled(cache), tables=tables) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""CUDA graphs of what the Triton executor launches, with CUDA replaced by a recorder."""
+"""CUDA graphs of the Triton executor's launches, with CUDA replaced by a recorder."""
 
 import warnings
 from contextlib import contextmanager, nullcontext
@@ -28,7 +28,7 @@ def test_a_graph_is_recorded_at_the_second_call_and_then_replayed(monkeypatch):
         calls.clear()
         step()
         assert calls == now
-    assert TritonExecutor().capture(calls.clear) == calls.clear, "on a CPU it is what it was"
+    assert TritonExecutor().capture(calls.clear) == calls.clear, "on a CPU nothing is captured"
 
 
 def test_a_recording_that_was_interrupted_is_done_again(monkeypatch):

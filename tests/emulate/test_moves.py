@@ -50,7 +50,7 @@ class TestMoves:
 
 
 def left(executor, schedule: Schedule, x: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The outputs after a run."""
+    """Return the outputs after a run."""
     program = executor.bind(schedule, {"x": x})
     program.run()
     return {name: program.read(name) for name, one in schedule.buffers.items() if one.role == "output"}

@@ -26,7 +26,7 @@ def empty() -> Iterator[None]:
 
 @pytest.fixture
 def plans(monkeypatch) -> list[str]:
-    """The names of the schedules that are planned."""
+    """Record the names of the schedules that are planned."""
     planned, plan = list[str](), Executor.plan
     monkeypatch.setattr(Executor, "plan", lambda on, program, one: planned.append(one.name) or plan(on, program, one))
     return planned
@@ -111,7 +111,7 @@ def test_a_borrowed_program_is_as_a_fresh_one(poison):
 
 @pytest.mark.parametrize("name", [*SUMS, *LAYERS, *MOVES])
 def test_only_buffers_that_are_written_first_keep_old_values(name):
-    """With all other memory NaN before the second run, the result is that of the first."""
+    """Check that a second run equals the first, with all other memory NaN before it."""
     schedule = build({**SUMS, **LAYERS, **MOVES}[name], "3x3", "fp32")
     tensors = given(schedule)
     kept = [buffer.name for buffer in schedule.buffers.values() if buffer.kept]

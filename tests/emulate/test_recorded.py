@@ -1,4 +1,4 @@
-"""What the Triton executor launches: rounds that go together as far as a GPU has room, and a record that tells it."""
+"""Launches of the Triton executor: as many rounds in one as a GPU has room for, and a record that names them."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ ROOMY = replace(PRESETS["wse2"], name="roomy", sram_bytes=64 * 2**20)
 
 
 def of(op: str, mesh: str) -> tuple[Recipe, tuple[torch.Tensor, ...]]:
-    """A product on a mesh, and its operands."""
+    """Return a product on a mesh, and its operands."""
     shapes = ((5, 7), (7, 4)) if op == "gemm" else ((1, 7), (7, 5))
     return recipe(op, as_mesh(mesh), "fp32", shapes, ()), tuple(map(torch.randn, shapes))
 
@@ -42,7 +42,7 @@ def test_meshgemm_is_one_launch_a_round(launches):
 
 @pytest.fixture
 def gpu_that_holds(monkeypatch):
-    """Stands in for a GPU that holds so many programs: several rounds in a launch are run one by one here."""
+    """Return a function that sets the programs a GPU holds; rounds of one launch run one by one here."""
 
     def several(c, out, a, b, neighbours, counters, cores, alarm, *, rounds, tight, **params):
         taken.append(tight)
@@ -100,7 +100,7 @@ def test_a_mesh_that_fits_with_few_registers_is_one_launch(gpu_that_holds, holds
     assert taken == rounds
 
 
-def test_the_record_of_a_run_tells_its_launches(gpu_that_holds):
+def test_the_record_of_a_run_has_its_launches(gpu_that_holds):
     gpu_that_holds(9)
     a, b = torch.ones(3, 3), torch.ones(3, 3)
     for launch, said in (("auto", "3 rounds in a launch"), ("rounds", "3 x compute-shift, 1 round in a launch")):
@@ -162,7 +162,7 @@ def test_programs_that_wait_for_later_ones_give_up_and_no_result_is_given_away(m
 
 
 def bound(part, block: Block, arguments: tuple, exchange: str):
-    """A part of a decode layer on memory of one element."""
+    """Bind a sub-layer of a decode layer to memory of one element."""
     made = schedule(part, block, *arguments)
     sizes = {name: one.slots * one.numel for name, one in made.buffers.items()}
     space = {name: torch.zeros(1).bfloat16().expand(*block.mesh.shape, size) for name, size in sizes.items()}
@@ -175,7 +175,7 @@ PARTS = ("projections", "kv append", "attention", "output projection", "feed-for
 
 @pytest.mark.parametrize(("exchange", "number"), [("explicit", (3, 2, 5, 2, 4)), ("elided", (3, 2, 4, 2, 5))])
 def test_a_decode_layer_is_a_few_launches(exchange, number):
-    """Of Llama-3-8B on 64 x 64 cores, 4,095 tokens held: at most 20 explicit, 16 elided."""
+    """Check Llama-3-8B on 64 x 64 cores with 4,095 tokens in the cache: at most 20 explicit launches, 16 elided."""
     block = Block(LAYER, Mesh(64, 64, ROOMY), "bf16", entries=64)
     words = {part.title: bound(part, block, given, exchange).launches for part, given in decode.layer(block, 4095)}
     counts = tuple(len(words[name if name == "kv append" else f"decode {name}"]) for name in PARTS)

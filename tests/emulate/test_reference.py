@@ -21,7 +21,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
 from wafer_triton.testing import assert_close
 
-# --- what it is ---
+# --- the definition ---
 
 
 def test_it_is_short_and_has_no_fast_path():
@@ -34,7 +34,7 @@ def test_it_is_short_and_has_no_fast_path():
 
 
 def line(*tiles: float) -> Tensor:
-    """One element on each core of a 1 x n mesh."""
+    """Return one element on each core of a 1 x n mesh."""
     return torch.tensor(tiles).view(1, -1, 1)
 
 
@@ -51,7 +51,7 @@ def test_all_that_a_round_sends_is_read_before_anything_arrives():
     assert ran(b.build(draft=True), {"a": line(1, 2, 3, 4)}).read("a").flatten().tolist() == [4, 1, 2, 3]
 
 
-def test_local_operations_see_what_arrived_and_what_came_before_them():
+def test_local_operations_read_arrivals_and_earlier_results():
     b = Builder(Mesh(1, 3), "order")
     for name in ("a", "b", "c"):
         b.buffer(name, (1,), "fp32", "state")
@@ -78,7 +78,7 @@ def test_lines_positions_and_slots_are_those_that_are_named():
     assert torch.equal(machine.read("a").view(2, 3, 2), tiles)
 
 
-def test_what_is_written_is_rounded_and_what_is_not_is_nan():
+def test_written_values_are_rounded_and_unwritten_values_are_nan():
     b = Builder(Mesh(1, 1), "rounding")
     for name, dtype, role in (("x", "fp32", "input"), ("y", "fp16", "output"), ("z", "bf16", "output")):
         b.buffer(name, (2,), dtype, role)
@@ -177,7 +177,7 @@ def test_a_schedule_that_differs_is_seen_to(kind, mutation):
     wanted = ran(schedule, tensors).read("out")
     assert wanted.isfinite().all()
     assert not torch.equal(wanted, ran(mutated, tensors).read("out"))
-    for exchange in EXCHANGES:  # the executors follow the mutation, too, and so do not merely know the algorithm
+    for exchange in EXCHANGES:  # the executors follow the mutation, too, and so do not merely implement the algorithm
         program = TorchExecutor(exchange=exchange, poison=True).bind(mutated, tensors)
         program.run()
         identical(program.read("out"), ran(mutated, tensors).read("out"))
@@ -197,7 +197,7 @@ in_dtypes = pytest.mark.parametrize(("mesh", "dtype"), CASES + [slow(mesh, "fp32
 
 
 def identical(got: Tensor, wanted: Tensor, name: str = "") -> None:
-    """The same values, NaN where NaN is."""
+    """Assert that values are equal, NaN where NaN is."""
     torch.testing.assert_close(got.cpu(), wanted, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{name}: {text}")
 
 
@@ -206,7 +206,7 @@ def results(schedule: Schedule) -> list[str]:
 
 
 def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
-    """The executors leave the reference's values in every buffer that outlives the schedule."""
+    """Assert that the executors leave the reference's values in every buffer that outlives the schedule."""
     for executor in executors:
         program = executor.bind(schedule, tensors)
         program.run()
@@ -215,7 +215,7 @@ def assert_same(schedule: Schedule, machine: Reference, tensors: dict[str, Tenso
 
 
 def assert_as_good(schedule: Schedule, machine: Reference, tensors: dict[str, Tensor], *executors: Executor) -> None:
-    """The executors' values are as near to exact ones as the reference's are."""
+    """Assert that the executors' values are as near to exact values as the reference's are."""
     exact = ran(schedule, tensors, exact=True)
     for executor in executors:
         program = executor.bind(schedule, tensors)

@@ -142,7 +142,7 @@ def product_of(side: int, dtype: str = "fp32", c: Slot | None = None, slots: int
 
 
 def same_everywhere(schedule: Schedule) -> None:
-    """Both executors, with both exchanges, leave what the torch executor does round by round."""
+    """Compare both executors, with both exchanges, with the torch executor round by round."""
     generator = torch.Generator().manual_seed(1)
     shapes = {name: (*schedule.mesh.shape, buffer.slots, *buffer.tile) for name, buffer in schedule.buffers.items()}
     given = {

@@ -1,4 +1,4 @@
-"""Rounds one at a time: the values after each are the reference's, and those of MeshGEMM written by hand."""
+"""Rounds one at a time: the values after each equal the reference's, and MeshGEMM's equal values written by hand."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_every_state_is_the_references(schedule):
 
 
 def test_meshgemm_on_three_by_three_by_hand():
-    """The ring of three cores is 0, 1, 2: position 0 sends to 1, 1 to 2, and 2 over both back to 0."""
+    """Compare by hand: on the ring of three cores 0 sends to 1, 1 to 2, and 2 over both back to 0."""
     a, b = (torch.arange(9.0).view(3, 3) + start for start in (1, 10))
     schedule = recipe("gemm", Mesh(3, 3), "fp32", ((3, 3), (3, 3)), ()).schedule
     program = executor("torch").bind(schedule, {"a": a.view(3, 3, 1, 1), "b": b.view(3, 3, 1, 1)})

@@ -18,7 +18,7 @@ from wafer_triton.schedule.rounds import Schedule
 
 
 def ran(schedule: Schedule, exchange: str = "explicit", runs: int = 2) -> Program:
-    """A program of random operands after some runs; memory that nobody writes is NaN."""
+    """Return a program of random operands after `runs` runs; memory without a writer is NaN."""
     generator = torch.Generator().manual_seed(4)
     tiles = {
         buffer.name: torch.randn(*schedule.mesh.shape, *buffer.tile, generator=generator)
@@ -73,7 +73,7 @@ def test_elided_rounds_give_the_bits_of_explicit_rounds(side, dtype, monkeypatch
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("side", [2, 5])
-def test_sums_go_on_from_what_is_there(side, exchange, monkeypatch, one_by_one):
+def test_sums_start_from_the_present_values(side, exchange, monkeypatch, one_by_one):
     b = Builder(Mesh(side, side), "sums go on")
     for name, tile in (("a", (3, 4)), ("b", (4, 6)), ("c", (3, 6))):
         b.buffer(name, tile, "fp32", "state")

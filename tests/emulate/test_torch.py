@@ -1,4 +1,4 @@
-"""The torch executor: the round rule, what poison may reach, and the messages of a tree."""
+"""The torch executor: the round rule, the reach of poison, and the messages of a tree."""
 
 import numpy as np
 import pytest
@@ -93,7 +93,7 @@ def test_all_messages_of_a_round_leave_before_any_arrives_elsewhere():
         assert got["b"].flatten().tolist() == [9, 3, 6, 12] and torch.equal(got["a"], a)
 
 
-def test_what_a_buffer_stores_is_rounded_to_its_dtype():
+def test_stored_values_are_rounded_to_the_buffer_s_dtype():
     b = Builder(Mesh(1, 2), "rounding")
     b.buffer("x", (2,), "fp32", "input")
     for name in ("fp16", "bf16", "fp32"):
@@ -118,7 +118,7 @@ def test_a_copy_of_a_part_leaves_the_rest(dtype, where, exchange):
     wanted, cores = y.clone(), slice(None) if where is None else where.at
     wanted[:, cores, :2] = x[:, cores]
     program = TorchExecutor(exchange=exchange).bind(b.build(), {"x": x, "y": y})
-    for _ in range(2):  # a second run finds in temporary memory what the first one left there
+    for _ in range(2):  # a second run finds the first one's values in temporary memory
         program.run()
         assert torch.equal(program.read("y").float(), wanted)
 

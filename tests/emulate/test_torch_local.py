@@ -30,7 +30,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
 
 def run(case: Case, which: str, ins: list[Tensor], outs: list[Tensor], wide: torch.dtype) -> list[Tensor]:
-    """The outputs, rounded to their dtype, of the "fast" form or of the "defined" operation computing in `wide`."""
+    """Return the outputs, rounded to their dtype, of the "fast" form or the "defined" one computing in `wide`."""
     operation = local.find(case.op)
     compute = (lambda *args, **more: form(operation).plan(*args, **more)()) if which == "fast" else operation.run
     results = [out.to(wide, copy=True) for out in outs]
@@ -84,7 +84,7 @@ def test_only_where_torch_rounds_like_a_core_may_tiles_be_narrow():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_what_only_moves_takes_tiles_of_two_dtypes(dtype):
+def test_a_pure_move_takes_tiles_of_two_dtypes(dtype):
     table, ids = torch.randn(5, 12).to(dtype), torch.tensor([[0.0, 2.0, -1.0]]).expand(5, -1)
     got, wanted = torch.empty(5, 12, dtype=dtype), torch.empty(5, 12)
     assert form(local.find("lookup")).moves

@@ -43,7 +43,7 @@ def run_tree(
 
 
 def fold(values: Tensor, op: str) -> Tensor:
-    """The same reduction as a sequence of local operations, each rounded to the buffer's dtype."""
+    """Return the same reduction by a sequence of local operations, each rounded to the buffer's dtype."""
     values = values.clone()
     for core in ORDER:
         children = sorted((SLOT[child], child) for child in range(7) if PARENT[child] == core)

@@ -190,7 +190,7 @@ def test_rounds_beside_a_product(kind, exchange):
 
 
 def test_reductions_that_one_launch_cannot_do_take_several():
-    """A core that receives again after it has sent, and a second reduction of another buffer."""
+    """Build a core that receives again after it has sent, and a second reduction of another buffer."""
     b = Builder(Mesh(1, 5), "several")
     for name in ("s", "t"):
         b.buffer(name, (2,), "fp32", "state")
@@ -218,8 +218,8 @@ def test_reductions_that_one_launch_cannot_do_take_several():
 
 @exchanges
 @pytest.mark.parametrize("role", ["scratch", "output"])
-def test_what_a_reduction_received_may_be_read_later(role, exchange):
-    """An exclusive prefix sum: every core keeps what arrives from its left."""
+def test_tiles_received_by_a_reduction_may_be_read_later(role, exchange):
+    """Build an exclusive prefix sum, in which every core keeps the arrival from its left."""
     b = Builder(Mesh(1, 3), "scan")
     b.buffer("s", (1,), "fp32", "state")
     b.buffer("inbox", (1,), "fp32", role)
@@ -262,7 +262,7 @@ def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):
 
 @pytest.fixture
 def small_old_gpu(monkeypatch):
-    """A GPU of 2,000 B, half of them free, 200 B more in torch's cache, without bf16."""
+    """Patch a GPU of 2,000 B, half of them free, 200 B more in torch's cache, without bf16."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 700)
@@ -271,7 +271,7 @@ def small_old_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
 
 
-def test_a_mesh_beyond_the_gpus_memory_says_what_it_needs_and_what_is_free(small_old_gpu):
+def test_a_mesh_beyond_gpu_memory_is_refused_with_both_sizes(small_old_gpu):
     # a, b and their second slots 4 B each, fp32 sums and rounded ones, 4 B each: 24 B on 64 cores
     schedule = recipe("gemm", Mesh(8, 8), "fp32", ((8, 8), (8, 8)), ()).schedule
     words = (

@@ -24,7 +24,7 @@ CASES = {  # cores a side, tile, cores a program, whether one table of labels se
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A function: order, programs that stay -> nothing; from then on kernels of warp groups run on a machine."""
+    """Return a function (order, resident programs) after whose call kernels of warp groups run on a machine."""
 
     kernel = warp_groups._groups_kernel
 
@@ -47,7 +47,7 @@ def machine(monkeypatch):
 
 
 def operands(side: int, m: int, k: int, n: int, shared: bool):
-    """Tiles whose sums depend on the order, but not within a block of k; and what `elided` takes with them.
+    """Return tiles whose sums depend on the order, but not within a block of k, and the arguments of `elided`.
 
     Of products of 2^24 and of 1, some of the large ones cancel: how many small ones are left depends on when.
     """
@@ -65,7 +65,7 @@ def operands(side: int, m: int, k: int, n: int, shared: bool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_the_bits_are_those_of_the_plain_kernel(case, machine):
+def test_the_bits_equal_the_plain_kernel_s(case, machine):
     side, (m, k, n), group, shared = CASES[case]
     given, where = operands(side, m, k, n, shared)
     c = Operand(torch.zeros(side * side * m * n), 0, m * n)
@@ -100,7 +100,7 @@ def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
         assert not taken(**other), other
 
 
-def test_what_cannot_be_says_what_can():
+def test_an_unsupported_way_is_refused_with_the_supported_ones():
     given, where = operands(4, 64, 64, 64, True)
     out = Operand(torch.zeros(16 * 64 * 64).bfloat16(), 0, 64 * 64)
     words = r"cannot serve \(2, 2\) cores a program by warps; here it can .*2 x 2 by loads"

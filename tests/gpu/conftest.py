@@ -1,4 +1,4 @@
-"""These tests want a GPU and compiled kernels: `TRITON_INTERPRET=0 pytest tests/gpu`.
+"""These tests need a GPU and compiled kernels: `TRITON_INTERPRET=0 pytest tests/gpu`.
 
 With WAFER_REHEARSE=1 the same bodies run at small sizes on the CPU, by Triton's interpreter.
 """
@@ -14,7 +14,7 @@ collect_ignore = ["test_kernels.py"] if REHEARSAL else []  # tests/test_kernels.
 
 
 def _lacking() -> str | None:
-    """What keeps these tests from running here."""
+    """Return the reason why these tests cannot run here, or None."""
     if REHEARSAL:
         return None if triton.knobs.runtime.interpret else "a rehearsal needs TRITON_INTERPRET=1"
     if not torch.cuda.is_available():
@@ -46,5 +46,5 @@ def device() -> str:
 
 @pytest.fixture
 def size():
-    """A function that picks the size for a GPU or for a rehearsal."""
+    """Return a function that picks the size for a GPU or for a rehearsal."""
     return lambda on_gpu, rehearsed: rehearsed if REHEARSAL else on_gpu

@@ -18,7 +18,7 @@ OTHERS = [[2, 7, 1, 8, 2], [8, 1]]
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_steps_are_those_of_the_torch_executor(exchange, device, size):
+def test_steps_equal_the_torch_executor_s(exchange, device, size):
     """More steps than rows, so that appends with and without a shift, and at every slot, go through one record."""
     batch = len(PROMPTS)
     side, steps = size((4, 13), (2, 3))

@@ -1,4 +1,4 @@
-"""The Triton executor on a GPU: values, the same bits however it runs, graphs, a whole wafer, and what it refuses."""
+"""The Triton executor on a GPU: values, the same bits in every mode, graphs, a whole wafer, and errors."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 
 @pytest.fixture
 def made(size):
-    """A function: case, dtype -> recipe."""
+    """Return a function: case, dtype -> recipe."""
 
     def make(case, dtype):
         op, on_gpu, rehearsed = CASES[case]
@@ -54,7 +54,7 @@ def made(size):
 
 @pytest.fixture
 def operands(size, device):
-    """A function: case, dtype -> both operands on the device."""
+    """Return a function: case, dtype -> both operands on the device."""
 
     def make(case, dtype, integers=False):
         _, on_gpu, rehearsed = CASES[case]
@@ -91,14 +91,14 @@ def test_values(case, exchange, dtype, made, operands):
 
 
 def rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The error bound of an fp32 product in any order of sums: k roundings, each of half a unit in the last place."""
+    """Return the error bound of an fp32 product in any order of sums: k roundings of half a unit in the last place."""
     k, unit = a.shape[-1], torch.finfo(torch.float32).eps / 2
     return k * unit / (1 - k * unit) * (a.abs().double() @ b.abs().double())
 
 
 @pytest.mark.parametrize("case", LARGE)
 def test_explicit_products_of_large_tiles_are_exact_again_and_again(case, made, operands, size):
-    """Integers, whose products are exact in any order: a tile that is overwritten early shows."""
+    """Use integers, whose products are exact in any order: a tile that is overwritten early shows."""
     a, b = operands(case, "bf16", integers=True)
     want, program = (a.float() @ b.float()).bfloat16(), bound(made(case, "bf16"), (a, b), TritonExecutor())
     for _ in range(size(50 if a.shape[0] <= 4096 else 5, 1)):
@@ -155,7 +155,7 @@ def test_order_of_cores_and_poison_change_nothing(case, exchange, seed, made, op
 @exchanges
 @cases
 def test_runs_again_and_again(case, exchange, made, operands, size):
-    """A race would show as another result now and then; a run moves its inputs, so they are given anew."""
+    """Repeat a run with inputs given anew, as a run moves them; a race would now and then give another result."""
     what, given = made(case, "bf16"), operands(case, "bf16")
     program, first = bound(what, given, TritonExecutor(exchange=exchange)), None
     for _ in range(size(50, 2)):

@@ -41,7 +41,7 @@ class Browser:
 
     @staticmethod
     def _pipe() -> tuple[int, int]:
-        """A pipe on numbers that are neither 3 nor 4, which the browser wants for itself."""
+        """Return a pipe on numbers other than 3 and 4, which the browser uses itself."""
         ends = os.pipe()
         high = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
         for end in ends:
@@ -56,7 +56,7 @@ class Browser:
         os.close(self._out)
 
     def ask(self, method: str, **params):
-        """The answer to a command of the debugging protocol; events on the way are noted."""
+        """Return the answer to a command of the debugging protocol, and record events that arrive before it."""
         self._number += 1
         command = {"id": self._number, "method": method, "params": params}
         if self._session:
@@ -99,13 +99,13 @@ class Browser:
             time.sleep(0.02)
 
     def value(self, expression: str):
-        """What an expression of the page's script is, after a promise has been kept."""
+        """Return the value of an expression of the page's script, after its promise has been kept."""
         answer = self.ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def text(self, selector: str) -> str:
-        """The text of an element."""
+        """Return the text of an element."""
         return self.value(f"document.querySelector({selector!r}).textContent")
 
     def click(self, x: float, y: float) -> None:
@@ -135,6 +135,6 @@ class Browser:
             self.ask("Input.dispatchKeyEvent", type=kind, key=key, modifiers=8 * shift)
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
-        """A picture of the window, or of the whole page."""
+        """Write a picture of the window, or of the whole page."""
         shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))

@@ -1,4 +1,4 @@
-"""Changes of a schedule, each by a random choice of where and how: what mutants are made by."""
+"""Changes of a schedule, each with a random place and kind, from which mutants are made."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ Change = Callable[[Schedule, Generator], Schedule | None]  # None where a schedu
 
 
 def edited(schedule: Schedule, number: int, *rounds: Round) -> Schedule:
-    """A draft with `rounds` in place of round `number`."""
+    """Return a draft with `rounds` in place of round `number`."""
     return replace(schedule, rounds=(*schedule.rounds[:number], *rounds, *schedule.rounds[number + 1 :]))
 
 
@@ -39,14 +39,14 @@ def swap_rounds(schedule: Schedule, rng: Generator) -> Schedule | None:
 
 
 def drop_step(schedule: Schedule, rng: Generator) -> Schedule | None:
-    """Rounds that follow one another and have the same label."""
+    """Leave out rounds that follow one another and have the same label."""
     steps = [list(own) for _, own in groupby(range(len(schedule.rounds)), lambda n: schedule.rounds[n].label)]
     gone = steps[pick(rng, steps)]
     return replace(schedule, rounds=schedule.rounds[: gone[0]] + schedule.rounds[gone[-1] + 1 :])
 
 
 def drop_half(schedule: Schedule, rng: Generator) -> Schedule | None:
-    """A run of up to half of all rounds, such as a pass."""
+    """Leave out a run of up to half of all rounds, such as a pass."""
     if len(schedule.rounds) < 4:
         return None
     count = int(rng.integers(2, len(schedule.rounds) // 2 + 1))
@@ -62,14 +62,14 @@ def pick(rng: Generator, items: Sequence[object]) -> int:
 
 
 def of_an_exchange(change: Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]) -> Change:
-    """The change of one random exchange that moves anything."""
+    """Apply the change to one random exchange that moves anything."""
     return of_a_step(
         "exchanges", lambda exchange, *rest: change(exchange, *rest) if (exchange.recv >= 0).any() else None
     )
 
 
 def of_a_step(name: str, change: Callable[..., tuple[Exchange | Local, ...] | None]) -> Change:
-    """The change of one random step of a round to others; of those for which `change` returns None, none is taken."""
+    """Replace one random step of a round by others; steps for which `change` returns None are passed over."""
 
     def changed(schedule: Schedule, rng: Generator) -> Schedule | None:
         places = [(n, i) for n, round_ in enumerate(schedule.rounds) for i in range(len(getattr(round_, name)))]
@@ -85,7 +85,7 @@ def of_a_step(name: str, change: Callable[..., tuple[Exchange | Local, ...] | No
 
 
 def line_by_line(exchange: Exchange, schedule: Schedule) -> Exchange:
-    """The same with positions of each line apart, [lines, n]."""
+    """Return the same exchange with positions of each mesh row or column separate, [lines, n]."""
     across = schedule.mesh.length("y" if exchange.axis == "x" else "x")
     lines = np.arange(across) if exchange.lines is None else exchange.lines
     send, recv = (np.broadcast_to(at, (len(lines), at.shape[-1])).copy() for at in (exchange.send, exchange.recv))
@@ -93,7 +93,7 @@ def line_by_line(exchange: Exchange, schedule: Schedule) -> Exchange:
 
 
 def drop_message(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
-    """One message of one line, or of every line."""
+    """Leave out one message of one mesh row or column, or of every one."""
     if exchange.send.ndim == 1 and len(exchange.recv) > 1 and rng.integers(2):
         gone = pick(rng, exchange.recv)
         return (replace(exchange, send=np.delete(exchange.send, gone), recv=np.delete(exchange.recv, gone)),)
@@ -115,7 +115,7 @@ def drop_exchange(exchange: Exchange, schedule: Schedule, rng: Generator) -> tup
 
 
 def change_end(name: str) -> Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...]]:
-    """Another sender, or another receiver, on one line or on all; now and then off the mesh."""
+    """Choose another sender or receiver, on one mesh row or column or on all; now and then off the mesh."""
 
     def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
         if rng.integers(2):
@@ -135,7 +135,7 @@ def turn_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple
 
 
 def turn_tile_around(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...]:
-    """Send and receive exchanged, slots and all: what was to arrive is sent."""
+    """Exchange send and receive, slots included: the tile that was to arrive is sent."""
     return (replace(exchange, send=exchange.recv, recv=exchange.send, src=exchange.dst, dst=exchange.src),)
 
 
@@ -147,7 +147,7 @@ Other = Callable[[Slot, Schedule, Generator], Slot | None]
 
 
 def change_ends_slot(other: Other) -> Callable[[Exchange, Schedule, Generator], tuple[Exchange, ...] | None]:
-    """Another slot that is sent, or that a tile arrives in."""
+    """Choose another slot to send, or another slot to receive into."""
 
     def change(exchange: Exchange, schedule: Schedule, rng: Generator) -> tuple[Exchange, ...] | None:
         name = ("src", "dst")[rng.integers(2)]
@@ -158,7 +158,7 @@ def change_ends_slot(other: Other) -> Callable[[Exchange, Schedule, Generator], 
 
 
 def other_slot(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
-    """Another slot of the same buffer, on every core or on those of one position; None where it has one alone."""
+    """Return another slot of the same buffer, on every core or on one position; None if it has one alone."""
     slots = schedule.buffers[slot.buffer].slots
     if slot.index is None or slots == 1:
         return None
@@ -171,7 +171,7 @@ def other_slot(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
 
 
 def other_buffer(slot: Slot, schedule: Schedule, rng: Generator) -> Slot | None:
-    """The same slot of another buffer as large; None where there is none."""
+    """Return the same slot of another buffer as large; None where there is none."""
     here = schedule.buffers[slot.buffer]
     alike = [b.name for b in schedule.buffers.values() if (b.numel, b.slots) == (here.numel, here.slots)]
     names = [name for name in alike if name != slot.buffer]
@@ -194,7 +194,7 @@ def duplicate_local(op: Local, schedule: Schedule, rng: Generator) -> tuple[Loca
 
 
 def change_where(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...]:
-    """One core less, one position less, all cores, or cores moved on by one."""
+    """Take one core less, one position less, all cores, or cores moved on by one."""
     kind = rng.integers(4 if op.where else 2)
     axis = op.where.axis if op.where else "xy"[rng.integers(2)]
     length, across = (schedule.mesh.length(way) for way in (axis, "y" if axis == "x" else "x"))
@@ -232,7 +232,7 @@ PARAMETERS = ("scale", "width", "eps", "limit")
 
 
 def change_parameter(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """Another scale, width, eps or limit."""
+    """Choose another scale, width, eps or limit."""
     names = [name for name in PARAMETERS if name in op.params]
     if not names:
         return None
@@ -245,7 +245,7 @@ MIXTURE = ("capacity", "first", "held", "copies", "normalized", "shared", "exper
 
 
 def change_mixture(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """Another parameter of an operation of mixtures, or of an all-to-all's."""
+    """Choose another parameter of an operation of mixtures, or of an all-to-all's."""
     names = [name for name in MIXTURE if name in op.params]
     if not names:
         return None
@@ -264,7 +264,7 @@ def change_mixture(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local
 
 
 def other_copies(copies: tuple[tuple[int, int], ...], slots: int, rng: Generator) -> tuple[tuple[int, int], ...]:
-    """One copy less, one more, or one that lives elsewhere."""
+    """Take one copy less, one more, or one that lives elsewhere."""
     kind = rng.integers(3) if copies else 1
     if kind == 1:
         return (*copies, (int(rng.integers(3)), int(rng.integers(slots))))
@@ -278,7 +278,7 @@ SIZES = ("m", "k", "n", "size", "heads", "kv_heads", "groups", "kept", "d", "v")
 
 
 def change_size(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """A size one larger, one smaller, doubled, or that of another dimension."""
+    """Make a size one larger, one smaller, double, or another dimension's."""
     names = [name for name in SIZES if name in op.params]
     if not names:
         return None
@@ -289,7 +289,7 @@ def change_size(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, .
 
 
 def change_operand(other: Other) -> Callable[[Local, Schedule, Generator], tuple[Local, ...] | None]:
-    """Another input or output."""
+    """Choose another input or output."""
 
     def change(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
         slots = [*op.outs, *op.ins]
@@ -304,7 +304,7 @@ def change_operand(other: Other) -> Callable[[Local, Schedule, Generator], tuple
 
 
 def swap_operands(op: Local, schedule: Schedule, rng: Generator) -> tuple[Local, ...] | None:
-    """The inputs in another order, where they are as large as each other."""
+    """Reorder the inputs where they are as large as each other."""
     sizes = {schedule.buffers[slot.buffer].slot_bytes(slot) for slot in op.ins}
     return (replace(op, ins=op.ins[::-1]),) if len(op.ins) > 1 and len(sizes) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Drafts of a schedule in which one thing is changed, beside what was intended of it."""
+"""Drafts of a schedule in which one thing is changed, beside their intent."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,13 +12,13 @@ Case = tuple[Schedule, Intent]
 
 
 def with_round(schedule: Schedule, number: int, change: Callable[[Round], Round]) -> Schedule:
-    """A draft in which one round is changed, and claims no pattern."""
+    """Return a draft in which one round is changed, and claims no pattern."""
     rounds = (replace(change(one), pattern=None) if at == number else one for at, one in enumerate(schedule.rounds))
     return replace(schedule, rounds=tuple(rounds))
 
 
 def with_exchange(case: Case, number: int, change: Callable[[Exchange], Exchange | None]) -> Case:
-    """A draft in which the first exchange of one round is changed or left out."""
+    """Return a draft in which the first exchange of one round is changed or left out."""
 
     def other(round_: Round) -> Round:
         first, *rest = round_.exchanges
@@ -29,7 +29,7 @@ def with_exchange(case: Case, number: int, change: Callable[[Exchange], Exchange
 
 
 def on(case: Case, **numbers: int) -> Case:
-    """A draft on another device."""
+    """Return a draft on another device."""
     schedule, intent = case
     mesh = replace(schedule.mesh, device=replace(schedule.mesh.device, **numbers))
     return replace(schedule, mesh=mesh), intent
@@ -40,7 +40,7 @@ def first(schedule: Schedule, label: str) -> int:
 
 
 def without_add(case: Case, number: int) -> Case:
-    """A round whose arrivals are not combined."""
+    """Return a round whose arrivals are not combined."""
     return with_round(case[0], number, lambda one: replace(one, locals=())), case[1]
 
 
@@ -51,7 +51,7 @@ def twice(case: Case, number: int) -> Case:
 
 
 def with_local(case: Case, number: int, **changes: object) -> Case:
-    """A draft in which the first local operation of a round is another."""
+    """Return a draft in which the first local operation of a round is another."""
 
     def other(round_: Round) -> Round:
         op, *rest = round_.locals
@@ -61,21 +61,21 @@ def with_local(case: Case, number: int, **changes: object) -> Case:
 
 
 def with_operand(case: Case, number: int, place: int, name: str) -> Case:
-    """A draft in which the first local operation of a round reads another buffer."""
+    """Return a draft in which the first local operation of a round reads another buffer."""
     ins = list(case[0].rounds[number].locals[0].ins)
     ins[place] = Slot(name)
     return with_local(case, number, ins=tuple(ins))
 
 
 def with_operation(case: Case, old: str, new: str) -> Case:
-    """A draft with one operation in place of another everywhere."""
+    """Return a draft with one operation in place of another everywhere."""
     changed = lambda op: replace(op, op=new) if op.op == old else op  # noqa: E731
     rounds = (replace(each, locals=tuple(map(changed, each.locals)), pattern=None) for each in case[0].rounds)
     return replace(case[0], rounds=tuple(rounds)), case[1]
 
 
 def relabelled(case: Case, number: int, old: int, new: int) -> Case:
-    """A shift along x whose receiver `old` becomes `new`."""
+    """Return a shift along x whose receiver `old` becomes `new`."""
     return with_exchange(case, number, lambda one: replace(one, recv=np.where(one.recv == old, new, one.recv)))
 
 

@@ -1,8 +1,9 @@
-"""A machine for what `kernels.warp_groups` says in Gluon, which has no interpreter: partitions of warps in any order.
+"""A machine for the Gluon code of `kernels.warp_groups`, which has no interpreter: warp partitions in any order.
 
-The kernel's own source runs, one thread a partition, of which one is on at a time. What is asynchronous on a GPU
-happens as late as it may: a copy by tensor once somebody waits for it, a product and a copy out when they are waited
-for. So a slot that is filled, read or overwritten too early gives other values, or NaN. AssertionError where all wait.
+The kernel's own source runs, one thread a partition, of which one is on at a time. An asynchronous operation of a
+GPU ends as late as it may: a copy by tensor when a partition waits for it, a product and a copy out when they are
+waited for. So a slot that is filled, read or overwritten too early gives other values, or NaN. AssertionError if all
+partitions wait.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Machine:
         self.baton = threading.Condition()
         self.on: threading.Thread | None = None
         self.waiting: dict[threading.Thread, Any] = {}
-        self.flying: list[tuple[Barrier, Any]] = []  # copies that nobody has seen the end of
+        self.flying: list[tuple[Barrier, Any]] = []  # copies whose end no partition has waited for
         self.leaving = threading.local()
         self.failure: BaseException | None = None
         self.pid = self.programs = 0
@@ -42,7 +43,7 @@ class Machine:
         self.kernel = FunctionType(kernel.fn.__code__, names)
 
     def run(self, programs: int, *args: Any) -> None:
-        """The kernel, in `programs` programs that stay."""
+        """Run the kernel in `programs` resident programs."""
         self.programs = programs
         for self.pid in range(programs):
             self.kernel(*args)
@@ -88,7 +89,7 @@ class Machine:
         return SimpleNamespace(async_copy_global_to_shared=fetch, async_copy_shared_to_global=leave, store_wait=wait)
 
     def mine(self) -> list[Any]:
-        """The copies out of this partition that may not have read yet what they copy."""
+        """Return the copies out of this partition that may not have been read yet."""
         return self.leaving.__dict__.setdefault("copies", [])
 
     def multiply(self, a: Shared, b: Shared, total: Any, is_async: bool) -> Any:
@@ -102,7 +103,7 @@ class Machine:
         return (total, *products) if products else total
 
     def partitions(self, work: list[Any], warps: list[int], registers: list[int]) -> None:
-        """All at once: each works until it waits in vain, and then another does."""
+        """Run all partitions together: each works until it waits in vain, and then another does."""
         # of 64 Ki over 12 warps; the first partition has as many as the second, and Triton makes four warps of one
         assert warps == [4, 1] and 2 * registers[0].value + registers[1].value <= 64 * 1024 // (12 * 32) // 8 * 8 * 3
         threads = [threading.Thread(target=self.partition, args=one, daemon=True) for one in work]
@@ -115,7 +116,7 @@ class Machine:
             thread.join()
         if self.failure is not None:
             raise self.failure
-        assert not self.flying, "a program ends while tiles are on their way"
+        assert not self.flying, "a program ends while copies are in flight"
 
     def partition(self, function: Any, args: tuple[Any, ...]) -> None:
         me = threading.current_thread()
@@ -142,11 +143,11 @@ class Machine:
                 raise self.failure
 
     def hand_on(self) -> None:
-        """The baton to a partition that can go on; if there is none, a copy ends."""
+        """Give the turn to a partition that can go on; if there is none, end a copy."""
         ready = [one for one, until in self.waiting.items() if self.failure or until is None or until()]
         while self.waiting and not ready:
             if not self.flying:
-                self.failure, ready = AssertionError("all partitions wait, and nothing is on its way"), [*self.waiting]
+                self.failure, ready = AssertionError("all partitions wait, and no copy is in flight"), [*self.waiting]
                 break
             self.flying.pop(self.random.randrange(len(self.flying)))[1]()
             ready = [one for one, until in self.waiting.items() if until is None or until()]
@@ -155,7 +156,7 @@ class Machine:
 
 
 class Barrier:
-    """As of PTX's mbarrier: a phase ends with so many arrivals and all bytes that are expected."""
+    """PTX's mbarrier: a phase ends with the expected number of arrivals and of bytes."""
 
     def init(self, count: int) -> None:
         self.count = self.left = count
@@ -199,13 +200,13 @@ class Shared:
 
 
 class Matrix:
-    """What a tensor descriptor tells of: `values` [rows, cols]."""
+    """A tensor descriptor of `values` [rows, cols]."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values, self.dtype = values, values.dtype
 
     def box(self, at: list[int]) -> torch.Tensor:
-        """Zeros where it lies outside."""
+        """Return a box of the tensor, with zeros outside of it."""
         found = torch.zeros(blocks.BOX, blocks.BOX, dtype=self.dtype)
         if at[0] >= 0:
             part = self.values[at[0] : at[0] + blocks.BOX, at[1] : at[1] + blocks.BOX]

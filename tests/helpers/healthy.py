@@ -1,4 +1,4 @@
-"""Healthy schedules of every kind with what is intended of them, on meshes of many shapes."""
+"""Healthy schedules of every kind with their intents, on meshes of many shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -54,7 +54,7 @@ def product(name: str, mesh: Mesh, kind: str, shapes: tuple[tuple[int, ...], ...
 
 
 def products(mesh: Mesh) -> list[Case]:
-    """Every recipe, by every algorithm that it takes."""
+    """Return every recipe, by every algorithm that it takes."""
     rows, cols = mesh.shape
     side = mesh.square().shape[0]
     square = ((2 * side, 2 * side), (2 * side, 2 * side))  # a tile may stand for its transpose
@@ -92,7 +92,7 @@ def products(mesh: Mesh) -> list[Case]:
 
 
 def moved(name: str, mesh: Mesh, add: Callable[[Builder], object], intent: Intent, slots: int = 1) -> Case:
-    """Rounds over the buffers x (given, maybe a result), out, which has its tile, and line, with all tiles of a row."""
+    """Build rounds over buffers x (given, maybe a result), out (one tile) and line (all tiles of a mesh row)."""
     b = Builder(mesh, name)
     b.buffer("x", (3,), "fp32", "output" if "x" in intent.result else "input", slots)
     b.buffer("out", (3,), "fp32", "output" if "out" in intent.result else "scratch")
@@ -102,7 +102,7 @@ def moved(name: str, mesh: Mesh, add: Callable[[Builder], object], intent: Inten
 
 
 def moves(mesh: Mesh) -> list[Case]:
-    """Collectives, and reductions to one core of every line."""
+    """Return collectives, and reductions to one core of every mesh row or column."""
     rows, cols = mesh.shape
     size = cols if cols > 1 else 1
     middle = cols // 2
@@ -148,20 +148,20 @@ def moves(mesh: Mesh) -> list[Case]:
 
 
 def regions_of(square: Mesh) -> expert_places.ExpertRegions:
-    """The fewest regions of experts that a mesh can be cut into, of several with a copy of an expert."""
+    """Return the fewest regions of experts that a mesh can be cut into, of several with a copy of an expert."""
     fewest = expert_places.fewest_regions(square)
     return replace(fewest, capacity=2, copies=(1,) if fewest.side > 1 else ())
 
 
 def between_regions(mesh: Mesh) -> list[Case]:
-    """Tiles that go to one core of every region, and back: every region has a row, or a column, of all of them."""
+    """Return tiles that go to one core of every region, and back: every region has one tile from each."""
     rows, cols = mesh.shape
     schedules = []
     for name, (down, along) in {"rows": (rows, 1), "columns": (1, cols), "cores": (rows, cols)}.items():
         high, wide = rows // down, cols // along
 
         def there(tiles: Tiles, cut: tuple[int, ...] = (high, down, wide, along)) -> Tiles:
-            # core (u, v) of region (a, b) has what core (u * R + p, v * C + q) had for it in place (p, q)
+            # core (u, v) of region (a, b) ends with the tile of core (u * R + p, v * C + q) for it, in place (p, q)
             high, down, wide, along = cut
             sent = tiles["x"].reshape(high, down, wide, along, down, along, 2)
             return {"out": sent.permute(4, 0, 5, 2, 1, 3, 6).reshape(tiles["x"].shape)}
@@ -177,7 +177,7 @@ def between_regions(mesh: Mesh) -> list[Case]:
 
 
 def re_placements(mesh: Mesh) -> list[Case]:
-    """What brings weights from one phase's place to the other's."""
+    """Return moves of weights from the place of one phase to the other's."""
     rows, cols = mesh.shape
     source, target = np.arange(2 * cols) // 2, np.arange(2 * cols)[::-1] % cols
     units = transfers.redistribute(mesh, "x", source, target, 3, "fp32")
@@ -203,7 +203,7 @@ def re_placements(mesh: Mesh) -> list[Case]:
 
 
 def parts(mesh: Mesh) -> list[Case]:
-    """Every part of a decoder, the appends to its KV cache among them."""
+    """Return every sub-layer of a decoder, the appends to its KV cache among them."""
     square = mesh.square()
     decoding = {policy: block.Block(SHAPE, mesh, entries=3, batch=2, policy=policy) for policy in ("shift", "concat")}
     filling, mixing = block.Block(SHAPE, square), block.Block(MIXTURE, mesh, batch=2)
@@ -257,13 +257,13 @@ def parts(mesh: Mesh) -> list[Case]:
 
 
 def on_mesh(mesh: str) -> list[Case]:
-    """Schedules of every kind on one mesh."""
+    """Return schedules of every kind on one mesh."""
     cores = as_mesh(mesh, DEVICE)
     return [*products(cores), *moves(cores), *between_regions(cores), *re_placements(cores), *parts(cores)]
 
 
 def cases() -> list[Case]:
-    """Schedules of every kind on a few meshes; square grids of compute-shift stay small."""
+    """Return schedules of every kind on a few meshes; square grids of compute-shift stay small."""
     schedules = []
     for mesh in ("2x3", "4", "1x5", "3x2"):
         cores = as_mesh(mesh, DEVICE)

@@ -1,9 +1,9 @@
 """Triton's interpreter without its greatest costs, none of which touches the values that kernels compute.
 
-It patches `triton.language` anew for every function that a kernel calls, although the launch has patched it already;
-checks every sum of integers for overflow, by the same sum in 64 bits; makes a table of dtypes to look one up; makes a
-type and the shape of every tensor anew; and converts and broadcasts operands that are of one type, and numbers that
-went with one before.
+Triton's interpreter patches `triton.language` anew for every function that a kernel calls, although the launch has
+patched it already. It checks every sum of integers for overflow, by the same sum in 64 bits. To look up a dtype it
+makes a table of dtypes, and for every tensor a new type and a new shape. It converts and broadcasts operands that are
+of one type already. This file saves these costs.
 """
 
 import inspect
@@ -69,7 +69,7 @@ class Semantic(TritonSemantic):
 
 
 def _share_types() -> None:
-    """One type for all blocks of an element type and a shape, which has what every tensor of it tells."""
+    """Make one type for all blocks of an element type and a shape, with the attributes that all such tensors share."""
     block, tensor, begin = core.block_type, core.tensor, core.block_type.__init__
 
     def type_of(cls: type, element_ty: tl.dtype, shape: Sequence) -> Any:
@@ -95,7 +95,7 @@ def _share_types() -> None:
 
 
 def _patch_once() -> None:
-    """A language is patched only while it is not patched, and by what was made for it once."""
+    """Patch a language only while it is not patched, and by the patch that was made for it once."""
     patch = interpreter._patch_lang
     nothing = SimpleNamespace(restore=lambda: None)  # the scope of a patch that changed nothing
 
@@ -120,7 +120,7 @@ def _patch_once() -> None:
 
 
 def _with_semantic(member: Callable) -> Callable:
-    """A function of the language, as the interpreter calls it."""
+    """Return a function of the language, as the interpreter calls it."""
 
     def call(*args: Any, **options: Any) -> Any:
         options["_semantic"] = interpreter.interpreter_semantic

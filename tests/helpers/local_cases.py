@@ -1,4 +1,4 @@
-"""Local operations on many shapes: what fast forms and Triton kernels are judged on, by the definitions."""
+"""Local operations on many shapes, on which fast forms and Triton kernels are compared with the definitions."""
 
 from dataclasses import dataclass, field
 
@@ -44,7 +44,7 @@ REGIONS = {"regions": 4, "held": 3, "copies": ((1, 2), (1, 8), (6, 5))}
 
 
 def sent(capacity: int) -> dict:
-    """The rows that a second pass takes to regions."""
+    """Return the rows that a second pass takes to regions."""
     return {"regions": 4, "held": 3, "capacity": capacity, "first": capacity}
 
 
@@ -182,7 +182,7 @@ ROUNDED = [
 def draw(
     case: Case, dtype: torch.dtype, *, integers: bool, cores: int = 5, seed: int = 0
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Inputs and outputs [cores, numel] of a case; an output that is not added to is NaN."""
+    """Return inputs and outputs [cores, numel] of a case; an output that is not added to is NaN."""
     torch.manual_seed(seed)
 
     def values(numel: int, positive: bool = False) -> Tensor:

@@ -1,4 +1,4 @@
-"""Mutants of healthy schedules: one random change each, judged by values and then held against what the checker finds.
+"""Mutants of healthy schedules, one random change each, whose values are compared with the checker's findings.
 
 A mutant has wrong values if its outputs differ from the healthy schedule's on random tiles, or if it cannot run at all.
 Run as a program, it makes many mutants and prints a table by schedule and by kind of change.
@@ -24,16 +24,16 @@ from wafer_triton.verify.values import drawn, expected
 RUNS = 6  # on values of their own
 # Values that are right though something is found: every kind is a rule that the mutant breaks all the same.
 EXPLAINED = {
-    "malformed": "sizes that do not fit the tiles, of which the executor reads what happens to be there",
+    "malformed": "sizes that do not fit the tiles, so that the executor reads other memory",
     "off-mesh": "a message leaves the mesh, and the executor takes it to a core where it does no harm",
     "deadlock": "cores wait for each other in a circle, which an executor does not",
     "two-writers": "two tiles arrive in a slot, and the executor keeps the right one by chance",
     "overwritten": "a tile arrives before the last one was read: if cores ran in another order it would be lost",
-    "unwritten-read": "memory that nobody wrote is read, and what becomes of it goes into no result",
+    "unwritten-read": "unwritten memory is read, and no result depends on it",
     "incomplete": "a sum or maximum that lacks parts is read, and no result depends on it, or softmax divides it out",
     "misaligned": "the wrong tiles or statistics are joined, and no result depends on it, or softmax divides it out",
     "misplaced": "a wrong tile arrives that is alike by chance, or of padding alone",
-    "wrong-values": "a result is off by so little that only the checker's bound, the tighter, tells it from rounding",
+    "wrong-values": "a result is off by so little that only the checker's tighter bound separates it from rounding",
 }
 
 
@@ -59,7 +59,7 @@ class Healthy:
         return free
 
     def run(self, schedule: Schedule) -> dict[str, Tensor]:
-        """The outputs of a schedule over the same buffers, with noughts where nothing is asked."""
+        """Return the outputs of a schedule over the same buffers, with noughts where nothing is asked."""
         machine = Reference(schedule, self.tiles, exact=True, runs=RUNS)
         machine.run()
         return {name: machine.read(name).masked_fill(free, 0) for name, free in self.free.items()}
@@ -69,7 +69,7 @@ class Healthy:
         return self.run(self.case.schedule)
 
     def is_wrong(self, mutant: Schedule) -> bool:
-        """Whether a mutant cannot run, or its outputs differ by more than fp64 rounds."""
+        """Return whether a mutant cannot run, or its outputs differ by more than fp64 rounds."""
         try:
             got = self.run(mutant)
         except (RuntimeError, IndexError, ValueError, ArithmeticError):
@@ -83,7 +83,7 @@ class Healthy:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed schedule, whether its values are wrong, and the names of what the checker finds."""
+    """A changed schedule, whether its values are wrong, and the names of the checker's findings."""
 
     schedule: str
     change: str
@@ -112,7 +112,7 @@ def mutant(seed: int, number: int, healthy: list[Healthy]) -> Mutant:
 
 
 def table(tested: list[Mutant], key: str) -> str:
-    """Mutants, those with wrong values, those of them that are found, false alarms: by schedule or by change."""
+    """Return a table by schedule or by change: mutants, wrong values, how many of these are found, false alarms."""
     lines = [f"{key:40} mutants  wrong  found  false alarms"]
     counts = {
         "": Counter(getattr(each, key) for each in tested),
@@ -129,7 +129,7 @@ def table(tested: list[Mutant], key: str) -> str:
 
 
 def alarms_of(mesh: str) -> list[str]:
-    """What the checker wrongly says of healthy schedules of every kind on a mesh."""
+    """Return the checker's false alarms at healthy schedules of every kind on a mesh."""
     verdicts = {case.name: check(case.schedule, case.intent) for case in on_mesh(mesh)}
     return [f"alarm: {name} on {mesh}: {verdict}" for name, verdict in verdicts.items() if not verdict.ok]
 

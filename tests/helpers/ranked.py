@@ -1,4 +1,4 @@
-"""Functions on several gloo ranks, each a process, and what each returned."""
+"""Functions on several gloo ranks, each a process, and their results."""
 
 import io
 import os
@@ -28,20 +28,20 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import prefills
 
 TIMEOUT = timedelta(seconds=60)  # of the process group
-# installed modules alone: what is not on the path of the server is left out in silence
+# installed modules alone: the server leaves out other modules in silence
 PRELOADED = ["wafer_triton.models.decoder", "wafer_triton.distributed", "transformers.models.auto.tokenization_auto"]
 EXCHANGES = ("explicit", "elided")
 
 
 def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """What `work(rank, *args)` returned on each of `count` ranks."""
+    """Return the results of `work(rank, *args)` on `count` ranks."""
     results, codes = ended(count, work, *args)
     assert codes == [0] * count
     return results
 
 
 def ended(count: int, work: Callable[..., Any], *args: Any, lost: int | None = None) -> tuple[list[Any], list[int]]:
-    """What `work(rank, *args)` returned on each of `count` ranks, None of one that did not, and their exit codes.
+    """Return the results of `work(rank, *args)` on `count` ranks, None of a rank that failed, and their exit codes.
 
     A rank that is to be `lost` ends no other.
     """
@@ -76,20 +76,20 @@ def _rank(rank: int, count: int, folder: str, work: Callable[..., Any], args: tu
 
 
 def given(schedule: Any) -> dict[str, torch.Tensor]:
-    """The same random tiles on every rank."""
+    """Return the same random tiles on every rank."""
     torch.manual_seed(0)
     return schedules.given(schedule)
 
 
 def results(program: Any) -> dict[str, torch.Tensor]:
-    """What a program leaves in the buffers that live to the end, as bits."""
+    """Run a program and return the buffers that live to the end, as bits."""
     program.run()
     kept = [buffer.name for buffer in program.schedule.buffers.values() if buffer.kept]
     return {name: program.read(name).view(torch.uint8) for name in kept}
 
 
 def wrong(rank: int, mesh: str, cut: tuple[int, int] | None, names: list[str], dtype: str) -> list[str]:
-    """The schedules by name whose bits on ranks are not those of one process."""
+    """Return the names of the schedules whose bits on ranks differ from one process."""
     known, failed = schedules.SUMS | schedules.MOVES | schedules.LAYERS, []
     for exchange in EXCHANGES:
         one = TorchExecutor(exchange=exchange, poison=True)
@@ -105,7 +105,7 @@ def wrong(rank: int, mesh: str, cut: tuple[int, int] | None, names: list[str], d
 
 
 def sent(rank: int, mesh: str, name: str) -> dict[str, Any]:
-    """Of a schedule the bytes between ranks by exchange, and the rank of every core."""
+    """Return the bytes between ranks by exchange, and the rank of every core."""
     schedule = schedules.build(schedules.SUMS[name], mesh, "fp32")
     answer: dict[str, Any] = {}
     for exchange in EXCHANGES:
@@ -116,14 +116,14 @@ def sent(rank: int, mesh: str, name: str) -> dict[str, Any]:
 
 
 def product(rank: int) -> tuple[torch.Tensor, Any]:
-    """A product by the public functions, and its record."""
+    """Return a product by the public functions, and its record."""
     torch.manual_seed(0)
     a, b = torch.randn(7, 5), torch.randn(5, 6)
     return mesh_gemm(a, b, mesh="2x3", executor=distributed.executor(cut="1x2"), record=True)
 
 
 def triton_wrong(rank: int) -> list[str]:
-    """As `wrong`, of the Triton executor on each rank's rectangle."""
+    """Return the schedules, as `wrong` does, that the Triton executor computes wrongly on each rank's rectangle."""
     from wafer_triton.emulate.triton import TritonExecutor
 
     failed = []
@@ -140,7 +140,7 @@ def triton_wrong(rank: int) -> list[str]:
 
 
 def disagreements(rank: int) -> list[str]:
-    """What ranks that do not agree are told, each in its turn."""
+    """Return the errors of ranks that do not agree, one after another."""
     one = TorchExecutor()
     vector = schedules.build(schedules.SUMS["gemv-ktree-y"], f"{2 + rank}x2", "fp32")
     small = schedules.build(schedules.SUMS["gemv-ktree-y"], "1x1", "fp32")
@@ -165,14 +165,14 @@ Case = tuple[Any, ...]  # a configuration, a mesh, a cut, an exchange; and where
 
 
 def model_of(config: dict[str, Any], mesh: str, executor: Any, **options: Any) -> WaferForCausalLM:
-    """A random tiny model for two sequences."""
+    """Return a random tiny model for two sequences."""
     return WaferForCausalLM.from_config(
         config, dtype="fp32", mesh=mesh, max_length=24, max_prompt=12, batch=2, executor=executor, **options
     )
 
 
 def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
-    """What a model says to prompts of two lengths, its logits in both phases, and what it counted."""
+    """Return a model's tokens after prompts of two lengths, its logits in both phases, and its counts."""
     tokens = list(model.generate([[1, 2, 3, 4, 5], [7, 8, 9]], 2))
     logits = model.advance([5, 6])
     counted = model.account(), {phase: one.cycles for phase, one in model.predicted().items()}
@@ -187,7 +187,7 @@ def spoken(model: WaferForCausalLM) -> tuple[Any, ...]:
 
 
 def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
-    """The cases in which a model on ranks says something else than in one process."""
+    """Return the cases in which a model on ranks differs from one process."""
     failed = []
     for case in cases:
         config, mesh, cut, exchange, *experts = case
@@ -199,7 +199,7 @@ def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
 
 
 def refused(rank: int) -> list[Any]:
-    """What ranks are told of prompts that cannot be run, and whether those that follow get their own logits."""
+    """Return the errors of prompts that cannot run, and whether the next prompts get their own logits."""
     model, prompt = (
         model_of(tiny.CONFIG | {"tie_word_embeddings": True}, "2", DistributedExecutor(TorchExecutor())),
         [1, 2],
@@ -212,14 +212,14 @@ def refused(rank: int) -> list[Any]:
 
 
 def held(rank: int, config: dict[str, Any]) -> tuple[list[str], int, int | None]:
-    """The parameters that a rank has, the bytes that its programs hold, and a seed that all agree on."""
+    """Return the parameters of a rank, the bytes that its programs hold, and a seed that all ranks agree on."""
     model = model_of(config, "3", DistributedExecutor(TorchExecutor()))
     stream = model.generate([1, 2], 2, temperature=1.0)
     return list(model.weights), resident_bytes(model), stream.sampling.seed
 
 
 def resident_bytes(model: WaferForCausalLM) -> int:
-    """The bytes of weights, caches and what else a model's programs for decode hold, the head's sums among them."""
+    """Return the bytes that a model's programs for decode hold: weights, caches, the head's sums and all else."""
     tensors = [t for layer in model.layers.layers for part in (layer.project, layer.ffn) for t in part.memory.values()]
     tensors += [*model.head.memory.values(), *model.embedding.memory.values()]
     tensors += [t for program in model.head.programs.values() for t in program.memory.values()]
@@ -227,7 +227,7 @@ def resident_bytes(model: WaferForCausalLM) -> int:
 
 
 def smollm2(rank: int, folder: str, ids: list[int], count: int) -> tuple[list[int], int]:
-    """What SmolLM2 says after a prompt, and the bytes that a rank holds of it."""
+    """Return SmolLM2's tokens after a prompt, and the bytes that a rank holds of it."""
     model = WaferForCausalLM.from_pretrained(
         folder, mesh=demo.MESH, dtype="fp32", max_length=80, executor=DistributedExecutor(TorchExecutor())
     )
@@ -235,9 +235,9 @@ def smollm2(rank: int, folder: str, ids: list[int], count: int) -> tuple[list[in
 
 
 def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
-    """The exit code of each command, and what this rank prints: to stdout, to stderr.
+    """Return the exit code of each command, and the output of this rank: stdout, stderr.
 
-    Rank 0 alone may import what tokenizes.
+    Rank 0 alone may import a tokenizer.
     """
     answers = []
     if rank:
@@ -254,11 +254,11 @@ def commanded(rank: int, *commands: list[str]) -> list[tuple[int, str, str]]:
 
 
 class Cut(tuple[int, str, str]):
-    """The exit code of a command that did not end well, and what it printed: to stdout, to stderr."""
+    """The exit code of a command that did not end well, and its output: stdout, stderr."""
 
 
 def cut_off(rank: int, command: list[str], lost: int, kill: int) -> Cut:
-    """A command in whose second decode step `lost`, or every rank if that is -1, gets the signal `kill`."""
+    """Run a command in whose second decode step rank `lost`, or every rank if it is -1, gets the signal `kill`."""
     # which a shell's background command, and so the tests in one, start out without
     signal.signal(signal.SIGINT, signal.default_int_handler)
     steps, advance = [0], WaferForCausalLM.advance
@@ -276,7 +276,7 @@ def cut_off(rank: int, command: list[str], lost: int, kill: int) -> Cut:
 
 
 def raised(work: Callable[[], Any]) -> str:
-    """The message of the WaferError that a function raises."""
+    """Return the message of the WaferError that a function raises."""
     try:
         work()
     except WaferError as error:
@@ -285,7 +285,7 @@ def raised(work: Callable[[], Any]) -> str:
 
 
 def benched(rank: int) -> tuple[list[Any], str]:
-    """The rows of `bench/ranks.py` at small sizes, and their table."""
+    """Return the rows of `bench/ranks.py` at small sizes, and their table."""
     import ranks
 
     sizes = ranks.Sizes(gemm=4, gemv=4, tile=2, mesh=2, layers=2, prompt=3, requests=1, turns=1)

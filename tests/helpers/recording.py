@@ -1,6 +1,6 @@
 """A CUDA graph on the CPU: the operations of a run are recorded, and a replay does them again on the same tensors.
 
-A recording refuses what CUDA refuses: the host reads a value, or brings in a tensor that was not there before.
+As CUDA does, a recording refuses that the host reads a value or brings in a tensor that was not there before.
 """
 
 import gc
@@ -58,7 +58,7 @@ class Recorder(TorchDispatchMode):
 
 
 class RecordingExecutor(TorchExecutor):
-    """The torch executor, which records compiled steps at their first call; `log` has what happened.
+    """The torch executor, which records compiled steps at their first call; `log` lists records and replays.
 
     Steps that follow other schedules are run anew, as torch has no index tables that a record could follow.
     """

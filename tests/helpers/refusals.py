@@ -1,4 +1,4 @@
-"""A builder with some buffers, and what it says of a round that breaks a rule of the machine."""
+"""A builder with some buffers, and its error for a round that breaks a rule of the machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One schedule of every kind, by name, on any mesh: what executors are compared on."""
+"""One schedule of every kind, by name, on any mesh, for comparisons of executors."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,7 +89,7 @@ def vector(algorithm: str, axis: str) -> Make:
 
 
 def all_reduce(algorithm: str, axis: str, op: str) -> Make:
-    """The sum or the maximum of a line's tiles, on every core of it."""
+    """Return a maker of the sum or maximum of the tiles of a mesh row or column, on all of its cores."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b = Builder(mesh, f"{algorithm} all-reduce")
@@ -101,7 +101,7 @@ def all_reduce(algorithm: str, axis: str, op: str) -> Make:
 
 
 def segments(axis: str) -> Make:
-    """Sums of two buffers together, over segments of two thirds of a line: what is left over keeps its tile."""
+    """Return a maker of sums of two buffers together over segments of two thirds of an axis; the rest is unchanged."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b = Builder(mesh, "segments")
@@ -154,7 +154,7 @@ def softmax(mesh: Mesh, dtype: str, sums: str) -> Schedule:
 
 
 def exchanged(algorithm: str, parts: int) -> Make:
-    """An all-to-all of three elements for every pair of cores."""
+    """Return a maker of an all-to-all of three elements for every pair of cores."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, (rows, cols) = Builder(mesh, "all-to-all"), mesh.shape
@@ -167,7 +167,7 @@ def exchanged(algorithm: str, parts: int) -> Make:
 
 
 def kv_append(policy: str) -> Make:
-    """An entry that enters a KV cache, three more held than there are rows."""
+    """Return a maker of an append to a KV cache that holds three entries more than there are rows."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         b, cache = Builder(mesh, f"kv {policy}"), KvCache(mesh.shape[0], 5, policy, mesh.shape[0] + 3)
@@ -181,7 +181,7 @@ def kv_append(policy: str) -> Make:
 
 
 def decoding(part: block.Part, *args: int, head_groups: int = 1, shape: DecoderShape = SHAPE) -> Make:
-    """A part of a decode step of two sequences, with biases and norms of heads; no more head groups than columns."""
+    """Return a maker of a sub-layer of decode: two sequences, biases, norms of heads, head groups up to the columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         groups = min(head_groups, mesh.cols)
@@ -195,7 +195,7 @@ def prefilling(
     part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE,
     regions: expert_places.ExpertRegions | None = None,
 ) -> Make:  # fmt: skip
-    """A part of a layer of prefill; no more head groups than columns, and one region of experts on an odd side."""
+    """Return a maker of a sub-layer of prefill: head groups up to the columns, one region of experts on an odd side."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         square = mesh.square()
@@ -209,14 +209,14 @@ def prefilling(
     return make
 
 
-SUMS: dict[str, Make] = {  # what adds integers alone
+SUMS: dict[str, Make] = {  # schedules that add integers alone
     **{f"gemm-{algorithm}": product(algorithm) for algorithm in gemm.ALGORITHMS},
     **{f"gemm-t-{algorithm}": product(algorithm, True) for algorithm in gemm.ALGORITHMS},
     **{f"gemv-{algorithm}-y": vector(algorithm, "y") for algorithm in reduce.ALGORITHMS},
     "gemv-ktree-x": vector("ktree", "x"),
     "gemm-beside": beside,
 }
-MOVES: dict[str, Make] = {  # what leaves no choice of the order of sums
+MOVES: dict[str, Make] = {  # schedules with one order of sums
     **{f"all-reduce-{algorithm}-x": all_reduce(algorithm, "x", "add") for algorithm in reduce.ALGORITHMS},
     "all-reduce-ktree-y-max": all_reduce("ktree", "y", "maximum"),
     "all-reduce-segments-x": segments("x"),
@@ -261,7 +261,7 @@ LAYERS: dict[str, Make] = {
 
 
 def build(make: Make, mesh: str, dtype: str, sums: str = "fp32") -> Schedule:
-    """The schedule on a mesh of roomy cores."""
+    """Return the schedule on a mesh of roomy cores."""
     return make(as_mesh(mesh, ROOMY), dtype, sums)
 
 

@@ -1,4 +1,4 @@
-"""Triton's own launch path on a stub of the CUDA driver: what each launch hands over, without a GPU.
+"""Triton's own launch path on a stub of the CUDA driver: the arguments of each launch, without a GPU.
 
 Kernels are compiled for sm_90, loaded by Triton's C launcher and launched; libcuda.so.1 is `stub_cuda.c`, so nothing
 runs. It takes a C compiler, and a process that interprets no kernels.
@@ -25,7 +25,7 @@ SIZES = {"16": ctypes.c_int16, "32": ctypes.c_int32, "64": ctypes.c_int64}
 
 
 class Launched(NamedTuple):
-    """A launch as the driver is told it, tuples as lists; `known` are the arguments that are declared constexpr."""
+    """A launch as the driver gets it, tuples as lists; `known` are the arguments that are declared constexpr."""
 
     kernel: str
     grid: tuple[int, ...]
@@ -56,7 +56,7 @@ class Stub:
 
     def __init__(self, compiler: str, folder: str) -> None:
         library = f"{folder}/libcuda.so.1"
-        # by its name the dynamic linker knows that it is loaded already
+        # the name marks it as loaded already for the dynamic linker
         options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", f"-I{HEADERS}"]
         subprocess.run([compiler, *options, str(SOURCE), "-o", library], check=True)
         stub = ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
@@ -90,7 +90,7 @@ class Stub:
 
 
 def _params(kernel: CompiledKernel) -> list[Any]:
-    """The types of what the compiled kernel reads."""
+    """Return the types that the compiled kernel reads."""
     entry = re.search(r"\.entry \w+\((.*?)\)", kernel.asm["ptx"], re.DOTALL)
     assert entry is not None
     found = re.findall(r"\.param (?:\.align \d+ )?\.[a-z](\d+)[^\[,]*(?:\[(\d+)\])?", entry[1])
@@ -98,9 +98,9 @@ def _params(kernel: CompiledKernel) -> list[Any]:
 
 
 def _under(kernel: CompiledKernel, kind: Any, path: tuple[int, ...], left: Iterator[int]) -> Any:
-    """What the kernel finds at a path in its arguments: what it was compiled with, or else the next that is handed."""
-    if isinstance(kind, str) and kind.startswith("tensordesc"):  # what the stub encoded, then shape and strides again
-        rank = kind[: kind.index("]")].count(",") + 1  # what follows the block's shape is how Gluon lays it out
+    """Return the kernel's argument at a path: the constant that it was compiled with, or else the next one passed."""
+    if isinstance(kind, str) and kind.startswith("tensordesc"):  # the stub's encoding, then shape and strides again
+        rank = kind[: kind.index("]")].count(",") + 1  # after the block's shape comes Gluon's layout
         encoded, *again = (next(left) for _ in range(1 + 2 * rank))
         return [*encoded[: len(again) + 1], again]
     if isinstance(kind, tuple):

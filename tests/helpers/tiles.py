@@ -13,7 +13,7 @@ CORES = 5
 
 
 def memory(values: Tensor, index: Sequence[int] | None = None) -> Operand:
-    """Tiles [cores, numel] laid out in NaN with gaps between them; core i's lies in row index[i]."""
+    """Lay out tiles [cores, numel] in NaN with gaps between them; core i's tile is row index[i]."""
     cores, numel = values.shape
     stride, offset = numel + 3, 5
     flat = torch.full((offset + cores * stride + 7,), float("nan"), dtype=values.dtype)
@@ -27,7 +27,7 @@ def table(entries: Sequence[int]) -> Tensor:
 
 
 def tiles(operand: Operand, numel: int, cores: int = CORES) -> Tensor:
-    """The tiles [cores, numel] of an operand."""
+    """Return the tiles [cores, numel] of an operand."""
     rows = torch.arange(cores) if operand.index is None else operand.index.cpu().long()
     return operand.tensor.cpu()[operand.offset + rows[:, None] * operand.stride + torch.arange(numel)]
 

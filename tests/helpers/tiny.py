@@ -52,7 +52,7 @@ def checkpoint(
 
 
 def draw_norms_and_biases(model: torch.nn.Module) -> None:
-    """Draw what transformers makes one and zero, so that a test sees whether it is used."""
+    """Draw the weights that transformers sets to one and zero, so that a test depends on them."""
     for name, weight in model.named_parameters():
         if name.endswith("norm.weight"):
             torch.nn.init.uniform_(weight, 0.5, 1.5)

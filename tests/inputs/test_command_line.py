@@ -1,4 +1,4 @@
-"""What a user may type wrong: one line on stderr that says what, where and what to do, before anything slow runs."""
+"""Mistakes of a user on the command line: one line on stderr with fault, place and remedy, before anything slow."""
 
 import json
 import os
@@ -154,7 +154,7 @@ def test_a_pipe_that_nothing_writes_is_not_waited_for(wrong, tmp_path):
         assert "config.json" in wrong(f"{line} {tmp_path}")
 
 
-def test_what_is_read_is_bounded(wrong, tmp_path, monkeypatch):
+def test_the_size_of_a_read_file_is_bounded(wrong, tmp_path, monkeypatch):
     monkeypatch.setattr("wafer_triton.files.read_text.__defaults__", (100,))
     (tmp_path / "config.json").write_text(" " * 101)
     assert "has more than the 100 B that are read here; give a shorter file" in wrong(f"check --model {tmp_path}")
@@ -187,7 +187,7 @@ def test_a_record_whose_speed_is_none_is_refused(wrong, tmp_path, speed):
     assert f"tokens_per_second = {speed!r} is not positive" in wrong("cap g.json")
 
 
-def test_a_sweep_says_why_values_are_left_out_and_what_stays(capsys, tmp_path, monkeypatch):
+def test_a_sweep_prints_left_out_values_and_unscaled_numbers(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(f"{SWEEP} mesh --values 8,900 --set k=48".replace("--set mesh=8", ""))) == 0
     assert "left out: mesh = 900: mesh 900 x 900 at (0, 0) leaves device wse2" in capsys.readouterr().out
@@ -213,12 +213,12 @@ def test_a_sweep_says_why_values_are_left_out_and_what_stays(capsys, tmp_path, m
         ),
     ],
 )
-def test_a_command_says_what_it_prices(capsys, line, said):
+def test_a_command_prints_the_program_it_prices(capsys, line, said):
     assert main(shlex.split(line)) == 0
     assert said in capsys.readouterr().out
 
 
-def test_a_search_says_what_it_does_and_how_long(capsys, monkeypatch):
+def test_a_search_prints_its_extent_and_duration(capsys, monkeypatch):
     monkeypatch.setattr("wafer_triton.cost.search.plan", lambda **_: [][0])
     with pytest.raises(IndexError):
         main(shlex.split("plan --model llama3-8b --input 1 --output 1 --step 1"))
@@ -292,12 +292,12 @@ def judged(error):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_what_is_no_fault_of_ours_is_one_line(error, message):
+def test_an_error_outside_the_package_is_one_line(error, message):
     code, said = judged(error)
     assert code == 2 and said.startswith(f"wafer-triton: error: {message}")
 
 
-def test_what_another_package_says_of_a_file_is_one_line():
+def test_another_package_s_error_about_a_file_is_one_line():
     scope = {"__name__": "transformers.models"}
     exec("def read():\n    raise KeyError('added_tokens')", scope)
     with pytest.raises(KeyError) as caught:

@@ -12,7 +12,7 @@ CODE = "import sys; from wafer_triton.cli.main import main; sys.exit(main())"
 
 
 def interrupted(line: str, seconds: float) -> tuple[int, str]:
-    """The exit code and stderr of a command that gets Ctrl-C after some seconds."""
+    """Return the exit code and stderr of a command that gets Ctrl-C after some seconds."""
     command = subprocess.Popen(
         [sys.executable, "-c", CODE, *line.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

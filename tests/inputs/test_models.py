@@ -1,4 +1,4 @@
-"""Models that are broken, too large or interrupted: what the commands that run them say."""
+"""Models that are broken, too large or interrupted: the errors of the commands that run them."""
 
 import json
 import shlex
@@ -108,7 +108,7 @@ def early(monkeypatch):
         ("--mesh 2 --routing-out trace.json", " has no experts, so that there is no routing to write"),
     ],
 )
-def test_what_options_and_config_tell_is_told_before_the_tokenizer_is_loaded(wrong, early, tiny, line, message):
+def test_errors_of_options_and_config_come_before_the_tokenizer_loads(wrong, early, tiny, line, message):
     assert message in wrong(f"generate --prompt hello --model {tiny} {line}")
 
 
@@ -138,7 +138,7 @@ def test_a_wrong_file_is_named_before_the_tokenizer_is_loaded(wrong, early, tmp_
     ["generate --prompt hello --max-new-tokens 70", "perplexity --text {text} --window 99"],
     ids=lambda line: line.split()[0],
 )
-def test_a_text_longer_than_the_model_knows_is_refused_before_weights_are_placed(tiny, capsys, tmp_path, line):
+def test_a_too_long_text_is_refused_before_weights_are_placed(tiny, capsys, tmp_path, line):
     (tmp_path / "text.txt").write_text("a" * 200)
     assert main(shlex.split(f"{line.format(text=tmp_path / 'text.txt')} --mesh 2 --model {tiny}")) == 2
     err = capsys.readouterr().err
@@ -187,7 +187,7 @@ def test_a_judgement_keeps_its_windows_after_ctrl_c(tiny, command, capsys, tmp_p
 
 
 class Stopped(Exception):
-    """What comes after the estimate is not run."""
+    """Raised in place of all that follows the estimate."""
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_long_run_says_so_before_it_starts(tiny, capsys, monkeypatch, options,
     ],
 )
 @pytest.mark.parametrize("line", [ESTIMATE, GENERATE], ids=["estimate", "generate"])
-def test_what_cannot_be_generated_is_not_priced_either(wrong, tmp_path, change, message, line):
+def test_a_checkpoint_that_cannot_run_is_not_priced_either(wrong, tmp_path, change, message, line):
     assert message in wrong(line.format(checkpoint(tmp_path / "wrong", change)))
 
 
@@ -239,7 +239,7 @@ def test_a_mistake_of_a_mixtral_names_its_own_key(wrong, tmp_path, value):
         ("<!DOCTYPE html>\n<html>sign in</html>", "is an HTML page, as of a login or an error, not the weights"),
     ],
 )
-def test_what_lies_in_place_of_weights_is_named(wrong, early, tmp_path, text, message):
+def test_a_file_in_place_of_weights_is_named(wrong, early, tmp_path, text, message):
     folder = checkpoint(tmp_path / "pointer")
     (folder / "model.safetensors").write_text(text)
     assert message in wrong(GENERATE.format(folder))

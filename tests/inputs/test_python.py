@@ -1,4 +1,4 @@
-"""What a user may call wrong in Python: a `WaferError` with what, where and what to do."""
+"""Mistakes of a user in Python: a `WaferError` with fault, place and remedy."""
 
 import sys
 import warnings
@@ -78,7 +78,7 @@ TILES = torch.ones(2, 2, 4)
 
 
 def built(send=0, outs="y", where=None, unused=0):
-    """A schedule of one round on a 2 x 2 mesh, whose core 0 of each row sends its tile, before all copy it."""
+    """Build one round on a 2 x 2 mesh, where core 0 of each mesh row sends its tile and then all cores copy it."""
     b = Builder(as_mesh(2), "t")
     b.buffer("x", (4,), "fp32", "input")
     b.like("y", "x")
@@ -224,7 +224,7 @@ def test_a_backend_whose_package_is_not_there(monkeypatch):
 
 
 @pytest.mark.parametrize("x", [torch.randn(3, 5), torch.ones(3, 2, dtype=torch.int32)])
-def test_what_a_converted_layer_does_not_take(x):
+def test_a_converted_layer_refuses_wrong_inputs(x):
     layer = convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)
     with pytest.raises(WaferError, match=r"MeshLinear: x \[3, .\] of .* must be \[..., 2\] of a floating dtype"):
         layer(x)
@@ -237,7 +237,7 @@ class Experts(nn.Module):
         self.experts = nn.Parameter(torch.ones(2, 4, 4))
 
 
-def test_convert_says_what_stays_off_the_mesh():
+def test_convert_warns_of_parameters_off_the_mesh():
     with pytest.warns(UserWarning, match=r"35 % of the parameters of Experts stay off the mesh.*: Experts \(32 param"):
         model = convert(Experts(), mesh=2)
     assert off_mesh(model) == {"Experts": 32, "Embedding": 40}
@@ -272,7 +272,7 @@ def test_the_tokens_of_a_stream_have_the_shape_of_its_prompts(model):
     assert len(list(model.generate([1], 2, temperature=1e-300, seed=1))) == 2
 
 
-def test_what_a_model_does_not_take(model):
+def test_a_model_refuses_wrong_inputs(model):
     with pytest.raises(WaferError, match="state_dict is of type NoneType; give names with tensors"):
         model.load_state_dict(None)
     with pytest.raises(WaferError, match="no tokens to look up"):
@@ -283,7 +283,7 @@ def test_what_a_model_does_not_take(model):
         model.load_state_dict(poisoned)
 
 
-def test_indices_of_slots_may_be_what_positions_may_be():
+def test_indices_of_slots_have_the_types_of_positions():
     for index in ([0, 1], (0, 1), np.array([0, 1], np.int32), torch.tensor([0, 1])):
         assert Slot("x", index).index.dtype == np.int64 and Slot("x", index).index.tolist() == [0, 1]
     assert type(Slot("x", np.int64(3)).index) is int and Slot("x", None).index is None

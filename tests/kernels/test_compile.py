@@ -1,7 +1,7 @@
 """Every kernel compiled ahead of time for three GPUs, none of which need be present: no spills, bounded shared memory.
 
-Run as a script, `python test_compile.py cuda 90 32`, it lets the launchers launch, compiles what they would have
-launched for that target, and prints what the compiler made of each. The tests read that: the compiler has a process
+Run as a script, `python test_compile.py cuda 90 32`, it lets the launchers launch, compiles for that target every
+kernel that they would launch, and prints the compiler's statistics. The tests read that: the compiler has a process
 to itself, because a process that interprets kernels cannot compile them.
 """
 
@@ -39,7 +39,7 @@ def test_every_kernel_compiles_well(target):
 
 
 def faults(target: str, case: str, seen: dict) -> Iterator[str]:
-    """What is wrong with one compiled kernel."""
+    """Yield the faults of one compiled kernel."""
     if seen["spills"]:
         yield f"{case}: {seen['spills']} B of registers spill"
     if seen["shared"] > seen["shared_bound"]:
@@ -63,7 +63,7 @@ def faults(target: str, case: str, seen: dict) -> Iterator[str]:
 
 
 def compile_all(compiled, target: str) -> dict[str, dict]:
-    """Compile what every launcher launches on typical tiles."""
+    """Compile the kernels of all launchers on typical tiles."""
     import torch
 
     from wafer_triton.emulate.fuse import folded
@@ -99,8 +99,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     def record(case: str, bound: int, call, *args, **params) -> None:
         figures[case] = compiled(call, *args, **params) | {"shared_bound": bound}
 
-    blocks = 32 * 1024  # two stages of 64 x 64 blocks of A and B in 16 bits; fp32 ones are less deep
-    scratch = 4 * 1024  # reductions across warps
+    blocks = 32 * 1024  # two stages of 64 x 64 blocks of A and B in 16 bits; fp32 blocks are less deep.
+    scratch = 4 * 1024  # reductions across warps.
     # The compiler takes a quarter of a second for each, so that only sm_90 has every dtype, and bf16 every shape. fp16
     # compiles as bf16 does, but for conversions and for products that round every step.
     cube = {"m": 64, "k": 64, "n": 64}

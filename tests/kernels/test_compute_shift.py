@@ -2,8 +2,8 @@
 
 The interpreter runs the programs of a launch one after another, so a program that waits for a later one would hang it.
 Here each process interprets a launch of one program; its waits and its arrivals are atomic operations on memory that
-all processes share. They take turns, which end at stores and atomic operations, in an order that a seed draws: so a run
-repeats, and programs that wait for ever are told by the number of turns, not by a time.
+all processes share. Processes take turns, which end at stores and atomic operations. A seed draws their order, so a run
+repeats, and the number of turns, not a time, shows that programs wait for ever.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
 SIDE = 3
-TURNS = 3_000  # ten times what a run takes
+TURNS = 3_000  # ten times as many as a run takes
 STEPS = ("create_store", "create_masked_store", "create_atomic_rmw", "create_atomic_cas")
 ROUNDS_KERNEL = compute_shift._rounds_kernel
 fork = multiprocessing.get_context("fork")
@@ -68,7 +68,7 @@ def table(values) -> Tensor:
 
 
 def raised() -> Alarm:
-    """An alarm that several processes share."""
+    """Return an alarm that several processes share."""
     return Alarm(torch.zeros(1, dtype=torch.int64).share_memory_(), 1)
 
 
@@ -78,7 +78,7 @@ def operand(values: Tensor, index: Tensor | None = None) -> Operand:
 
 
 def one_core(core: int, turns: Turns, tensors, sizes) -> None:
-    """What the program of one core does."""
+    """Run the program of one core."""
     torch.set_num_threads(1)
     # at the end of a launch the interpreter copies tensors back, here onto themselves while others write to them
     GridExecutor._restore_args_dev = lambda *_: None
@@ -155,7 +155,7 @@ def test_rounds_of_ragged_tiles(seed):
 
 
 def alone(rounds: int, alarm: Alarm, m: int = 1, k: int = 1, n: int = 1):
-    """A core of a larger mesh, whose neighbours are not there: its tiles, and the counters of all four."""
+    """Run a core of a larger mesh without its neighbours: its tiles, and the counters of all four."""
     hands = [[operand(torch.ones(1, 1, size).bfloat16()) for _ in range(2)] for size in (m * k, k * n)]
     c, counters = operand(torch.zeros(1, 1, m * n)), torch.zeros(2, 4, dtype=torch.int32)
     neighbours = torch.tensor([[1, 2, 3, 1]], dtype=torch.int32)
@@ -165,11 +165,11 @@ def alone(rounds: int, alarm: Alarm, m: int = 1, k: int = 1, n: int = 1):
     return hands, counters
 
 
-def test_a_core_whose_neighbours_never_arrive_gives_up_and_tells_core_and_round():
+def test_a_core_without_arrivals_gives_up_with_core_and_round():
     watch = Watch("cpu")
     counters = torch.ones(3)
     alone(1, watch.alarm("one round", 2, [counters], lambda core, round_: round_))
-    watch.check()  # nobody waits in the first round
+    watch.check()  # no core waits in the first round
     assert counters.all()
     alarm = watch.alarm("MeshGEMM", 2, [counters], lambda core, round_: 10 * core + round_)
     alone(3, alarm)
@@ -180,7 +180,7 @@ def test_a_core_whose_neighbours_never_arrive_gives_up_and_tells_core_and_round(
     watch.check()
 
 
-def test_once_a_core_gave_up_nobody_waits_for_long(monkeypatch):
+def test_after_one_core_gives_up_no_core_waits_long(monkeypatch):
     looks = []
     real = InterpreterBuilder.create_atomic_cas
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_cas", lambda *args: [looks.append(1), real(*args)][1])
@@ -190,12 +190,12 @@ def test_once_a_core_gave_up_nobody_waits_for_long(monkeypatch):
     assert len(looks) > PATIENCE_LOOKS.value
     looks.clear()
     alone(9, alarm)
-    assert len(looks) == 2 * 8, "one look, one more after the word is seen, in each round that waits"
+    assert len(looks) == 2 * 8, "in each round that waits, one poll and one more after the flag is read as raised"
     with pytest.raises(BackendError, match="in round 1,"):
         watch.check()
 
 
-def test_a_core_tells_its_neighbours_after_its_last_copy(monkeypatch):
+def test_a_core_signals_its_neighbours_after_its_last_copy(monkeypatch):
     """Five blocks of k, each copied to both neighbours, before the one arrival; then the sums."""
     events = []
 
@@ -227,7 +227,7 @@ def test_all_rounds_need_a_gpu_that_holds_the_programs():
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Stands in for a GPU of 132 multiprocessors whose driver answers with a number of programs, or fails."""
+    """Return a function that patches a GPU of 132 multiprocessors and the driver's answer, programs or a failure."""
 
     def holds(programs: int, failure: int = 0) -> list:
         asked = []
@@ -261,7 +261,7 @@ def test_the_driver_says_how_many_programs_a_gpu_holds(gpu):
 
 
 def test_a_launch_of_all_rounds_is_cooperative(monkeypatch):
-    """What the kernel is launched with: no more programs than cores, and all of them at once or not at all."""
+    """Check the launch of the kernel: at most one program a core, and all of them at once or not at all."""
     launched = []
 
     class Kernel:

@@ -26,7 +26,7 @@ def tiles(numel: int, value: float = 0.0) -> Operand:
     return Operand(torch.full((3 * numel,), value), 0, numel)
 
 
-def test_an_op_reads_what_those_before_it_wrote():
+def test_an_op_reads_the_results_of_earlier_ops():
     x, y, z = tiles(5, 1.0), tiles(5), tiles(5)
     ops = [
         find("add").fused((y,), (x, x), size=5), find("add").fused((z,), (y, x), size=5),
@@ -38,7 +38,7 @@ def test_an_op_reads_what_those_before_it_wrote():
 
 @pytest.mark.parametrize(("count", "loops"), [(12, 1), (12, 5), (7, 2)])
 def test_a_program_of_several_cores_computes_each_from_its_own_tiles(count, loops):
-    """With one core at a time, several at once, and several such blocks one after another."""
+    """Compare one core at a time, several at once, and several such blocks one after another."""
     torch.manual_seed(1)
     w, x, _, bias = (torch.randn(count * numel) for numel in (5 * 6, 5, 6, 6))
     cores = torch.randperm(count).int()
@@ -78,7 +78,7 @@ def test_the_ways_of_a_product_have_the_same_bits():
     assert {way["BLOCK_N"] for way in product.ways} == {32, 128}, "columns without masks, and whole rows"
 
 
-def test_the_warps_are_those_of_blocks_that_other_instructions_would_add_in_another_order():
+def test_the_order_of_sums_sets_the_number_of_warps():
     add = find("add").fused((tiles(4096),), (tiles(4096), tiles(4096)), size=4096)
     few, many = (find("gemm").fused((tiles(64 * n),), (tiles(64), tiles(n)), m=64, k=1, n=n) for n in (16, 64))
     assert [one.num_warps for one in (add, few, many)] == [2, 4, 8]
@@ -113,7 +113,7 @@ def sums(mesh: Mesh, overwritten: bool) -> Schedule:
 
 @pytest.mark.parametrize("overwritten", [False, True])
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_what_comes_before_a_tree_joins_it_unless_tiles_of_others_lie_there(exchange, overwritten):
+def test_an_op_before_a_tree_joins_it_unless_tiles_clash(exchange, overwritten):
     made = sums(Mesh(2, 4), overwritten)
     given = {"x": torch.arange(48.0).view(2, 4, 6)}
     judge, program = (on.bind(made, given) for on in (TorchExecutor(), TritonExecutor(exchange=exchange, poison=True)))
@@ -133,10 +133,10 @@ def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
     for name, role in (("s", "output"), ("t", "output"), ("u", "input"), ("v", "state"), ("h", "scratch")):
         b.buffer(name, (8,), "fp32", role)
     every = np.arange(mesh.cols)
-    if kind == "what a broadcast left is reduced":
+    if kind == "broadcast, then reduced":
         broadcast(b, "s", "x", 0)
         b.round(b.local("add", "t", ("s", "u"), size=8))
-    elif kind == "what was shifted is reduced":
+    elif kind == "shifted, then reduced":
         b.round(b.exchange("x", "s", "h", every, (every + 1) % mesh.cols))
         b.round(b.local("add", "t", ("h", "u"), size=8))
     else:
@@ -150,9 +150,7 @@ def read_elsewhere_and_reduced(mesh: Mesh, kind: str) -> Schedule:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(5, 4), (3, 3), (4, 6)])
-@pytest.mark.parametrize(
-    "kind", ["what a broadcast left is reduced", "what was shifted is reduced", "what was shifted makes room"]
-)
+@pytest.mark.parametrize("kind", ["broadcast, then reduced", "shifted, then reduced", "shifted, then overwritten"])
 def test_tiles_that_a_launch_overwrites_are_read_before(kind, shape):
     made = read_elsewhere_and_reduced(Mesh(*shape), kind)
     given = {name: torch.randn(*shape, 8) for name, one in made.buffers.items() if one.role != "scratch"}
@@ -176,8 +174,8 @@ def clip(x):
 
 
 @pytest.mark.slow
-def test_functions_of_one_name_are_told_apart_by_their_source(tmp_path):
-    """Of functions in a tuple Triton's caches know the name alone, so that an edit would go unnoticed."""
+def test_functions_of_one_name_are_distinguished_by_their_source(tmp_path):
+    """Check the key of Triton's cache: by default it has a tuple's functions by name alone, without their source."""
     for limit in (1, 6):
         (tmp_path / str(limit)).mkdir()
         (tmp_path / str(limit) / "user.py").write_text(CLIP.format(limit=float(limit)))
@@ -186,6 +184,7 @@ import sys, torch
 from wafer_triton.kernels import Operand, find
 from wafer_triton.kernels.elementwise import elementwise
 from wafer_triton.kernels.fused import source
+
 x = Operand(torch.zeros(4), 0, 4)
 gemm = find("gemm").fused((x,), (x, x), m=2, k=2, n=2)
 for folder in sys.argv[1:]:

@@ -1,7 +1,7 @@
 """Kernels against the torch definitions of local operations: on the CPU by Triton's interpreter.
 
-With `TRITON_INTERPRET=0` on a machine with CUDA the same tests judge the compiled kernels. Memory that a kernel is
-not told of is NaN throughout: read, it would show in a result; written, it would no longer be what it was.
+With `TRITON_INTERPRET=0` on a machine with CUDA the same tests judge the compiled kernels. Memory outside of a
+kernel's arguments is NaN throughout: if read, it shows in a result; if written, it changes.
 """
 
 import os
@@ -35,7 +35,7 @@ dtypes = pytest.mark.parametrize(
 
 
 def run(case: Case, ins: list[Tensor], outs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs of the kernel and of the definition on the running cores; asserts that nothing else is written."""
+    """Return outputs of the kernel and of the definition on the running cores; assert that nothing else is written."""
     want = [out[RUNNING].float() for out in outs]
     local.find(case.op).run(*want, *(x[RUNNING].float() for x in ins), **case.params)
     want = [value.to(out.dtype) for value, out in zip(want, outs, strict=True)]
@@ -61,7 +61,7 @@ def assert_rounds_alike(got: list[Tensor], want: list[Tensor]) -> None:
 
 
 def test_every_local_operation_has_a_kernel():
-    # those of training, registered where they are imported, run on torch: see `wafer_triton.train.machine`
+    # operations of training, registered where they are imported, run on torch: see `wafer_triton.train.machine`
     training = {name for name, op in local.LOCAL_OPS.items() if op.run.__module__.startswith("wafer_triton.train")}
     assert local.LOCAL_OPS.keys() - training <= KERNELS.keys()
 

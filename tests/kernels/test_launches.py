@@ -1,7 +1,7 @@
 """Every kernel as Triton's launcher hands it to the CUDA driver: arguments, grid, threads, and whether cooperative.
 
-Run as a script, `python test_launches.py gcc`, it launches all of them on a stub of the driver and prints what came
-there, tensors by name. Every operand has an offset and a stride of its own, so none passes for another.
+Run as a script, `python test_launches.py gcc`, it launches all of them on a stub of the driver and prints their
+arguments, tensors by name. Every operand has an offset and a stride of its own, so none passes for another.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # those that Triton looks for
+COMPILER = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")  # the compilers that Triton tries
 HEADER = Path(sysconfig.get_path("include")) / "Python.h"
 
 
@@ -123,7 +123,7 @@ def test_a_local_operation(launched):
     )
 
 
-def test_what_the_executor_launches_follows_what_the_driver_says(launched):
+def test_launches_follow_the_driver_s_limit(launched):
     """MeshGEMM on 4 x 4 cores: a GPU with room for all, and one with room for 13."""
     *moves, rounds = launched["executor 16"]
     assert {launch["kernel"] for launch in moves} == {"_exchange_kernel", "_ops_kernel"}, "which copies tiles back"
@@ -135,7 +135,7 @@ def test_what_the_executor_launches_follows_what_the_driver_says(launched):
 
 
 def launch_all(compiler: str) -> dict[str, list[dict]]:
-    """Launch every kernel; what the driver is told, with the names of tensors for where they lie."""
+    """Launch every kernel, and return the driver's arguments with the names of tensors in place of addresses."""
     from stub_driver import Stub
 
     stub = Stub(compiler, tempfile.mkdtemp())
@@ -215,7 +215,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
 
 
 def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
-    """MeshGEMM by an executor that takes the CPU's memory for that of a GPU with so many multiprocessors."""
+    """Run MeshGEMM by an executor that takes the CPU's memory for a GPU's, with `multiprocessors` of them."""
     from types import SimpleNamespace
 
     import torch
@@ -225,7 +225,7 @@ def by_executor(stub, compute_shift, since) -> dict[str, list[dict]]:
     from wafer_triton.mesh import Mesh
     from wafer_triton.schedule.product import recipe
 
-    executor.INTERPRET = SimpleNamespace(value=True)  # the executor wants a GPU, or the interpreter
+    executor.INTERPRET = SimpleNamespace(value=True)  # the executor needs a GPU, or the interpreter
     compute_shift.resident = lambda kernel, device: _common.resident(kernel, torch.device("cuda"))
     torch.version.cuda = "13.0"
     schedule = recipe("gemm", Mesh(4, 4), "bf16", ((64, 64), (64, 64)), ()).schedule

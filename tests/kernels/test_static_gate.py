@@ -35,7 +35,7 @@ def test_benchmarked_kernels_stay_within_the_committed_bounds():
     groups = [row for case, row in found.items() if "by warp groups" in case]
     assert len(groups) == 5 and all(row["wgmma"] == row["tma"] == row["specialised"] == "1" for row in groups)
     assert {row["warps"] for row in groups} == {"12"}, "two groups of 4, and one that fetches, which takes 4 as well"
-    assert all(int(row["shared_bytes"]) <= 227 * 1024 for row in groups), "what a program may have on sm_90"
+    assert all(int(row["shared_bytes"]) <= 227 * 1024 for row in groups), "the limit of a program on sm_90"
     vectors = [row for case, row in found.items() if case.startswith("mesh_gemv [1,") and "660" not in case]
     assert len(vectors) == 8 and all(int(row["warps"]) <= 2 for row in vectors), "small programs"
     assert all(int(row["registers"]) * int(row["warps"]) * 32 * 10 <= 2**16 for row in vectors), (
@@ -45,7 +45,7 @@ def test_benchmarked_kernels_stay_within_the_committed_bounds():
 
 
 def faults(found: dict[str, str], bound: dict[str, str]) -> list[str]:
-    """What is worse than the bound."""
+    """Return the lines of cases that are worse than the bound."""
     worse = [
         name
         for name in ("registers", "spills", "shared_bytes", "warps", "wgmma_columns")

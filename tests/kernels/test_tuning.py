@@ -14,7 +14,7 @@ WAYS = [{"BLOCK_M": 16}, {"BLOCK_M": 32}, {"BLOCK_M": 64}]
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path):
-    """Stands in for a GPU on which launches take the seconds of the list that it returns, and counts trials."""
+    """Patch a GPU on which launches take the seconds of the returned list, and count trials."""
     seconds, tried = [3.0, 1.0, 2.0], []
 
     def bench(launch, warmup, rep):
@@ -72,7 +72,7 @@ def test_nothing_is_tried_when_it_is_off_or_a_graph_is_recorded(gpu, monkeypatch
 
 
 def test_a_trial_is_repeated_until_two_in_a_row_agree():
-    """The first trial of a GPU that wakes up favours the later ways."""
+    """Check a GPU that wakes up, whose first trial favours the later ways."""
     asked, fastest = [], iter([2, 1, 1, 0])
 
     def milliseconds(way, rep):
@@ -88,7 +88,7 @@ def test_a_trial_is_repeated_until_two_in_a_row_agree():
 def test_while_kernels_are_compiled_ahead_all_ways_are_and_none_is_tried(gpu):
     with compiling():
         assert choose(gpu) == WAYS[0]
-    assert gpu == WAYS[1:], "the first is launched by whoever asked"
+    assert gpu == WAYS[1:], "the caller launches the first"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.testing import assert_close
 
-CORES = (2, 3)  # leading dimensions, of which a definition knows nothing
+CORES = (2, 3)  # leading dimensions, which a definition does not depend on
 
 
 def tile(*dims: int) -> Tensor:
@@ -18,7 +18,7 @@ def tile(*dims: int) -> Tensor:
 
 
 def run(name: str, outs: tuple[int, ...], *ins: Tensor, **params) -> list[Tensor]:
-    """Outputs [..., numel] of `outs` elements each; a number that is not written stays NaN."""
+    """Return outputs [..., numel] of `outs` elements each; a number that is not written stays NaN."""
     results = [torch.full((*CORES, numel), float("nan"), dtype=torch.float64) for numel in outs]
     local.find(name).run(*results, *(x.flatten(len(CORES)) for x in ins), **params)
     return results

@@ -1,4 +1,4 @@
-"""Host time of a warm decode step, counted: the calls that `sys.setprofile` sees."""
+"""Host time of a warm decode step, counted: the calls that `sys.setprofile` reports."""
 
 import sys
 

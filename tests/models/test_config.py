@@ -57,7 +57,7 @@ def test_both_spellings_of_one_model_are_equal():
 
 
 @pytest.mark.parametrize("missing", ["rope_theta", "num_key_value_heads", "hidden_act", "eos_token_id"])
-def test_absent_keys_mean_what_llama_1_configs_meant(missing):
+def test_absent_keys_have_the_defaults_of_llama_1(missing):
     config = DecoderConfig.from_dict(without(LLAMA, missing))
     values = config.rope_theta, config.num_key_value_heads, config.hidden_act, config.eos_token_ids
     meant = {"rope_theta": 10000.0, "num_key_value_heads": 6, "hidden_act": "silu", "eos_token_id": ()}
@@ -139,14 +139,14 @@ PRICED = [name for name in REFUSED if name not in ("eos", "bos")]  # which no pr
 
 
 @pytest.mark.parametrize("name", PRICED)
-def test_what_is_not_run_is_not_priced(name, tmp_path):
+def test_a_config_that_cannot_run_is_not_priced(name, tmp_path):
     values, message = REFUSED[name]
     (tmp_path / "config.json").write_text(json.dumps(values))
     with pytest.raises(ConfigError, match=message):
         shape_of(tmp_path)
 
 
-def test_what_runs_is_priced(tmp_path):
+def test_a_config_that_runs_is_priced(tmp_path):
     from transformers import LlamaConfig
 
     values = LlamaConfig(**without(LLAMA, "model_type")).to_dict() | {"unk_token_id": 0}
@@ -165,7 +165,7 @@ def test_names_a_missing_key(key):
 QWEN = LLAMA | {"sliding_window": 4096, "max_window_layers": 1}
 
 
-def test_what_tells_the_families_apart():
+def test_families_differ_in_biases_and_norms():
     llama, qwen2, qwen3 = (
         DecoderConfig.from_dict(QWEN | {"model_type": kind, "sliding_window": None})
         for kind in ("llama", "qwen2", "qwen3")
@@ -235,7 +235,7 @@ def test_from_folder_names_a_bad_file(tmp_path, text, message):
         DecoderConfig.from_folder(tmp_path)
 
 
-def test_the_context_is_what_scaling_makes_of_it():
+def test_rope_scaling_sets_the_context():
     stretch = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
     known = {
         "plain": None,
@@ -263,7 +263,7 @@ ROPES = {
 
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES)
 @pytest.mark.parametrize("spelling", [4, 5])
-def test_frequencies_are_those_of_transformers(rope, spelling):
+def test_frequencies_equal_transformers(rope, spelling):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     values = without(LLAMA, "rope_theta") | {"head_dim": 16}
@@ -282,7 +282,7 @@ def test_frequencies_are_those_of_transformers(rope, spelling):
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
-def test_parameters_are_those_of_transformers(kind, tied):
+def test_parameters_equal_transformers(kind, tied):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     values = without(LLAMA, "model_type") | {"sliding_window": None, "tie_word_embeddings": tied}

@@ -11,14 +11,14 @@ from wafer_triton.schedule.block import Block, schedule
 
 
 def rounds_of(block: Block, layer) -> int:
-    """The rounds of all layers, of which `layer` has the parts by the kind of block."""
+    """Return the rounds of all layers; `layer` gives the sub-layers by the kind of block."""
     kinds = feed_forward(block)
     each = {kind: sum(len(schedule(part, block, *args).rounds) for part, args in layer(kind)) for kind in kinds}
     return sum(block.shape.layers_of[kind] * each[kind] for kind in kinds)
 
 
 @pytest.mark.parametrize("config", [CONFIG, MIXTURE], ids=["dense", "mixture"])
-def test_what_is_announced_goes_by_the_rounds_that_run(config, monkeypatch):
+def test_the_announced_seconds_follow_the_rounds_that_run(config, monkeypatch):
     told = []
     monkeypatch.setattr(effort, "emulation_seconds", lambda rounds, *_, **__: told.append(rounds) or 1.0)
     model = WaferForCausalLM.from_config(config, mesh=9, dtype="fp16", max_length=27, max_prompt=18)

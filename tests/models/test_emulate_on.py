@@ -1,4 +1,4 @@
-"""On what a model is emulated: a GPU where there is one, the CPU, or what was asked for."""
+"""The choice of the emulating device: a GPU where there is one, the CPU, or the given one."""
 
 import warnings
 
@@ -23,14 +23,14 @@ SHAPE = {
 
 @pytest.fixture
 def with_gpu(monkeypatch):
-    """A machine whose torch finds a GPU and whose Triton compiles; nothing may run there."""
+    """Patch a machine whose torch finds a GPU and whose Triton compiles; nothing may run there."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What models and conversions ask an executor for; each gets torch's on the CPU."""
+    """Record the executors that models and conversions ask for; each gets torch's on the CPU."""
     given = []
 
     def make(backend=None, exchange="explicit", emulate_on="auto", **more):
@@ -68,7 +68,7 @@ def test_a_model_and_a_conversion_pass_their_choice_on(asked):
     assert asked == ["auto", "cuda:1", "auto", "auto", "cpu", "cpu"]
 
 
-def test_a_line_says_on_what_and_in_which_exchange(monkeypatch):
+def test_a_description_has_machine_backend_and_exchange(monkeypatch):
     assert ops.described(TorchExecutor(exchange="elided")) == "on the CPU by torch, exchange elided"
     assert ops.described(ops.executor("triton", emulate_on="cpu")) == (
         "on the CPU by Triton's interpreter, exchange explicit"

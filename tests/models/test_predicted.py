@@ -1,4 +1,4 @@
-"""What a generation is predicted to take on the wafer is the price of the schedules that ran, one by one."""
+"""The predicted cycles of a generation equal the price of the schedules that ran, one by one."""
 
 import json
 from dataclasses import replace
@@ -76,11 +76,11 @@ class Runs:
         self.schedules, self.tokens, self.steps = {"prefill": [], "decode": []}, {"prefill": 0, "decode": 0}, 0
 
     def cycles(self, phase: str) -> float:
-        """The price of a phase's schedules, one by one."""
+        """Return the price of a phase's schedules, one by one."""
         return sum(price(schedule).cycles for schedule in self.schedules[phase])
 
     def count(self, phase: str, name: str) -> int:
-        """How many schedules of a name ran."""
+        """Return how many schedules of a name ran."""
         return sum(schedule.name == name for schedule in self.schedules[phase])
 
 
@@ -90,7 +90,7 @@ def runs(monkeypatch) -> Runs:
 
 
 def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
-    """Cycles of the activation's way from region to region, in all steps."""
+    """Return the cycles of the activation's moves from region to region, in all steps."""
     # a tied model has its embedding beside the head
     way = [model.regions[-1]] * model.config.tie_word_embeddings + model.regions
     steps = [
@@ -101,7 +101,7 @@ def handed_on(model: WaferForCausalLM, runs: Runs) -> float:
 
 
 def re_placed(model: WaferForCausalLM, prompts: list[list[int]], changes: int) -> float:
-    """Cycles of so many changes of phase, and of each prompt's keys and values, layer by layer."""
+    """Return the cycles of `changes` re-placements of weights, and of each prompt's keys and values."""
     placement, decode, prefill = model.placement, model.placement.decode, model.placement.prefill
     plain = [replace(block, entries=1, groups=None, batch=1, head_tree=None) for block in (decode, prefill)]
     weights: list[moves.Run] = []
@@ -139,7 +139,7 @@ def check_phase(prediction: Prediction, cycles: float, tokens: int, device: Devi
      ("qwen3", "2x3", "2", 3, 1), ("llama", "2", None, 1, 1), ("llama", "3x2", None, 2, 2), ("llama", "2", "3", 1, 1),
      ("llama", "2x3", "2", 3, 1)],
 )  # fmt: skip
-def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, head_groups, batch, runs, monkeypatch):
+def test_a_model_predicts_the_schedules_it_ran(family, mesh, prefill_mesh, head_groups, batch, runs, monkeypatch):
     config, prompts = DecoderConfig.from_dict(CONFIGS[family]), PROMPTS[:batch]
     model = WaferForCausalLM(
         config, RandomWeights(config), mesh=as_mesh(mesh, SMALL), prefill_mesh=prefill_mesh, batch=batch,
@@ -159,12 +159,12 @@ def test_a_model_predicts_what_it_ran(family, mesh, prefill_mesh, head_groups, b
     check_phase(predicted["prefill"], runs.cycles("prefill"), runs.tokens["prefill"], SMALL)
     decode = runs.cycles("decode") + handed_on(model, runs)
     check_phase(predicted["decode"], decode, runs.tokens["decode"], SMALL)
-    if prefill_mesh is None:  # the phases share their regions, so what is re-placed stays in its own
+    if prefill_mesh is None:  # the phases share their regions, so re-placement stays inside of each
         assert predicted["replacement"].cycles == close(re_placed(model, prompts, 2))
     assert set(predicted) == {"prefill", "decode", "replacement"}
 
 
-def test_the_demo_tells_the_speeds_of_both_phases():
+def test_the_demo_prints_the_speeds_of_both_phases():
     model = WaferForCausalLM.from_config(LLAMA, mesh=3, max_length=20)
     model.prefill(PROMPTS[1])
     model.step(3)
@@ -175,7 +175,7 @@ def test_the_demo_tells_the_speeds_of_both_phases():
 
 @pytest.fixture(params=CONFIGS)
 def folder(request, tmp_path):
-    """A tiny random checkpoint whose tokens are bytes."""
+    """Write a tiny random checkpoint whose tokens are bytes."""
     values = CONFIGS[request.param] | {"vocab_size": 256}
     config = DecoderConfig.from_dict(values)
     save_file(dict(RandomWeights(config)), tmp_path / "model.safetensors")
@@ -190,14 +190,14 @@ def folder(request, tmp_path):
 
 @pytest.fixture
 def own_threads():
-    """The number of torch's threads, which the command line sets, stays this process's own."""
+    """Restore the number of torch's threads, which the command line sets."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
 
 
 @pytest.mark.usefixtures("own_threads")
-def test_generate_tells_what_its_schedules_cost(folder, runs, capsys):
+def test_generate_prints_the_price_of_its_schedules(folder, runs, capsys):
     command = ["generate", "--model", str(folder), "--prompt", "a text of 20 letters", "--mesh", "3"]
     assert main([*command, "--max-new-tokens", "9", "--exchange", "explicit", "--json"]) == 0
     predicted = json.loads(capsys.readouterr().out.splitlines()[-1])["predicted"]

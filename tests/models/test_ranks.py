@@ -1,4 +1,4 @@
-"""Models over ranks: layers in stages, meshes cut, the command line; what is said is that of one process."""
+"""Models over ranks: layers in stages, meshes cut, the command line; tokens equal one process's."""
 
 import signal
 from math import prod
@@ -57,7 +57,7 @@ THREE = {"num_hidden_layers": 3}
         (6, [(LLAMA, "3", None, "elided")]),  # two stages of three ranks
     ],
 )
-def test_models_say_on_ranks_what_they_say_in_one_process(ranks, cases):
+def test_models_on_ranks_equal_one_process(ranks, cases):
     assert ranked.on_ranks(ranks, ranked.models_wrong, cases) == [[]] * ranks
 
 
@@ -71,7 +71,7 @@ def test_each_rank_holds_its_part_and_all_draw_alike():
 
 
 def placed(weights, block, part, buffers, here):
-    """What `fill` puts on the cores `here`, of memory that nobody wrote."""
+    """Return the tiles that `fill` puts on the cores `here`; unwritten memory is NaN."""
     sides, built = (
         [len(range(*cores.indices(100))) for cores in here],
         schedule(part, block, *(1,) * (part in (blocks.head, blocks.embed))),
@@ -127,14 +127,14 @@ def test_ranks_go_to_layers_first():
             stage_count(layers, ranks, (1, 2))
 
 
-def test_a_prompt_that_cannot_be_run_leaves_nothing_on_its_way():
+def test_a_refused_prompt_leaves_no_message_between_ranks():
     first, last = ranked.on_ranks(2, ranked.refused)
     told = ["token 999 is outside", "holds 2 tokens", "sequence 2: the model", "99 tokens", "the prompt is empty"]
     assert first == last and first[-1] is True
     assert all(word in message for word, message in zip(told, first[:-1], strict=True)), first
 
 
-def test_rank_0_prints_and_a_mistake_is_told_once(tmp_path, capsys):
+def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
     folder, bare, text = checkpoint(tmp_path / "tiny"), checkpoint(tmp_path / "bare"), tmp_path / "text"
     for file in bare.glob("tokenizer*"):
         file.unlink()
@@ -179,7 +179,7 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(ranks, lost, tmp_path):
     ]
 
 
-def test_ctrl_c_leaves_no_rank_behind(tmp_path):
+def test_ctrl_c_ends_all_ranks(tmp_path):
     command = ["generate", "--model", str(checkpoint(tmp_path / "tiny")), "--mesh", "2", "--prompt", "hello"]
     results, codes = ranked.ended(2, ranked.cut_off, command, -1, signal.SIGINT)
     assert codes == [0, 0] and [code for code, _, _ in results] == [130, 130]
@@ -187,7 +187,7 @@ def test_ctrl_c_leaves_no_rank_behind(tmp_path):
 
 
 def _counted(out: str) -> list[str]:
-    """What a command prints, without times."""
+    """Return the output of a command, without times."""
     return [line for line in out.splitlines() if "emulat" not in line and "seconds" not in line]
 
 
@@ -195,7 +195,7 @@ def _counted(out: str) -> list[str]:
     ("number", "wanted"), [(0, "r0 r1 r2 = r3 = = ="), (1, "r0 r1 = r2 = r3 = ="), (2, "r0 = r1 = r2 = r3 =")]
 )
 def test_a_stage_asks_for_a_result_when_the_last_has_it(number, wanted):
-    """Of three stages, while the first runs an item, each later one runs an earlier item."""
+    """Check three stages: while the first runs an item, each later one runs an earlier item."""
     events: list[str] = []
 
     def run(item: int):

@@ -18,13 +18,13 @@ PROMPTS = ([3, 1, 4, 1, 5], [9, 2, 6, 5, 3], [5, 8, 9, 7, 9, 3, 2, 3, 8])
 
 
 def models(shape=SHAPE, mesh=2, exchange="explicit", **options):
-    """A model that records, and one that does not."""
+    """Return a model that records, and one that does not."""
     ons = RecordingExecutor(exchange=exchange), TorchExecutor(exchange=exchange)
     return [WaferForCausalLM.from_config(shape, mesh=mesh, max_length=20, seed=3, executor=on, **options) for on in ons]
 
 
 def said(model, prompt, steps=3):
-    """Logits of a prompt and of some steps after it, and what was recorded or replayed for either."""
+    """Return logits of a prompt and of some steps after it, and the records and replays of either."""
     model.reset()
     log = getattr(model.executor, "log", [])
     log.clear()
@@ -54,7 +54,7 @@ def test_each_chunk_of_a_prompt_is_one_replay(monkeypatch):
     monkeypatch.setattr(type(recorded.placement), "chunk", lambda self, count: 2)
     got, prefill, _ = said(recorded, PROMPTS[2])  # chunks of 4, 4 and 1 tokens
     assert torch.equal(got, said(plain, PROMPTS[2])[0]) and prefill == ["record", "replay"] * 3
-    got, prefill, _ = said(recorded, PROMPTS[1])  # of 4 and 1: what a chunk of one reads is of other chunks now
+    got, prefill, _ = said(recorded, PROMPTS[1])  # of 4 and 1: a chunk of one reads the cache of other chunks now
     assert torch.equal(got, said(plain, PROMPTS[1])[0]) and prefill == ["replay", "record", "replay"]
     assert torch.equal(said(recorded, PROMPTS[2][::-1])[0], said(plain, PROMPTS[2][::-1])[0])
     assert said(recorded, PROMPTS[2])[1] == ["replay"] * 3
@@ -71,7 +71,7 @@ def test_a_mixture_of_experts_is_recorded_unless_the_host_sends_to_regions():
 
 
 @pytest.mark.parametrize("mesh", [2, "2x3"])
-def test_other_weights_are_those_of_the_next_prompt(mesh):
+def test_loaded_weights_serve_the_next_prompt(mesh):
     recorded, plain = models(mesh=mesh)
     said(recorded, PROMPTS[0])
     other = WaferForCausalLM.from_config(SHAPE, mesh=mesh, seed=4, max_length=20).state_dict()

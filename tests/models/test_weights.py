@@ -34,7 +34,7 @@ def single(folder, weights):
 
 
 def sharded(folder, weights, **moved):
-    """Two shards by turns; `moved` overrides where the index says that a shard lies."""
+    """Write two shards by turns; `moved` overrides the shard that the index names."""
     weight_map = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(weights)}
     for shard in set(weight_map.values()):
         save_file({name: weights[name] for name in weights if weight_map[name] == shard}, folder / shard)

@@ -41,7 +41,7 @@ def model_of(kind: str) -> nn.Module:
 @pytest.mark.parametrize("mesh", ["3", "2x4"])
 @pytest.mark.parametrize("kind", MODELS)
 @torch.no_grad()
-def test_a_converted_model_says_what_it_said(kind, mesh, exchange, roomy):
+def test_a_converted_model_equals_the_original(kind, mesh, exchange, roomy):
     model = model_of(kind)
     wanted, names = model(IDS).logits, list(model.state_dict())
     tokens = model.generate(IDS[:1], max_new_tokens=6, do_sample=False)
@@ -84,7 +84,7 @@ def test_tiles_may_have_another_dtype_than_the_model(roomy):
     assert_close(got, reference, "bf16", plain=half)
 
 
-def test_what_cannot_be_converted_says_why(roomy):
+def test_a_model_that_cannot_be_converted_is_refused(roomy):
     with pytest.raises(ShapeError, match="Sequential has no Linear, Conv1D or RMSNorm to convert"):
         convert(nn.Sequential(nn.ReLU()), mesh=3)
     with pytest.raises(DtypeError, match="float64 is not supported"):

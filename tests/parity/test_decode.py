@@ -16,7 +16,7 @@ CONFIG = DecoderConfig(
 
 
 class Replayed(TorchExecutor):
-    """What is captured leaves its results, from its second call on, where that one left them, as a CUDA graph does."""
+    """A captured run whose results stay in the tensors of its second call, as with a CUDA graph."""
 
     results: dict
 
@@ -40,7 +40,7 @@ class Replayed(TorchExecutor):
 
 
 def test_steps_of_changing_sequences_keep_their_results_apart():
-    """A graph is recorded for each set of sequences that are still going, and they take turns."""
+    """Check that a graph is recorded for each set of unfinished sequences, and that the graphs take turns."""
     texts = []
     for executor in (TorchExecutor(), Replayed()):
         model = WaferForCausalLM.from_config(CONFIG, mesh=4, batch=2, executor=executor, max_length=24, seed=1)

@@ -1,4 +1,4 @@
-"""What the decoder refuses, and what it says; where generation stops."""
+"""The decoder's refusals and messages; where generation stops."""
 
 import re
 import weakref
@@ -67,7 +67,7 @@ def test_a_prompt_and_its_answer_longer_than_the_cache(model):
     assert len(list(model.generate([1] * 10, 11))) == 11, "the last token is not cached"
 
 
-def test_a_text_longer_than_the_model_knows():
+def test_a_text_beyond_max_position_embeddings_is_refused():
     model = decoder(max_length=80, max_prompt=80)
     text = r"65 tokens are more than the 64 positions that decoder knows \(max_position_embeddings in its config.json\)"
     with pytest.raises(CacheError, match=text):

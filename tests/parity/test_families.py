@@ -58,7 +58,7 @@ FAMILIES = [
     Family("qwen3-tied", "qwen3", tied=True, more={"head_dim": 16, "num_attention_heads": 4}),
 ]
 families = pytest.mark.parametrize("family", FAMILIES, ids=str)
-# Those whose layers compute something else; the others differ in the angles, which the host knows before any exchange.
+# Families whose layers compute something else; the others differ in the angles, which the host has before any exchange.
 LAYERS = [
     family
     for family in FAMILIES
@@ -70,7 +70,7 @@ NORMED = next(family for family in FAMILIES if family.name == "qwen3")
 
 @cache
 def judge(family: Family, dtype: str = "fp32"):
-    """transformers' model in fp32; its weights are numbers of `dtype`."""
+    """Return transformers' model in fp32; its weights are numbers of `dtype`."""
     torch.manual_seed(5)
     rope = {"rope_theta": 5000.0, **family.rope}
     settings = SIZES | {"tie_word_embeddings": family.tied, "rope_parameters": rope} | family.more
@@ -84,7 +84,7 @@ def judge(family: Family, dtype: str = "fp32"):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """A function that saves a family's checkpoint once and returns its folder, with config.json in a spelling."""
+    """Return a function that saves a family's checkpoint once and returns its folder; config.json has a spelling."""
 
     @cache
     def folder(family: Family, spelling: int = 5, dtype: str = "fp32") -> Path:
@@ -110,7 +110,7 @@ def folders(tmp_path_factory):
 def judged(
     family: Family, weights: str = "fp32", run: torch.dtype = torch.float32, steps: int = STEPS
 ) -> tuple[list[int], torch.Tensor]:
-    """A text of greedy tokens behind a prompt, and the logits that chose each."""
+    """Return a text of greedy tokens after a prompt, and the logits that chose each."""
     written = judged(family, weights)[0] if run != torch.float32 else []  # by the model in fp32, before it changes
     model = judge(family, weights).to(run)
     try:
@@ -130,7 +130,7 @@ def judged(
 
 
 def logits_of(decoder: WaferForCausalLM, tokens: list[int]) -> torch.Tensor:
-    """Logits [steps + 1, vocab] behind the prompt and each further token."""
+    """Return logits [steps + 1, vocab] after the prompt and each further token."""
     decoder.reset()
     return torch.stack([decoder.prefill(tokens[:PROMPT]), *(decoder.step(token) for token in tokens[PROMPT:])])
 
@@ -146,7 +146,7 @@ def test_both_spellings_are_one_config(family, folders):
 
 
 @families
-def test_logits_and_tokens_are_those_of_transformers(family, folders, roomy):
+def test_logits_and_tokens_equal_transformers(family, folders, roomy):
     tokens, wanted = judged(family)
     count = len(tokens) if family.name == "dynamic-rope" else PROMPT + 24  # its angles change past 64 positions
     decoder = wafer(folders(family), device=roomy)
@@ -156,7 +156,7 @@ def test_logits_and_tokens_are_those_of_transformers(family, folders, roomy):
 
 
 @families
-def test_parameters_are_those_of_transformers(family, folders, roomy):
+def test_parameters_equal_transformers(family, folders, roomy):
     wanted, decoder = judge(family).state_dict(), wafer(folders(family), "2x3", device=roomy)
     assert decoder.state_dict().keys() == wanted.keys()
     assert all(torch.equal(weight, wanted[name]) for name, weight in decoder.state_dict().items())
@@ -166,7 +166,7 @@ def test_parameters_are_those_of_transformers(family, folders, roomy):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", LAYERS, ids=str)
-def test_errors_are_at_most_twice_those_of_transformers(family, dtype, folders, roomy):
+def test_errors_are_at_most_twice_transformers(family, dtype, folders, roomy):
     steps = STEPS if (family, dtype) in ((BIASED, "bf16"), (NORMED, "fp16")) else 8
     tokens, plain = judged(family, dtype, DTYPES[dtype], steps)
     reference = judged(family, dtype, torch.float64, steps)[1]

@@ -1,4 +1,4 @@
-"""Generation: sampling, batches of unequal prompts, stops, interrupts, and what is refused."""
+"""Generation: sampling, batches of unequal prompts, stops, interrupts, and errors."""
 
 from collections import Counter
 
@@ -76,7 +76,7 @@ def test_sequences_of_a_batch_end_on_their_own(single, batched):
     assert [step[1] for step in steps] == wanted[1] + [None] * (8 - ended)
 
 
-def test_logits_of_a_batch_are_those_of_its_sequences(single, batched):
+def test_logits_of_a_batch_equal_its_sequences_one_by_one(single, batched):
     batched.reset()
     last = [batched.prefill(prompt, sequence=number) for number, prompt in enumerate(PROMPTS)]
     tokens = [5, None, 7]
@@ -196,7 +196,7 @@ def test_a_prompt_that_breaks_off_is_run_again(single, monkeypatch):
 
 
 @pytest.mark.parametrize("policy", ["shift", "concat"])
-def test_steps_behind_forward_begin_with_an_empty_cache(policy):
+def test_steps_after_forward_begin_with_an_empty_cache(policy):
     model = decoder(kv_policy=policy)
     model(torch.tensor([[5, 6, 7, 8, 9, 10, 11]]))
     logits = torch.stack([model.step(token) for token in (1, 2, 3)])
@@ -220,7 +220,7 @@ def test_steps_behind_forward_begin_with_an_empty_cache(policy):
         (lambda model: model.generate([1], 2, stop=5), "tokens of type int: give a list of token ids"),
     ],
 )
-def test_what_are_no_tokens_says_so(single, use, message):
+def test_values_that_are_no_tokens_are_refused(single, use, message):
     single.reset()
     with pytest.raises(ShapeError, match=message):
         use(single)
@@ -228,7 +228,7 @@ def test_what_are_no_tokens_says_so(single, use, message):
     single.reset()
 
 
-def test_an_interrupt_leaves_what_was_generated(monkeypatch):
+def test_an_interrupt_keeps_the_generated_tokens(monkeypatch):
     model = decoder()
     free = list(model.generate([3, 4], 6))
     run, calls = type(model.layers).run, []
@@ -273,7 +273,7 @@ def test_prompts_may_be_tensors(single):
 
 
 @pytest.mark.parametrize("prompt", ["text", ["text"], [1.5], [[1], None], None, 7, [[[1]]]], ids=str)
-def test_what_is_no_prompt_says_so(single, prompt):
+def test_a_value_that_is_no_prompt_is_refused(single, prompt):
     with pytest.raises(ShapeError, match=f"prompts of type {type(prompt).__name__}: give a list of token ids"):
         single.generate(prompt, 2)
 

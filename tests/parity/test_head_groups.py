@@ -1,4 +1,4 @@
-"""Head groups against transformers: any number, on meshes wider than a head's pairs, says what the model says."""
+"""Head groups against transformers: any number, on meshes wider than a head's pairs, equals the model."""
 
 from functools import cache
 
@@ -34,7 +34,7 @@ exchanges = pytest.mark.parametrize("exchange", ["explicit", "elided"])
 
 @cache
 def judge(model: str):
-    """transformers' model in fp32, its norms and biases drawn too."""
+    """Return transformers' model in fp32, its norms and biases drawn too."""
     kind, more = MODELS[model]
     torch.manual_seed(4)
     config = AutoConfig.for_model(kind, **SIZES | more)
@@ -46,7 +46,7 @@ def judge(model: str):
 @cache
 @torch.no_grad()
 def judged(model: str, seed: int = 3) -> tuple[list[int], torch.Tensor]:
-    """Tokens, and the logits behind the prompt and each further one."""
+    """Return tokens, and the logits after the prompt and each further token."""
     tokens = torch.randint(61, (TOKENS,), generator=torch.Generator().manual_seed(seed)).tolist()
     return tokens, judge(model)(torch.tensor([tokens])).logits[0, PROMPT - 1 :]
 
@@ -64,7 +64,7 @@ def check(decoder: WaferForCausalLM, model: str) -> None:
 
 
 def counts(model: str) -> dict[str, int]:
-    """Numbers of head groups to try, by what they are."""
+    """Return numbers of head groups to try, by a description."""
     config = judge(model).config
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     return {"one": 1, "two": 2, "odd": 3, "key-value heads": kv_heads, "between": heads - 1, "query heads": heads}
@@ -82,7 +82,7 @@ CASES += [(model, name, "2x23", "elided") for model in ("llama", "qwen3") for na
 
 
 @pytest.mark.parametrize(("model", "name", "mesh", "exchange"), CASES)
-def test_every_number_of_groups_says_what_the_model_says(model, name, mesh, exchange, roomy):
+def test_every_number_of_head_groups_equals_the_model(model, name, mesh, exchange, roomy):
     number = counts(model)[name]
     decoder = wafer(model, mesh, roomy, head_groups=number, executor=TorchExecutor(exchange=exchange, poison=True))
     assert decoder.block.head_groups == decoder.placement.prefill.head_groups == number
@@ -111,7 +111,7 @@ def test_prefill_and_decode_on_meshes_of_their_own(mesh, other, exchange, roomy)
 
 
 @pytest.mark.parametrize(("model", "exchange"), [("llama", "explicit"), ("qwen2", "elided"), ("qwen3", "explicit")])
-def test_each_sequence_of_a_batch_gets_what_it_gets_alone(model, exchange, roomy):
+def test_each_sequence_of_a_batch_equals_itself_alone(model, exchange, roomy):
     decoder = wafer(model, "3x14", roomy, head_groups=4, batch=2, executor=TorchExecutor(exchange=exchange))
     texts = [judged(model, seed)[0] for seed in (3, 7)]
     logits = torch.stack([decoder.prefill(text[:PROMPT], sequence=number) for number, text in enumerate(texts)])
@@ -173,8 +173,8 @@ def test_a_prefill_mesh_of_fewer_columns_has_as_many_groups(roomy):
 
 @exchanges
 @pytest.mark.parametrize(("mesh", "taken"), [("13", ("12x13", 12)), ("2x9", ("2x9", 18))])
-def test_a_part_of_a_mesh_says_what_the_model_says(mesh, taken, exchange, roomy):
-    """A width of 24 and 36 tokens take 12 of 13 lines; what is folded to a square stays whole."""
+def test_a_part_of_a_mesh_equals_the_model(mesh, taken, exchange, roomy):
+    """Check that a width of 24 and 36 tokens take 12 of 13 mesh rows; a mesh folded to a square stays whole."""
     executor = TorchExecutor(exchange=exchange, poison=True)
     decoder = wafer("qwen3", mesh, roomy, trim=True, max_length=36, executor=executor)
     placement = decoder.placement

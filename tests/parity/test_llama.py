@@ -52,7 +52,7 @@ prompts = pytest.mark.parametrize(("llama", "length", "mesh"), PROMPTS, ids=lamb
 
 @cache
 def judge(llama: Llama, dtype: str = "fp32") -> LlamaForCausalLM:
-    """transformers' model; its weights are numbers of `dtype`."""
+    """Return transformers' model; its weights are numbers of `dtype`."""
     torch.manual_seed(7)
     config = LlamaConfig(
         hidden_size=llama.hidden, intermediate_size=llama.ffn, num_attention_heads=llama.heads,
@@ -83,7 +83,7 @@ def some_tokens(llama: Llama, count: int) -> list[int]:
 
 
 def logits_of(decoder: WaferForCausalLM, tokens: list[int], prompt: int) -> torch.Tensor:
-    """Logits [steps + 1, vocab] behind the prompt and each further token."""
+    """Return logits [steps + 1, vocab] after the prompt and each further token."""
     decoder.reset()
     return torch.stack([decoder.prefill(tokens[:prompt]), *(decoder.step(token) for token in tokens[prompt:])])
 
@@ -122,7 +122,7 @@ def test_greedy_tokens(llama, mesh, roomy):
 
 @pytest.mark.parametrize(("mesh", "dtype"), [("3", "bf16"), ("2x3", "fp16")])
 @pytest.mark.parametrize("llama", MODELS[:3], ids=str)
-def test_errors_are_at_most_twice_those_of_transformers(llama, mesh, dtype, roomy):
+def test_errors_are_at_most_twice_transformers(llama, mesh, dtype, roomy):
     tokens = some_tokens(llama, 27)
     got = logits_of(wafer(llama, mesh, roomy, dtype), tokens, 10)
     reference = judged(llama, tokens, 10, dtype, torch.float64)
@@ -172,7 +172,7 @@ def test_poison_reaches_no_logit(mesh, exchange, roomy):
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize("mesh", ["1", "3", "2x3"])
-def test_a_second_prompt_sees_nothing_of_the_first(mesh, exchange, roomy):
+def test_a_second_prompt_does_not_depend_on_the_first(mesh, exchange, roomy):
     decoder = wafer(GQA, mesh, roomy, executor=TorchExecutor(exchange=exchange))
     first, second = some_tokens(GQA, 40), some_tokens(GQA, 12)
     before = logits_of(decoder, first, 30)
@@ -182,7 +182,7 @@ def test_a_second_prompt_sees_nothing_of_the_first(mesh, exchange, roomy):
 
 
 @pytest.mark.parametrize("mesh", ["1", "2"])
-def test_logits_stay_what_they_were(mesh, roomy):
+def test_returned_logits_do_not_change_later(mesh, roomy):
     decoder, tokens = wafer(GQA, mesh, roomy), some_tokens(GQA, 5)
     first = decoder.prefill(tokens)
     kept = first.clone()

@@ -66,7 +66,7 @@ def judge(mixture: Mixture):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    """A function that saves a family's checkpoint once and returns its folder."""
+    """Return a function that saves a family's checkpoint once and returns its folder."""
 
     @cache
     def folder(mixture: Mixture) -> Path:
@@ -79,7 +79,7 @@ def folders(tmp_path_factory):
 
 @torch.no_grad()
 def judged(mixture: Mixture, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """transformers' logits behind the prompt and each further token, and its router's [sparse layers, tokens, E]."""
+    """Return transformers' logits after the prompt and each token, and its router's [sparse layers, tokens, E]."""
     out = judge(mixture)(torch.tensor([tokens]), output_router_logits=True)
     return out.logits[0, PROMPT - 1 :], torch.stack([logits for logits in out.router_logits if logits.numel()])
 
@@ -92,7 +92,7 @@ def wafer(folder: Path, mesh: str = "3x2", **options) -> WaferForCausalLM:
 
 
 def run(decoder: WaferForCausalLM, steps: int) -> tuple[list[int], torch.Tensor, torch.Tensor]:
-    """Tokens of a prompt and an answer, logits that chose each, and the experts [layers, tokens, k] that all took."""
+    """Return tokens of a prompt and an answer, logits that chose each, and expert ids [layers, tokens, k] of all."""
     decoder.reset()
     tokens, logits = list(PROMPT_TOKENS), [decoder.prefill(PROMPT_TOKENS)]
     for _ in range(steps):
@@ -104,7 +104,7 @@ def run(decoder: WaferForCausalLM, steps: int) -> tuple[list[int], torch.Tensor,
 @pytest.mark.parametrize(
     ("mixture", "where"), [*((mixture, "regions") for mixture in MIXTURES), (SHARED, "spread")], ids=str
 )
-def test_logits_tokens_and_choices_are_those_of_transformers(mixture, where, folders, roomy, record_property):
+def test_logits_tokens_and_expert_ids_equal_transformers(mixture, where, folders, roomy, record_property):
     decoder = wafer(folders(mixture), "2", device=roomy, experts=where)
     tokens, got, chosen = run(decoder, STEPS)
     wanted, router = judged(mixture, tokens)
@@ -147,7 +147,7 @@ def test_chunks_meshes_head_groups_placements_batches_and_exchanges_agree(mixtur
 
 @pytest.mark.parametrize("mixture", [MIXTURES[0], SHARED], ids=str)
 def test_both_layouts_of_weights_are_read_and_given_back(mixture, folders, tmp_path, roomy):
-    """That of a file, an expert at a time, and that of transformers in memory, all experts of a layer together."""
+    """Compare a file's weights, an expert at a time, with transformers', all experts of a layer in one tensor."""
     own, stored = judge(mixture).state_dict(), load_file(folders(mixture) / "model.safetensors")
     assert any(name.rpartition(".")[2] in WHOLE for name in own) and own.keys() != stored.keys()
     decoder = wafer(folders(mixture), device=roomy)

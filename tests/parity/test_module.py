@@ -29,7 +29,7 @@ def single():
 
 
 def test_every_weight_is_read_once():
-    """Reading is what loading a large checkpoint takes its time for."""
+    """Count reads of weights, which take most of the time to load a large checkpoint."""
     read = Counter()
 
     class Counted(RandomWeights):
@@ -56,7 +56,7 @@ def test_forward_gives_the_logits_of_every_position(single):
 
 
 @pytest.mark.parametrize("shape", [(3,), (0, 4), (2, 0)])
-def test_forward_refuses_what_is_no_batch(single, shape):
+def test_forward_refuses_inputs_that_are_no_batch(single, shape):
     with pytest.raises(ShapeError, match=r"must be \[batch, length\]"):
         single(torch.zeros(shape, dtype=torch.long))
 
@@ -84,7 +84,7 @@ def test_state_dicts_that_do_not_fit(single):
 # --- from a shape alone, and chat ---
 
 
-def test_random_weights_are_those_of_their_seed():
+def test_random_weights_depend_on_the_seed_alone():
     state, same, other = (WaferForCausalLM.from_config(CONFIG, mesh=3, seed=seed).state_dict() for seed in (0, 0, 1))
     key = "model.layers.1.mlp.up_proj.weight"
     assert state[key].equal(same[key]) and not state[key].equal(other[key])
@@ -105,7 +105,7 @@ def test_an_unknown_shape_is_named():
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A folder with a tokenizer of words and a chat template."""
+    """Write a folder with a tokenizer of words and a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,4 +1,4 @@
-"""Prefill in chunks and on a mesh of its own; re-placing weights and cache between the phases, and what that costs."""
+"""Prefill in chunks and on a mesh of its own; re-placement of weights and cache between the phases, and its cost."""
 
 from dataclasses import replace
 
@@ -67,7 +67,7 @@ def test_chunks_take_every_token_once_and_in_order(side, count, tokens):
 
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize(("mesh", "tokens"), [("2", 1), ("2", 3), ("2x3", 2), ("5", 1)])
-def test_chunks_compute_what_one_prefill_does(mesh, tokens, exchange, monkeypatch):
+def test_prefill_in_chunks_equals_one_prefill(mesh, tokens, exchange, monkeypatch):
     model = decoder(mesh, executor=TorchExecutor(exchange=exchange))
     whole = logits_of(model, 29)
     once = model.account()
@@ -94,7 +94,7 @@ def test_chunks_too_large_for_a_core_are_refused():
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize(("tokens", "past"), [(1, 0), (3, 0), (3, 4)])
 @pytest.mark.parametrize("mesh", ["1", "2", "3", "4", "5", "2x3"])
-def test_a_block_needs_what_its_schedule_needs(mesh, tokens, past, overlap):
+def test_a_block_needs_the_sram_of_its_schedule(mesh, tokens, past, overlap):
     """Placement drafts a block without most of its rounds, so no buffer may be left out with them."""
     block = replace(blocks(mesh, mesh)[1], overlap=overlap)
     for kind in CONFIG.layers_of:
@@ -119,7 +119,7 @@ def test_a_prefill_mesh_of_its_own_says_the_same(mesh, other, exchange):
     assert (model.placement.prefill_regions == model.placement.regions) == (mesh == other)
 
 
-def test_prefill_on_a_larger_mesh_takes_what_the_decode_mesh_cannot():
+def test_prefill_on_a_larger_mesh_takes_larger_chunks():
     alone = decoder(2, SMALL, max_prompt=40)
     model = decoder(2, SMALL, max_prompt=40, prefill_mesh=4)
     assert model.placement.chunk(40) * 4 > alone.placement.chunk(40) * 2
@@ -132,7 +132,7 @@ def test_each_change_of_phase_is_counted_once(monkeypatch):
     assert moving.hops > 0
 
     def totals() -> list[int]:
-        """Bytes over links up to a first prompt, its first and second step, and a second prompt."""
+        """Return bytes over links up to a first prompt, its first and second step, and a second prompt."""
         moved = []
         for prompt in ([1, 2, 3], [4, 5]):
             model.reset()
@@ -161,7 +161,7 @@ def test_a_prompt_whose_rows_stay_moves_no_cache():
 
 
 def run_redistribution(mesh, axis, source, target, numel=3):
-    """Tiles of numbered units before and after."""
+    """Return tiles of numbered units before and after."""
     redistribution = redistribute(mesh, axis, source, target, numel, "fp32")
     lines = mesh.length("y" if axis == "x" else "x")
     values = torch.randn(lines, len(source), numel)
@@ -241,7 +241,7 @@ def test_a_matrix_too_large_for_a_core_goes_in_slices():
 
 
 def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tiles that prefill is given, its bias among them."""
+    """Return the tiles for prefill, its bias among them."""
     memory = {name: torch.full_like(tile.flatten(2), float("nan")) for name, tile in like.items() if name != "bqkv"}
     repeated = model.phases.fill(layer, kind, memory)
     assert set(repeated) == ({"bqkv"} if kind == "attention" else set())
@@ -249,7 +249,7 @@ def filled(model: WaferForCausalLM, layer: int, kind: str, like: dict[str, torch
 
 
 @pytest.mark.parametrize(("mesh", "head_groups"), [("1", 1), ("3", 1), ("3", 2), ("4", 1), ("4", 3)])
-def test_tiles_for_prefill_are_those_of_decode_moved(mesh, head_groups):
+def test_moved_decode_tiles_equal_the_tiles_for_prefill(mesh, head_groups):
     model = decoder(mesh, head_groups=head_groups)
     for kind in CONFIG.kinds(1):
         cut = prefill_tiles(weights(), 1, model.placement.prefill, kind)
@@ -261,7 +261,7 @@ def test_tiles_for_prefill_are_those_of_decode_moved(mesh, head_groups):
 @pytest.mark.parametrize("head_groups", [2, 3, 4])
 @pytest.mark.parametrize(("mesh", "other"), [("4", "4"), ("5x6", "3"), ("3x13", "2x3")])
 def test_heads_go_along_x_to_the_columns_of_prefill(mesh, other, head_groups, number):
-    """Every pair of every head goes to the column where prefill holds it, and to every copy of a key head."""
+    """Check that every pair of every head reaches its column of prefill, and every copy of a key head."""
     decode, prefill = blocks(mesh, other)
     layouts = replace(decode, head_groups=head_groups).layout, replace(prefill, head_groups=number).layout
     for kind, heads in (("q", CONFIG.num_attention_heads), ("k", CONFIG.num_key_value_heads)):
@@ -305,7 +305,7 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     [("3", "wqkv"), ("1", "wo"), ("2", "wo"), ("4", "wo"), ("5", "wo"), ("6", "wdown"), ("3", "wdown")],
 )
 def test_the_schedules_put_tiles_where_prefill_finds_them(mesh, name):
-    """The transposition and the skew, run as schedules, give the tiles that prefill is given."""
+    """Check that the transposition and the skew, run as schedules, give the tiles for prefill."""
     model = decoder(mesh, head_groups=1)
     kind = "ffn" if name == "wdown" else "attention"
     tiles = model.weights.layers[0][kind][name]

@@ -1,4 +1,4 @@
-"""Models whose user gives no mesh: what the cost model chooses, and that the model lies there."""
+"""Models whose user gives no mesh: the choice of the cost model, and the place of the model."""
 
 from dataclasses import replace
 from itertools import product
@@ -76,7 +76,7 @@ def test_a_planned_model_is_the_model_on_those_meshes():
     assert list(planned.generate(TOKENS[:9], 8)) == list(wide.generate(TOKENS[:9], 8))
 
 
-def test_what_the_user_gives_stands():
+def test_given_options_override_the_plan():
     assert sides(placed(prefill_mesh=5))[1] == 5
     model = placed(groups=(2,), prefill_groups=(1,))
     assert (model.placement.decode.groups, model.placement.prefill.groups) == ((2,), (1,))
@@ -91,7 +91,7 @@ def test_what_the_user_gives_stands():
 
 
 def test_planned_trees_are_the_fastest_on_their_lines():
-    """Groups of an all-reduce of one word, by trying all."""
+    """Check the groups of an all-reduce of one word, by trying all."""
     roomy = replace(SMALL, rows=16, cols=16)
     placement = placed(prefill_mesh=9, device=roomy, head_groups=1).placement
     for block in (placement.decode, placement.prefill):
@@ -158,13 +158,13 @@ def test_a_prompt_that_only_fits_in_chunks_has_a_place():
     ],
 )
 @pytest.mark.parametrize("mesh", [None, 4])
-def test_what_has_nothing_to_do_with_meshes_says_so(mesh, options, error, message):
+def test_errors_unrelated_to_meshes_pass_the_planner(mesh, options, error, message):
     with pytest.raises(error, match=message):
         placed(mesh=mesh, **options)
 
 
 def test_where_a_mesh_was_does_not_matter():
-    """A model is placed from the corner; a folded mesh is the one that it was folded from."""
+    """Check that a model is placed from the corner; a folded mesh is compared by the mesh that it was folded from."""
     few = replace(SMALL, rows=4, cols=4, sram_bytes=2**20)
     for mesh in (Mesh(2, 2, few), Mesh(2, 2, few, origin=(1, 2))):
         model = placed(mesh=mesh, prefill_mesh=Mesh(2, 2, few, origin=(2, 0)), device=None)

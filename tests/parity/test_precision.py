@@ -1,4 +1,4 @@
-"""Precision reports and perplexity: against transformers', and what the commands print."""
+"""Precision reports and perplexity: against transformers', and the commands' output."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def test_windows_of_one_judge_nothing():
 
 @pytest.mark.parametrize("window", [16, 64])
 @torch.no_grad()
-def test_perplexity_is_that_of_transformers(folder, window):
+def test_perplexity_equals_transformers(folder, window):
     model = LlamaForCausalLM.from_pretrained(folder)
     wanted = sum(
         float(model(torch.tensor([part]), labels=torch.tensor([part])).loss) * (len(part) - 1)
@@ -77,7 +77,7 @@ def test_fp32_differs_from_itself_nowhere(folder):
 
 
 @pytest.mark.parametrize(("dtype", "accumulate"), [("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "fp32")])
-def test_a_report_says_what_a_look_at_the_logits_says(folder, dtype, accumulate):
+def test_a_precision_report_equals_a_comparison_of_logits(folder, dtype, accumulate):
     model, judge = wafer(folder, dtype=dtype, accumulate=accumulate), wafer(folder)
     got, wanted = (decoder(torch.tensor([ids()[:-1]]))[0].float() for decoder in (model, judge))
     precision = compare(model, judge, ids(), 64)

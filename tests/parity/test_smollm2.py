@@ -1,4 +1,4 @@
-"""A real checkpoint on the mesh says what transformers says, in fp32, for a prompt of every kind."""
+"""A real checkpoint on the mesh gives transformers' tokens, in fp32, for a prompt of every kind."""
 
 from math import prod
 
@@ -32,8 +32,8 @@ def models():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", PROMPTS)
-def test_tokens_are_those_of_transformers(models, kind):
-    """One prompt goes on for longer than the mesh; what the others differ in shows at once."""
+def test_tokens_equal_transformers(models, kind):
+    """Generate longer than the mesh for one prompt; differences between the other kinds show in a few tokens."""
     model, judge, tokenizer = models
     ids = tokenizer(PROMPTS[kind])["input_ids"]
     count = demo.MESH + 2 if kind == "one" else 5

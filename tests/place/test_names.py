@@ -1,4 +1,4 @@
-"""No buffer is known by its name outside of the schedules: each says what it is itself."""
+"""Outside of the schedules no code depends on a buffer's name: each buffer declares its own role."""
 
 import ast
 from pathlib import Path
@@ -13,7 +13,7 @@ from wafer_triton.schedule.sketch import outlined
 from wafer_triton.shapes import DecoderShape
 
 ROOT = Path(wafer_triton.__file__).parents[1]
-# rooms that declare schedules, and whose words are those of operations' operands or of an intent about buffers
+# rooms that declare schedules, and whose words are operands of operations or of an intent about buffers
 OTHER = ("schedule", "train", "local", "verify")
 # words that mean something else in these files
 MEANT = {
@@ -27,7 +27,7 @@ MEANT = {
 
 
 def buffer_names() -> set[str]:
-    """The names of all buffers of decoders, of more letters than an axis or a size has."""
+    """Return the names of all buffers of decoders, of more letters than an axis or a size has."""
     names: set[str] = set()
     for experts in (None, Experts(6, 2, 12, shared_width=16)):
         shape = DecoderShape(24, 40, 2, 4, 2, 6, 99, qkv_bias=True, qk_norm=True, experts=experts)

@@ -1,4 +1,4 @@
-"""What is estimated, what is planned and what runs find the same place, or refuse it with the same words."""
+"""Estimates, plans and runs find the same place, or refuse it with the same words."""
 
 from dataclasses import replace
 from itertools import cycle
@@ -26,7 +26,7 @@ CASES = list(zip(MODELS, cycle(("wse2", "wse3")), cycle(MESHES), cycle((1024, 40
 
 
 def answer(place: object) -> object:
-    """What a placement says that both must say alike, or why there is none."""
+    """Return the facts of a placement that both must agree on, or the reason why there is none."""
     try:
         found = place()
     except WaferError as error:

@@ -88,7 +88,7 @@ def test_a_variant_is_placed_run_priced_and_drawn():
         model.prefill(tokens[:5])
         for token in tokens[5:]:
             stepped = model.step(token)
-        # decode, by other schedules and buffers, says what prefill does
+        # decode, by other schedules and buffers, gives the logits of prefill
         torch.testing.assert_close(stepped, whole, rtol=1e-4, atol=1e-5)
         assert model.predicted()["replacement"].cycles > 0
     changed = weights | {"model.layers.0.second_norm.weight": torch.ones(24)}

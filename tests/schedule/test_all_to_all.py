@@ -1,4 +1,4 @@
-"""All-to-all: values on meshes of every shape, loads of links as the formula has them, what is checked and drawn."""
+"""All-to-all: values on meshes of every shape, loads of links by the formula, checks and pictures."""
 
 from dataclasses import replace
 
@@ -28,14 +28,14 @@ def made(rows: int, cols: int, algorithm: str, parts: int = 1, size: int = 1) ->
 
 
 def swapped(exchange: Recipe, how: str = "explicit") -> tuple[torch.Tensor, torch.Tensor]:
-    """What all cores got, and what they should: for every pair of cores another number."""
+    """Return the tiles of all cores and the expected ones, with another number for every pair of cores."""
     shape = exchange.output[2]
     x = torch.arange(torch.Size(shape).numel()).reshape(shape).float()
     return run(exchange, (x,), executor("torch", how)).tiles.reshape(shape), x.permute(3, 4, 2, 0, 1, 5)
 
 
 @pytest.mark.parametrize("rows", range(1, 9))
-def test_every_core_gets_what_every_core_had_for_it(rows):
+def test_every_core_gets_one_tile_from_every_core(rows):
     for cols in range(1, 9):
         algorithms = ALGORITHMS if (rows + cols) % 4 == 0 else ("farthest",)
         for algorithm in algorithms:
@@ -56,7 +56,7 @@ def test_the_busiest_link_carries_as_much_as_has_to_cross_the_middle(mesh, algor
 
 @pytest.mark.parametrize("mesh", [*SQUARES, (5, 5), (3, 4), (2, 8), (7, 4)], ids=str)
 def test_in_both_orders_of_axes_links_are_busy_nearly_as_long_as_the_bound(mesh):
-    """Of the bytes that follow one another over the busiest link of every round."""
+    """Check the bytes that follow one another over the busiest link of every round."""
     bound = 4 * 2 * busiest(*mesh)
     assert account(made(*mesh, "farthest", 2).schedule).serial_bytes <= 1.3 * bound
     assert account(made(*mesh, "farthest", 1, 2).schedule).serial_bytes <= 2 * bound

@@ -1,4 +1,4 @@
-"""Experts in regions of cores: where rows of tokens go, that none is lost, and what the checker finds."""
+"""Experts in regions of cores: the moves of token rows, that none is lost, and the checker's findings."""
 
 from collections import Counter
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_tiles_go_to_the_core_of_each_region_that_has_their_neighbours_and_back(
     x = torch.arange(torch.Size((*mesh, *regions, 3)).numel()).float().view(*mesh, *regions, 3)
     program = TorchExecutor(poison=True).bind(b.build(), {"x": x.flatten(2)})
     program.run()
-    # core (u, v) of region (a, b) has what core (u * R + p, v * C + q) had for it in place (p, q)
+    # core (u, v) of region (a, b) ends with the tile of core (u * R + p, v * C + q) for it, in place (p, q)
     (rows, cols), size = regions, [side // count for side, count in zip(mesh, regions, strict=True)]
     there = program.read("there").view(rows, size[0], cols, size[1], *regions, 3)
     sent = x.view(size[0], rows, size[1], cols, *regions, 3)
@@ -104,7 +104,7 @@ def test_a_prompt_gives_the_same_logits_whatever_the_capacity(regions):
     assert here.predicted()["prefill"].cycles > 0 and here.account().rounds != spread.account().rounds
 
 
-def test_what_is_wrong_with_regions_is_said():
+def test_wrong_regions_are_refused():
     with pytest.raises(ShapeError, match="capacity = 0 must be a whole number of at least 1"):
         ExpertRegions(2, 0)
     on = block.Block(replace(SHAPE, experts=SIX), Mesh(4, 4, ROOMY))

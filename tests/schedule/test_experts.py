@@ -1,4 +1,4 @@
-"""Blocks of experts: rounds, hops and bytes do not depend on what tokens choose, and the checker judges values."""
+"""Blocks of experts: rounds, hops and bytes do not depend on expert ids, and the checker judges values."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def counted(part: block.Part, shape, mesh: str, *args: int):
 
 @pytest.mark.parametrize("mesh", ["4", "3x5", "2x1"])
 def test_a_decode_block_has_one_all_reduce_more_than_a_dense_one(mesh):
-    """That of the router's logits: all else is the dense block as wide as the experts that a token takes."""
+    """Compare with a dense block as wide as a token's k experts, plus the all-reduce of the router's logits."""
     mixed, dense = counted(experts.decode_experts, PLAIN, mesh), counted(decode.ffn, WIDE, mesh)
     b = Builder(as_mesh(mesh, ROOMY), "router")
     b.buffer("logits", (1, 5), "fp32", "output")
@@ -50,7 +50,7 @@ def test_a_prefill_block_moves_the_tiles_of_every_expert_once():
 
 
 def test_counts_and_price_do_not_depend_on_routing():
-    """The same tokens by routers that choose otherwise, in every layer."""
+    """Run the same tokens by routers that choose otherwise, in every layer."""
     config = DecoderConfig(
         12, 16, 2, 2, 2, 6, 13, max_position_embeddings=64, model_type="qwen3_moe", experts=Experts(6, 2, 8)
     )
@@ -69,7 +69,7 @@ def test_counts_and_price_do_not_depend_on_routing():
 
 
 def test_a_wrong_share_is_found_by_values():
-    """With shares that add up to 1, where the model's are those of all experts, only the values are wrong."""
+    """Check that with shares that wrongly add up to 1 only the values are wrong."""
     on = block.Block(MIXTURE, as_mesh("2x3", replace(ROOMY, routes=None)))
     other = replace(on, shape=replace(MIXTURE, experts=replace(MIXTURE.experts, normalized=True)))
     wrong = block.schedule(experts.decode_experts, other)

@@ -185,7 +185,7 @@ def test_values_are_as_good_as_plain_torch(op, mesh, m, k, n, algorithm, dtype):
 
 
 def sequential_fp16(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b with every multiply-add rounded to fp16, k upwards."""
+    """Return a @ b with every multiply-add rounded to fp16, k upwards."""
     total = torch.zeros(a.shape[0], b.shape[1])
     for k in range(a.shape[1]):
         total = (total + a[:, k, None].float() * b[None, k].float()).half().float()

@@ -80,15 +80,15 @@ def test_groups_that_no_tree_has():
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 25])
-def test_stages_are_those_of_the_tree_and_one_broadcast(size):
+def test_the_stages_are_a_tree_and_one_broadcast(size):
     stages, _ = ktree(size, default_groups(size))
     _, record = ops.mesh_gemv(torch.ones(50), torch.ones(50, 4), mesh=(size, 1), record=True)
     assert record.stages == len(stages) + (size > 1)
     assert record.macs == -(-50 // size) * 4
 
 
-def test_fp16_accumulation_rounds_sums_on_the_way_up_the_tree():
-    # 2048 + 1 is not an fp16 number, so the one is lost on the way
+def test_fp16_accumulation_rounds_sums_at_each_level_of_the_tree():
+    # 2048 + 1 is not an fp16 number, so the 1 is lost at a level
     x, w = torch.ones(3).half(), torch.tensor([[2048.0], [1.0], [-2048.0]]).half()
     assert ops.mesh_gemv(x, w, mesh="3x1", groups=(), accumulate="fp16").item() == 0
     assert ops.mesh_gemv(x, w, mesh="1", accumulate="fp16").item() == 0

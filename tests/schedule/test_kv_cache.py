@@ -1,4 +1,4 @@
-"""The KV cache: who holds what, who talks to whom, when it is full, and the values after hundreds of appends."""
+"""The KV cache: the core of every token, the messages, the capacity, and the values after hundreds of appends."""
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ def test_values_after_hundreds_of_appends(rows, cols, entries, exchange):
 
 
 @pytest.mark.parametrize(("rows", "entries"), [(1, 1), (3, 4)])
-def test_a_full_cache_says_what_it_holds(rows, entries):
+def test_the_error_of_a_full_cache_has_its_capacity(rows, entries):
     cache = KvCache(rows, entries)
     appending(cache, cache.capacity - 1)
     cache.room(cache.capacity)

@@ -74,7 +74,7 @@ def test_large_values_do_not_overflow(exchange):
     torch.testing.assert_close(ops.softmax(half, mesh="1x3"), half.softmax(-1))
 
 
-def test_masked_entries_and_rows_are_those_of_torch():
+def test_masked_entries_and_rows_equal_torch():
     x = torch.randn(4, 6)
     x[0, 2:5], x[1, :5], x[2] = -INF, -INF, -INF
     x[3, 1] = float("nan")
@@ -83,7 +83,7 @@ def test_masked_entries_and_rows_are_those_of_torch():
 
 
 def parts(bias: torch.Tensor, s: torch.Tensor, exchange: str, dtype: str = "fp32") -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax_parts on s [heads, m, n] and bias [m, n], one column of n a core: (p [heads, m, n], sums [heads, m])."""
+    """Run softmax_parts on s [heads, m, n] and bias [m, n], a column of n a core: p [heads, m, n], sums [heads, m]."""
     heads, m, n = s.shape
     b = Builder(Mesh(1, n), "parts")
     b.buffer("s", (heads, m, 1), "fp32", "input")

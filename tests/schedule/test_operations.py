@@ -105,13 +105,13 @@ def test_a_slot_that_some_core_reads_is_not_written(out, read, op, more, params)
         b.build()
 
 
-def test_an_elementwise_operation_may_write_what_it_reads():
+def test_an_elementwise_operation_may_overwrite_its_input():
     b = builder()
     b.round(b.local("add", "a", ("a", "b"), size=4))
     assert b.build()
 
 
-def test_an_operation_may_write_another_slot_of_what_it_reads():
+def test_an_operation_may_write_another_slot_of_its_input_buffer():
     b = builder()
     b.round(b.local("gemm", Slot("two", 0), (Slot("two", 1), "a"), **GEMM))
     assert b.build()

@@ -36,7 +36,7 @@ def claims(kind: str, *buffers: str, op: str = "") -> Callable[[Round], Round]:
 
 
 def of_the_first(**changes: object) -> Callable[[Round], Round]:
-    """A round whose first exchange is changed."""
+    """Return a function that changes the first exchange of a round."""
     return lambda round_: replace(round_, exchanges=(replace(round_.exchanges[0], **changes), *round_.exchanges[1:]))
 
 

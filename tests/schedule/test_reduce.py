@@ -290,7 +290,7 @@ def test_a_ring_takes_one_buffer():
         (lambda b: transpose(b, "x", "turned"), "only a square mesh can be transposed, not 3 x 4"),
     ],
 )
-def test_what_a_reduction_or_transpose_does_not_take(add, message):
+def test_wrong_operands_of_a_reduction_or_transpose_are_refused(add, message):
     b = Builder(Mesh(3, 4), "wrong")
     b.buffer("x", (2,), "fp32", "state", 2)
     b.buffer("turned", (2,), "fp32", "output")

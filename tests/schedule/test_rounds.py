@@ -97,7 +97,7 @@ def test_per_core_slots_keep_arrivals_apart():
         two([0, 0, 1], [1, 0, 1])
 
 
-def test_what_is_being_sent_is_not_overwritten():
+def test_a_tile_being_sent_must_not_be_overwritten():
     b = builder()
     shift = b.exchange("x", "a", "b", RING, ALL)
     message = "core (0, 0) overwrites a[0] by copy while it is being sent"
@@ -151,7 +151,7 @@ def test_receivers_are_put_in_order_with_their_senders():
     assert (multicast.recv.tolist(), multicast.send.tolist()) == ([0, 2], [1, 1])
 
 
-def test_rounds_say_what_they_touch_and_whether_they_overlap():
+def test_rounds_have_the_buffers_touched_and_whether_they_overlap():
     b = builder()
     shift = b.exchange("x", "a", "b", RING, ALL)
     beside, after = b.local("copy", "c", "a", size=4), b.local("copy", "c", "b", size=4)
@@ -194,7 +194,7 @@ BUILT = {
 
 
 @pytest.mark.parametrize(("make", "message"), BUILT.values(), ids=BUILT)
-def test_a_builder_says_what_is_wrong_at_once(make, message):
+def test_a_builder_refuses_a_mistake_at_once(make, message):
     with pytest.raises(WaferError, match=message):
         make(builder())
 
@@ -212,7 +212,7 @@ def test_a_line_is_named_once():
 
 
 @pytest.mark.parametrize("given", [np.zeros((2, 3, 4), np.float32), None, [1, 2], torch.zeros(2, 3, 4).to_sparse()])
-def test_what_is_no_dense_tensor_is_not_bound(given):
+def test_values_other_than_dense_tensors_are_not_bound(given):
     b = Builder(Mesh(2, 3), "bound")
     b.buffer("a", (4,), "fp32", "state")
     with pytest.raises(ShapeError, match="bound: buffer 'a' is given a .*; give a dense torch tensor"):

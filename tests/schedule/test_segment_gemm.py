@@ -1,4 +1,4 @@
-"""GEMM-T and MeshGEMM within segments: where blocks lie, what a round moves, and the values of both together."""
+"""GEMM-T and MeshGEMM within segments: the place of blocks, the moves of a round, and the values of both together."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def both(size: int, width: int) -> Schedule:
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", ["explicit", "elided"])
 @pytest.mark.parametrize(("size", "width"), SIZES)
-def test_both_products_are_those_of_whole_matrices(size, width, exchange):
+def test_both_products_equal_whole_matrices(size, width, exchange):
     torch.manual_seed(size)
     given = {name: torch.randint(-3, 4, (size, size, rows, K)).float() for name, rows in (("q", M), ("k", N), ("v", N))}
     program = TorchExecutor(exchange=exchange, poison=True).bind(both(size, width), given)

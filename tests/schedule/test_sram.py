@@ -19,7 +19,7 @@ def small(sram_bytes: int):
 
 
 def three_rounds(mesh: Mesh) -> Builder:
-    """in -> a -> b -> out beside a weight: bytes per core in powers of two, so that every sum names its buffers."""
+    """Build in -> a -> b -> out beside a weight: bytes a core in powers of two, so that every sum names its buffers."""
     b = Builder(mesh, "three")
     b.buffer("w", (256,), "fp16", "weight")  # 512 B
     b.buffer("in", (16,), "fp32", "input")  # 64 B

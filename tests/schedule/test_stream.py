@@ -165,6 +165,6 @@ def test_paths_visit_every_die_once_by_single_hops():
         (lambda: stream("relay", 0), ScheduleError, "give a whole number of at least 1"),
     ],
 )
-def test_what_is_no_stream_is_refused(call, error, said):
+def test_arguments_that_make_no_stream_are_refused(call, error, said):
     with pytest.raises(error, match=said):
         call()

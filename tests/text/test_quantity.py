@@ -29,7 +29,7 @@ SHOWN = (
 
 
 def numeric(of: type) -> list[str]:
-    """Fields that hold numbers: of type int, float, either or None, or a table of them."""
+    """Return fields that hold numbers: of type int, float, either or None, or a table of them."""
     return [
         field.name for field in fields(of) if {"int", "float"} & set(str(field.type).replace(", ", " ").split())
         or str(field.type) in ("dict[str, float]", "dict[str, int]", "Mapping[str, float]")
@@ -59,7 +59,7 @@ def test_no_dataclass_of_an_estimate_is_forgotten():
     assert estimates <= set(SHOWN)
 
 
-def test_numeric_fields_are_told_from_others():
+def test_numeric_fields_are_separated_from_others():
     assert {"seconds", "fits"} & set(numeric(estimate.Request)) == {"seconds"}
     assert {"steps", "layers"} <= set(numeric(estimate.Layered))
     assert {"routes", "name"} & set(numeric(device.Device)) == {"routes"}
@@ -133,7 +133,7 @@ class Shown:
 LEGEND = Legend(Shown)
 
 
-def test_what_is_no_number_is_its_own_text():
+def test_a_value_that_is_no_number_is_shown_as_text():
     assert (LEGEND.shown("fits", True), LEGEND.shown("fits", False), LEGEND.shown("error", None)) == ("yes", "no", "-")
     assert LEGEND.shown("mesh", "12x24") == "12x24"
     with pytest.raises(KeyError, match="colour"):
@@ -146,7 +146,7 @@ def test_a_label_is_that_of_the_field_or_its_name():
     ]  # fmt: skip
 
 
-def test_a_value_that_the_user_gave_is_shown_in_full():
+def test_given_values_are_shown_in_full():
     asked = LEGEND.asked
     assert (asked("k", 16384), asked("groups", 1), asked("gpus", 1)) == ("16,384 elements", "1 group", "1 GPU")
     assert (asked("mesh", 540), asked("seconds", 1.2e-6), asked("device", "wse3")) == (

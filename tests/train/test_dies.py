@@ -60,7 +60,7 @@ def test_failed_links_are_no_links():
     assert broken.links.number_of_edges() == wafer("wafer-32").links.number_of_edges() - 2
 
 
-def test_hbm_is_a_hard_limit_that_names_what_fills_it():
+def test_hbm_is_a_hard_limit_and_the_error_lists_bytes():
     on = wafer("wafer-32")
     assert check_hbm(on, {"weights": 10, "moments": 20}) == 30
     with pytest.raises(HbmError, match=r"needs 80,000,000,000 B, 8,000,000,000 B over .*: moments 60.* B, weights 20"):

@@ -28,7 +28,7 @@ def on(rows, cols, **change):
 
 
 def served(routing):
-    """Every target is reached by one path of the flow's tree, over links that work."""
+    """Check that every target is reached by one path of the flow's tree, over links that work."""
     for flow, tree in zip(routing.flows, routing.trees, strict=True):
         graph = nx.DiGraph([link[::-1] if flow.reduce else link for link in tree])
         assert nx.is_arborescence(graph) and set(graph) >= {flow.source, *flow.targets}
@@ -37,7 +37,7 @@ def served(routing):
 
 
 def every_tree(graph, flow):
-    """All trees that are unions of simple paths to the targets: plain enumeration."""
+    """Yield all trees that are unions of simple paths to the targets: plain enumeration."""
     paths = [list(nx.all_simple_paths(graph, flow.source, target)) for target in sorted(flow.targets)]
     for chosen in product(*paths):
         links = {link for path in chosen for link in pairwise(path)}
@@ -64,7 +64,7 @@ def brute_force(device, flows):
     (2, 2, 3, 2), (2, 3, 3, 1), (2, 3, 2, 3), (3, 3, 3, 1), (3, 3, 1, 3), (1, 4, 3, 2),
 ])  # fmt: skip
 @pytest.mark.parametrize("seed", [0, 1])
-def test_routes_of_few_flows_are_those_of_brute_force(rows, cols, count, fan, seed):
+def test_routes_of_few_flows_equal_brute_force(rows, cols, count, fan, seed):
     device, random = on(rows, cols), Random(seed)
     dies = sorted(device.links)
     flows = []
@@ -126,7 +126,7 @@ def test_flows_of_one_block_are_one_multicast_and_cross_a_link_once():
 
 
 def test_orders_of_a_ring_are_permuted_to_neighbours():
-    """TEMP's example: D3-D2-D6-D7 becomes D2-D3-D7-D6, which is a ring of neighbours."""
+    """Check TEMP's example: D3-D2-D6-D7 becomes D2-D3-D7-D6, which is a ring of neighbours."""
     device = on(2, 4)
     crossed = [(0, 3), (1, 2), (0, 2), (1, 3)]  # two of its steps are diagonal
     before = dimension_ordered(device, ring_flows([crossed], 1.0))

@@ -25,7 +25,7 @@ def on(rows, cols, **change):
 
 
 def brute_force(options, reshard):
-    """Seconds and bytes of every closed chain, in arrays with one axis an operator."""
+    """Return seconds and bytes of every closed chain, in arrays with one axis an operator."""
     shape = [len(own) for own in options]
     seconds, sizes, changes = np.zeros(shape), np.zeros(shape), np.zeros(shape, int)
     for axis, own in enumerate(options):
@@ -43,7 +43,7 @@ def brute_force(options, reshard):
 @pytest.mark.parametrize(
     ("rows", "cols", "reshard"), [(2, 2, 0.0), (2, 2, 1e-7), (2, 3, 1e-7), (2, 3, None), (2, 4, None)]
 )
-def test_the_solver_finds_what_brute_force_finds_for_every_limit(rows, cols, reshard):
+def test_the_solver_equals_brute_force_for_every_limit(rows, cols, reshard):
     # links slow enough that traffic is not hidden
     device, random = on(rows, cols, link_bytes_per_second=2e11), Random(rows * cols)
     case = Case(device, SMALL, 2, 1)
@@ -90,7 +90,7 @@ def test_layers_of_two_kinds_use_the_room_that_one_leaves():
 @pytest.mark.parametrize(("name", "moving", "which"), [
     ("qkv", "w", "forward"), ("qkv", "xy", "forward"), ("out", "w", "forward"), ("out", "xy", "forward"),
 ])  # fmt: skip
-def test_a_streams_seconds_are_those_of_its_schedule(name, moving, which, flops):
+def test_a_stream_s_seconds_follow_its_schedule(name, moving, which, flops):
     device = on(2, 4, hbm_bytes_per_second=1e18, flops=flops)
     work = replace(SMALL, batch=1)
     case = Case(device, work, rules=Rules(sums=4))
@@ -120,7 +120,7 @@ def test_states_are_the_published_bytes():
     assert rules.state_bytes(7.5e9, 3, 64) == pytest.approx(1.9e9, rel=2e-2)
 
 
-def test_activations_are_those_of_the_published_formulas():
+def test_activations_equal_the_published_formulas():
     work = workload("gpt3-175b")
     h, a, s = work.width, work.heads, work.sequence
     kept, scores = work.layer_bytes_per_token
@@ -168,7 +168,7 @@ def test_the_parts_of_a_step_and_a_pipeline_over_wafers():
     device = on(2, 4)
     one, two = plan(SMALL, device), plan(SMALL, device, wafers=2)
     head = 6 * SMALL.vocab * SMALL.width * SMALL.tokens / device.dies / device.flops
-    assert one.seconds == pytest.approx(one.layer_seconds + head)  # what the solver minimised
+    assert one.seconds == pytest.approx(one.layer_seconds + head)  # the solver's objective
     assert one.seconds == sum(one.parts.values()) and one.parts["bubbles"] == 0 and two.parts["bubbles"] > 0
     assert one.parts["compute"] >= SMALL.flops / (8 * device.flops) * (1 - 1e-9)
     assert set(one.operators) == {"qkv", "attention", "o", "inner", "out"}
@@ -178,8 +178,8 @@ def test_the_parts_of_a_step_and_a_pipeline_over_wafers():
 
 
 @pytest.mark.parametrize("hbm", [72_000_000_000, 16_000_000, 14_500_000, 4_000_000])
-def test_what_the_planner_leaves_out_is_no_better(hbm):
-    """It tries more micro-batches and full recompute only where they can gain."""
+def test_plans_left_out_by_the_planner_are_no_better(hbm):
+    """Check that more micro-batches and full recompute are tried only where they can gain."""
     device = on(2, 2, link_bytes_per_second=2e11, hbm_bytes=hbm)
     found = []
     for micro in (1, 2, 4, 8):
@@ -244,6 +244,6 @@ def test_a_failed_link_takes_a_longer_way():
         (lambda: replace(SMALL, heads=3), ConfigError, "width 256 must be a multiple of 3 heads"),
     ],
 )
-def test_what_cannot_be_planned_is_refused(call, error, said):
+def test_a_task_that_cannot_be_planned_is_refused(call, error, said):
     with pytest.raises(error, match=said):
         call()

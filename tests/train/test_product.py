@@ -31,7 +31,7 @@ def spread(team, blocks):
 
 
 def collected(team, tiles):
-    """The inverse of `spread`."""
+    """Return the inverse of `spread`."""
     return torch.stack([torch.stack([tiles[die] for die in group]) for group in team.groups])
 
 
@@ -78,7 +78,7 @@ def error(got, want):
 
 @pytest.mark.parametrize("moving", PASSES)
 @pytest.mark.parametrize(("kind", "shape", "sides"), TEAMS, ids=str)
-def test_y_dx_dw_are_those_of_autograd(kind, shape, sides, moving):
+def test_y_dx_dw_equal_autograd(kind, shape, sides, moving):
     team = Team(WAFER.mesh(*shape), kind, *sides)
     assert all(error(*pair) < 1e-10 for pair in whole_product(team, moving, 3, 2, 5, None, exact=True))
     assert all(error(*pair) < 1e-5 for pair in whole_product(team, moving, 3, 2, 5, None, exact=False))

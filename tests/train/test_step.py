@@ -28,7 +28,7 @@ def batch_of(plan, sizes, length=5):
 
 
 def trained(sizes, plan, steps, exact):
-    """Losses, and at the end the gradients and weights, on dies and by torch."""
+    """Return losses, and at the end the gradients and weights, on dies and by torch."""
     torch.manual_seed(0)
     p = parameters(sizes, 0, torch.float64 if exact else torch.float32)
     plain = {name: value.clone().requires_grad_() for name, value in p.items()}
@@ -47,7 +47,7 @@ def trained(sizes, plan, steps, exact):
 
 
 def far(own, other):
-    """The largest difference of all tensors, over the largest value."""
+    """Return the largest difference of all tensors, over the largest value."""
     most = max(value.abs().max() for value in other.values())
     return max(((own[name] - other[name]).abs().max() / most).item() for name in other)
 
@@ -116,7 +116,7 @@ def test_moments_are_cut_over_data_parallel_groups():
         (planned((3, 3), "relay", (1, 3), "xy"), 3, ShapeError, "cuts heads = 4 over groups of 3 dies"),
     ],
 )
-def test_what_does_not_divide_is_refused(plan, tokens, error, said):
+def test_sizes_that_do_not_divide_are_refused(plan, tokens, error, said):
     sizes = MODELS["llama"]
     with pytest.raises(error, match=said):
         Trainer(Machine(WAFER, plan.team.mesh), sizes, plan, parameters(sizes)).step(
@@ -134,7 +134,7 @@ def test_what_does_not_divide_is_refused(plan, tokens, error, said):
         (lambda: Sizes(kind="gpt", kv_heads=2), "as many key heads as heads"),
     ],
 )
-def test_what_is_no_plan_and_no_model_is_refused(make, said):
+def test_wrong_plans_and_models_are_refused(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
 

@@ -46,7 +46,7 @@ def gemv(algorithm: str = "ktree", axis: str = "y", side: int = 5) -> Case:
 
 
 def built(add: Callable[[Builder], object], intent: Intent, mesh: Mesh | None = None, slots: int = 1) -> Case:
-    """Rounds over the buffers x (given, and left as a result) and out, which has the tile of x or all of a line's."""
+    """Build rounds over x (given, and left as a result) and out (the tile of x, or all tiles of a mesh row)."""
     b = Builder(mesh or Mesh(2, 8, ROOMY), "planted")
     b.buffer("x", (3,), "fp32", "output", slots)
     b.buffer("out", (3,), "fp32")
@@ -117,7 +117,7 @@ def test_a_healthy_schedule_raises_nothing(case):
 
 
 def backwards() -> Case:
-    """A circles the wrong way."""
+    """Move A around the ring in the wrong direction."""
     schedule, intent = gemm()
     turn = lambda one: replace(one, send=one.recv, recv=one.send) if one.axis == "x" else one  # noqa: E731
     rounds = [
@@ -134,7 +134,7 @@ def unaligned() -> Case:
 
 
 def without_b(round_: Round) -> Round:
-    """What a round does with a alone."""
+    """Return the exchanges and local operations of a round that concern a alone."""
     exchanges = (one for one in round_.exchanges if one.src.buffer.startswith("a"))
     locals_ = (one for one in round_.locals if one.outs[0].buffer.startswith("a"))
     return replace(round_, exchanges=tuple(exchanges), locals=tuple(locals_))
@@ -153,7 +153,7 @@ def wrong_root() -> Case:
 
 
 def wrong_groups() -> Case:
-    """The second level joins the roots of four groups where the first made two."""
+    """Join the roots of four groups at the second level, where the first level made two."""
 
     def add(b: Builder) -> None:
         first_level, levels = reduce.ktree(8, (2,))[0][:2], reduce.ktree(8, (4,))[0]
@@ -170,7 +170,7 @@ def wrong_groups() -> Case:
 
 
 def shifted_transpose() -> Case:
-    """A transpose that ends one column too far."""
+    """Build a transpose that ends one column too far."""
 
     def add(b: Builder) -> None:
         collectives.transpose(b, "x", b.like("turned", "x"))
@@ -186,14 +186,14 @@ def unread_norm() -> Case:
 
 
 def chunk_astray() -> Case:
-    """A ring all-reduce whose last chunk goes into the wrong slot."""
+    """Build a ring all-reduce whose last chunk goes into the wrong slot."""
     move = lambda one: replace(one, dst=replace(one.dst, index=(one.dst.index - 1) % 8))  # noqa: E731
     case = all_reduce("ring")
     return with_exchange(case, len(case[0].rounds) - 2, move)
 
 
 def by_letters(case: Case) -> Case:
-    """The same to be judged by its letters alone, without values."""
+    """Return the same case with an intent by axes alone, without values."""
     return case[0], replace(case[1], reference=None)
 
 
@@ -204,7 +204,7 @@ def norm(kind: str = "rms_norm", side: int = 4) -> Case:
 
 
 def turned_chunks() -> Case:
-    """A ring all-reduce whose chunks are put together in another order."""
+    """Build a ring all-reduce whose chunks are put together in another order."""
     schedule, intent = all_reduce("ring")
     last = len(schedule.rounds) - 1
 
@@ -280,11 +280,11 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_fault_of_provenance_says_what_was_joined_with_what(name):
+def test_a_fault_of_provenance_names_both_joined_values(name):
     assert MESSAGES[name] in str(check(*FAULTS[name][0]))
 
 
-def test_a_sum_of_what_is_whole_may_be_joined_otherwise():
+def test_a_sum_of_whole_values_may_be_joined_otherwise():
     """Maxima of sums, and a residual beside a sum."""
     maxima = lambda b: [reduce.all_reduce(b, "x", "x"), reduce.all_reduce(b, "x", "y", op="maximum")]  # noqa: E731
     assert check(*built(maxima, Intent({"x": TILES}, {"x": {}}))).ok

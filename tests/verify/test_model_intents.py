@@ -1,4 +1,4 @@
-"""Every schedule that a model runs has an intent, and is content with it; what its routings reach."""
+"""Every schedule that a model runs has an intent and satisfies it; the experts that its routings reach."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_every_schedule_that_a_model_runs_has_an_intent_and_keeps_it(family, cut
     block.schedule.cache_clear()
     model = WaferForCausalLM.from_config(config, mesh=4, max_length=16, max_prompt=9, batch=2, **options)
     assert len([*model.generate([list(range(9)), list(range(5))], max_new_tokens=3)]) == 3
-    assert {part.title for part, *_ in ran} >= TITLES, "what every model runs"
+    assert {part.title for part, *_ in ran} >= TITLES, "the sub-layers of every model"
     for part, on, args in ran:
         verdict = check(block.schedule(part, on, *args), part_intent(part, on, *args))
         assert verdict.ok, f"{part.title} {args}: {verdict}"

@@ -33,7 +33,7 @@ def torus(rows: int, cols: int) -> list[list[int]]:
 
 
 def tree(size: int, groups: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Parents and a topological order of a K-tree."""
+    """Return the parents and a topological order of a K-tree."""
     stages, _ = ktree(size, groups)
     parent, order = [-1] * size, []
     for up, down in stages:
@@ -106,7 +106,7 @@ def swapped(protocol: Protocol, wrong) -> Protocol:
 
 
 def awaiting(protocol: Protocol, change) -> Protocol:
-    """Waits are for what `change` makes of each flag, None: not for it."""
+    """Replace each flag that a step waits for by `change(flag)`; None drops the flag."""
 
     def changed(step: Instruction) -> Instruction:
         if step.action != "wait":
@@ -134,7 +134,7 @@ def is_read(step):
 
 
 def moved_up(protocol: Protocol, which, past) -> Protocol:
-    """Each step that `which` picks goes before the last earlier one that `past` picks."""
+    """Move each step that `which` picks before the last earlier step that `past` picks."""
     programs = []
     for steps in protocol.programs:
         moved: list[Instruction] = []
@@ -179,7 +179,7 @@ def test_each_part_of_the_protocol_is_needed(protocol, verdict):
     assert f"in round {found.finding.round} " in found.finding.message
 
 
-def test_a_deadlock_says_who_waits_for_whom():
+def test_a_deadlock_names_waiting_and_awaited_cores():
     found = explore(compute_shift(line(3), 2), resident=2).finding
     assert str(found) == (
         "deadlock (core 0, round 1): "
@@ -211,7 +211,7 @@ def test_a_trace_leads_to_its_fault():
     assert found.trace[-1].action == "write" and found.trace[-1].core == found.finding.core
 
 
-def test_a_tile_of_an_earlier_round_is_told_from_the_one_awaited():
+def test_a_tile_of_an_earlier_round_is_a_stale_read():
     early = awaiting(SHIFT, not_for("full")).programs
     late = replace(SHIFT, programs=tuple(
         tuple(no if one.round == 2 else one for one, no in zip(*both, strict=True))
@@ -260,11 +260,11 @@ def test_where_programs_would_wait_for_ever_one_gives_up_and_says_where(name):
     assert told in stuck.message, "one of those that wait in the deadlock"
     assert f"core {found.finding.core} in round {found.finding.round} gave up waiting for" in found.finding.message
     every = sum(map(len, protocol.programs))
-    assert len(found.trace) == every + 1, "all programs ended; the wait that was given up is told twice"
+    assert len(found.trace) == every + 1, "all programs ended; the abandoned wait is in the trace twice"
 
 
 @pytest.mark.parametrize("name", ["ring-of-3", "2x1-two-operands", "tree", "chain"])
-def test_nobody_gives_up_where_all_goes_well(name):
+def test_no_core_gives_up_in_a_correct_protocol(name):
     found = explore(SMALL[name], bounded=True)
     assert found.finding is None and found.complete and found.states == explore(SMALL[name]).states
 
@@ -282,7 +282,7 @@ def test_the_search_says_when_it_stopped_early():
     assert not found.complete and found.finding is None
 
 
-def test_the_constants_are_those_of_the_model():
+def test_the_kernel_s_constants_equal_the_model_s():
     assert {step.location.slot for steps in SHIFT.programs for step in steps} == set(range(SLOTS))
     assert UP == 1
     waits = [one for steps in compute_shift(torus(2, 2), 2).programs for one in steps if one.action == "wait"]

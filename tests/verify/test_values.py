@@ -1,4 +1,4 @@
-"""The reading by values: what it runs, what it compares, what it says, and what it refuses."""
+"""The check by values: its runs, comparisons, messages and refusals."""
 
 import subprocess
 import sys
@@ -72,7 +72,7 @@ def test_a_right_result_and_one_that_is_not_asked_raise_nothing():
     assert check(schedule, replace(intent, result={}, on={})).names == {"wrong-values"}
 
 
-def test_memory_that_nobody_wrote_is_a_wrong_value():
+def test_unwritten_memory_is_a_wrong_value():
     b = Builder(Mesh(1, 2), "half")
     b.buffer("x", (1,), "fp32", "input")
     b.buffer("out", (1,), "fp32", "output")
@@ -128,7 +128,7 @@ def test_an_intent_that_compares_nothing_is_a_fault(reference, why):
     assert finding.verdict == "nothing-compared" and f"a sum: nothing was compared, as {why}" in finding.message
 
 
-def test_a_reference_may_be_in_numpy_and_may_write_what_it_is_given():
+def test_a_reference_may_use_numpy_and_overwrite_its_inputs():
     def in_place(tiles):
         tiles["x"] += 0
         tiles["x"][:] = tiles["x"].sum(1, keepdim=True)
@@ -137,7 +137,7 @@ def test_a_reference_may_be_in_numpy_and_may_write_what_it_is_given():
     assert check(a_sum(), Intent({"x": CUT}, {}, reference=in_place)).ok
 
 
-def test_what_cannot_be_held_is_refused(monkeypatch):
+def test_a_check_beyond_the_memory_limit_is_refused(monkeypatch):
     monkeypatch.setattr(values, "MOST", 10)
     message = "^a sum: .* elements are too many to compute; check smaller tiles, or leave the intent's reference out$"
     with pytest.raises(ScheduleError, match=message):
@@ -178,10 +178,10 @@ def test_accumulation_in_fp16_is_no_wrong_value():
     assert check(product.schedule, Intent.of(product)).ok
 
 
-def test_what_is_too_much_work_is_sampled(monkeypatch):
-    """Where sampled lines cross a wrong tile is found; elsewhere it is not looked for."""
+def test_large_products_are_checked_by_samples(monkeypatch):
+    """Check that a wrong tile is found where sampled rows and columns cross it, and only there."""
     product = recipe("gemm", Mesh(6, 6, device("wse2")), "fp32", ((12, 12), (12, 12)), ())
-    intent = replace(Intent.of(product), result={})  # so that nothing but the values tells
+    intent = replace(Intent.of(product), result={})  # so that only the values show it
     last = product.schedule.rounds[-1]
     drafts = [
         replace(product.schedule, rounds=(*product.schedule.rounds, doubled(last, row, col)))
@@ -194,7 +194,7 @@ def test_what_is_too_much_work_is_sampled(monkeypatch):
 
 
 def doubled(last: Round, row: int, col: int) -> Round:
-    """A round that doubles what the last one wrote on one core."""
+    """Build a round that doubles the last round's result on one core."""
     (op,) = last.locals
     where = Cores("x", np.array([[col]]), np.array([row]))
     return replace(last, locals=(replace(op, op="add", ins=(op.outs[0], op.outs[0]), where=where),))
@@ -260,6 +260,6 @@ def test_unmatched_brackets_of_a_cut_are_named(cut):
         ({"draw": lambda tiles, run: {"x": tiles["x"][0]}}, r"a sum: the intent draws \[4, 3\] for x; draw tiles that"),
     ],
 )
-def test_what_an_intent_draws_must_fit(more, message):
+def test_an_intent_s_drawn_inputs_must_fit(more, message):
     with pytest.raises(ScheduleError, match=message):
         check(a_sum(), Intent({"x": CUT}, {}, reference=summed, **more))
