@@ -39,13 +39,6 @@ def product(algorithm, side=SIDE, size=SIZE):
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    one = chromium.Browser(tmp_path_factory.mktemp("chromium"))
-    yield one
-    one.close()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Write pages by `wafer-triton show`: a product with values, a comparison, a placed model, a whole wafer."""
     folder = tmp_path_factory.mktemp("pages")
@@ -59,21 +52,6 @@ def folder(tmp_path_factory):
     for name, line in lines.items():
         assert main(["show", *line.split(), "--out", str(folder / f"{name}.html")]) == 0
     return folder
-
-
-@pytest.fixture
-def show(browser, folder):
-    """Show a page by name; it must ask for nothing but itself, and have no problem until the test ends."""
-
-    def opened(name):
-        path = folder / f"{name}.html"
-        browser.open(path)
-        assert browser.value("document.documentElement.dataset.ready") == "yes", browser.problems
-        return browser
-
-    yield opened
-    assert browser.problems == []
-    assert len(browser.requests) == 1 and browser.requests[0].startswith("file://")
 
 
 def whole(text):

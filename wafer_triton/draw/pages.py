@@ -30,12 +30,14 @@ SCRIPTS = ("scene.js", "charts.js", "map.js", "panels.js", "page.js")
 
 def page(
     path: str | Path, title: str, scenes: Sequence[Plain], device: Device, *, about: str = "",
-    regions: Iterable[Region] = (), tables: Iterable[Plain] = (), beside: int | None = None, headline: str | None = None,
+    regions: Iterable[Region] = (), tables: Iterable[Plain] = (), beside: int | None = None,
+    headline: str | None = None,
 ) -> None:  # fmt: skip
     """Write a page of schedules, each as `scene` gives it, and of the regions of a model on a device.
 
     `beside` is the number of the scene that is shown beside the first at the start. `headline` (None: of the scenes
-    shown first) is the point of the page. `tables` are shown below, each with a title, a head and rows. Raises DrawError if there is nothing to show, OSError for a path that cannot be written.
+    shown first) is the point of the page. `tables` are shown below, each with a title, a head and rows.
+    Raises DrawError if there is nothing to show, OSError for a path that cannot be written.
     """
     path = path_of(path)
     if path.suffix not in (".html", ".htm"):

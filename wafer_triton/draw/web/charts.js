@@ -162,13 +162,13 @@ function drawSram(canvas, scenes, position) {
         sums[round] += live[2];
       }
     }
-    context.fillStyle = css("--limit");
-    if (top >= limit) context.fillRect(LEFT, up(limit) - 1, width - LEFT - RIGHT, 2);
-    text(context, top >= limit ? `limit ${bytes(limit)}` : `limit ${bytes(limit)}, ${number(limit / peak, 1)} times the peak`, width - RIGHT, base - high - (top >= limit ? 5 : 8), "right", css("--limit"));
     if (position > 0 && position <= scene.length) {
       context.strokeStyle = css("--ink");
       context.strokeRect(LEFT + (position - 1) * scale, base - high, Math.max(2, scale), high);
     }
+    context.fillStyle = css("--limit");
+    if (top >= limit) context.fillRect(LEFT, Math.round(up(limit)) - 1, width - LEFT - RIGHT, 2);
+    text(context, top >= limit ? `limit ${bytes(limit)}` : `limit ${bytes(limit)}, ${number(limit / peak, 1)} times the peak`, width - RIGHT, base - high - (top >= limit ? 5 : 8), "right", css("--limit"));
   });
   text(context, "round 0", LEFT, height - 6, "left");
   text(context, `round ${longest - 1}`, width - 4, height - 6, "right");

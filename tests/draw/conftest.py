@@ -1,0 +1,27 @@
+"""Fixtures of pages: one browser a file, and pages that are shown by their names."""
+
+import pytest
+
+import browser as chromium
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    one = chromium.Browser(tmp_path_factory.mktemp("chromium"))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def show(browser, folder):
+    """Show a page of the file's `folder` by name; it must request itself alone, and have no problem until the end."""
+
+    def opened(name):
+        path = folder / f"{name}.html"
+        browser.open(path)
+        assert browser.value("document.documentElement.dataset.ready") == "yes", browser.problems
+        return browser
+
+    yield opened
+    assert browser.problems == []
+    assert len(browser.requests) == 1 and browser.requests[0].startswith("file://")
