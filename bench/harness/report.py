@@ -13,6 +13,20 @@ from typing import Any, NamedTuple
 FACTS = ("what", "mesh", "tile", "dtype", "exchange", "rounds")
 NUMBERS = ("median (ms)", "per second", "to emulation", "to BLAS", "of bandwidth")
 PLAIN = ("blas", "copy", "transformers")  # rows without a mesh
+# the look of a row in every plot: colours of Okabe and Ito, which colour-blind readers tell apart, and a marker
+LOOKS = {
+    "explicit": ("#0072b2", "o"),
+    "explicit, a launch a round": ("#56b4e9", "v"),
+    "elided": ("#d55e00", "s"),
+    "elided, tiles by loads": ("#e69f00", "^"),
+    "elided, tiles by warp groups": ("#cc79a7", "D"),
+    "emulation": ("#000000", "x"),
+    "blas": ("#009e73", "P"),
+    "copy": ("#7f7f7f", "+"),
+    "public call, explicit": ("#332288", "<"),
+    "public call, elided": ("#999933", ">"),
+    "transformers": ("#882255", "*"),
+}
 Row = dict[str, Any]
 
 
@@ -217,10 +231,13 @@ def plots(results: Row, folder: Path, name: str) -> list[Path]:
                 axes[row][column].set(xlabel=f"{'mesh' if over == 'side' else 'tile'} side", ylabel=label)
             held = f", {'tile' if fixed == 'tile' else 'mesh'} side {line[0][fixed]}" if line else ""
             axes[0][column].set_title(f"{what}{held}")
-        handles, labels = axes[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="lower center", ncols=max(1, len(labels)))
+        shown: Row = {}
+        for panel in axes.flat:
+            handles, labels = panel.get_legend_handles_labels()
+            shown |= dict(zip(labels, handles, strict=True))
+        figure.legend(shown.values(), shown.keys(), loc="lower center", ncols=4)
         figure.suptitle(machine(results), fontsize=8)
-        figure.tight_layout(rect=(0, 0.05, 1, 1))
+        figure.tight_layout(rect=(0, 0.08, 1, 1))
         for kind in ("png", "svg"):
             written.append(folder / f"{name}-{what.lower().replace(' ', '-')}.{kind}")
             # no date and no random ids: the same results give the same file
@@ -268,15 +285,28 @@ def _line(points: list[Row], over: str, fixed: str) -> list[Row]:
 
 
 def _draw(axes: Any, points: list[Row], over: str, key: str) -> None:
+    """Draw a line for each row; a row of one or two points has markers alone."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
     for row in dict.fromkeys(point["row"] for point in points):
         values = sorted(
             {(point[over], point[key]) for point in points if point["row"] == row and point[key] is not None}
         )
         if values:
-            axes.plot(*zip(*values, strict=True), marker="o", label=row)
+            colour, marker = LOOKS[row]
+            line = "-" if len(values) > 2 else ""
+            axes.plot(*zip(*values, strict=True), ls=line, marker=marker, ms=5, color=colour, label=row)
     axes.set_xscale("log", base=2)
-    if points:
+    sides = sorted({point[over] for point in points})
+    axes.set_xticks(sides, [str(side) for side in sides])
+    axes.xaxis.set_minor_locator(NullLocator())
+    if any(point[key] is not None for point in points):
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        plain = FuncFormatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_major_formatter(plain)
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.yaxis.set_minor_formatter(plain if high < 100 * low else NullFormatter())
     axes.grid(alpha=0.3)
 
 

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wafer_triton import Mesh, Schedule, draw
+from wafer_triton import Mesh, Schedule, draw, estimate
 from wafer_triton.compare import compare_gemm
 from wafer_triton.cost.calibrate.paper import cells
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.cost.search import sweep
 from wafer_triton.count.runs import kind
-from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture, whole_ticks
-from wafer_triton.draw.trace import Trace, trace
+from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
+from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block
@@ -31,7 +33,8 @@ from wafer_triton.schedule.product import recipe
 from wafer_triton.shapes import shape_of
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
-ALGORITHMS = {"mesh": "MeshGEMM", "cannon": "Cannon"}
+WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose cycles are drawn, over cores a side
+ALGORITHMS = {"mesh": "MeshGEMM", "cannon": "Cannon", "summa": "SUMMA", "allgather": "all-gather"}
 FEW, MANY = COLOURS[0], COLOURS[5]  # of at most two hops, and of more
 
 
@@ -48,29 +51,51 @@ def attention() -> Schedule:
     return built(part, block, *args)
 
 
-def meshgemm(path: Path) -> None:
-    """MeshGEMM beside Cannon: the moves of a round, hops over the rounds, bytes over links."""
-    schedules = {name: product(algorithm) for algorithm, name in ALGORITHMS.items()}
-    traces = {name: trace(schedule) for name, schedule in schedules.items()}
-    title = f"[{SIZE}, {SIZE}] x [{SIZE}, {SIZE}] in fp16 on {SIDE} x {SIDE} cores of a WSE-2, counted from its rounds"
-    with picture(path, 3.6, title) as (figure, numbers):
-        grid: Any = figure.subplots(2, 3, width_ratios=(4, 3, 2))
-        top = max(int(traced.links["east"].max()) for traced in traces.values())
-        for line, (name, traced) in zip(grid, traces.items(), strict=True):
-            numbers[f"hops of {name}"] = traced.counts["hops"].tolist()
-            _moves(line[0], name, schedules[name])
-            _hops(line[1], traced)
-            image = line[2].imshow(traced.links["east"], vmin=0, vmax=top, cmap=AMOUNTS, interpolation="nearest")
-            line[2].set(title="bytes sent to the east", xlabel="column", ylabel="row")
-        for axes in grid.flat:
-            whole_ticks(axes)
-        for axes in grid[0]:
-            axes.set_xlabel("")
-        figure.colorbar(image, ax=list(grid[:, 2]), label="bytes over the run")
+@cache
+def cycles() -> dict[str, list[estimate.Kernel]]:
+    """Return the prices of one product by each algorithm on square meshes of `SIDES`; without room there is none."""
+    prices: dict[str, list[estimate.Kernel]] = {}
+    for algorithm, name in ALGORITHMS.items():
+        for side in SIDES:
+            with suppress(SramError):
+                price = estimate.gemm(mesh=side, m=WIDE, k=WIDE, n=WIDE, algorithm=algorithm)
+                prices.setdefault(name, []).append(price)
+    return prices
 
 
-def _moves(axes: Any, name: str, schedule: Schedule) -> None:
-    """The moves along one row of cores in the first round that multiplies, as arcs from sender to receiver."""
+def meshgemm(path: Path, dark: bool = False) -> None:
+    """Draw the moves of a round of MeshGEMM and of Cannon, and the cycles of four algorithms over the mesh."""
+    title = f"[{WIDE}, {WIDE}] x [{WIDE}, {WIDE}] in fp16 on a WSE-2"
+    with picture(path, 2.9, "", dark) as (figure, numbers):
+        left, right = figure.subfigures(1, 2, width_ratios=(4, 5))
+        many: Any = left.subplots(2, 1, sharex=True, sharey=True)
+        for axes, (algorithm, name) in zip(many, list(ALGORITHMS.items())[:2], strict=True):
+            numbers[f"longest move of {name}"] = [_moves(axes, name, product(algorithm), "w" if dark else "k")]
+        many[1].set_xlabel("column of the core")
+        whole_ticks(many[1])
+        axes = right.subplots()
+        axes.set(xscale="log", yscale="log", xlabel="cores a side", ylabel="cycles, predicted on the wafer")
+        best = cycles()["MeshGEMM"][-1].cycles
+        for number, (name, prices) in enumerate(cycles().items()):
+            sides, values = SIDES[-len(prices) :], [price.cycles for price in prices]
+            numbers[f"cycles of {name}"] = values
+            colour = COLOURS[(0, 5, 2, 1)[number]]
+            bands = [price.error_band or 0.0 for price in prices]
+            low, high = ([v * (1 + sign * band) for v, band in zip(values, bands, strict=True)] for sign in (-1, 1))
+            axes.fill_between(sides, low, high, color=colour, alpha=0.15, lw=0)
+            axes.plot(sides, values, marker="o", ms=3, color=colour)
+            times = f"\n{values[-1] / best:.3g} times" if number else ""
+            axes.annotate(
+                f"{name}{times}", (sides[-1], values[-1]), (6, 0), textcoords="offset points", color=colour, va="center"
+            )
+        axes.set_title(title)
+        axes.set_xlim(SIDES[0] * 0.93, SIDES[-1] * 1.75)
+        axes.set_xticks(SIDES, [str(side) for side in SIDES])
+        axes.minorticks_off()
+
+
+def _moves(axes: Any, name: str, schedule: Schedule, ink: str) -> int:
+    """Draw the moves along one row of cores in a round that multiplies, as arcs; return links of the longest."""
     round_ = next(round_ for round_ in schedule.rounds if kind(round_) == "product" and round_.exchanges)
     exchange = next(exchange for exchange in round_.exchanges if exchange.axis == "x")
     half_turn = np.linspace(0, np.pi, 60)
@@ -78,17 +103,10 @@ def _moves(axes: Any, name: str, schedule: Schedule) -> None:
         middle, radius = (send + recv) / 2, (recv - send) / 2
         colour = MANY if abs(recv - send) > 2 else FEW
         axes.plot(middle - radius * np.cos(half_turn), abs(recv - send) * np.sin(half_turn), colour, lw=1)
-    axes.plot(range(SIDE), np.zeros(SIDE), "ks", ms=3)
+    axes.plot(range(SIDE), np.zeros(SIDE), f"{ink}s", ms=3)
     longest = int(abs(exchange.send - exchange.recv).max())
-    axes.set(title=f"{name}: tiles cross at most {longest} links a round", ylabel="links crossed")
-    axes.set(xlabel="column of the core", ylim=(-1, SIDE))
-
-
-def _hops(axes: Any, traced: Trace) -> None:
-    """Hops of the longest move of each round."""
-    hops = traced.counts["hops"]
-    axes.bar(np.arange(len(hops)) + 0.5, hops, 0.8, color=np.where(hops > 2, MANY, FEW))
-    axes.set(title="longest move of each round", xlabel="round", ylabel="hops", ylim=(0, SIDE))
+    axes.set(title=f"{name}: a round's moves cross at most {longest} links", ylabel="links", ylim=(-1.5, SIDE))
+    return longest
 
 
 def wafer(path: Path) -> None:
@@ -106,6 +124,7 @@ def tree_groups(path: Path) -> None:
 
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
+    "meshgemm-dark.png": lambda path: meshgemm(path, dark=True),
     "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
     "wafer.png": wafer,

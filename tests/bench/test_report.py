@@ -75,6 +75,32 @@ def test_every_figure_is_among_the_cases_of_a_gpu():
         assert any(all(one.get(name) == value for name, value in goal.match.items()) for one in facts), goal.case
 
 
+def test_every_row_of_the_suites_has_a_look_of_its_own():
+    shapes = [
+        shape
+        for module in (bench_gemm, bench_gemv, bench_exchange)
+        for many in module.SHAPES.values()
+        for shape in many
+    ]
+    assert {row for shape in shapes for row in shape.rows} <= report.LOOKS.keys()
+    assert len({colour for colour, _ in report.LOOKS.values()}) == len(report.LOOKS)
+
+
+def test_a_row_without_ratios_keeps_its_colour_and_two_points_are_not_joined():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    points = [
+        {"row": row, "side": side, "ratio": None if row == "copy" else 2.0 * side}
+        for side in (8, 16)
+        for row in ("copy", "blas")
+    ]
+    report._draw(axes, points, "side", "ratio")
+    (line,) = axes.get_lines()
+    assert (line.get_label(), line.get_color(), line.get_linestyle()) == ("blas", report.LOOKS["blas"][0], "None")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["8", "16"]
+
+
 def test_plots_are_drawn(tmp_path):
     some = [
         measured(row, seconds * side, f"on {side} with {tile}", mesh=f"{side}x{side}", tile=f"{tile}x{tile}")

@@ -27,14 +27,20 @@ STYLE = {
     "legend.frameon": False, "svg.fonttype": "none", "svg.hashsalt": "wafer_triton", "pdf.fonttype": 42,
 }  # fmt: skip
 
+_INK, _PAPER = "#e6edf3", "#0d1117"
+DARK = {
+    "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _INK, "xtick.color": _INK, "ytick.color": _INK,
+    "figure.facecolor": _PAPER, "axes.facecolor": _PAPER, "savefig.facecolor": _PAPER,
+}  # fmt: skip
+
 Numbers = dict[str, Sequence[float]]
 
 
 @contextmanager
-def picture(path: str | Path, height: float, title: str = "") -> Iterator[tuple[Any, Numbers]]:
+def picture(path: str | Path, height: float, title: str = "", dark: bool = False) -> Iterator[tuple[Any, Numbers]]:
     """A figure, `WIDTH` by `height` inches, and its numbers; both are written to `path` when the block ends.
 
-    The numbers, by name, go into the file's description, so that they can be read from it (`numbers_of`). Raises
+    A `dark` picture has light ink on dark paper. The numbers, by name, go into the file's description, so that they can be read from it (`numbers_of`). Raises
     DrawError for another kind of file than `KINDS`, BackendError where matplotlib is missing, OSError for a path that
     cannot be written.
     """
@@ -45,7 +51,7 @@ def picture(path: str | Path, height: float, title: str = "") -> Iterator[tuple[
         from matplotlib.figure import Figure
     except ImportError as missing:
         raise BackendError(f"drawing needs matplotlib ({missing}): pip install 'wafer-triton[draw]'") from None
-    with rc_context(STYLE):
+    with rc_context(STYLE | (DARK if dark else {})):
         figure, numbers = Figure(figsize=(WIDTH, height), layout="constrained"), Numbers()
         if title:
             figure.suptitle(title)
