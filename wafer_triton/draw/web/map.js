@@ -181,7 +181,7 @@ class WaferMap {
     if (!this.scene.detailed || this.show.startsWith("links")) return ["0 B", `${bytes(this.top ?? 0)} sent by a ${this.scene.block > 1 ? "block of cores" : "core"}`];
     const { shown } = this.tilesShown();
     if (shown < 0) return null;
-    const { name } = this.scene.buffers[shown], way = this.scene.moving[name] === "y" ? "row" : "column";
+    const { name } = this.scene.buffers[shown], way = this.byRow(name) ? "row" : "column";
     return this.show.startsWith("parts") ? ["1 part", `${this.scene.survey().most[shown]} parts summed`] : [`tile from ${way} 0`, `from the last ${way}`];
   }
 
@@ -230,9 +230,11 @@ class WaferMap {
   colourOf(core, shown, sum) {
     const { scene } = this;
     if (this.show.startsWith("parts")) return amount((sum - 1) / Math.max(1, scene.survey().most[shown] - 1));
-    const byRow = scene.moving[scene.buffers[shown].name] === "y";
-    return byRow ? amount(Math.floor(core / scene.width) / Math.max(1, scene.height - 1)) : amount((core % scene.width) / Math.max(1, scene.width - 1));
+    return this.byRow(scene.buffers[shown].name) ? amount(Math.floor(core / scene.width) / Math.max(1, scene.height - 1)) : amount((core % scene.width) / Math.max(1, scene.width - 1));
   }
+
+  // Whether tiles of a buffer are coloured by their row: where they move along columns, on this map or the one beside it.
+  byRow(name) { return [this.scene, this.twin?.scene].some((scene) => scene?.moving?.[name] === "y"); }
 
   // The middle of a core in the canvas, in pixels.
   centre(core) {
