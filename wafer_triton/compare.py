@@ -80,7 +80,8 @@ def _beside(
         recipes[name] = own[name] if name in own else product.by(name)
         counts[name], costs[name] = account(recipes[name].schedule), price(recipes[name].schedule)
         progress("algorithms", number + 1, len(names))
-    best = min(latency(counted, mesh) for counted in counts.values())
+    c = constants(mesh.device)
+    best = min(latency(counted, c) for counted in counts.values())
     if wanted:
         rounds = sum(counted.rounds for counted in counts.values())
         cores = recipes[names[0]].schedule.mesh.cores
@@ -100,7 +101,7 @@ def _beside(
             sram_peak_bytes=counted.sram_peak_bytes,
             cycles=costs[name].cycles,
             error=errors.get(name),
-            verdict=verdict(counted, mesh, costs[name].routes, _busy(recipes[name], product), best),
+            verdict=verdict(counted, mesh, c, costs[name].routes, _busy(recipes[name], product), best),
         )
         for name, counted in counts.items()
     ]
@@ -234,7 +235,7 @@ def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
     counted, cost = account(step), price(step)
     return Operation(
         phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
-        cost.cycles, verdict(counted, mesh, cost.routes, share),
+        cost.cycles, verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
     )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, Command, count, option, size, tell
 from wafer_triton.count.verdict import PLMR
-from wafer_triton.device import PRESETS
+from wafer_triton.device import PRESETS, Device, device, sources
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import Legend
+from wafer_triton.text.quantity import Legend, unit
 
 if TYPE_CHECKING:
     from wafer_triton.compare import Row
@@ -155,15 +155,30 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
 
 
+WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
+PEAK = (
+    "a number is what the hardware can do, of which shares of a peak are taken; a constant is what programs take, by "
+    "which they are priced and judged"
+)
+
+
 def devices(args: argparse.Namespace) -> int:
-    """list the devices that --device knows"""
-    if args.json:
-        print(json.dumps([asdict(device) for device in PRESETS.values()]))
-        return 0
+    """list the devices that --device knows, or show one with the source of each of its numbers and constants"""
     from wafer_triton.draw import tables
 
-    print(tables.devices_table(PRESETS.values()), file=sys.stdout)
-    return 0
+    if args.show is None:
+        if args.json:
+            print(json.dumps([asdict(device) for device in PRESETS.values()]))
+            return 0
+        print(tables.devices_table(PRESETS.values()), file=sys.stdout)
+        return 0
+    from wafer_triton.cost.constants import Constants, described
+
+    shown = device(args.show)
+    parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
+    texts = [tables.sourced(f"{part} of {shown.name}", *entries) for part, entries in parts.items()]
+    answer = {part: {name: entry.as_json() for name, entry in held.items()} for part, (held, _) in parts.items()}
+    return tell(args, {"name": shown.name, "like": shown.like} | answer, "\n\n".join(texts), PEAK)
 
 
 VALUES = option(
@@ -172,7 +187,7 @@ VALUES = option(
     help="compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)",
 )
 COMMANDS = (
-    Command("devices", devices),
+    Command("devices", devices, (option("--show", metavar="NAME", help="one device, each number with its source"),)),
     Command(
         "compare",
         compare,

@@ -20,7 +20,8 @@ from typing import Any
 
 from wafer_triton import estimate
 from wafer_triton.cost import rivals
-from wafer_triton.cost.constants import FOLDER, constants
+from wafer_triton.cost.bands import FOLDER
+from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
 from wafer_triton.errors import WaferError
 from wafer_triton.mesh import as_mesh
