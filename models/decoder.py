@@ -44,8 +44,8 @@ from wafer_triton.place.moves import hand_overs
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Placement, Region
 from wafer_triton.place.transfers import Run
-from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
 

@@ -21,11 +21,11 @@ from wafer_triton.count.verdict import busy_share, latency, verdict
 from wafer_triton.device import Device
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.operation import Product, sized, unbounded, understood
-from wafer_triton.report import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
 from wafer_triton.text.quantity import as_in, named, unit
 from wafer_triton.verify.provenance import Intent
 

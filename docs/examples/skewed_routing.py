@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wafer_triton import estimate
 from wafer_triton.cost.routing import drawn
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 MODEL = shape_of("olmoe-1b-7b")
 

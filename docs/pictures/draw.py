@@ -28,7 +28,7 @@ from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.product import recipe
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
 ALGORITHMS = {"mesh": "MeshGEMM", "cannon": "Cannon"}

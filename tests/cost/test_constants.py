@@ -14,7 +14,7 @@ from wafer_triton.count.account import Account
 from wafer_triton.count.verdict import latency
 from wafer_triton.device import NUMBERS, PRESETS, Device, device, sources
 from wafer_triton.device.record import KINDS, read
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow
 

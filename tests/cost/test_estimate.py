@@ -24,7 +24,9 @@ from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.sketch import sketched
-from wafer_triton.shapes import MODELS, DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.published import MODELS
+from wafer_triton.shape.read import shape_of
 
 
 def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kernel:

@@ -12,7 +12,7 @@ from wafer_triton.cost.placement import HotRegions, demand, placed
 from wafer_triton.cost.routing import drawn
 from wafer_triton.errors import ConfigError, MeshError, ShapeError
 from wafer_triton.mesh import as_mesh
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 OLMOE = shape_of("olmoe-1b-7b")
 C = constants(as_mesh(96).device)

@@ -16,7 +16,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import prefill_need, size_of
 from wafer_triton.place.regions import endless
 from wafer_triton.schedule.block import Block
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
 

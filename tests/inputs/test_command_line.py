@@ -155,7 +155,7 @@ def test_a_pipe_that_nothing_writes_is_not_waited_for(wrong, tmp_path):
 
 
 def test_what_is_read_is_bounded(wrong, tmp_path, monkeypatch):
-    monkeypatch.setattr("wafer_triton.files.read_text.__defaults__", (100,))
+    monkeypatch.setattr("wafer_triton.text.files.read_text.__defaults__", (100,))
     (tmp_path / "config.json").write_text(" " * 101)
     assert "has more than the 100 B that are read here; give a shorter file" in wrong(f"check --model {tmp_path}")
 

@@ -4,13 +4,13 @@ import ast
 from pathlib import Path
 
 import wafer_triton
-from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.sketch import outlined
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import Experts
 
 ROOT = Path(wafer_triton.__file__).parents[1]
 # rooms that declare schedules, and whose words are those of operations' operands or of an intent about buffers
@@ -22,7 +22,7 @@ MEANT = {
     "wafer_triton/draw/scenes.py": {"values", "slots"}, "wafer_triton/draw/summaries.py": {"norm"},
     "wafer_triton/compare.py": {"values", "qkv", "bias"},  # labels of steps
     "wafer_triton/ops.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
-    "wafer_triton/shapes.py": {"qk_norm"}, "models/convert.py": {"bias"},
+    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"},
 }  # fmt: skip
 
 

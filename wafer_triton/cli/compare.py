@@ -100,7 +100,7 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.mesh import as_mesh
     from wafer_triton.schedule.block import Block
-    from wafer_triton.shapes import shape_of
+    from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(asked.mesh, asked.device)
     block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))

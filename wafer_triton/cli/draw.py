@@ -184,7 +184,7 @@ def _block(args: argparse.Namespace) -> Block:
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh
     from wafer_triton.place.regions import held_by_all
-    from wafer_triton.shapes import shape_of
+    from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(args.mesh, args.device)
     c = constants(mesh.device)

@@ -66,7 +66,7 @@ def _positions(args: argparse.Namespace) -> str:
     tokens = {name: getattr(args, name, None) for name in ("context", "tokens", "input", "output")}
     if args.kind in ("gemm", "gemv", "energy", "kv") or args.model is None:
         return ""
-    from wafer_triton.shapes import positions
+    from wafer_triton.shape.read import positions
 
     most, count = positions(args.model), sum(value for value in tokens.values() if value is not None)
     if most is None or count <= most:
@@ -154,7 +154,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
     """
     if "model" not in options:
         return options
-    from wafer_triton.shapes import of_sizes
+    from wafer_triton.shape.read import of_sizes
 
     sizes = {name: options.pop(name) for name in ("dim", "ffn", "heads", "kv_heads", "layers")}
     if options["model"] is not None:

@@ -21,7 +21,7 @@ import numpy as np
 from wafer_triton.cost.constants import scaled
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.mesh import Mesh
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 FOLDER = Path(__file__).parent / "data"
 SHARE = 0.9  # of measurements that a band is to hold

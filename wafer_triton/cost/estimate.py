@@ -44,7 +44,8 @@ from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",

@@ -31,7 +31,7 @@ from wafer_triton.place.regions import (
     prefill_alone,
 )
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
 MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly

@@ -16,7 +16,7 @@ from wafer_triton.errors import ConfigError, MeshError, check_counts
 from wafer_triton.local import find
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 PLACEMENTS = ("spread", "regions")
 MOST = 8  # regions along an axis that are tried

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from weakref import WeakKeyDictionary
 
-from wafer_triton import notebook
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.phases import Phase, Product, phases, phases_in_order
 from wafer_triton.count.counts import Counts
@@ -24,6 +23,7 @@ from wafer_triton.errors import check_type
 from wafer_triton.place.transfers import Run
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text import notebook
 from wafer_triton.text.quantity import as_in, named, unit
 
 

@@ -20,7 +20,8 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 from wafer_triton.text.quantity import as_in, unit
 
 MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself

@@ -28,9 +28,10 @@ from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, WaferError, check_counts, writing
 from wafer_triton.mesh import Mesh
-from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.heads import HeadGroups
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
+from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import Legend, as_in, unit
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from wafer_triton.cost.price import product_cycles
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 
 def decode_mesh(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:

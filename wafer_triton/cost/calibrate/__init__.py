@@ -13,7 +13,7 @@ from wafer_triton.cost.price import Cost, price
 from wafer_triton.device import Device, device
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
-from wafer_triton.shapes import of_sizes, shape_of
+from wafer_triton.shape.read import of_sizes, shape_of
 
 _MEASURED = (("skew", "host"), ("sums", "fp16"))  # as the kernels on silicon
 
