@@ -162,7 +162,7 @@ LAYERS = [
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.fuse", "emulate.triton"},
-    {"ops", "operation", "compare", "distributed", "train"},
+    {"ops", "compare", "distributed", "train"},
     {"models"},
     {"draw", "cli", "__main__"},
 ]

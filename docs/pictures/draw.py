@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw
-from wafer_triton.compare import compare_gemm
+from wafer_triton.compare.algorithms import compare_gemm
+from wafer_triton.compare.sweep import sweep
 from wafer_triton.cost.calibrate.paper import cells
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
-from wafer_triton.cost.search import sweep
 from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture, whole_ticks
 from wafer_triton.draw.trace import Trace, trace

@@ -10,12 +10,11 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
+from wafer_triton.compare.sweep import LEGEND
 from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
-from wafer_triton.cost.price import price
-from wafer_triton.cost.search import LEGEND
-from wafer_triton.cost.trees import best_groups
+from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError

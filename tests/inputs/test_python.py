@@ -38,8 +38,9 @@ from wafer_triton import (
     scatter,
     softmax,
 )
-from wafer_triton.compare import compare_gemm
-from wafer_triton.cost.search import plan, sweep
+from wafer_triton.compare.algorithms import compare_gemm
+from wafer_triton.compare.sweep import sweep
+from wafer_triton.cost.search import plan
 from wafer_triton.device import PRESETS
 from wafer_triton.models.convert import off_mesh
 from wafer_triton.schedule.product import recipe

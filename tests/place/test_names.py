@@ -20,7 +20,8 @@ MEANT = {
     "wafer_triton/cli/compare.py": {"values"}, "wafer_triton/cli/draw.py": {"values"},  # --values
     "wafer_triton/cli/estimate.py": {"values"}, "wafer_triton/draw/__init__.py": {"values"},
     "wafer_triton/draw/scenes.py": {"values", "slots"}, "wafer_triton/draw/summaries.py": {"norm"},
-    "wafer_triton/compare.py": {"values", "qkv", "bias"},  # labels of steps
+    "wafer_triton/compare/algorithms.py": {"values"},
+    "wafer_triton/compare/operations.py": {"qkv", "bias"},  # labels of steps
     "wafer_triton/ops.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
     "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"},
 }  # fmt: skip

@@ -15,7 +15,7 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend, unit
 
 if TYPE_CHECKING:
-    from wafer_triton.compare import Row
+    from wafer_triton.compare.algorithms import Row
     from wafer_triton.verify.faults import Finding
 
 OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
@@ -31,7 +31,7 @@ PRICED = {
 
 def compare(args: argparse.Namespace) -> int:
     """all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
-    from wafer_triton import compare
+    from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
     with Progress(brief=True) as progress:
@@ -43,16 +43,16 @@ def compare(args: argparse.Namespace) -> int:
             "announce": progress.announce,
         }
         if args.kind == "gemm":
-            rows = compare.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
+            rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
         else:
-            rows = compare.compare_gemv(args.mesh, args.k, args.n, **common)
+            rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
     return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows)
 
 
 def compare_own(args: argparse.Namespace) -> int:
     """a schedule of your own beside the built-in algorithms of its operation, which its intent tells"""
-    from wafer_triton import compare
     from wafer_triton.cli.own import load
+    from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
     from wafer_triton.verify.faults import check
 
@@ -60,13 +60,13 @@ def compare_own(args: argparse.Namespace) -> int:
     check(own.schedule, own.intent).demand()  # a faulty one may read memory that it does not have
     with Progress(brief=True) as progress:
         common = {"values": args.values, "progress": progress, "announce": progress.announce}
-        rows = compare.compare_own(own.function, own.schedule, own.intent, **common)
+        rows = algorithms.compare_own(own.function, own.schedule, own.intent, **common)
     mesh = own.schedule.mesh
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
 def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row]) -> int:
-    from wafer_triton.compare import Row
+    from wafer_triton.compare.algorithms import Row
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
@@ -93,7 +93,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
-    from wafer_triton.compare import Operation, decoder_layer
+    from wafer_triton.compare.operations import Operation, decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import with_head_groups
     from wafer_triton.draw import tables
@@ -115,7 +115,7 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
 
 def _check_own(args: argparse.Namespace) -> int:
     from wafer_triton.cli.own import load
-    from wafer_triton.compare import Operation, operations
+    from wafer_triton.compare.operations import Operation, operations
     from wafer_triton.draw import tables
     from wafer_triton.verify.faults import check
 

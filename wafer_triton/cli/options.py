@@ -188,8 +188,8 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
     if args.copies is None:
         return args.experts
     from wafer_triton.cost.placement import HotRegions
-    from wafer_triton.cost.routing import read_trace
     from wafer_triton.shape.read import shape_of
+    from wafer_triton.shape.routing import read_trace
 
     return HotRegions(read_trace(args.routing, shape_of(model)), args.copies)
 

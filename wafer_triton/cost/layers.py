@@ -15,8 +15,7 @@ from math import gcd
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product, phases
-from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
-from wafer_triton.cost.trees import Groups, best_groups, tree_for
+from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, product_cycles, relayed, tree_for
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.local import find

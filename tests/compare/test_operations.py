@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from wafer_triton.cli.main import main
-from wafer_triton.compare import decoder_layer as layer
+from wafer_triton.compare.operations import decoder_layer as layer
 from wafer_triton.device import device
 from wafer_triton.mesh import as_mesh
 from wafer_triton.schedule.block import Block
