@@ -30,7 +30,7 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import prefills
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Schedule
-from wafer_triton.shapes import MODELS
+from wafer_triton.shape.published import MODELS
 
 ROOMY = device("wse2").unbounded()
 

@@ -9,7 +9,7 @@ import torch
 
 from wafer_triton.errors import CacheError, CheckpointError, ConfigError
 from wafer_triton.models import rotary
-from wafer_triton.settings import (
+from wafer_triton.shape.config import (
     RopeScaling,
     check_positive,
     check_size,
@@ -19,7 +19,8 @@ from wafer_triton.settings import (
     required,
     short,
 )
-from wafer_triton.shapes import DecoderShape, check_keys, name_of, shape_values
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import check_keys, name_of, shape_values
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from wafer_triton.models.checkpoint.weights import is_finite
 from wafer_triton.models.run.ledger import Ledger
 from wafer_triton.ops import executor, run
 from wafer_triton.schedule.product import Recipe, recipe
-from wafer_triton.settings import short
+from wafer_triton.shape.config import short
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -44,8 +44,8 @@ from wafer_triton.place.moves import hand_overs
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Placement, Region
 from wafer_triton.place.transfers import Run
-from wafer_triton.report import Progress, silent
 from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.text.progress import Progress, silent
 
 PHASES = ("prefill", "replacement", "decode")
 
@@ -58,8 +58,8 @@ class WaferForCausalLM(PlacedModule):
     line's cores). Without a mesh, the fastest plan that holds the model gives whatever of these is not given. The
     columns hold the heads in `head_groups` groups, in prefill in `prefill_head_groups` if that is given (default: in
     each phase the fastest by the cost model that fit). With `trim` each phase takes the part of its mesh that holds
-    more than padding, see `wafer_triton.cost.trim`. In prefill the `experts` of a mixture are "spread", each over the
-    whole mesh, or live in "regions", given ones or the best (default: the faster by the cost model that fits).
+    more than padding, see `wafer_triton.cost.padding`. In prefill the `experts` of a mixture are "spread", each over
+    the whole mesh, or live in "regions", given ones or the best (default: the faster by the cost model that fits).
 
     The KV cache of each of `batch` sequences holds `max_length` tokens, prompt and new. A prompt of up to `max_prompt`
     tokens goes through prefill at once if a block can take it, else in chunks. `kv_policy` "concat" fills the last row

@@ -9,8 +9,8 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.place.regions import Placement
-from wafer_triton.report import emulation_seconds
 from wafer_triton.schedule.block import Block
+from wafer_triton.text.progress import emulation_seconds
 
 
 def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: int, steps: int) -> float:

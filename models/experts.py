@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from wafer_triton.errors import CheckpointError
-from wafer_triton.experts import names_of
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import names_of
 
 
 @dataclass(frozen=True)

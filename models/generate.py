@@ -12,7 +12,7 @@ import torch
 from typing_extensions import Unpack
 
 from wafer_triton.errors import CacheError, DtypeError, ShapeError
-from wafer_triton.report import Progress, silent
+from wafer_triton.text.progress import Progress, silent
 
 if TYPE_CHECKING:
     from wafer_triton.models.decoder import WaferForCausalLM

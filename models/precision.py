@@ -12,7 +12,7 @@ import torch
 from wafer_triton.errors import ShapeError
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.generate import each_forward
-from wafer_triton.report import Progress, silent
+from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import unit
 
 T = TypeVar("T")

@@ -10,7 +10,8 @@ import torch
 
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
-from wafer_triton.shapes import MODELS, located
+from wafer_triton.shape.published import MODELS
+from wafer_triton.shape.read import located
 
 
 def config_of(given: Any) -> DecoderConfig:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from wafer_triton.settings import RopeScaling
+from wafer_triton.shape.config import RopeScaling
 
 
 def inv_freq(

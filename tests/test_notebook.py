@@ -7,12 +7,13 @@ from html import unescape
 import pytest
 import torch
 
-from wafer_triton import Builder, Intent, Mesh, account, check, mesh_gemm, notebook, price
+from wafer_triton import Builder, Intent, Mesh, account, check, mesh_gemm, price
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.place.regions import Placement
 from wafer_triton.schedule.product import recipe
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
+from wafer_triton.text import notebook
 
 SCHEDULE = recipe("gemm", Mesh(4, 4), "fp16", ((64, 64), (64, 64)), ()).schedule
 

@@ -157,22 +157,20 @@ def test_planning_and_counting_work_without_torch():
 # Left to right: a module imports only from its own layer or one further left. A name stands for a module or a folder;
 # the longest that fits a module is its own.
 LAYERS = [
-    {"errors", "report", "notebook", "text"},
-    {"files"},
+    {"errors", "text"},
     {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
-    {"mesh", "faults", "settings", "layout", "local", "experts", "published", "shapes"},
+    {"mesh", "layout", "local", "shape"},
     {"schedule"},
     {"count", "place"},
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.fuse", "emulate.triton"},
-    {"ops", "operation", "compare", "distributed", "train"},
+    {"ops", "compare", "distributed", "train"},
     {"models"},
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "text", "files", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults")
-PLAIN += ("settings", "experts", "published", "shapes", "local")
+PLAIN = ("errors", "text", "device", "dtype", "kernels.protocol", "mesh", "shape", "local")
 PLAIN += ("schedule", "count", "place", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 

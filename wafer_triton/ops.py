@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from wafer_triton import notebook
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.device import Device, device
@@ -37,6 +36,7 @@ from wafer_triton.layout import MeshTensor
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
 from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text import notebook
 
 Operand = Tensor | MeshTensor
 T = TypeVar("T")

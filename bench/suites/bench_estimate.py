@@ -13,11 +13,12 @@ from time import perf_counter
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cost import constants, inference, layers, phases, residence, search
+from wafer_triton.cost import constants, inference, layers, phases, search
 from wafer_triton.count import routes, traffic
+from wafer_triton.place import need, regions
 from wafer_triton.schedule import block, decode, gemm, product, reduce
 
-MODULES = (constants, inference, layers, residence, block, decode, gemm, product, reduce)
+MODULES = (constants, inference, layers, need, regions, block, decode, gemm, product, reduce)
 KEPT = (phases._KNOWN, routes._LINES, traffic._UNITS)
 SIZES = count(2048, 97)  # so far apart that tiles differ on most meshes
 PROMPTS = count(480, 97)  # as short as a plan takes them at once

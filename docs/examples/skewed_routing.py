@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 from wafer_triton import estimate
-from wafer_triton.cost.routing import drawn
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.routing import drawn
 
 MODEL = shape_of("olmoe-1b-7b")
 

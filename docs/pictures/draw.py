@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import Mesh, Schedule, draw, estimate
-from wafer_triton.compare import compare_gemm
+from wafer_triton.compare.algorithms import compare_gemm
+from wafer_triton.compare.sweep import sweep
 from wafer_triton.cost.calibrate.paper import cells
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
-from wafer_triton.cost.search import sweep
 from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
 from wafer_triton.errors import SramError
@@ -30,7 +30,7 @@ from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.product import recipe
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
 WIDE, SIDES = 1440, (60, 90, 120, 180, 240, 360, 480, 720)  # the product whose cycles are drawn, over cores a side

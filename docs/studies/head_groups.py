@@ -15,7 +15,7 @@ from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.need import prefill_need
 from wafer_triton.place.regions import endless
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 from wafer_triton.text.quantity import digits
 
 PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"

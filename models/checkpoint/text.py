@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import CheckpointError, ShapeError
-from wafer_triton.files import read_text
-from wafer_triton.settings import read_json
+from wafer_triton.shape.config import read_json
+from wafer_triton.text.files import read_text
 
 
 @lru_cache(maxsize=4)

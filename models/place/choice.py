@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import trim as trims
+from wafer_triton.cost import padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.layers import head_group_choices, prefill_head_group_choices, with_head_groups
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.placement import checked as check_experts
 from wafer_triton.cost.placement import placed as with_experts
+from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.search import plan
-from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import accumulator
@@ -46,7 +46,7 @@ def place(
     if not isinstance(kv_policy, str) or kv_policy not in POLICIES:
         raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(dtype, accumulate)
-    trims.check(trim)
+    padding.check_trim(trim)
     check_experts(experts, config)
     checked_groups(groups)
     checked_groups(prefill_groups)
@@ -56,7 +56,7 @@ def place(
         return replace(as_mesh(mesh, device), origin=(0, 0), fold=(1, 1))
 
     def blocks(mesh: Any) -> list[Block]:
-        corner = trims.decode_mesh(config, corner_of(mesh), max_length) if trim else corner_of(mesh)
+        corner = padding.trimmed_decode(config, corner_of(mesh), max_length) if trim else corner_of(mesh)
         block = Block(config, corner, dtype, accumulate, -(-max_length // corner.rows), kv_policy, groups, batch)
         c = constants(corner.device)
         return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
@@ -79,7 +79,7 @@ def place(
 
         if trim:
             with suppress(WaferError):
-                return choose([trims.prefill_block(on, apart, prompt, c, count)])
+                return choose([padding.trimmed_prefill(on, apart, prompt, c, count)])
         whole = on(apart)
         return choose(prefill_head_group_choices(whole, -(-prompt // whole.mesh.shape[0]), c, count))
 

@@ -16,11 +16,11 @@ from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_r
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.transfers import Run
-from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Schedule
+from wafer_triton.text.progress import Progress, silent
 
 
 @dataclass(frozen=True)

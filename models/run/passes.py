@@ -10,10 +10,10 @@ import torch
 
 from wafer_triton.cost import cap
 from wafer_triton.cost.price import priced
-from wafer_triton.cost.routing import hits
 from wafer_triton.device import Device
 from wafer_triton.models.run.ledger import Due
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.routing import hits
 
 Own = list[tuple[list[torch.Tensor], tuple[int, int]]]  # of each pass what is `chosen` and `sent` in a stage's layers
 

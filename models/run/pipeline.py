@@ -24,7 +24,7 @@ from wafer_triton.emulate.ranks.executor import DistributedExecutor
 from wafer_triton.emulate.ranks.group import blaming, of_first
 from wafer_triton.errors import BackendError
 from wafer_triton.place.need import param_shapes
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
 

@@ -21,13 +21,13 @@ from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
 from wafer_triton.place.transfers import Run
-from wafer_triton.report import Progress, silent
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer
+from wafer_triton.text.progress import Progress, silent
 
 Programs = Mapping[str, Program]  # of a chunk, by the kind of block
 Fill = Callable[[int, torch.Tensor, torch.Tensor], None]

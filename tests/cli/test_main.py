@@ -108,3 +108,21 @@ def test_every_command_has_its_help_and_json(capsys):
 def test_the_package_is_the_command_line():
     done = subprocess.run([sys.executable, "-m", "wafer_triton", "fly"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith("wafer-triton: error: ")
+
+
+def test_devices_show_one_with_the_source_of_each_number(capsys):
+    assert main(["devices", "--show", "wse2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    shown = json.loads(out.splitlines()[-1])
+    assert (shown["name"], shown["like"]) == ("wse2", "wse2")
+    rows = shown["numbers"]["rows"]
+    assert (rows["value"], rows["kind"]) == (750, "data sheet") and "Cerebras" in rows["source"]
+    assert shown["constants"]["k_step_cycles"]["standard_error"] > 0
+    lines = {line.split()[0]: line for line in err.splitlines() if line.strip()}
+    assert "data sheet" in lines["rows"] and "fitted" in lines["k_step_cycles"] and "49,152" in lines["sram_bytes"]
+    assert "of which shares of a peak are taken" in err
+
+
+def test_devices_show_no_unknown_one(capsys):
+    assert main(["devices", "--show", "wse4"]) == 2
+    assert "unknown device 'wse4'; did you mean 'wse" in capsys.readouterr().err

@@ -3,7 +3,7 @@
 import pytest
 
 from wafer_triton.draw.progress import LONG, Progress
-from wafer_triton.report import INTERPRETED_SECONDS, emulation_seconds
+from wafer_triton.text.progress import INTERPRETED_SECONDS, emulation_seconds
 
 
 def lines(capsys):

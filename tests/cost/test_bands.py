@@ -13,7 +13,7 @@ from wafer_triton.cost.bands import SHARE, band, bands, basis, basis_of_all, stu
 from wafer_triton.cost.calibrate import FAMILIES, fit, rows
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import MEASURED, device
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow
 

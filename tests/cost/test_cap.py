@@ -7,10 +7,10 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cost.cap import Pass, kv_bytes, measured, operations, peaks, weight_bytes
-from wafer_triton.cost.routing import drawn, read_trace, steps
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import ConfigError, ShapeError
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.routing import drawn, read_trace, steps
 
 OLMOE, DENSE = shape_of("olmoe-1b-7b"), shape_of("llama3.2-1b")
 WSE2 = PRESETS["wse2"]

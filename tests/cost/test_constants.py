@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wafer_triton import estimate
-from wafer_triton.cost.constants import MEANING, SCALES, Constants, constants, scaled
-from wafer_triton.device import NUMBERS, Device, device
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.cost.constants import NAMES, RULES, SCALES, Constants, constants, described, scaled
+from wafer_triton.count.account import Account
+from wafer_triton.count.verdict import latency
+from wafer_triton.device import NUMBERS, PRESETS, Device, device, sources
+from wafer_triton.device.record import KINDS, read
+from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +134,7 @@ def test_a_constant_scales_with_the_number_that_it_stands_for(like, constant):
     )
     before, after = constants(base), constants(own)
     assert getattr(after, constant) == pytest.approx(getattr(before, constant) * 2**exponent)
-    others = [name for name in MEANING if SCALES.get(name, ("", 0))[0] != number]
+    others = [name for name in NAMES if SCALES.get(name, ("", 0))[0] != number]
     assert all(getattr(after, name) == getattr(before, name) for name in others)
     assert scaled(own) == (number,) and scaled(base) == ()
 
@@ -141,3 +144,49 @@ def test_a_device_like_no_preset_has_derived_constants():
     assert constants(own) == constants(replace(own, name="wse2")) != constants(device("wse2"))
     assert isinstance(constants(own), Constants) and scaled(own) == ()
     assert constants(device("wormhole")).word_cycles == 4 / 32
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_number_and_constant_has_a_source(name):
+    own, c = device(name), constants(device(name))
+    assert set(sources(own)) == {*NUMBERS, "wafer_cores"} and set(described(own)) == set(NAMES)
+    for entries, of in ((sources(own), own), (described(own), c)):
+        for key, entry in entries.items():
+            assert entry.value == getattr(of, key), key
+            assert entry.kind in KINDS and len(entry.source) >= 4, key
+            assert entry.standard_error is None or entry.kind == "fitted", key
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_record_repeats_no_number_that_a_rule_gives(name):
+    """One home for a fact: what follows from a number of the device is not written down beside it."""
+    derived = {key for key, (_, kind, _) in RULES.items() if kind == "derived"}
+    same = {key for key, entry in read(name).constants.items() if key in derived and entry.value == follow(name, key)}
+    assert same == set()
+
+
+def follow(name: str, key: str) -> float:
+    lanes = read(name).constants.get(f"{key[:4]}_lanes")
+    return RULES[key][0](device(name), 1 if lanes is None else lanes.value)
+
+
+def test_cores_are_rows_times_cols_and_the_paper_counts_those_of_the_whole_wafer():
+    wse2 = device("wse2")
+    assert (wse2.cores, wse2.wafer_cores) == (750 * 994, 850_000)
+    assert sources(wse2)["wafer_cores"].kind == "data sheet"
+    half = replace(wse2, name="half", rows=375)
+    assert (half.wafer_cores, sources(half)["wafer_cores"].kind) == (425_000, "derived")
+    assert (sources(half)["rows"].kind, sources(half)["cols"].kind) == ("own", "data sheet")
+
+
+def test_a_constant_of_ones_own_device_says_what_scaled_it():
+    entry = described(replace(device("wse2"), name="mine", stage_cycles=32))["stage_cycles"]
+    assert entry.kind == "scaled" and entry.source.startswith("by stage_cycles; of wse2, carried over: wse3, fitted on")
+    assert entry.value == pytest.approx(2 * constants(device("wse2")).stage_cycles)
+
+
+@pytest.mark.parametrize("name", ["wse2", "wse3"])
+def test_judged_by_the_numbers_that_price(name):
+    """The L of PLMR takes hops, stages and words in the cycles of the constants."""
+    c, counts = constants(device(name)), Account(hops=7, stages=5, serial_bytes=12)
+    assert latency(counts, c) == 7 * c.hop_cycles + 5 * c.stage_cycles + 3 * c.word_cycles

@@ -10,12 +10,11 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
+from wafer_triton.compare.sweep import LEGEND
 from wafer_triton.cost import inference, layers
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.phases import phases
-from wafer_triton.cost.price import price
-from wafer_triton.cost.search import LEGEND
-from wafer_triton.cost.trees import best_groups
+from wafer_triton.cost.price import best_groups, price
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
@@ -24,7 +23,9 @@ from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.sketch import sketched
-from wafer_triton.shapes import MODELS, DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.published import MODELS
+from wafer_triton.shape.read import shape_of
 
 
 def square(on: str, side: int, n: int, algorithm: str = "mesh") -> estimate.Kernel:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from wafer_triton.cli import main as cli
+from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate import FAMILIES, fit, rows
-from wafer_triton.cost.constants import FOLDER, Constants, constants, described
-from wafer_triton.device import device
+from wafer_triton.cost.constants import Constants, constants, described
+from wafer_triton.device import device, record
 
 pytestmark = pytest.mark.slow
 
@@ -23,22 +24,23 @@ def fitted() -> tuple[dict[str, Constants], list[fit.Fitted]]:
 def test_the_committed_constants_are_the_fitted_ones(fitted: tuple[dict[str, Constants], list[fit.Fitted]]) -> None:
     found, results = fitted
     for name, c in found.items():
-        made = fit.entries(name, c, results)
-        held = described(name)
-        assert list(made) == list(held)
-        for key, entry in made.items():
-            assert held[key]["value"] == pytest.approx(entry["value"], rel=1e-6), (name, key)
-            errors = held[key]["standard_error"], entry["standard_error"]
+        made, held = fit.record(name, c, results), record.read(name)
+        assert list(made.constants) == list(held.constants)
+        assert replace(made, constants={}) == replace(held, constants={})
+        for key, entry in made.constants.items():
+            assert held.constants[key].value == pytest.approx(entry.value, rel=1e-6), (name, key)
+            errors = held.constants[key].standard_error, entry.standard_error
             assert errors == (None, None) or errors[0] == pytest.approx(errors[1], rel=1e-4), (name, key)
-            assert {**held[key], "value": 0, "standard_error": 0} == {**entry, "value": 0, "standard_error": 0}
+            assert replace(held.constants[key], value=0, standard_error=0) == replace(entry, value=0, standard_error=0)
 
 
-@pytest.mark.parametrize("name", ["wse2", "wse3"])
-def test_every_constant_has_a_source(name: str) -> None:
-    for key, entry in described(name).items():
-        assert entry["unit"] and entry["meaning"], key
-        assert entry["provenance"].startswith(("prior: ", "fitted on ", "carried over from ")), key
-        assert entry["value"] == getattr(constants(device(name)), key)
+def test_what_is_fitted_or_handed_on_says_so(fitted: tuple[dict[str, Constants], list[fit.Fitted]]) -> None:
+    for name in fitted[0]:
+        kinds = {key: entry.kind for key, entry in described(device(name)).items()}
+        own = {key for stage in fit.STAGES if stage.device == name for key in stage.names}
+        taken = {key for stage in fit.STAGES if stage.device != name for key in stage.hands_on}
+        assert {key for key, kind in kinds.items() if kind == "fitted"} == own
+        assert taken <= {key for key, kind in kinds.items() if kind == "carried over"}
 
 
 def test_generations_do_not_share_hops_and_links() -> None:
@@ -71,10 +73,12 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["fit", "--out", str(tmp_path), "--json"]) == 0
     out, err = capsys.readouterr()
     assert "k_step_cycles" in err and "+-" in err and "worst" in err
-    assert json.loads(out.splitlines()[-1])["constants"]["wse3"]["hop_cycles"]["value"] == 2
+    assert json.loads(out.splitlines()[-1])["constants"]["wse3"]["round_cycles"]["kind"] == "fitted"
     for name in ("wse2", "wse3"):
-        made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, FOLDER))
-        assert made["round_cycles"]["value"] == pytest.approx(held["round_cycles"]["value"], rel=1e-6)
+        made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, record.FOLDER))
+        assert made["numbers"] == held["numbers"]
+        made, held = (each["constants"]["round_cycles"] for each in (made, held))
+        assert made["value"] == pytest.approx(held["value"], rel=1e-6)
     written, committed = (json.loads((folder / "bands.json").read_text()) for folder in (tmp_path, FOLDER))
     assert written.keys() == committed.keys() == FAMILIES.keys()
     for family, entry in written.items():

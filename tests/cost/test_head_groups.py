@@ -12,7 +12,8 @@ from wafer_triton.device import device
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.heads import HeadGroups, most_groups
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 
 C = constants(device("wse2"))
 PAPER = ("llama3-8b", "llama2-13b", "codellama-34b", "qwen2-72b")

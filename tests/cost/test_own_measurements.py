@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from wafer_triton.cli import main as cli
+from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate import FAMILIES, own, rows
-from wafer_triton.cost.constants import FOLDER, constants
+from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS
 from wafer_triton.errors import WaferError
 

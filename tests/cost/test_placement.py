@@ -9,10 +9,10 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost import layers, search
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import HotRegions, demand, placed
-from wafer_triton.cost.routing import drawn
 from wafer_triton.errors import ConfigError, MeshError, ShapeError
 from wafer_triton.mesh import as_mesh
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.routing import drawn
 
 OLMOE = shape_of("olmoe-1b-7b")
 C = constants(as_mesh(96).device)

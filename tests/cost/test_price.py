@@ -26,7 +26,7 @@ from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce, reduce, two_level
 from wafer_triton.schedule.ring import ring_position
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow
 

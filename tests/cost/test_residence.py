@@ -17,7 +17,8 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Region, block_names, decode_regions, prefill_alone
 from wafer_triton.schedule import prefill
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ import pytest
 
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
+from wafer_triton.compare import sweep
 from wafer_triton.cost import search
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError
 
@@ -64,21 +65,21 @@ def test_a_plan_of_nothing(name: str, value: object) -> None:
 
 
 def test_a_sweep_over_the_mesh_and_the_device() -> None:
-    needed = search.sweep("gemv", "routes", [3, 24], k=64, n=64, mesh=36, algorithm="two-phase")
+    needed = sweep.sweep("gemv", "routes", [3, 24], k=64, n=64, mesh=36, algorithm="two-phase")
     assert [(row["routes"], row["relayed"]) for row in needed] == [(3, True), (24, False)]
     assert [row["estimated_routes"] for row in needed] == [4, 4]
-    table = search.sweep("gemm", "mesh", [60, 120, 240], m=480, k=480, n=480)
+    table = sweep.sweep("gemm", "mesh", [60, 120, 240], m=480, k=480, n=480)
     assert [row["mesh"] for row in table] == [60, 120, 240]
     assert table[1]["cycles"] == estimate.gemm(mesh=120, m=480, k=480, n=480).cycles
-    hops = search.sweep("decode", "hop_cycles", [1, 2, 4], model="llama3-8b", mesh=360, context=64)
+    hops = sweep.sweep("decode", "hop_cycles", [1, 2, 4], model="llama3-8b", mesh=360, context=64)
     speeds = [row["tokens_per_second"] for row in hops]
     assert speeds == sorted(speeds, reverse=True)
 
 
 def test_a_sweep_leaves_out_impossible_values() -> None:
-    assert [row["mesh"] for row in search.sweep("gemm", "mesh", [8, 5000], m=8, k=8, n=8)] == [8]
+    assert [row["mesh"] for row in sweep.sweep("gemm", "mesh", [8, 5000], m=8, k=8, n=8)] == [8]
     with pytest.raises(MeshError, match="leaves device"):
-        search.sweep("gemm", "mesh", [5000], m=8, k=8, n=8)
+        sweep.sweep("gemm", "mesh", [5000], m=8, k=8, n=8)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_sweep_leaves_out_impossible_values() -> None:
 )
 def test_a_bad_sweep(kind: str, over: str, fixed: dict[str, int], message: str) -> None:
     with pytest.raises(DeviceError, match=message):
-        search.sweep(kind, over, [8], **fixed)
+        sweep.sweep(kind, over, [8], **fixed)
 
 
 def test_the_sweep_command_writes_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from wafer_triton import estimate
-from wafer_triton.cost import inference, layers, trim
+from wafer_triton.cost import inference, layers, padding
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.padding import of_layer, of_prefill
 from wafer_triton.device import device
@@ -16,7 +16,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import prefill_need, size_of
 from wafer_triton.place.regions import endless
 from wafer_triton.schedule.block import Block
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def test_the_four_models_have_little_padding_on_every_mesh():
 @pytest.mark.parametrize(("model", "side", "rows"), [("llama3-8b", 660, 586), ("qwen2-72b", 360, 357)])
 def test_decode_takes_fewer_rows_and_no_more_of_anything(model, side, rows):
     shape, whole = shape_of(model), Mesh(side, side)
-    part = trim.decode_mesh(shape, whole, 4096)
+    part = padding.trimmed_decode(shape, whole, 4096)
     assert part == replace(whole, rows=rows)
     before, after = (layers.decode_block(shape, mesh, 4096, C) for mesh in (whole, part))
     assert layers.decode_bytes(after) == layers.decode_bytes(before)
@@ -50,7 +50,7 @@ def test_decode_takes_fewer_rows_and_no_more_of_anything(model, side, rows):
 @pytest.mark.parametrize(("model", "side"), [("llama3-8b", 660), ("codellama-34b", 660)])
 def test_prefill_takes_fewer_multiply_adds_and_no_more_cycles(model, side):
     shape, whole = shape_of(model), Mesh(side, side)
-    part = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), whole, 4096, C)
+    part = padding.trimmed_prefill(lambda mesh: layers.prefill_block(shape, mesh, C), whole, 4096, C)
     assert part.mesh.rows == part.mesh.cols < side
     before = layers.prefill_head_group_choices(layers.prefill_block(shape, whole, C), -(-4096 // side), C)[0]
     cycles, paddings = [], []
@@ -63,11 +63,11 @@ def test_prefill_takes_fewer_multiply_adds_and_no_more_cycles(model, side):
 
 def test_sizes_that_divide_are_not_trimmed():
     shape = shape_of("llama3-8b")
-    assert trim.decode_mesh(shape, Mesh(256, 256), 4096) == Mesh(256, 256)
-    whole = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), Mesh(256, 256), 4096, C)
+    assert padding.trimmed_decode(shape, Mesh(256, 256), 4096) == Mesh(256, 256)
+    whole = padding.trimmed_prefill(lambda mesh: layers.prefill_block(shape, mesh, C), Mesh(256, 256), 4096, C)
     assert whole.mesh == Mesh(256, 256)
     folded = Mesh(12, 18).square()
-    block = trim.prefill_block(lambda mesh: layers.prefill_block(shape, mesh, C), folded, 64, C, 4)
+    block = padding.trimmed_prefill(lambda mesh: layers.prefill_block(shape, mesh, C), folded, 64, C, 4)
     assert block.mesh == folded and block.head_groups == 4
 
 
@@ -76,7 +76,7 @@ def test_an_estimate_names_the_cores_that_compute():
     decode = [estimate.decode(context=150, trim=trimmed, **asked) for trimmed in (False, True)]
     prefill = [estimate.prefill(tokens=150, trim=trimmed, **asked) for trimmed in (False, True)]
     assert [one.cores for one in (*decode, prefill[0])] == ["100x100", "96x100", "100x100"]
-    part = trim.prefill_block(
+    part = padding.trimmed_prefill(
         lambda mesh: layers.prefill_block(shape_of(asked["model"]), mesh, C), Mesh(100, 100), 150, C
     )
     assert prefill[1].cores == str(part.mesh) and prefill[1].head_groups == part.head_groups

@@ -22,7 +22,7 @@ from wafer_triton.schedule.collectives import transpose
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Round, Schedule, Slot
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 ROOMY = replace(device("wse2"), sram_bytes=1 << 40)
 

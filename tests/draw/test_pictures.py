@@ -8,7 +8,7 @@ from PIL import Image
 
 from schedules import LAYERS, build
 from wafer_triton import draw
-from wafer_triton.compare import compare_gemv
+from wafer_triton.compare.algorithms import compare_gemv
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.draw.figure import REST, coloured, numbers_of

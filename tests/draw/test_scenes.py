@@ -12,7 +12,7 @@ import torch
 
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton import draw, executor
-from wafer_triton.compare import judged
+from wafer_triton.compare.operations import judged
 from wafer_triton.cost.price import price
 from wafer_triton.count.account import account, link_loads
 from wafer_triton.count.routes import routes

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.compare import Row
+from wafer_triton.compare.algorithms import Row
 from wafer_triton.cost.results import Kernel, Layered
 from wafer_triton.count.account import account
 from wafer_triton.draw import tables

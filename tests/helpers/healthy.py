@@ -25,7 +25,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.ring import ring_position
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.verify.cuts import Tiles
 from wafer_triton.verify.decoder import part_intent
 from wafer_triton.verify.faults import Intent

@@ -11,7 +11,7 @@ import pytest
 
 from wafer_triton.cli import border
 from wafer_triton.cli.main import main
-from wafer_triton.cost import search
+from wafer_triton.compare import sweep
 
 SWEEP = "sweep gemv --set n=48 --set mesh=8 --no-plot --over"
 DECODE = "sweep decode --set model=smollm2-135m --set mesh=64 --no-plot"
@@ -155,7 +155,7 @@ def test_a_pipe_that_nothing_writes_is_not_waited_for(wrong, tmp_path):
 
 
 def test_the_size_of_a_read_file_is_bounded(wrong, tmp_path, monkeypatch):
-    monkeypatch.setattr("wafer_triton.files.read_text.__defaults__", (100,))
+    monkeypatch.setattr("wafer_triton.text.files.read_text.__defaults__", (100,))
     (tmp_path / "config.json").write_text(" " * 101)
     assert "has more than the 100 B that are read here; give a shorter file" in wrong(f"check --model {tmp_path}")
 
@@ -252,14 +252,14 @@ def test_the_legend_of_plmr_has_its_thresholds_once(capsys):
 
 def test_a_sweep_keeps_its_rows_after_ctrl_c(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    gemv = search.KINDS["gemv"]
+    gemv = sweep.KINDS["gemv"]
 
     def until_nine(*, device: str, mesh: str, k: int, n: int):
         if k > 9:
             raise KeyboardInterrupt
         return gemv(device=device, mesh=mesh, k=k, n=n)
 
-    monkeypatch.setitem(search.KINDS, "gemv", until_nine)
+    monkeypatch.setitem(sweep.KINDS, "gemv", until_nine)
     assert main(shlex.split(f"{SWEEP} k --values 8,9,10,11 --json")) == 130
     out, err = capsys.readouterr()
     answer = json.loads(out.splitlines()[-1])

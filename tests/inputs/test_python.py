@@ -38,13 +38,14 @@ from wafer_triton import (
     scatter,
     softmax,
 )
-from wafer_triton.compare import compare_gemm
-from wafer_triton.cost.search import plan, sweep
+from wafer_triton.compare.algorithms import compare_gemm
+from wafer_triton.compare.sweep import sweep
+from wafer_triton.cost.search import plan
 from wafer_triton.device import PRESETS
 from wafer_triton.models.convert import off_mesh
 from wafer_triton.schedule.product import recipe
 from wafer_triton.schedule.rounds import Cores, Slot
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 A = torch.arange(36.0).view(6, 6)
 LINEAR = nn.Sequential(nn.Linear(2, 2))

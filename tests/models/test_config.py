@@ -9,7 +9,7 @@ from wafer_triton.errors import CheckpointError, ConfigError
 from wafer_triton.models.config import DecoderConfig, RopeScaling
 from wafer_triton.models.random import config_of
 from wafer_triton.place.need import param_shapes
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 LLAMA = {
     "model_type": "llama",

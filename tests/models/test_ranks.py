@@ -21,7 +21,7 @@ from wafer_triton.models.run.pipeline import Pipeline, stage_count, stage_layers
 from wafer_triton.place.need import param_shapes, weights_of
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place.need import param_shapes
-from wafer_triton.shapes import MODELS
+from wafer_triton.shape.published import MODELS
 
 pytestmark = pytest.mark.slow
 

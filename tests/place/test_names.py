@@ -4,13 +4,13 @@ import ast
 from pathlib import Path
 
 import wafer_triton
-from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.sketch import outlined
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import Experts
 
 ROOT = Path(wafer_triton.__file__).parents[1]
 # rooms that declare schedules, and whose words are operands of operations or of an intent about buffers
@@ -20,9 +20,10 @@ MEANT = {
     "wafer_triton/cli/compare.py": {"values"}, "wafer_triton/cli/draw.py": {"values"},  # --values
     "wafer_triton/cli/estimate.py": {"values"}, "wafer_triton/draw/__init__.py": {"values"},
     "wafer_triton/draw/scenes.py": {"values", "slots"}, "wafer_triton/draw/summaries.py": {"norm"},
-    "wafer_triton/compare.py": {"values", "qkv", "bias"},  # labels of steps
+    "wafer_triton/compare/algorithms.py": {"values"},
+    "wafer_triton/compare/operations.py": {"qkv", "bias"},  # labels of steps
     "wafer_triton/ops.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
-    "wafer_triton/shapes.py": {"qk_norm"}, "models/convert.py": {"bias"},
+    "wafer_triton/shape/read.py": {"qk_norm"}, "models/convert.py": {"bias"},
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from wafer_triton.models.place import choice
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place import moves
 from wafer_triton.place.regions import Placement
-from wafer_triton.shapes import MODELS
+from wafer_triton.shape.published import MODELS
 
 pytestmark = pytest.mark.slow
 MESHES = ((248, 248), (330, 330), (360, 660), (720, 720), (200, 250), (375, 375))

@@ -11,7 +11,6 @@ from wafer_triton import ExpertRegions
 from wafer_triton.count.account import account
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.errors import MeshError, ShapeError
-from wafer_triton.experts import Experts
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.config import DecoderConfig
@@ -21,6 +20,7 @@ from wafer_triton.schedule.all_to_all import ALGORITHMS, all_to_all
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import expected_demand
 from wafer_triton.schedule.expert_regions import prefill_experts_in_regions, prefill_pass
+from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.decoder import part_intent
 from wafer_triton.verify.faults import check
 

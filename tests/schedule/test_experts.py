@@ -7,7 +7,6 @@ import torch
 
 from schedules import MIXTURE, ROOMY, SHAPE
 from wafer_triton.count.account import account
-from wafer_triton.experts import Experts
 from wafer_triton.mesh import as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
@@ -15,6 +14,7 @@ from wafer_triton.models.random import RandomWeights
 from wafer_triton.schedule import block, decode, experts, prefill
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
+from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.decoder import part_intent
 from wafer_triton.verify.faults import check
 

@@ -9,7 +9,8 @@ from wafer_triton.errors import MeshError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.heads import HeadGroups, distinct, most_groups
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 
 
 def shape(heads: int, kv_heads: int, head_dim: int = 10) -> DecoderShape:

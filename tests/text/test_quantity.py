@@ -4,7 +4,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 
 import pytest
 
-from wafer_triton import compare, device
+from wafer_triton import device
+from wafer_triton.compare import algorithms, operations
 from wafer_triton.cost import estimate, search
 from wafer_triton.cost.cap import Cap
 from wafer_triton.cost.price import Cost, Prediction
@@ -13,12 +14,12 @@ from wafer_triton.text.quantity import Legend, as_in, digits, named, quantity, u
 
 SHOWN = (
     device.Device,
-    compare.Row,
+    algorithms.Row,
     Account,
     Cap,
     Cost,
     Prediction,
-    compare.Operation,
+    operations.Operation,
     estimate.Kernel,
     estimate.Layered,
     estimate.Request,

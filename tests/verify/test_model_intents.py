@@ -14,7 +14,7 @@ from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.schedule import block, expert_regions
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import fewest_regions
-from wafer_triton.settings import SUPPORTED
+from wafer_triton.shape.config import SUPPORTED
 from wafer_triton.verify.decoder import part_intent
 from wafer_triton.verify.faults import check
 from wafer_triton.verify.values import drawn

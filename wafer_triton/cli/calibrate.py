@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING
 
 from wafer_triton.cli.options import Command, option, path, tell
@@ -108,19 +109,19 @@ def _validate_own(args: argparse.Namespace) -> int:
 def _fit_own(args: argparse.Namespace) -> int:
     """What a fit with a user's measurements gives."""
     from wafer_triton.cost.calibrate import own
-    from wafer_triton.cost.constants import MEANING
+    from wafer_triton.cost.constants import Constants
     from wafer_triton.draw import tables
-    from wafer_triton.text.quantity import digits
+    from wafer_triton.text.quantity import Legend, digits
 
     if args.folder:
         raise ConfigError(f"--out {args.folder}: constants of your own are shown, not written; leave it out")
-    answer, texts = {}, []
+    answer, texts, legend = {}, [], Legend(Constants)
     for made in map(own.refitted, _measured(args)):
         rows = []
         for name, after in made.after.items():
             error = made.standard_errors[name]
             certain = "-" if error is None else f"+- {digits(error)}"
-            rows.append((name, digits(made.before[name]), digits(after), certain, MEANING[name][0]))
+            rows.append((name, digits(made.before[name]), digits(after), certain, legend.unit(name)))
         beside = f", beside {made.beside} calibration rows" if made.beside else ""
         title = f"{made.own.family} on {made.own.device.name}: fitted on {len(made.own.rows)} rows{beside}"
         texts.append(tables.table(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
@@ -145,13 +146,13 @@ def fit(args: argparse.Namespace) -> int:
         raise ConfigError(f"--device {args.device}: it is that of your own measurements; give their file with --data")
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.calibrate.own import spread
-    from wafer_triton.cost.constants import write
-    from wafer_triton.text.quantity import digits
+    from wafer_triton.cost.constants import Constants
+    from wafer_triton.text.quantity import Legend, digits
 
     if args.folder:  # before the work
         args.folder.mkdir(exist_ok=True)
     constants, stages = fit.fit()
-    lines = []
+    lines, legend = [], Legend(Constants)
     for fitted in stages:
         both = spread([error for _, error in fitted.residuals])
         lines.append(
@@ -159,19 +160,22 @@ def fit(args: argparse.Namespace) -> int:
             f"mean error {100 * both['mean_error']:.2f} %, worst {100 * both['worst_error']:.2f} %"
         )
         for name, value in fitted.values.items():
-            error, (unit, meaning) = fitted.errors[name], fit.MEANING[name]
+            error, unit, meaning = fitted.errors[name], legend.unit(name), legend.label(name)
             certainty = "" if error is None else f" +- {digits(error)}"
             remark = " (as many constants as rows)" if error is None else ""
             lines.append(f"  {name:24}{digits(value):>8}{certainty} {unit}{remark}: {meaning}")
         lines += [f"    {row.name:32}{100 * error:+8.2f} %" for row, error in fitted.residuals]
-    files = {device: fit.entries(device, fitted_constants, stages) for device, fitted_constants in constants.items()}
+    records = {name: fit.record(name, own, stages) for name, own in constants.items()}
     if args.folder:
-        written = files | {"bands": fit.bands(constants)}
         with writing(args.folder):
-            lines += [f"written: {write(name, entries, args.folder)}" for name, entries in written.items()]
+            written = [made.write(args.folder / f"{name}.json") for name, made in records.items()]
+            written.append(args.folder / "bands.json")
+            written[-1].write_text(json.dumps(fit.bands(constants), indent=2) + "\n", encoding="utf-8")
+        lines += [f"written: {path}" for path in written]
     else:
-        lines.append("nothing written; --out FOLDER writes the constants files")
-    return tell(args, {"constants": files}, *lines)
+        lines.append("nothing written; --out FOLDER writes the records of the devices and the error bands")
+    found = {name: {key: entry.as_json() for key, entry in made.constants.items()} for name, made in records.items()}
+    return tell(args, {"constants": found}, *lines)
 
 
 ON = option(
@@ -207,7 +211,7 @@ COMMANDS = (
                 dest="folder",
                 type=path,
                 metavar="FOLDER",
-                help="write the constants files there (default: print alone)",
+                help="write the records of devices there (default: print alone)",
             ),
         ),
     ),

@@ -10,7 +10,7 @@ from typing import Any
 
 from wafer_triton.cli.options import Command, number, option, path, tell
 from wafer_triton.errors import ConfigError
-from wafer_triton.files import read_text
+from wafer_triton.text.files import read_text
 from wafer_triton.text.quantity import unit
 
 NEEDED = ("cap", "predicted", "device", "tokens")

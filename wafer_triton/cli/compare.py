@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, Command, count, option, size, tell
 from wafer_triton.count.verdict import PLMR
-from wafer_triton.device import PRESETS
+from wafer_triton.device import PRESETS, Device, device, sources
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import Legend
+from wafer_triton.text.quantity import Legend, unit
 
 if TYPE_CHECKING:
-    from wafer_triton.compare import Row
+    from wafer_triton.compare.algorithms import Row
     from wafer_triton.verify.faults import Finding
 
 OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
@@ -31,7 +31,7 @@ PRICED = {
 
 def compare(args: argparse.Namespace) -> int:
     """all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
-    from wafer_triton import compare
+    from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
     with Progress(brief=True) as progress:
@@ -43,16 +43,16 @@ def compare(args: argparse.Namespace) -> int:
             "announce": progress.announce,
         }
         if args.kind == "gemm":
-            rows = compare.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
+            rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
         else:
-            rows = compare.compare_gemv(args.mesh, args.k, args.n, **common)
+            rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
     return _tell_rows(args, {"mesh": args.mesh, "device": args.device}, rows)
 
 
 def compare_own(args: argparse.Namespace) -> int:
     """a schedule of your own beside the built-in algorithms of its operation, which its intent tells"""
-    from wafer_triton import compare
     from wafer_triton.cli.own import load
+    from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
     from wafer_triton.verify.faults import check
 
@@ -60,13 +60,13 @@ def compare_own(args: argparse.Namespace) -> int:
     check(own.schedule, own.intent).demand()  # a faulty one may read memory that it does not have
     with Progress(brief=True) as progress:
         common = {"values": args.values, "progress": progress, "announce": progress.announce}
-        rows = compare.compare_own(own.function, own.schedule, own.intent, **common)
+        rows = algorithms.compare_own(own.function, own.schedule, own.intent, **common)
     mesh = own.schedule.mesh
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
 def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row]) -> int:
-    from wafer_triton.compare import Row
+    from wafer_triton.compare.algorithms import Row
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
@@ -93,14 +93,14 @@ def check(args: argparse.Namespace) -> int:
 
 
 def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
-    from wafer_triton.compare import Operation, decoder_layer
+    from wafer_triton.compare.operations import Operation, decoder_layer
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import with_head_groups
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
     from wafer_triton.mesh import as_mesh
     from wafer_triton.schedule.block import Block
-    from wafer_triton.shapes import shape_of
+    from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(asked.mesh, asked.device)
     block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))
@@ -115,7 +115,7 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
 
 def _check_own(args: argparse.Namespace) -> int:
     from wafer_triton.cli.own import load
-    from wafer_triton.compare import Operation, operations
+    from wafer_triton.compare.operations import Operation, operations
     from wafer_triton.draw import tables
     from wafer_triton.verify.faults import check
 
@@ -155,15 +155,30 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
 
 
+WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
+PEAK = (
+    "a number is what the hardware can do, of which shares of a peak are taken; a constant is what programs take, by "
+    "which they are priced and judged"
+)
+
+
 def devices(args: argparse.Namespace) -> int:
-    """list the devices that --device knows"""
-    if args.json:
-        print(json.dumps([asdict(device) for device in PRESETS.values()]))
-        return 0
+    """list the devices that --device knows, or show one with the source of each of its numbers and constants"""
     from wafer_triton.draw import tables
 
-    print(tables.devices_table(PRESETS.values()), file=sys.stdout)
-    return 0
+    if args.show is None:
+        if args.json:
+            print(json.dumps([asdict(device) for device in PRESETS.values()]))
+            return 0
+        print(tables.devices_table(PRESETS.values()), file=sys.stdout)
+        return 0
+    from wafer_triton.cost.constants import Constants, described
+
+    shown = device(args.show)
+    parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
+    texts = [tables.sourced(f"{part} of {shown.name}", *entries) for part, entries in parts.items()]
+    answer = {part: {name: entry.as_json() for name, entry in held.items()} for part, (held, _) in parts.items()}
+    return tell(args, {"name": shown.name, "like": shown.like} | answer, "\n\n".join(texts), PEAK)
 
 
 VALUES = option(
@@ -172,7 +187,7 @@ VALUES = option(
     help="compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)",
 )
 COMMANDS = (
-    Command("devices", devices),
+    Command("devices", devices, (option("--show", metavar="NAME", help="one device, each number with its source"),)),
     Command(
         "compare",
         compare,

@@ -51,15 +51,16 @@ def _picture(args: argparse.Namespace, schedule: Schedule) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
-    from wafer_triton import compare, draw
+    from wafer_triton import draw
+    from wafer_triton.compare import algorithms
 
     if args.trace or args.round is not None:
         raise ConfigError("--picture compare: several algorithms have no one trace and no one round; leave them out")
     common: dict[str, Any] = {"device": args.device, "dtype": args.dtype, "values": False}
     if args.kind == "gemm":
-        rows = compare.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
+        rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
     else:
-        rows = compare.compare_gemv(args.mesh, args.k, args.n, **common)
+        rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
     draw.compare(rows, args.out, f"{args.kind} on mesh {args.mesh} of {args.device}")
 
 
@@ -201,7 +202,7 @@ def _block(args: argparse.Namespace) -> Block:
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh
     from wafer_triton.place.regions import held_by_all
-    from wafer_triton.shapes import shape_of
+    from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(args.mesh, args.device)
     c = constants(mesh.device)

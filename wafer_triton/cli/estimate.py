@@ -66,7 +66,7 @@ def _positions(args: argparse.Namespace) -> str:
     tokens = {name: getattr(args, name, None) for name in ("context", "tokens", "input", "output")}
     if args.kind in ("gemm", "gemv", "energy", "kv") or args.model is None:
         return ""
-    from wafer_triton.shapes import positions
+    from wafer_triton.shape.read import positions
 
     most, count = positions(args.model), sum(value for value in tokens.values() if value is not None)
     if most is None or count <= most:
@@ -102,7 +102,7 @@ def plan(args: argparse.Namespace) -> int:
 def sweep(args: argparse.Namespace) -> int:
     """an estimate over values of one parameter, as CSV and plots"""
     from wafer_triton import draw
-    from wafer_triton.cost import search
+    from wafer_triton.compare.sweep import LEGEND, estimates, write_csv
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
 
@@ -118,7 +118,7 @@ def sweep(args: argparse.Namespace) -> int:
     interrupted = False
     try:
         with Progress(brief=len(values) < MANY_VALUES) as progress:
-            for row in search.estimates(args.kind, over, values, device=args.device, left_out=left_out, **options):
+            for row in estimates(args.kind, over, values, device=args.device, left_out=left_out, **options):
                 rows.append(row)
                 progress("values", len(rows), len(values))
     except KeyboardInterrupt:
@@ -126,8 +126,7 @@ def sweep(args: argparse.Namespace) -> int:
             raise
         interrupted = True
     title = _title(f"{args.kind} over {over}", options | {"device": args.device})
-    legend = search.LEGEND
-    texts = [tables.records([row | {over: legend.asked(over, row[over])} for row in rows], legend, title=title)]
+    texts = [tables.records([row | {over: LEGEND.asked(over, row[over])} for row in rows], LEGEND, title=title)]
     for reason, absent in left_out.items():
         texts.append(f"left out: {over} = {', '.join(f'{value:g}' for value in absent)}: {reason}")
     if over in MACHINE and any("joules" in name for name in rows[0]):
@@ -140,7 +139,7 @@ def sweep(args: argparse.Namespace) -> int:
         files = [args.out.with_suffix(suffix) for suffix in PICTURES]
         for path in files:
             draw.sweep(rows, path, show=args.show, title=f"{args.kind} on {args.device}")
-    search.write_csv(rows, args.out)
+    write_csv(rows, args.out)
     files.insert(0, args.out)
     texts += [f"written: {path}" for path in files]
     code = tell(args, {"rows": rows, "files": [str(path) for path in files], "interrupted": interrupted}, *texts)
@@ -154,7 +153,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
     """
     if "model" not in options:
         return options
-    from wafer_triton.shapes import of_sizes
+    from wafer_triton.shape.read import of_sizes
 
     sizes = {name: options.pop(name) for name in ("dim", "ffn", "heads", "kv_heads", "layers")}
     if options["model"] is not None:
@@ -178,7 +177,7 @@ def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str
 
 def _title(subject: str, options: dict[str, Any]) -> str:
     """What is estimated, and of what: every option that says something."""
-    from wafer_triton.cost.search import LEGEND
+    from wafer_triton.compare.sweep import LEGEND
 
     said = (
         LEGEND.label(name)

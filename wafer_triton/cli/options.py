@@ -65,7 +65,7 @@ READ = ("record", "runs", "text", "routing", "perplexity", "data")
 
 def prepare(args: argparse.Namespace) -> None:
     """Raise what `files.writable` does for what a command writes, before it works."""
-    from wafer_triton import files
+    from wafer_triton.text import files
 
     def named(names: tuple[str, ...]) -> dict[str, Path]:
         held = {f"--{name.replace('_', '-')}": getattr(args, name, None) for name in names}
@@ -188,8 +188,8 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
     if args.copies is None:
         return args.experts
     from wafer_triton.cost.placement import HotRegions
-    from wafer_triton.cost.routing import read_trace
-    from wafer_triton.shapes import shape_of
+    from wafer_triton.shape.read import shape_of
+    from wafer_triton.shape.routing import read_trace
 
     return HotRegions(read_trace(args.routing, shape_of(model)), args.copies)
 

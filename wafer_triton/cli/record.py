@@ -12,9 +12,9 @@ from wafer_triton.device import device
 from wafer_triton.draw.generation import LEGEND
 from wafer_triton.draw.tables import plain_fields
 from wafer_triton.errors import ConfigError, DrawError
-from wafer_triton.files import read_text
 from wafer_triton.mesh import as_mesh
 from wafer_triton.place.regions import Region
+from wafer_triton.text.files import read_text
 from wafer_triton.text.quantity import EMULATED, PREDICTED
 
 COUNTED = ("rounds", "hops", "messages", "link_bytes", "busiest_link_bytes", "sram_peak_bytes")

@@ -148,7 +148,7 @@ def workload_of(args: argparse.Namespace) -> Any:
 
     if args.config is None:
         return workload(args.workload, args.sequence, args.batch)
-    from wafer_triton.shapes import shape_of
+    from wafer_triton.shape.read import shape_of
 
     shape = shape_of(args.config)
     if shape.experts is not None or shape.head_dim * shape.num_attention_heads != shape.hidden_size:

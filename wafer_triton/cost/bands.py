@@ -13,15 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import log2, pi, sqrt, tan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wafer_triton.cost.constants import FOLDER, scaled
+from wafer_triton.cost.constants import scaled
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.mesh import Mesh
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
+FOLDER = Path(__file__).parent / "data"
 SHARE = 0.9  # of measurements that a band is to hold
 Sizes = Mapping[str, tuple[int, ...]]  # of a measurement or an estimate, by the name of what they are sizes of
 

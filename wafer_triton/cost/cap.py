@@ -18,7 +18,7 @@ from wafer_triton.cost.price import Prediction
 from wafer_triton.device import Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ShapeError
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.text.quantity import as_in, unit
 
 Hits = Mapping[int, int]  # by expert, the tokens that took it; of none that no token took

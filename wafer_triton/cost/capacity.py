@@ -17,7 +17,7 @@ from wafer_triton.place.regions import FullError, decode_regions, device_regions
 from wafer_triton.schedule import decode, sram
 from wafer_triton.schedule.product import tiles
 from wafer_triton.schedule.sketch import sketched
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 
 def true(

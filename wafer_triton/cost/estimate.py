@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from wafer_triton.cost import capacity, layers, placement, rivals
-from wafer_triton.cost import trim as trims
+from wafer_triton.cost import capacity, layers, padding, placement, rivals
 from wafer_triton.cost.bands import ASSUMED, Basis, basis, product_sizes, unmeasured
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import (
@@ -28,10 +27,9 @@ from wafer_triton.cost.inference import (
     request_placed,
 )
 from wafer_triton.cost.placement import Placement
-from wafer_triton.cost.price import Cost, price
+from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.cost.routed import Routed, cap
-from wafer_triton.cost.trees import best_groups
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
@@ -44,7 +42,8 @@ from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.product import recipe, tiles
 from wafer_triton.schedule.reduce import ALGORITHMS as REDUCTIONS
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
 
 __all__ = [
     "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",
@@ -110,17 +109,17 @@ def decode(
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
     `head_groups` that of the head groups on the columns (None: the best that fits; the measured program has one). With
-    `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.trim`. `layout` says
+    `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`. `layout` says
     how regions lie on the device, see `wafer_triton.place.regions` (None: in rectangles, in the measured program by
     area).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
     check_counts(context=context)
-    trims.check(trim, program)
+    padding.check_trim(trim, program)
 
     def part(candidate: Mesh) -> Mesh:
-        return trims.decode_mesh(shape, candidate, context) if trim else candidate
+        return padding.trimmed_decode(shape, candidate, context) if trim else candidate
 
     def place(candidate: Mesh) -> None:
         decode_placed(part(candidate), shape, context, c, tree, program, head_groups, layout)
@@ -138,13 +137,13 @@ def prefill(
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
     the measured program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
-    multiply-adds, see `wafer_triton.cost.trim`. `experts` says where those of a mixture live, see
+    multiply-adds, see `wafer_triton.cost.padding`. `experts` says where those of a mixture live, see
     `wafer_triton.cost.placement` (None: where it is the fastest). `layout` is as of `decode`.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
     check_counts(tokens=tokens)
-    trims.check(trim, program)
+    padding.check_trim(trim, program)
     placement.checked(experts, shape)
 
     def place(candidate: Mesh) -> None:

@@ -9,13 +9,11 @@ from functools import lru_cache
 from typing import TypeVar
 
 from wafer_triton.cost import layers, padding, placement
-from wafer_triton.cost import trim as trims
 from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
-from wafer_triton.cost.price import Cost, priced
+from wafer_triton.cost.price import Cost, Groups, priced
 from wafer_triton.cost.results import Layered, Request
-from wafer_triton.cost.trees import Groups
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
@@ -31,7 +29,7 @@ from wafer_triton.place.regions import (
     prefill_alone,
 )
 from wafer_triton.schedule.kv_cache import KvCache
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
 MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a longer answer as many, evenly
@@ -100,7 +98,7 @@ def prefill_choices(
     lists = []
     if trim:
         with suppress(WaferError):
-            lists.append(choices(trims.prefill_block(on, mesh.square(), tokens, c, head_groups)))
+            lists.append(choices(padding.trimmed_prefill(on, mesh.square(), tokens, c, head_groups)))
     whole = on(mesh)
     rows = -(-tokens // whole.mesh.shape[0])
     return [*lists, choices(*layers.prefill_head_group_choices(whole, rows, c, head_groups))]

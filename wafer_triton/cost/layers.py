@@ -15,11 +15,9 @@ from math import gcd
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product, phases
-from wafer_triton.cost.price import Cost, phase_cost, product_cycles, relayed
-from wafer_triton.cost.trees import Groups, best_groups, tree_for
+from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, product_cycles, relayed, tree_for
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
-from wafer_triton.experts import Experts
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
@@ -30,7 +28,8 @@ from wafer_triton.schedule.expert_places import fewest_regions
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.schedule.sketch import Ways, sketched
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import Experts
 
 PROGRAMS = ("true", "measured")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order

@@ -1,12 +1,23 @@
-"""Padding: what a mesh computes, and what it keeps in decode, that is not the model's, as tiles are whole."""
+"""Padding: what a mesh computes, and what it keeps in decode, that is not the model's, as tiles are whole.
+
+A width that is cut over P lines is rounded up on each: 4,096 over 660 rows are 7 a row, of which 586 rows hold all.
+Trimming takes that part of a mesh alone, so that cores with little but padding stay idle: no schedule computes on the
+other rows, as its mesh does not have them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from wafer_triton.cost import layers
+from wafer_triton.cost.constants import Constants
+from wafer_triton.cost.price import product_cycles
 from wafer_triton.dtype import BYTES
+from wafer_triton.errors import ShapeError
+from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
+from wafer_triton.shape.decoder import DecoderShape
 
 
 @dataclass(frozen=True)
@@ -57,3 +68,64 @@ def of_prefill(block: Block, tokens: int, at_once: int) -> float:
 def _of_all(block: Block, numbers: dict[str, int]) -> int:
     """Numbers of kinds of block, of all layers that have them."""
     return sum(number * block.shape.layers_of[kind] for kind, number in numbers.items())
+
+
+def trimmed_decode(shape: DecoderShape, mesh: Mesh, context: int) -> Mesh:
+    """The fewest rows of a mesh on which no tile of decode with `context` tokens is larger than on all of them."""
+    rows = mesh.rows
+    return replace(mesh, rows=max(-(-size // -(-size // rows)) for size in (shape.hidden_size, context)))
+
+
+def trimmed_prefill(
+    on: Callable[[Mesh], Block], mesh: Mesh, tokens: int, c: Constants, count: int | None = None
+) -> Block:
+    """The block of the square part of a mesh with the fewest multiply-adds that takes no more cycles than the whole.
+
+    `on` makes the block with one head group on a mesh. Cycles are those of the products of `tokens` tokens, as of
+    `layers.prefill_head_group_choices`, of which `count` is. A mesh that is folded to a square is not trimmed.
+    """
+    whole = _choices(on(mesh), tokens, c, count)
+    limit = min(cycles for _, cycles, _ in whole)
+    parts = [replace(mesh, rows=side, cols=side) for side in _sides(on(mesh), tokens)] if mesh.fold == (1, 1) else []
+    every = [choice for part in parts for choice in _choices(on(part), tokens, c, count)] + whole
+    return min((choice for choice in every if choice[1] <= limit), key=lambda choice: choice[:2])[2]
+
+
+def _choices(block: Block, tokens: int, c: Constants, count: int | None) -> list[tuple[int, float, Block]]:
+    """Multiply-adds and cycles of the products of a layer with each number of head groups, and its block."""
+    side, found = block.mesh.shape[0], []
+    for choice in layers.prefill_head_groups(block, count):
+        products = layers.prefill_products(choice, -(-tokens // side))
+        macs = sum(product.m * product.k * product.n * product.heads for product in products)
+        cycles = sum(product_cycles(product, c, True) for product in products)
+        found.append((macs * side**3, cycles * side, choice))
+    return found
+
+
+def _sides(block: Block, tokens: int) -> set[int]:
+    """The smallest side of a square for each size of its tiles, up to the block's."""
+    shape, most = block.shape, block.mesh.rows
+    sides = {
+        -(-size // each)
+        for size in (
+            tokens,
+            shape.hidden_size,
+            shape.intermediate_size if shape.experts is None else shape.experts.width,
+        )
+        for each in range(-(-size // most), size + 1)
+    }
+    pairs = shape.head_dim // 2
+    return sides | {
+        side
+        for count in range(1, min(shape.num_attention_heads, most) + 1)
+        for each in range(1, pairs + 1)
+        if (side := count * -(-pairs // each)) <= most
+    }
+
+
+def check_trim(trim: object, program: str = "true") -> None:
+    """ShapeError unless `trim` is True or False, and False for the measured program, which ran on whole meshes."""
+    if trim not in (True, False):
+        raise ShapeError(f"trim = {trim!r} must be true or false")
+    if trim and layers.is_measured(program):
+        raise ShapeError("trim = True: the measured program ran on all cores of its mesh; give program 'true'")

@@ -11,12 +11,12 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.layers import prefill_steps, total
 from wafer_triton.cost.phases import Product
 from wafer_triton.cost.price import product_cycles
-from wafer_triton.cost.routing import Trace
 from wafer_triton.errors import ConfigError, MeshError, check_counts
 from wafer_triton.local import find
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.expert_places import ExpertRegions, expected_demand
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.routing import Trace
 
 PLACEMENTS = ("spread", "regions")
 MOST = 8  # regions along an axis that are tried

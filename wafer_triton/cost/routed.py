@@ -12,7 +12,6 @@ from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.results import Layered
-from wafer_triton.cost.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ShapeError, check_counts
@@ -20,7 +19,9 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
-from wafer_triton.shapes import DecoderShape, shape_of
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.quantity import as_in, unit
 
 MOST_BATCH = 1024  # sequences of a step, each of which is priced by itself

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton import local, notebook
+from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
 from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
+from wafer_triton.text import notebook
 from wafer_triton.text.quantity import unit
 
 Array = NDArray[np.int64]

@@ -1,16 +1,19 @@
 """The PLMR verdict of a schedule, letter by letter (WaferLLM, OSDI'25, section 3).
 
 - P: at least half of the cores hold some of what the operation works on, not padding alone.
-- L: the critical path (hops, routing stages, and the words that pass the busiest link one by one, in cycles) takes at
-  most twice a reference: that of the best algorithm beside it, or, of an operation that stands alone, a message across
-  the mesh with a stage on every core of a line, and its own words.
+- L: the critical path (hops, routing stages, and the words that pass the busiest link one by one, each in the cycles of
+  its price) takes at most twice a reference: that of the best algorithm beside it, or, of an operation that stands
+  alone, a message across the mesh with a stage on every core of a line, and its own words.
 - M: a core's buffers fit its SRAM.
 - R: the routes fit the router.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from wafer_triton.count.account import Account
+from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.mesh import Mesh
 
 LATENCY_RATIO = 2.0
@@ -21,8 +24,19 @@ PLMR = (
 )
 
 
+class Latencies(Protocol):
+    """Cycles of a hop, of a routing stage and of a word on a link, which `wafer_triton.cost.constants` has."""
+
+    @property
+    def hop_cycles(self) -> float: ...
+    @property
+    def stage_cycles(self) -> float: ...
+    @property
+    def word_cycles(self) -> float: ...
+
+
 def verdict(
-    count: Account, mesh: Mesh, routes: int, busy_share: float, reference_cycles: float | None = None
+    count: Account, mesh: Mesh, c: Latencies, routes: int, busy_share: float, reference_cycles: float | None = None
 ) -> dict[str, bool]:
     """Whether each letter is kept on the mesh's device by a schedule with this account and so many routes.
 
@@ -30,19 +44,18 @@ def verdict(
     no rival).
     """
     device = mesh.device
-    reference = _alone(count, mesh) if reference_cycles is None else reference_cycles
+    reference = _alone(count, mesh, c) if reference_cycles is None else reference_cycles
     return {
         "P": busy_share >= BUSY_SHARE,
-        "L": latency(count, mesh) <= LATENCY_RATIO * reference,
+        "L": latency(count, c) <= LATENCY_RATIO * reference,
         "M": count.sram_peak_bytes <= device.sram_bytes,
         "R": device.routes is None or routes <= device.routes,
     }
 
 
-def latency(count: Account, mesh: Mesh) -> float:
+def latency(count: Account, c: Latencies) -> float:
     """Cycles of the critical path but for compute: hops, routing stages and serialised words."""
-    device = mesh.device
-    return count.hops * device.hop_cycles + count.stages * device.stage_cycles + _serial(count, mesh)
+    return count.hops * c.hop_cycles + count.stages * c.stage_cycles + _serial(count, c)
 
 
 def busy_share(size: int, cores: int) -> float:
@@ -50,11 +63,10 @@ def busy_share(size: int, cores: int) -> float:
     return -(-size // -(-size // cores)) / cores
 
 
-def _alone(count: Account, mesh: Mesh) -> float:
-    device = mesh.device
-    across = device.hop_cycles * (mesh.rows + mesh.cols) + device.stage_cycles * max(mesh.rows, mesh.cols)
-    return across + _serial(count, mesh)
+def _alone(count: Account, mesh: Mesh, c: Latencies) -> float:
+    across = c.hop_cycles * (mesh.rows + mesh.cols) + c.stage_cycles * max(mesh.rows, mesh.cols)
+    return across + _serial(count, c)
 
 
-def _serial(count: Account, mesh: Mesh) -> float:
-    return count.serial_bytes / mesh.device.link_bytes_per_cycle
+def _serial(count: Account, c: Latencies) -> float:
+    return count.serial_bytes / WORD_BYTES * c.word_cycles

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from wafer_triton import local
-from wafer_triton.compare import judged
+from wafer_triton.compare.operations import judged
 from wafer_triton.cost.price import Prediction, intervals, price
 from wafer_triton.count.account import account, link_loads, per_round
 from wafer_triton.count.routes import Lines, routes

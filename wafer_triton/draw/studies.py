@@ -17,7 +17,7 @@ from wafer_triton.errors import DrawError
 from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
-    from wafer_triton.compare import Row
+    from wafer_triton.compare.algorithms import Row
     from wafer_triton.cost.calibrate.paper import Cell
     from wafer_triton.place.regions import Region
 
@@ -124,7 +124,7 @@ def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, s
 
 
 def _with_unit(name: str) -> str:
-    from wafer_triton.cost.search import LEGEND
+    from wafer_triton.compare.sweep import LEGEND
 
     label, unit = LEGEND.label(name), LEGEND.entries.get(name, {}).get("unit")
     return f"{label} ({unit})" if unit and unit != label else label

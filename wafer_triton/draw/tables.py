@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wafer_triton.device import Device
+from wafer_triton.device.record import Sourced
 from wafer_triton.text.quantity import Legend, digits, quantity
 
 
@@ -75,6 +76,21 @@ def devices_table(devices: Iterable[Device]) -> str:
             cells = (_device_cell(name, getattr(device, name), legend) for device in devices)
             rows.append([legend.label(name), *cells])
     return table(["", *(device.name for device in devices)], rows)
+
+
+def sourced(title: str, entries: Mapping[str, Sourced], legend: Legend) -> str:
+    """Numbers of a device's record, one a line: value with its standard error, kind and source, meaning."""
+    rows = [
+        (name, _value(entry), legend.unit(name), legend.label(name), entry.kind, entry.source)
+        for name, entry in entries.items()
+    ]
+    return table(("", "value", "unit", "meaning", "kind", "source"), rows, title=title, left=6)
+
+
+def _value(entry: Sourced) -> str:
+    certain = "" if entry.standard_error is None else f" +- {digits(entry.standard_error)}"
+    value = f"{entry.value:,}" if isinstance(entry.value, int) else digits(entry.value or 0)
+    return ("packets" if entry.value is None else value) + certain
 
 
 def letters(verdict: Mapping[str, bool]) -> str:

@@ -13,7 +13,7 @@ from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.rounds import Buffer, Parameter
 from wafer_triton.schedule.sketch import outlined, sketched
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 PHASES = ("decode", "prefill")
 ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model has its embedding in the head

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from wafer_triton import notebook
 from wafer_triton.device import MOST, Device
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import MeshError, ShapeError, SramError
@@ -20,7 +19,8 @@ from wafer_triton.place.need import ENDS, decode_need, prefill_need, size_of, we
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.text import notebook
 
 LAYOUTS = ("rectangles", "area")
 Needs = dict[str, sram.Need]  # by the kind of block

@@ -22,7 +22,7 @@ from wafer_triton.schedule.norm import rms_norm
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 B = TypeVar("B", bound=Builder)
 

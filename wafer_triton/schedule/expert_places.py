@@ -7,8 +7,8 @@ from functools import lru_cache
 from math import comb
 
 from wafer_triton.errors import MeshError, ShapeError, check_counts
-from wafer_triton.experts import Experts
 from wafer_triton.mesh import Mesh
+from wafer_triton.shape.moe import Experts
 
 MOST_HELD = 256  # experts of a region, whose numbers travel in the dtype of tiles
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from wafer_triton.experts import Experts
 from wafer_triton.schedule import weights
 from wafer_triton.schedule.all_to_all import all_to_all
 from wafer_triton.schedule.block import Block, part
@@ -21,6 +20,7 @@ from wafer_triton.schedule.experts import routed
 from wafer_triton.schedule.gemm import align, compute_shift, meshgemm
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Local
+from wafer_triton.shape.moe import Experts
 
 
 @part("prefill routing")

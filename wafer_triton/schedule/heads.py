@@ -15,7 +15,7 @@ import numpy as np
 
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.rounds import Index
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
 
 
 @dataclass(frozen=True)

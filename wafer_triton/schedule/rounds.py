@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from wafer_triton import notebook
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
+from wafer_triton.text import notebook
 
 Index = NDArray[np.int64]
 GIVEN = ("input", "weight", "cache", "state")  # roles that have values at the start

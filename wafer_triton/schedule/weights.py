@@ -12,12 +12,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from wafer_triton.experts import SHARED, SHARED_GATE, names_of
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.schedule.rounds import Index, Parameter
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import SHARED, SHARED_GATE, names_of
 
 LAYER = "model.layers.{}."
 EMBEDDING = "model.embed_tokens.weight"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wafer_triton.experts import Experts
 from wafer_triton.schedule import block as blocks
 from wafer_triton.schedule import expert_regions, experts
 from wafer_triton.schedule.block import Block, Part
 from wafer_triton.schedule.expert_places import ExpertRegions
+from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.cuts import Tiles, tiled, whole
 from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
 from wafer_triton.verify.provenance import Intent

@@ -1,8 +1,8 @@
-"""Fits the constants of the cost model on the calibration files, and writes the constants files of the devices.
+"""Fits the constants of the cost model on the calibration files, for the records of the devices.
 
 Each stage fits a few constants on one family of measurements by least squares of the relative error. The cost model
 itself predicts, so that there is no second formula. A constant that the data of its device do not determine is carried
-over from the other generation, and its provenance says so. Hop and link costs are never carried over.
+over from the other generation, and its source says so. Hop and link costs are never carried over.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 
 from wafer_triton.cost.bands import band
 from wafer_triton.cost.calibrate import FAMILIES, Row, rows
-from wafer_triton.cost.constants import MEANING, PRIORS, Constants
-from wafer_triton.device import device
+from wafer_triton.cost.constants import Constants, ruled
+from wafer_triton.device import MEASURED, device
+from wafer_triton.device.record import Record, Sourced, read
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,8 @@ def solve(names: Sequence[str], measurements: Sequence[Row], start: Constants) -
 
 @cache  # of the package's own files, which do not change while it runs
 def fit() -> tuple[dict[str, Constants], list[Fitted]]:
-    """All stages, from the priors on: the constants by device, and the result of each stage."""
-    by_device = {}
-    for name, own in PRIORS.items():
-        priors: dict[str, Any] = {key: value for key, (value, _) in own.items()}
-        by_device[name] = Constants(**{"stage_cycles": device(name).stage_cycles} | _START | priors)
+    """All stages, from what is not fitted on: the constants by device, and the result of each stage."""
+    by_device = {name: _start(name) for name in MEASURED}
     results = []
     for stage in STAGES:
         measurements = stage.rows()
@@ -139,27 +137,28 @@ def fit() -> tuple[dict[str, Constants], list[Fitted]]:
     return by_device, results
 
 
-def entries(name: str, c: Constants, results: Sequence[Fitted]) -> dict[str, Mapping[str, Any]]:
-    """The entries of a device's constants file."""
-    table: dict[str, Mapping[str, Any]] = {}
-    for key, (unit, meaning) in MEANING.items():
-        error: float | None = None
-        provenance = PRIORS[name].get(key, (0, ""))[1]
-        for result in results:
-            where = f"{FAMILIES[result.stage.family][0]}, {result.stage.family}, {len(result.residuals)} rows"
-            where += f" of meshes of {result.stage.least_mesh} and up" * bool(result.stage.least_mesh)
-            if key in result.stage.names and result.stage.device == name:
-                provenance, error = f"fitted on {where}", result.errors[key]
-            elif key in result.stage.hands_on and result.stage.device != name:
-                provenance = f"carried over from {result.stage.device}, fitted on {where}"
-        table[key] = {
-            "value": getattr(c, key),
-            "standard_error": error,
-            "unit": unit,
-            "meaning": meaning,
-            "provenance": provenance,
-        }
-    return table
+def _start(name: str) -> Constants:
+    """The constants of a device before any stage: those that no stage finds, and for the others where it starts."""
+    found = {key for stage in STAGES for key in (stage.names if stage.device == name else stage.hands_on)}
+    held = {key: entry.value for key, entry in read(name).constants.items() if key not in found}
+    start = {key: _START.get(key, 0.0) for key in found if key != "stage_cycles"}  # which starts with the device's
+    return ruled(device(name), **held, **start)
+
+
+def record(name: str, c: Constants, results: Sequence[Fitted]) -> Record:
+    """The record of a device with the constants that stages found."""
+    held = read(name)
+    constants = dict(held.constants)
+    for result in results:
+        stage = result.stage
+        where = f"{FAMILIES[stage.family][0]}, {stage.family}, {len(result.residuals)} rows"
+        where += f" of meshes of {stage.least_mesh} and up" * bool(stage.least_mesh)
+        for key in stage.names if stage.device == name else stage.hands_on:
+            if stage.device == name:
+                constants[key] = Sourced(getattr(c, key), "fitted", where, result.errors[key])
+            else:
+                constants[key] = Sourced(getattr(c, key), "carried over", f"{stage.device}, fitted on {where}")
+    return replace(held, constants=constants)
 
 
 def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[tuple[Row, float]] | None]:

@@ -19,8 +19,8 @@ from wafer_triton.cost.calibrate.fit import STAGES, UndeterminedError, solve
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS, Device, device
 from wafer_triton.errors import ConfigError, DeviceError, WaferError
-from wafer_triton.files import read_text
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
+from wafer_triton.text.files import read_text
 
 MOST_ROWS = 1_000  # each is a schedule that is priced
 COLUMNS = {

@@ -20,11 +20,12 @@ from typing import Any
 
 from wafer_triton import estimate
 from wafer_triton.cost import rivals
-from wafer_triton.cost.constants import FOLDER, constants
+from wafer_triton.cost.bands import FOLDER
+from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
 from wafer_triton.errors import WaferError
 from wafer_triton.mesh import as_mesh
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 FILE = FOLDER / "wse2_paper.csv"
 TABLES = ("2", "3", "4", "5", "6", "7, 8", "text")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wafer_triton.errors import ConfigError
-from wafer_triton.settings import MIXTURES, check_flag, check_size, required, short
+from wafer_triton.shape.config import MIXTURES, check_flag, check_size, required, short
 
 MOST = 4096  # experts, some ten times the most that are known
 

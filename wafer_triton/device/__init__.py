@@ -7,7 +7,13 @@ A device of one's own takes three lines:
     >>> mine = replace(device("wse2"), name="mine", sram_bytes=64 * 1024)
 
 It stays like a WSE-2: the constants of the cost model that were fitted on that are its own, each in proportion to the
-number that it stands for (`SCALES` in `wafer_triton.cost.constants`).
+number that it stands for (`SCALES` in `wafer_triton.cost.constants`). The numbers of the presets are in the files
+beside this one, each with its source (see `wafer_triton.device.record`).
+
+A number here is what the hardware can do, and shares of a peak are of it. A constant is what programs were measured to
+take, and by it they are priced, and judged by the L of PLMR. So a WSE-2 has 1 multiply-add in fp32 a cycle by its data
+sheet, and 2.71 cycles for one by a measured product; a routing stage is 16 cycles as it was characterised, and 10.4 as
+fitted on kernels. A constant that nothing measured follows from the number.
 """
 
 from __future__ import annotations
@@ -17,10 +23,10 @@ from dataclasses import dataclass, field, replace
 from numbers import Number
 from typing import Any
 
+from wafer_triton.device.record import NAMES, Sourced, read
 from wafer_triton.errors import DeviceError
 from wafer_triton.text.quantity import named, unit
 
-WAFER_CORES = {"wse2": 850_000, "wse3": 900_000}  # [C] data sheets: cores outside of the rectangle as well
 UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
 MEASURED = ("wse2", "wse3")  # devices that the cost model's constants are fitted on
 
@@ -105,7 +111,7 @@ class Device:
         """
         if self.like is None:
             return self.cores
-        return round(WAFER_CORES[self.like] * self.cores / PRESETS[self.like].cores)
+        return round(read(self.like).numbers["wafer_cores"].value * self.cores / PRESETS[self.like].cores)
 
     def unbounded(self) -> Device:
         """The same device with SRAM for anything, for tests and counts: what overflows is then no error.
@@ -115,73 +121,28 @@ class Device:
         return replace(self, name=f"{self.name} (unbounded SRAM)", sram_bytes=UNBOUNDED_BYTES)
 
 
-# The sources behind the numbers; each preset's line names one.
-#   [C]   Cerebras, WSE-2 and CS-2 data sheets and SDK documentation
-#   [W]   He et al., "WaferLLM", OSDI'25 (arXiv 2502.04563v3)
-#   [L]   Luczynski et al., "Near-Optimal Wafer-Scale Reduce", HPDC'24
-#   [M3]  third-party characterisation of WSE-3 silicon
-#   [T]   Tenstorrent, Wormhole and Blackhole documentation
-#   [D]   derived here, as the comment says
-PRESETS: dict[str, Device] = {
-    "wse2": Device(
-        name="wse2",
-        rows=750,  # [C] largest compute rectangle 750 x 994
-        cols=994,
-        hop_cycles=1,  # [L]
-        stage_cycles=16,  # [M3] 15 to 17 cycles to set up a vector operation, taken for WSE-2 as well
-        sram_bytes=48 * 1024,  # [C] 48 KiB
-        routes=24,  # [W] 24 colours usable (5-bit code, at most 32)
-        clock_hz=1.1e9,  # [W] the paper's; other work on the same machine says 850 MHz
-        link_bytes_per_cycle=4,  # [L] one 32-bit word per cycle and direction
-        macs_per_cycle_fp16=4,  # [C] four-way SIMD fp16 multiply-add
-        macs_per_cycle_fp32=1,  # [C] one fp32 multiply-add
-        power_watts=15_000,  # [D] every energy ratio in [W] fits power_wse2 / power_a100 = 37.5, with 400 W for an A100
-        like="wse2",
-    ),
-    "wse3": Device(
-        name="wse3",
-        rows=750,  # [D] as WSE-2: the compute rectangle in use is not larger than 762 x 1172
-        cols=994,
-        hop_cycles=2,  # [M3] 2.000
-        stage_cycles=16,  # [M3] 15 to 17 cycles to set up a vector operation
-        sram_bytes=48 * 1024,  # [M3] 49,152 B
-        routes=21,  # [M3] 24 colours, 3 reserved
-        clock_hz=1.1e9,  # [W] launchers use 1.1 GHz
-        link_bytes_per_cycle=4 / 1.125,  # [M3] one 32-bit word per 1.125 cycles
-        macs_per_cycle_fp16=2.92,  # [M3] measured
-        macs_per_cycle_fp32=0.50,  # [M3] measured
-        power_watts=15_000,  # [D] taken as WSE-2's
-        like="wse3",
-    ),
-    "wormhole": Device(
-        name="wormhole",
-        rows=8,  # [T] 80 cores on one ASIC
-        cols=10,
-        hop_cycles=9,  # [T]
-        stage_cycles=100,  # [D] a RISC-V core's receive-and-send loop, order of magnitude
-        sram_bytes=1464 * 1024,  # [T]
-        routes=None,  # [T] packets carry their route, so R does not bind
-        clock_hz=1.0e9,  # [T]
-        link_bytes_per_cycle=32,  # [T]
-        macs_per_cycle_fp16=2048,  # [T] one 8x16 by 16x16 product per cycle
-        macs_per_cycle_fp32=512,  # [D] a quarter of the fp16 rate
-        power_watts=160,  # [T] n150 board
-    ),
-    "blackhole": Device(
-        name="blackhole",
-        rows=10,  # [T] 140 cores
-        cols=14,
-        hop_cycles=9,  # [D] as Wormhole
-        stage_cycles=100,  # [D] as Wormhole
-        sram_bytes=1536 * 1024,  # [T]
-        routes=None,  # [T]
-        clock_hz=1.35e9,  # [T]
-        link_bytes_per_cycle=64,  # [T]
-        macs_per_cycle_fp16=2048,  # [D] as Wormhole
-        macs_per_cycle_fp32=512,  # [D] as Wormhole
-        power_watts=300,  # [T] p150 board
-    ),
-}
+def _preset(name: str) -> Device:
+    record = read(name)
+    return Device(name, like=record.like, **{number: record.numbers[number].value for number in NUMBERS})
+
+
+PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
+
+
+def sources(of: Device) -> dict[str, Sourced]:
+    """Each number of a device with its source: that of the preset of its name or that it is like, where it has it."""
+    base = of.name if of.name in PRESETS else of.like
+    held = {} if base is None else read(base).numbers
+    found = {}
+    for number in NUMBERS:
+        value = getattr(of, number)
+        same = number in held and held[number].value == value
+        found[number] = held[number] if same else Sourced(value, "own", "given by the user")
+    rule = "rows times cols" + f", in proportion to those of {of.like}" * (of.like is not None)
+    found["wafer_cores"] = Sourced(of.wafer_cores, "derived", rule)
+    if "wafer_cores" in held and held["wafer_cores"].value == of.wafer_cores:
+        found["wafer_cores"] = held["wafer_cores"]
+    return found
 
 
 def device(name: str | Device) -> Device:

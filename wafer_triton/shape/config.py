@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton.errors import ConfigError
-from wafer_triton.files import read_text
+from wafer_triton.text.files import read_text
 
 MOST = 2**24  # of a width or a vocabulary, some hundred times the largest that is known
 
 EXPERTS = ("num_experts", "num_local_experts")
-MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")  # families with experts, see `wafer_triton.experts`
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")  # families with experts, see `wafer_triton.shape.moe`
 
 # What the decoder computes today. A new family grows this table; whatever is not in it is refused.
 SUPPORTED: Mapping[str, tuple[Any, ...]] = {

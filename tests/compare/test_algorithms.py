@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wafer_triton.cli.main import main
-from wafer_triton.compare import compare_gemm, compare_gemv
+from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
 from wafer_triton.count.account import account, per_round
 from wafer_triton.count.routes import routes
 from wafer_triton.device import device

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from wafer_triton.cli.main import main
-from wafer_triton.compare import decoder_layer as layer
+from wafer_triton.compare.operations import decoder_layer as layer
 from wafer_triton.device import device
 from wafer_triton.mesh import as_mesh
 from wafer_triton.schedule.block import Block
-from wafer_triton.shapes import shape_of
+from wafer_triton.shape.read import shape_of
 
 
 def operations(side, entries=32, tokens=0, device="wse2", dtype="fp16"):

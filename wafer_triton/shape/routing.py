@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from wafer_triton.errors import ConfigError, ShapeError
-from wafer_triton.experts import Experts
-from wafer_triton.settings import read_json
-from wafer_triton.shapes import DecoderShape
+from wafer_triton.shape.config import read_json
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.shape.moe import Experts
 
 Trace = Sequence[Sequence[Sequence[int]]]  # of each sparse layer, of each token, the experts that it took
 DRAWN = 64  # tokens of a trace that is drawn, at least

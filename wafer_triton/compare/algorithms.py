@@ -1,0 +1,139 @@
+"""Algorithms for one product side by side, each counted, priced and judged.
+
+`wafer_triton.count.verdict` judges letter by letter (PLMR). Beside the verdict stand errors, hops, routes, links, SRAM
+and the cycles that the same rounds are predicted to take on the wafer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wafer_triton.compare.product import Product, understood
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.price import Cost, price
+from wafer_triton.count.account import Account, account
+from wafer_triton.count.verdict import latency, verdict
+from wafer_triton.device import Device
+from wafer_triton.mesh import as_mesh
+from wafer_triton.schedule.product import Recipe
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text.progress import COUNT_SECONDS, Announce, Progress, emulation_seconds, silent, unannounced
+from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.verify.provenance import Intent
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm: counts of its schedule, its error against fp64 (None: not computed), its verdict by letter."""
+
+    algorithm: str
+    rounds: int = field(metadata=as_in(Account, "rounds"))
+    stages: int = field(metadata=as_in(Account, "stages"))
+    hops: int = field(metadata=as_in(Account, "hops"))
+    routes: int = field(metadata=as_in(Cost, "routes"))
+    busiest_link_bytes: int = field(metadata=as_in(Account, "busiest_link_bytes"))
+    sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
+    cycles: float = field(metadata=unit("cycles", "predicted cycles"))
+    error: float | None = field(metadata=unit("%", "largest error"))
+    verdict: dict[str, bool] = field(metadata=named("PLMR"))
+
+
+def compare_gemm(
+    mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16",
+    values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
+    """Rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
+
+    `values` says whether errors are computed; None computes them where that takes no more than seconds, see
+    `Product.values`. Raises a WaferError for a wrong mesh, size or dtype, and for values that do not fit this machine;
+    SRAM is no limit here. Reports "algorithms" and "values" to `progress`.
+    """
+    return _beside(Product("gemm", as_mesh(mesh, device), dtype, ((m, k), (k, n))), {}, values, progress, announce)
+
+
+def compare_gemv(
+    mesh: Any, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None,
+    progress: Progress = silent, announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
+    """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces; keywords are those of `compare_gemm`."""
+    return _beside(Product("gemv", as_mesh(mesh, device), dtype, ((1, k), (k, n))), {}, values, progress, announce)
+
+
+def _beside(
+    product: Product, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
+) -> list[Row]:
+    """Rows for recipes of the user's own, and for all algorithms of a product."""
+    mesh, wanted = product.mesh, product.values(values)
+    names = (*own, *product.algorithms)
+    if product.name == "gemm":
+        announce(COUNT_SECONDS * len(names) * mesh.square().cores)
+    recipes, counts, costs = {}, {}, {}
+    for number, name in enumerate(names):
+        recipes[name] = own[name] if name in own else product.by(name)
+        counts[name], costs[name] = account(recipes[name].schedule), price(recipes[name].schedule)
+        progress("algorithms", number + 1, len(names))
+    c = constants(mesh.device)
+    best = min(latency(counted, c) for counted in counts.values())
+    if wanted:
+        rounds = sum(counted.rounds for counted in counts.values())
+        cores = recipes[names[0]].schedule.mesh.cores
+        announce(emulation_seconds(rounds, cores, len(names) * product.macs))
+    errors = {}
+    for number, (name, error) in enumerate(_errors(recipes, product) if wanted else ()):
+        errors[name] = error
+        progress("values", number + 1, len(names))
+    return [
+        Row(
+            algorithm=name,
+            rounds=counted.rounds,
+            stages=counted.stages,
+            hops=counted.hops,
+            routes=costs[name].routes,
+            busiest_link_bytes=counted.busiest_link_bytes,
+            sram_peak_bytes=counted.sram_peak_bytes,
+            cycles=costs[name].cycles,
+            error=errors.get(name),
+            verdict=verdict(counted, mesh, c, costs[name].routes, _busy(recipes[name], product), best),
+        )
+        for name, counted in counts.items()
+    ]
+
+
+def compare_own(
+    name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
+    announce: Announce = unannounced,
+) -> list[Row]:  # fmt: skip
+    """Rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
+
+    The intent's cuts say which operation it is: a product of two matrices, of a vector and a matrix, or a sum over
+    lines, on the mesh and of the sizes and dtype of the schedule. Raises ScheduleError for any other, or for no intent.
+    """
+    own, product = understood(schedule, intent)
+    return _beside(product, {f"{name} (own)": own}, values, progress, announce)
+
+
+def _busy(built: Recipe, product: Product) -> float:
+    """The share of cores that hold some of the weights, which are cut both ways with padded ends; all of a sum's."""
+    if product.name == "all_reduce":
+        return 1.0
+    tile = built.schedule.buffers[built.inputs[1][0]].tile
+    rows, cols = built.schedule.mesh.shape
+    used = [-(-size // share) for size, share in zip(product.shapes[1], tile, strict=True)]
+    return min(1.0, used[0] * used[1] / (rows * cols))
+
+
+def _errors(recipes: Mapping[str, Recipe], product: Product) -> Iterator[tuple[str, float]]:
+    """The largest error of each algorithm against fp64, relative to the largest value, on one random product."""
+    import torch
+
+    from wafer_triton.dtype import torch_dtype
+    from wafer_triton.ops import executor, run
+
+    generator, dtype = torch.Generator().manual_seed(0), torch_dtype(product.dtype)
+    a, b = (torch.randn(shape, generator=generator).to(dtype) for shape in product.shapes)
+    exact = a.double() @ (b.double().mT if product.transposed else b.double())
+    for name, built in recipes.items():
+        got = run(built, (a, b), executor(emulate_on="cpu")).gather().double()
+        yield name, float((got - exact).abs().max() / exact.abs().max())

@@ -1,0 +1,140 @@
+"""The steps of a schedule and the operations of a decoder layer, each counted, priced and judged, standing alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
+
+import numpy as np
+
+from wafer_triton.compare.product import sized, unbounded
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.layers import feed_forward, prefill_head_group_choices
+from wafer_triton.cost.price import Cost, price
+from wafer_triton.count.account import Account, account
+from wafer_triton.count.verdict import busy_share, verdict
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.rounds import Schedule
+from wafer_triton.text.progress import Progress, silent
+from wafer_triton.text.quantity import as_in, named, unit
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One step of a decoder in a phase: its counts, its routes, its price, its verdict by letter."""
+
+    phase: str
+    name: str = field(metadata=named("operation"))
+    rounds: int = field(metadata=as_in(Account, "rounds"))
+    stages: int = field(metadata=as_in(Account, "stages"))
+    hops: int = field(metadata=as_in(Account, "hops"))
+    routes: int = field(metadata=as_in(Cost, "routes"))
+    sram_peak_bytes: int = field(metadata=as_in(Account, "sram_peak_bytes"))
+    cycles: float = field(metadata=unit("cycles", "predicted cycles"))
+    verdict: dict[str, bool] = field(metadata=named("PLMR"))
+
+    @property
+    def ok(self) -> bool:
+        """Whether all four letters are kept."""
+        return all(self.verdict.values())
+
+
+def decoder_layer(
+    block: Block, tokens: int = 0, head_groups: int | None = None, progress: Progress = silent
+) -> list[Operation]:
+    """The operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
+
+    A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. It has `head_groups`, or the best
+    (None). Reports "parts" to `progress`. Raises MeshError when no multiple of the mesh holds the head.
+    """
+    mesh = block.mesh
+    roomy = replace(block, mesh=unbounded(mesh))
+    head = replace(decode.head_block(block), mesh=unbounded(decode.head_block(block).mesh))
+    kind = feed_forward(block)[-1]  # experts, if there are some
+    phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
+        "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries, kind)],
+        "embedding": [(head, decode.embed, (1,))],
+        "head": [(head, decode.head, (1,))],
+    }
+    if tokens:
+        square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
+        best = prefill_head_group_choices(square, tokens, constants(mesh.device), head_groups)[0]
+        phases["prefill"] = [(best, *step) for step in prefill.layer(best, tokens, 0, kind)]
+    parts = [(phase, *part) for phase, several in phases.items() for part in several]
+    operations = []
+    with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
+        for number, (phase, own, part, args) in enumerate(parts):
+            operations += [
+                _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, own))
+                for step in _steps(schedule(part, own, *args))
+            ]
+            progress("parts", number + 1, len(parts))
+    return operations
+
+
+STEPS = 32  # of a schedule that are told one by one; one whose labels alternate has as many as rounds
+
+
+def operations(schedule: Schedule) -> list[Operation]:
+    """The steps of a schedule, which its labels name, and the whole: counted, priced and judged, each standing alone.
+
+    A schedule of more than `STEPS` steps is told as a whole.
+    """
+    steps = list(islice(_steps(schedule), STEPS + 1))
+    told = steps if 1 < len(steps) <= STEPS else []
+    return [
+        *(_judged("step", step, schedule.mesh, _taking_part(step)) for step in told),
+        judged(schedule),
+    ]
+
+
+def judged(schedule: Schedule) -> Operation:
+    """A whole schedule, counted, priced and judged, standing alone."""
+    return _judged("whole", schedule, schedule.mesh, _taking_part(schedule))
+
+
+def _taking_part(schedule: Schedule) -> float:
+    """The share of cores that compute, send or receive anything."""
+    if any(op.where is None for round_ in schedule.rounds for op in round_.locals):
+        return 1.0
+    busy = np.zeros(schedule.mesh.cores, bool)
+    for round_ in schedule.rounds:
+        moving = (side for exchange in round_.exchanges for side in (exchange.senders, exchange.receivers))
+        for cores in (*(op.where for op in round_.locals if op.where is not None), *moving):
+            busy[cores.flat(schedule.mesh)] = True
+    return float(busy.mean())
+
+
+def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
+    counted, cost = account(step), price(step)
+    return Operation(
+        phase, step.name, counted.rounds, counted.stages, counted.hops, cost.routes, counted.sram_peak_bytes,
+        cost.cycles, verdict(counted, mesh, constants(mesh.device).of(step.family), cost.routes, share),
+    )  # fmt: skip
+
+
+def _steps(whole: Schedule) -> Iterator[Schedule]:
+    """The runs of rounds that carry one label, as schedules of their own."""
+    for label, same in groupby(whole.rounds, key=lambda round_: round_.label):
+        rounds = tuple(same)
+        touched = frozenset[str]().union(*(round_.touched for round_ in rounds))
+        held = {name: it for name, it in whole.buffers.items() if name in touched or it.role != "input"}
+        yield replace(whole, name=label, buffers=held, rounds=rounds)
+
+
+HEADS = ("qkv", "bias", "head norm", "rope", "scores", "softmax", "attention", "output projection")
+FFN = ("gate and up", "silu", "down")
+
+
+def _busy_share(step: Schedule, block: Block) -> float:
+    """The share of the columns that hold some of the width which the operation cuts along x; else that of the rows."""
+    rows, cols = step.mesh.shape
+    if step.name in HEADS:
+        return block.layout.busy / cols
+    if step.name in FFN:
+        e = block.shape.experts
+        return busy_share(block.shape.intermediate_size if e is None else e.width, cols)
+    return busy_share(block.shape.hidden_size, rows)
