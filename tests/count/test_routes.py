@@ -253,6 +253,6 @@ def test_the_colours_of_one_line_are_those_of_an_assignment():
 
 
 def test_lines_that_are_kept_are_not_more_than_so_many(monkeypatch):
-    schedule, kept = gemv(9, "ktree", "x"), {(number, 0, frozenset()): ([], 0) for number in range(4096)}
-    monkeypatch.setattr("wafer_triton.count.routes._LINES", kept)
-    assert colours(schedule) == routes(schedule).colours and len(kept) == 2
+    schedule, kept = gemv(9, "ktree", "x"), {((number, 0), (1, 1), frozenset()): ([], 0) for number in range(4096)}
+    monkeypatch.setattr("wafer_triton.count.routes._WAYS", kept)
+    assert colours(schedule) == routes(schedule).colours and len(kept) == 1

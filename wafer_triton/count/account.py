@@ -7,7 +7,7 @@ megabytes. On a rectangular mesh folded to its lcm grid, hops and links are thos
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -20,6 +20,7 @@ from wafer_triton.count.runs import distinct_runs
 from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule import sram
+from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
 
 Counts = NDArray[np.int64]
@@ -119,8 +120,8 @@ def account(schedule: Schedule) -> Account:
         sram_peak_bytes=held.peak_bytes,
         sram_by_buffer=held.by_buffer,
     )
-    for round_, times in _distinct(schedule.rounds):
-        counts = totals.round(round_, times)
+    for round_, times, turning in _distinct(schedule):
+        counts = totals.round(round_, times, turning)
         total += Account(
             rounds=1,
             stages=int(bool(round_.exchanges)),
@@ -142,7 +143,7 @@ def round_account(schedule: Schedule, round_: Round) -> RoundAccount:
 def per_round(schedule: Schedule) -> tuple[RoundAccount, ...]:
     """The counts of every round in order; rounds that are one object share theirs."""
     totals = _Totals(schedule)
-    counts = {id(round_): totals.round(round_) for round_, _ in _distinct(schedule.rounds)}
+    counts = {id(round_): totals.round(round_) for round_ in {id(one): one for one in schedule.rounds}.values()}
     return tuple(counts[id(round_)] for round_ in schedule.rounds)
 
 
@@ -154,8 +155,8 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     check_type("link_loads: schedule", schedule, Schedule)
     check_counts(block=block)
     totals = _Totals(schedule)
-    for round_, times in _distinct(schedule.rounds):
-        totals.round(round_, times)
+    for each in _distinct(schedule):
+        totals.round(*each)
     return totals.loads(block)
 
 
@@ -184,8 +185,8 @@ class _Totals:
         self.shared: dict[str, dict[Moves, Counts]] = {way: {} for way in _WAYS}
         self.dense: Loads = {}
 
-    def round(self, round_: Round, times: int = 1) -> RoundAccount:
-        """The counts of a round; `times` as many go into the totals."""
+    def round(self, round_: Round, times: int = 1, turning: Repeat | None = None) -> RoundAccount:
+        """The counts of a round; `times` as many go into the totals, on the rows that `turning` brings."""
         hops, messages, link_bytes, busiest, flows = 0, 0, 0, 0, 0
         parts: dict[str, list[tuple[int, Counts, Counts]]] = {}
         for exchange in round_.exchanges:
@@ -196,7 +197,11 @@ class _Totals:
             for way, load in zip(WAYS[exchange.axis], self.loads_of(exchange, moves), strict=True):
                 if load.any():
                     parts.setdefault(way, []).append((size, lines, load))
-                    self.add(way, size * times, moves, lines, load)
+                    if turning is None or exchange.axis == "y" or exchange.lines is None:
+                        self.add(way, size * times, moves, lines, load)
+                    else:
+                        more = size * times // turning.times
+                        self.add(way, more, moves, *self.turned(exchange, turning, lines, load))
         for loads in parts.values():
             link_bytes += sum(size * _sum(lines, load) for size, lines, load in loads)
             busiest = max(busiest, _peak(loads))
@@ -210,6 +215,12 @@ class _Totals:
             self.dense[way] = self.dense.get(way, 0) + load * size
         else:
             self.shared[way][moves] = self.shared[way].get(moves, 0) + lines * size
+
+    def turned(self, exchange: Exchange, turning: Repeat, lines: Counts, load: Counts) -> tuple[Counts, Counts]:
+        """The lines of an exchange along x, or its loads on every line, summed over all times of a repetition."""
+        if load.ndim == 1:
+            return turning.over_all_times(lines), load
+        return lines, np.stack([turning.over_all_times(link) for link in load.T], 1)
 
     def loads(self, block: int = 1) -> Loads:
         """Bytes over every directed link so far, [rows, cols], or added up over blocks of cores."""
@@ -253,10 +264,17 @@ def multiply_adds(op: Local) -> int:
     return int(definition.work(**op.params)[0]) if definition.product is not None else 0
 
 
-def _distinct(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
-    """Rounds that are one object once, and how often each comes."""
-    times = Counter(map(id, rounds))
-    return [(round_, times[id(round_)]) for round_ in {id(round_): round_ for round_ in rounds}.values()]
+def _distinct(schedule: Schedule) -> list[tuple[Round, int, Repeat | None]]:
+    """Rounds that are one object once, how often each comes, and the `Repeat` in which its rows change."""
+    times = Counter[tuple[int, int]]()
+    rounds: dict[tuple[int, int], tuple[Round, Repeat | None]] = {}
+    # rows that share a physical core do so by their places, which change
+    steps = schedule.rounds.steps if schedule.mesh.fold == (1, 1) else schedule.rounds
+    for coming in comings(steps):
+        key = id(coming.round), id(coming.turning)
+        times[key] += coming.times
+        rounds[key] = coming.round, coming.turning
+    return [(round_, times[key], turning) for key, (round_, turning) in rounds.items()]
 
 
 def _number(count: int, noun: str, plural: str = "") -> str:
