@@ -20,9 +20,9 @@ from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, DeviceError, MeshError, ShapeError, SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule import decode, prefill
+from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.sketch import sketched
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.published import MODELS
 from wafer_triton.shape.read import shape_of
@@ -131,7 +131,7 @@ def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> Non
     """Check that the true program sums softmax's weights together with the weighted values."""
     on, c = Mesh(60, 60), constants(device("wse2"))
     block = layers.decode_block(shape_of("llama3-8b"), on, 128, c, program=program)
-    parts = [sketched(part, block, *args) for part, args in decode.layer(block, 128)]
+    parts = [drafted(part, block, *args) for part, args in decode.layer(block, 128)]
     streams = [phase for part in parts for phase in phases(part) if phase.kind == "stream"]
     assert sum(phase.times for phase in streams) == number
 
@@ -336,4 +336,4 @@ def test_prefill_needs_the_routes_of_its_schedule(mesh: str) -> None:
     for block in (replace(one, groups=None), replace(seven, groups=(3,))):
         b = Builder(block.mesh, "prefill attention")
         prefill.attention(b, block, 1, 0)
-        assert layers.total(layers.prefill_steps(block, 1, constants(on.device))).routes == routes(b).colours
+        assert layers.total(layers.prefill_steps(block, 1, constants(on.device))).routes == routes(b.build()).colours

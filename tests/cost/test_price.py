@@ -186,7 +186,7 @@ def test_a_part_of_the_mesh_has_all_routes_of_prefill(part: Part) -> None:
     for side in (32, 45, 60):
         b = Builder(Mesh(side, side, ROOMY), part.title)
         part(b, Block(shape, b.mesh), 1, 0)
-        needed.add(routes(b).colours)
+        needed.add(routes(b.build()).colours)
     assert len(needed) == 1
     block = layers.prefill_block(shape, Mesh(300, 300, ROOMY), constants(ROOMY))
     assert layers.total(layers.prefill_steps(block, 1, constants(ROOMY))).routes >= needed.pop()

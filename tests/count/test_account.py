@@ -154,7 +154,7 @@ def test_accounts_add_up_and_repeat():
 
 def test_rounds_that_are_one_object_count_each_time():
     example = schedule(Mesh(1, 4), ("x", [0], [2]))
-    twice = replace(example, rounds=example.rounds * 2)
+    twice = replace(example, rounds=(*example.rounds, *example.rounds))
     assert counts(account(twice)) == {name: 2 * value for name, value in counts(account(example)).items()}
     assert link_loads(twice)["east"].tolist() == [[24, 24, 0, 0]]
 

@@ -253,6 +253,6 @@ def test_the_colours_of_one_mesh_row_equal_a_full_assignment():
 
 
 def test_the_cache_of_mesh_rows_is_bounded(monkeypatch):
-    schedule, kept = gemv(9, "ktree", "x"), {(number, 0, frozenset()): ([], 0) for number in range(4096)}
-    monkeypatch.setattr("wafer_triton.count.routes._LINES", kept)
-    assert colours(schedule) == routes(schedule).colours and len(kept) == 2
+    schedule, kept = gemv(9, "ktree", "x"), {((number, 0), (1, 1), frozenset()): ([], 0) for number in range(4096)}
+    monkeypatch.setattr("wafer_triton.count.routes._WAYS", kept)
+    assert colours(schedule) == routes(schedule).colours and len(kept) == 1

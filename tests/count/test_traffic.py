@@ -94,7 +94,7 @@ def test_halves_of_a_word_take_a_word():
 def test_nothing_moves():
     b = builder(2, 2)
     b.round(b.local("copy", "b", "a", size=1))
-    b.rounds.append(Round((b.exchange("x", "a", "b", [], []),)))
+    b.steps.append(Round((b.exchange("x", "a", "b", [], []),)))
     assert traffic(b) == RunTraffic()
 
 

@@ -134,8 +134,8 @@ def test_the_glossary_has_the_words_of_the_code():
     glossary = PAGES["CONTRIBUTING.md"].partition("## Glossary")[2]
     words = re.findall(r"^\| (\w[^|]*) \| \w", glossary, re.MULTILINE)
     assert set(words) >= {
-        "round", "stage", "hop", "line", "slot", "region", "phase", "run of rounds", "turn", "step", "part", "sketch",
-        "mailbox", 'program "true"', 'program "measured"',
+        "round", "stage", "hop", "line", "slot", "region", "phase", "run of rounds", "turn", "step", "part",
+        "repetition", "mailbox", 'program "true"', 'program "measured"',
     }  # fmt: skip
     assert len(words) == len(set(words))
 

@@ -79,7 +79,7 @@ def test_sums_start_from_the_present_values(side, exchange, monkeypatch, one_by_
         b.buffer(name, tile, "fp32", "state")
     meshgemm(b, "a", "b", "c", m=3, k=4, n=6)
     (product,) = b.rounds[0].locals
-    b.rounds[0] = replace(b.rounds[0], locals=(replace(product, params={**product.params, "add": True}),))
+    b.steps[0] = replace(b.rounds[0], locals=(replace(product, params={**product.params, "add": True}),))
     schedule = b.build()
     wanted = one_by_one(schedule).read("c")
     monkeypatch.setattr(sweep, "LARGE", 0)

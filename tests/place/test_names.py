@@ -6,9 +6,8 @@ from pathlib import Path
 import wafer_triton
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.expert_places import ExpertRegions
-from wafer_triton.schedule.sketch import outlined
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.moe import Experts
 
@@ -36,12 +35,12 @@ def buffer_names() -> set[str]:
             block = Block(shape, Mesh(4, 4), "fp16", "fp32", 3, head_groups=groups)
             kinds = (*shape.layers_of, "embedding", "head")
             parts = [part for kind in kinds for part in decode.sharing(block, kind)]
-            found = [outlined(part, block, *args) for part, args in parts]
+            found = [drafted(part, block, *args) for part, args in parts]
             for regions in (None, ExpertRegions(2, 2)):
                 own = Block(shape, Mesh(4, 4), "fp16", head_groups=groups, expert_regions=regions if experts else None)
                 parts = [part for kind in shape.layers_of for part in prefill.sharing(own, kind, 2, 2)]
-                found += [outlined(part, own, *args) for part, args in parts]
-            names.update(name for sketch in found for name in sketch.buffers)
+                found += [drafted(part, own, *args) for part, args in parts]
+            names.update(name for schedule in found for name in schedule.buffers)
     return {name for name in names if len(name) > 2}
 
 

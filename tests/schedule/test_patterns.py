@@ -102,7 +102,7 @@ def test_an_untrue_pattern_names_rule_round_and_core(lie):
     make, change, message = LIES[lie]
     b = drawn(make)
     b.build()
-    b.rounds[0] = change(b.rounds[0])
+    b.steps = [change(b.rounds[0]), *b.rounds[1:]]
     with pytest.raises(ScheduleError, match=rf"draft, round 0.*: .*{message}"):
         b.build()
 

@@ -114,7 +114,7 @@ def test_a_tile_being_sent_must_not_be_overwritten():
 def test_the_round_that_breaks_a_rule_is_numbered():
     b = builder()
     b.round(b.local("copy", "a", "b", size=4))
-    b.rounds *= 2
+    b.steps *= 2
     b.round(b.exchange("x", "a", "b", [0], [7]), label="far")
     with pytest.raises(ScheduleError, match=r"^demo, round 2 \(far\): receive off the mesh: position 7"):
         b.build()

@@ -212,9 +212,9 @@ def turned_chunks() -> Case:
         reduce.all_reduce(b, "x", "x", algorithm="ring")
         chunks = b.like("x.turned", "x.chunks")
         copies = (b.local("copy", Slot(chunks, slot), Slot("x.chunks", (slot + 1) % 8), size=1) for slot in range(8))
-        b.rounds[last:last] = [Round((), tuple(copies))]
+        b.steps = [*b.rounds[:last], Round((), tuple(copies)), *b.rounds[last:]]
         (copy,) = b.rounds[-1].locals
-        b.rounds[-1] = Round((), (replace(copy, ins=(Slot(chunks, None),)),))
+        b.steps[-1] = Round((), (replace(copy, ins=(Slot(chunks, None),)),))
 
     return built(add, intent)
 

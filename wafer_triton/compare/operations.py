@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +19,13 @@ from wafer_triton.count.verdict import busy_share, verdict
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
 from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.repeat import Rounds, comings, flat, uses
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, named, unit
+
+if TYPE_CHECKING:
+    from wafer_triton.schedule.repeat import Step
 
 
 @dataclass(frozen=True)
@@ -118,11 +124,21 @@ def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
 
 def _steps(whole: Schedule) -> Iterator[Schedule]:
     """The runs of rounds that carry one label, as schedules of their own."""
-    for label, same in groupby(whole.rounds, key=lambda round_: round_.label):
-        rounds = tuple(same)
-        touched = frozenset[str]().union(*(round_.touched for round_ in rounds))
+    for label, same in groupby(_labelled(whole.rounds.steps), key=itemgetter(0)):
+        rounds = Rounds(step for _, step in same)
+        touched = uses(rounds.steps)
         held = {name: it for name, it in whole.buffers.items() if name in touched or it.role != "input"}
         yield replace(whole, name=label, buffers=held, rounds=rounds)
+
+
+def _labelled(steps: Iterable[Step]) -> Iterator[tuple[str, Step]]:
+    """Yield each step with its label; of rounds that come together under several labels, each by itself."""
+    for step in steps:
+        labels = {coming.round.label for coming in comings((step,))}
+        if len(labels) == 1:
+            yield labels.pop(), step
+        else:
+            yield from ((round_.label, round_) for round_ in flat((step,)))
 
 
 HEADS = ("qkv", "bias", "head norm", "rope", "scores", "softmax", "attention", "output projection")

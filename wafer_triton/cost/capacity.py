@@ -15,8 +15,8 @@ from wafer_triton.place.fitting import fitted
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import FullError, decode_regions, device_regions
 from wafer_triton.schedule import decode, sram
+from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.product import tiles
-from wafer_triton.schedule.sketch import sketched
 from wafer_triton.shape.decoder import DecoderShape
 
 
@@ -39,7 +39,7 @@ def true(
     block, own = place(mesh), layout_of(layout, program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
     held = {buffer.name for part, args in decode.sharing(block, "attention")
-            for buffer in sketched(part, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
+            for buffer in drafted(part, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
     cached = sum(size for name, size in needs[0].stays.items() if name in held)
     weights = sum(sum(need.stays.values()) for need in needs) - cached
     entry, limit = cached // block.slots, mesh.device.sram_bytes

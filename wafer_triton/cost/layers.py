@@ -8,10 +8,9 @@ Tiles and sums are those of the block; the blocks built here have fp16 for both,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
-from math import gcd
 
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.phases import Phase, Product, phases
@@ -22,20 +21,13 @@ from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, Part, added
-from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.expert_places import fewest_regions
-from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
+from wafer_triton.schedule.block import Block, Part, drafted
 from wafer_triton.schedule.heads import HeadGroups, distinct
-from wafer_triton.schedule.sketch import Ways, sketched
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.moe import Experts
 
 PROGRAMS = ("true", "measured")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
 WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
-EXPERTS = (decode.decode_experts, prefill.prefill_experts, prefill_routing, prefill_pass)
-_PART_OF_A_MESH = 32  # cores a side, from which on the routes of prefill are the same on every mesh
 
 
 def decode_block(
@@ -163,50 +155,13 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
 @lru_cache(maxsize=4096)
 def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """The phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
-    peak = sram.account(sketched(part, block, *args)).peak_bytes
-    return _phased(part, block, args), _colours(part, block, args), peak
+    schedule = drafted(part, block, *args)
+    return _phased(part, block, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
 @lru_cache(maxsize=4096)
 def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
-    return phases(sketched(part, block, *args))
-
-
-def _colours(part: Part, block: Block, args: tuple[int, ...]) -> int:
-    """The routes that a part needs, which follow from where messages go, not from their sizes."""
-    mesh, norms, variant = block.mesh, (block.shape.qk_norm, block.shape.qk_norm_whole), block.shape.variant
-    if part.family == "decode":
-        trees = block.groups, block.head_groups, block.head_tree
-        return _routes_of(part, mesh, trees, block.policy, block.batch, args, norms, variant)
-    if part is prefill.attention and block.head_groups > 1:  # no part of a mesh has all the ways of a group's columns
-        trees = block.groups, block.head_groups, block.head_tree
-        return _routes_of(part, mesh, trees, None, 1, tuple(min(size, 1) for size in args), norms, variant)
-    common = gcd(mesh.rows, mesh.cols)
-    proportions = mesh.rows // common, mesh.cols // common
-    times = min(common, -(-_PART_OF_A_MESH // max(proportions)))
-    small = Mesh(times * proportions[0], times * proportions[1], mesh.device).square()
-    groups = block.groups if times == common else None
-    sizes = tuple(min(size, 1) for size in args)
-    return _routes_of(part, small, (groups, 1, None), None, 1, sizes, norms, variant, block.expert_regions is not None)
-
-
-@lru_cache(maxsize=1024)
-def _routes_of(
-    part: Part, mesh: Mesh, trees: tuple[Groups, int, Groups], policy: str | None, batch: int, args: tuple[int, ...],
-    norms: tuple[bool, bool], variant: Hashable | None, in_regions: bool = False,
-) -> int:  # fmt: skip
-    entries = max(1, -(-args[1] // mesh.shape[0]) + 1) if len(args) == 3 else 1  # an append needs room
-    groups, heads, head_tree = trees
-    experts = Experts(2, 1, 2, shared_width=2) if part in EXPERTS else None
-    regions = fewest_regions(mesh) if in_regions else None
-    shape = DecoderShape(2, 2, 1, heads, heads, 2, 2, qk_norm=norms[0], qk_norm_whole=norms[1], experts=experts,
-                         variant=variant)  # fmt: skip
-    block = Block(
-        shape, mesh, "fp16", "fp16", entries, policy, groups, batch, head_groups=heads, head_tree=head_tree,
-        expert_regions=regions,
-    )  # fmt: skip
-    whole = Builder if part.family == "decode" or heads == 1 else Ways
-    return colours(added(whole, part, block, *args))
+    return phases(drafted(part, block, *args))
 
 
 def decode_stays(block: Block) -> dict[str, int]:

@@ -7,19 +7,16 @@ that of the fullest of its rounds.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 from wafer_triton import local
-from wafer_triton.count.runs import kind, runs, sources, stages
+from wafer_triton.count.runs import Run, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.dtype import BYTES
-from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Round, Schedule
-from wafer_triton.schedule.sketch import Sketch
 
 
 @dataclass(frozen=True)
@@ -59,67 +56,46 @@ class Phase:
     hidden: bool = False  # a stream that flows beside the next product: its words are counted there
 
 
-def phases(schedule: Schedule | Builder) -> list[Phase]:
-    """The phases of a schedule, built or not; equal phases are merged.
+def phases(schedule: Schedule) -> list[Phase]:
+    """The phases of a schedule; equal phases are merged.
 
     A stream is hidden beside the next product if only local operations lie between, and neither the product nor what
-    leads to it needs what the stream touches. A turn that a sketch leaves out has the phases of its second turn, which
-    lies between two others as well.
+    leads to it needs what the stream touches. Of repeated steps the second time stands for all but the first and the
+    last, as it lies between two others.
     """
-    cut, whole = _in_order(schedule)
-    counts = Counter(whole)
-    if isinstance(schedule, Sketch) and schedule.loops:
-        starts = [0, *accumulate(map(len, cut))]
-        for first, end, repeats in schedule.loops:
-            for number in range(bisect_left(starts, first), bisect_left(starts, end)):
-                counts[whole[number]] += repeats
+    cut, every = zip(*counted_runs(schedule), strict=True) if len(schedule.rounds) else ((), ())
+    counts = Counter[Phase]()
+    for phase, times in zip(_in_order(schedule, cut), every, strict=True):
+        counts[phase] += times
     return [replace(phase, times=times) for phase, times in counts.items()]
 
 
-def phases_in_order(schedule: Schedule) -> list[tuple[list[Round], Phase]]:
+def phases_in_order(schedule: Schedule) -> list[tuple[Run, Phase]]:
     """The runs of a schedule in order of time, each with its phase; `phases` are the same, equal ones merged."""
-    return list(zip(*_in_order(schedule), strict=True))
-
-
-def _in_order(schedule: Schedule | Builder) -> tuple[list[list[Round]], list[Phase]]:
-    """The runs of a schedule, and the phase of each."""
     cut = runs(schedule)
+    return list(zip(cut, _in_order(schedule, cut), strict=True))
+
+
+def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
+    """The phase of each run."""
     traffic = Traffic(schedule)
-    single: dict[int, Phase] = {}  # of rounds that are runs of their own, most of which come often
+    known: dict[int | tuple[int, int], Phase] = {}  # of runs that come again, as most do
     whole: list[Phase] = []
     for run in cut:
-        phase = single.get(id(run[0])) if len(run) == 1 else None
-        if phase is None:
-            phase = _known(schedule, run, traffic)
-            if len(run) == 1:
-                single[id(run[0])] = phase
-        whole.append(phase)
-    left_out = schedule.left_out if isinstance(schedule, Sketch) else {}
-    for number, start in enumerate(accumulate(map(len, cut[:-1]), initial=0)):
-        if start in left_out:
-            whole[number] = _stretched(whole[number], left_out[start])
+        key = id(run[0]) if len(run) == 1 else (id(run), 0)
+        if key not in known:
+            known[key] = _known(schedule, run, traffic)
+        whole.append(known[key])
     for number, phase in enumerate(whole):
         beside = _product_beside(cut, whole, number) if phase.kind == "stream" else None
         if beside is not None:
             busiest = max(phase.busiest_words, whole[beside].busiest_words)
             whole[beside] = replace(whole[beside], busiest_words=busiest)
             whole[number] = replace(phase, hidden=True)
-    return cut, whole
+    return whole
 
 
-def _stretched(stream: Phase, stages: int) -> Phase:
-    """The phase of a stream with so many more stages, each as its own are: all links carry the same words."""
-    hops, link_bytes = stream.hops // stream.stages, stream.link_bytes // stream.stages
-    return replace(
-        stream,
-        rounds=stream.rounds + stages,
-        stages=stream.stages + stages,
-        hops=stream.hops + stages * hops,
-        link_bytes=stream.link_bytes + stages * link_bytes,
-    )
-
-
-def _product_beside(cut: list[list[Round]], whole: list[Phase], number: int) -> int | None:
+def _product_beside(cut: Sequence[Run], whole: list[Phase], number: int) -> int | None:
     """The number of the product's run beside which the stream of run `number` flows, or None."""
     needs = frozenset().union(*(round_.touched for round_ in cut[number]))
     for later in range(number + 1, len(cut)):
@@ -134,11 +110,11 @@ def _product_beside(cut: list[list[Round]], whole: list[Phase], number: int) -> 
 
 
 # Phases by the identity of their rounds and the sizes of the buffers touched. The rounds are kept, so that it lasts.
-_KNOWN: dict[tuple[Any, ...], tuple[list[Round], Phase]] = {}
+_KNOWN: dict[tuple[Any, ...], tuple[Run, Phase]] = {}
 _MOST = 20_000  # runs that are kept; of rounds, 20 times as many
 
 
-def _known(schedule: Schedule | Builder, run: list[Round], traffic: Traffic) -> Phase:
+def _known(schedule: Schedule, run: Run, traffic: Traffic) -> Phase:
     """The phase of a run, read once: algorithms share the rounds of a line between layers, contexts and models."""
     names = run[0].touched if len(run) == 1 else frozenset().union(*(round_.touched for round_ in run))
     buffers = [schedule.buffers[name] for name in names]
@@ -157,7 +133,7 @@ def _known(schedule: Schedule | Builder, run: list[Round], traffic: Traffic) -> 
 _kept = [0]  # rounds in `_KNOWN`
 
 
-def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) -> Phase:
+def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
     first = run[0]
     common, mesh = kind(first), schedule.mesh
     buffers = [schedule.buffers[name] for name in sorted(sources(first))]
@@ -185,12 +161,12 @@ def _phase(schedule: Schedule | Builder, run: list[Round], traffic: RunTraffic) 
     )
 
 
-def _of_different_work(run: list[Round]) -> list[Round]:
+def _of_different_work(run: Run) -> list[Round]:
     """The first of all rounds of a run that do the same work: equal operations with the same object of parameters."""
     return list({tuple((op.op, id(op.params)) for op in round_.locals): round_ for round_ in reversed(run)}.values())
 
 
-def _work(schedule: Schedule | Builder, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:
+def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:
     """Products, multiply-adds, vector elements and SRAM bytes of a core's local operations."""
     products, macs, elements, sram_bytes = [], 0, 0, 0
     for op in round_.locals:

@@ -7,7 +7,7 @@ megabytes. On a rectangular mesh folded to its lcm grid, hops and links are thos
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
 from typing import Any
@@ -21,6 +21,7 @@ from wafer_triton.count.runs import distinct_runs, stages
 from wafer_triton.count.traffic import Moves, Traffic
 from wafer_triton.errors import check_counts, check_type
 from wafer_triton.schedule import sram
+from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
 from wafer_triton.text import notebook
 from wafer_triton.text.quantity import unit
@@ -89,7 +90,8 @@ def account(schedule: Schedule) -> Account:
     """The totals of a schedule."""
     check_type("account: schedule", schedule, Schedule)
     totals, held, runs = _Totals(schedule), sram.account(schedule), distinct_runs(schedule)
-    added = sum((totals.round(round_, times) * times for round_, times in _distinct(schedule.rounds)), Account())
+    distinct = _distinct(schedule)
+    added = sum((totals.round(round_, times, turning) * times for round_, times, turning in distinct), Account())
     return replace(
         added,
         stages=sum(stages(run) * times for run, times in runs),
@@ -108,7 +110,7 @@ def round_account(schedule: Schedule, round_: Round) -> Account:
 def per_round(schedule: Schedule) -> tuple[Account, ...]:
     """The `round_account` of every round in order; rounds that are one object share theirs."""
     totals = _Totals(schedule)
-    counts = {id(round_): totals.round(round_) for round_, _ in _distinct(schedule.rounds)}
+    counts = {id(round_): totals.round(round_) for round_ in {id(one): one for one in schedule.rounds}.values()}
     return tuple(counts[id(round_)] for round_ in schedule.rounds)
 
 
@@ -120,8 +122,8 @@ def link_loads(schedule: Schedule, block: int = 1) -> Loads:
     check_type("link_loads: schedule", schedule, Schedule)
     check_counts(block=block)
     totals = _Totals(schedule)
-    for round_, times in _distinct(schedule.rounds):
-        totals.round(round_, times)
+    for each in _distinct(schedule):
+        totals.round(*each)
     return totals.loads(block)
 
 
@@ -150,8 +152,8 @@ class _Totals:
         self.shared: dict[str, dict[Moves, Array]] = {way: {} for way in _WAYS}
         self.dense: Loads = {}
 
-    def round(self, round_: Round, times: int = 1) -> Account:
-        """The counts of a round; `times` as many go into the totals of the links."""
+    def round(self, round_: Round, times: int = 1, turning: Repeat | None = None) -> Account:
+        """Return the counts of a round; `times` as many go into the totals, on the rows that `turning` brings."""
         hops, messages, link_bytes, busiest, flows = 0, 0, 0, 0, 0
         parts: dict[str, list[tuple[int, Array, Array]]] = {}
         for exchange in round_.exchanges:
@@ -162,7 +164,11 @@ class _Totals:
             for way, load in zip(WAYS[exchange.axis], self.loads_of(exchange, moves), strict=True):
                 if load.any():
                     parts.setdefault(way, []).append((size, lines, load))
-                    self.add(way, size * times, moves, lines, load)
+                    if turning is None or exchange.axis == "y" or exchange.lines is None:
+                        self.add(way, size * times, moves, lines, load)
+                    else:
+                        more = size * times // turning.times
+                        self.add(way, more, moves, *self.turned(exchange, turning, lines, load))
         for loads in parts.values():
             link_bytes += sum(size * _sum(lines, load) for size, lines, load in loads)
             busiest = max(busiest, _peak(loads))
@@ -179,6 +185,12 @@ class _Totals:
             self.dense[way] = self.dense.get(way, 0) + load * size
         else:
             self.shared[way][moves] = self.shared[way].get(moves, 0) + lines * size
+
+    def turned(self, exchange: Exchange, turning: Repeat, lines: Array, load: Array) -> tuple[Array, Array]:
+        """The lines of an exchange along x, or its loads on every line, summed over all times of a repetition."""
+        if load.ndim == 1:
+            return turning.over_all_times(lines), load
+        return lines, np.stack([turning.over_all_times(link) for link in load.T], 1)
 
     def loads(self, block: int = 1) -> Loads:
         """Bytes over every directed link so far, [rows, cols], or added up over blocks of cores."""
@@ -221,10 +233,17 @@ def multiply_adds(op: Local) -> int:
     return int(local.find(op.op).work(**op.params)[0])
 
 
-def _distinct(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
-    """Rounds that are one object once, and how often each comes."""
-    times = Counter(map(id, rounds))
-    return [(round_, times[id(round_)]) for round_ in {id(round_): round_ for round_ in rounds}.values()]
+def _distinct(schedule: Schedule) -> list[tuple[Round, int, Repeat | None]]:
+    """Rounds that are one object once, how often each comes, and the `Repeat` in which its rows change."""
+    times = Counter[tuple[int, int]]()
+    rounds: dict[tuple[int, int], tuple[Round, Repeat | None]] = {}
+    # rows that share a physical core do so by their places, which change
+    steps = schedule.rounds.steps if schedule.mesh.fold == (1, 1) else schedule.rounds
+    for coming in comings(steps):
+        key = id(coming.round), id(coming.turning)
+        times[key] += coming.times
+        rounds[key] = coming.round, coming.turning
+    return [(round_, times[key], turning) for key, (round_, turning) in rounds.items()]
 
 
 def _number(count: int, noun: str, plural: str = "") -> str:

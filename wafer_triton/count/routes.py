@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Index, Schedule
 from wafer_triton.schedule.rules import Finding, title
 
@@ -123,38 +123,38 @@ class Routes:
         return (row, col), sorted(rounds)[min(limit, len(rounds) - 1)]
 
 
-def routes(schedule: Schedule | Builder, relayed: bool = False) -> Routes:
+def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
-    if not isinstance(schedule, Builder):
-        check_type("routes: schedule", schedule, Schedule)
+    check_type("routes: schedule", schedule, Schedule)
     mesh = schedule.mesh
     x, y = _collect(schedule, "x", relayed), _collect(schedule, "y", relayed)
     loads, tops = zip(_colour(x, mesh.rows, mesh.cols), _colour(y, mesh.cols, mesh.rows), strict=True)
     return Routes(mesh, x, y, loads[0] + loads[1].T, int((tops[0] + tops[1].T).max()))
 
 
-def colours(schedule: Schedule | Builder) -> int:
+def colours(schedule: Schedule) -> int:
     """The colours of `routes(schedule)` alone; where all lines of an axis move alike, those of one are counted."""
-    exchanges = [exchange for round_ in schedule.rounds for exchange in round_.exchanges]
-    if any(exchange.lines is not None or exchange.send.ndim > 1 for exchange in exchanges):
-        ways = frozenset((one.axis, id(one.send), id(one.recv), id(one.lines)) for one in exchanges)
-        alike = (schedule.mesh.shape, schedule.mesh.fold, ways)
-        if alike not in _WAYS:
-            if len(_WAYS) >= 1024:
-                _WAYS.clear()
-            _WAYS[alike] = exchanges, routes(schedule).colours
-        return _WAYS[alike][1]
-    total = 0
-    for axis, along in (("x", schedule.mesh.cols), ("y", schedule.mesh.rows)):
-        moves = [exchange for exchange in exchanges if exchange.axis == axis]
-        fold = schedule.mesh.fold[1 if axis == "x" else 0]
-        key = (along, fold, frozenset((id(exchange.send), id(exchange.recv)) for exchange in moves))
-        if key not in _LINES:
-            if len(_LINES) >= 4096:
-                _LINES.clear()
-            _LINES[key] = moves, _meeting(moves, fold, along)
-        total += _LINES[key][1]
-    return total
+    mesh, ways = schedule.mesh, dict[_Way, tuple[Exchange, Repeat | None]]()
+    for coming in comings(schedule.rounds.steps):
+        for one in coming.round.exchanges:
+            turning = coming.turning if one.axis == "x" and one.lines is not None else None
+            ways[one.axis, id(one.send), id(one.recv), id(one.lines), id(turning and turning.rows)] = one, turning
+    alike = mesh.shape, mesh.fold, frozenset(ways)
+    if alike not in _WAYS:
+        if len(_WAYS) >= 4096:
+            _WAYS.clear()
+        _WAYS[alike] = list(ways.values()), _colours(schedule, list(ways.values()))
+    return _WAYS[alike][1]
+
+
+def _colours(schedule: Schedule, ways: list[tuple[Exchange, Repeat | None]]) -> int:
+    mesh, moves = schedule.mesh, dict[str, list[Exchange]](x=[], y=[])
+    for one, turning in ways:
+        everywhere = one.lines is None or (turning is not None and turning.first_time(one.lines).max() < turning.times)
+        if one.send.ndim > 1 or not everywhere:
+            return routes(schedule).colours
+        moves[one.axis].append(one)
+    return _meeting(moves["x"], mesh.fold[1], mesh.cols) + _meeting(moves["y"], mesh.fold[0], mesh.rows)
 
 
 def _meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
@@ -175,11 +175,11 @@ def _meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
     return int((begun - ended).cumsum().max(initial=0))
 
 
+_Way = tuple[str, int, int, int, int]
 # Colours of a mesh by the identity of the index arrays of all moves, with what keeps these alive.
-_WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[tuple[str, int, int, int]]], tuple[list[Exchange], int]]
-_WAYS = {}
-# Colours of a line by the identity of the index arrays of its moves, with what keeps that alive.
-_LINES: dict[tuple[int, int, frozenset[tuple[int, int]]], tuple[list[Exchange], int]] = {}
+_WAYS: dict[
+    tuple[tuple[int, int], tuple[int, int], frozenset[_Way]], tuple[list[tuple[Exchange, Repeat | None]], int]
+] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,7 +262,7 @@ def _steps(circuit: Circuit) -> list[Circuit]:
     return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
 
 
-def _collect(schedule: Schedule | Builder, axis: str, relayed: bool) -> Lines:
+def _collect(schedule: Schedule, axis: str, relayed: bool) -> Lines:
     """All circuits along an axis and when they first run, uncoloured."""
     mesh = schedule.mesh
     across = mesh.rows if axis == "x" else mesh.cols
@@ -270,11 +270,11 @@ def _collect(schedule: Schedule | Builder, axis: str, relayed: bool) -> Lines:
     lines = Lines()
     # exchanges that move alike share one pattern: its circuits and, for every line, its first round
     patterns: dict[tuple[bytes, bytes], tuple[list[int], NDArray[np.int32]]] = {}
-    seen: set[int] = set()
-    for number, round_ in enumerate(schedule.rounds):
-        if id(round_) in seen:
+    seen: set[tuple[int, int]] = set()
+    for number, round_, _, turning in comings(schedule.rounds.steps):
+        if (id(round_), id(turning)) in seen:
             continue
-        seen.add(id(round_))
+        seen.add((id(round_), id(turning)))
         for exchange in round_.exchanges:
             for at, send, recv in _groups(exchange, mesh) if exchange.axis == axis else ():
                 key = (send.tobytes(), recv.tobytes())
@@ -285,6 +285,11 @@ def _collect(schedule: Schedule | Builder, axis: str, relayed: bool) -> Lines:
                     ids = [lines.circuits.setdefault(circuit, len(lines.circuits)) for circuit in circuits]
                     patterns[key] = (ids, np.full(across, NEVER, np.int32))
                 first = patterns[key][1]
+                if turning is not None and axis == "x":
+                    times = turning.first_time(at)
+                    rows = np.flatnonzero(times < turning.times)
+                    np.minimum.at(first, rows // fold_across, number + turning.each * times[rows])
+                    continue
                 here = at // fold_across
                 first[here] = np.minimum(first[here], number)
     lines.first = np.full((len(lines.circuits), across), NEVER, np.int32)

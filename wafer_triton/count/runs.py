@@ -13,13 +13,17 @@ Every round is of one kind:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wafer_triton import local
-from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.repeat import Repeat, Section
 from wafer_triton.schedule.rounds import Exchange, Round, Schedule
+
+if TYPE_CHECKING:
+    from wafer_triton.schedule.repeat import Step
 
 
 def kind(round_: Round) -> str:
@@ -31,27 +35,72 @@ def kind(round_: Round) -> str:
     return known
 
 
-def runs(schedule: Schedule | Builder) -> list[list[Round]]:
-    """The rounds of a schedule, built or not, cut into runs."""
-    cut: list[list[Round]] = []
-    before = ""
-    for round_ in schedule.rounds:
-        own = kind(round_)
-        if own == before and _follows(own, cut[-1][-1], round_):
-            cut[-1].append(round_)
+Run = Sequence[Round]
+
+
+def runs(schedule: Schedule) -> list[Run]:
+    """The rounds of a schedule cut into runs, in order of time."""
+    return [run for run, _ in _joined(((round_,), 1) for round_ in schedule.rounds)]
+
+
+def counted_runs(schedule: Schedule) -> list[tuple[Run, int]]:
+    """The runs of a schedule in order, each with how often it comes; of repeated steps three times stand for all.
+
+    The second of them, which lies between two others, stands for all but the first and the last.
+    """
+    return _joined(_pieces(schedule.rounds.steps))
+
+
+def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
+    """The runs of a schedule and how often each comes; runs of the same round objects are one."""
+    times: dict[tuple[int, ...], tuple[Run, int]] = {}
+    for run, count in counted_runs(schedule):
+        key = tuple(map(id, run))
+        times[key] = run, times.get(key, (run, 0))[1] + count
+    return list(times.values())
+
+
+def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
+    """The runs of every step by itself, with how often they come."""
+    for step in steps:
+        if isinstance(step, Section):
+            kept = vars(step)  # sections are shared by schedules
+            if "runs" not in kept:
+                kept["runs"] = _joined(((round_,), 1) for round_ in step.rounds)
+            yield from kept["runs"]
+        elif isinstance(step, Repeat):
+            once = _joined(_pieces(step.steps))
+            if step.times <= 3 or _goes_on(once[-1][0][-1], once[0][0][0]):  # one run may go through all times
+                for _ in range(step.times):
+                    yield from once
+            else:
+                yield from once
+                yield from ((run, times * (step.times - 2)) for run, times in once)
+                yield from once
         else:
-            cut.append([round_])
-        before = own
+            yield (step,), 1
+
+
+def _joined(pieces: Iterable[tuple[Run, int]]) -> list[tuple[Run, int]]:
+    """Runs, of which those that go on are one."""
+    cut: list[tuple[Run, int]] = []
+    own: list[Round] | None = None  # the last run, if it was put together here
+    for run, times in pieces:
+        if cut and cut[-1][1] == times and _goes_on(cut[-1][0][-1], run[0]):
+            if own is None:
+                own = [*cut[-1][0]]
+                cut[-1] = own, times
+            own += run
+        else:
+            cut.append((run, times))
+            own = None
     return cut
 
 
-def distinct_runs(schedule: Schedule | Builder) -> list[tuple[list[Round], int]]:
-    """The runs of a schedule and how often each comes; runs of the same round objects are one."""
-    times: dict[tuple[int, ...], tuple[list[Round], int]] = {}
-    for run in runs(schedule):
-        key = tuple(map(id, run))
-        times[key] = run, times.get(key, (run, 0))[1] + 1
-    return list(times.values())
+def _goes_on(before: Round, after: Round) -> bool:
+    """Whether two successive rounds belong to one run."""
+    own = kind(before)
+    return own == kind(after) and _follows(own, before, after)
 
 
 def stages(run: Sequence[Round]) -> int:

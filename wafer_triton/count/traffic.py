@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer_triton.count.runs import axes
-from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
 
 WORD_BYTES = 4
@@ -141,7 +140,7 @@ class _Walk:
 class Traffic:
     """Walks the exchanges of a schedule, built or not; moves that lines or exchanges share are walked once."""
 
-    def __init__(self, schedule: Schedule | Builder) -> None:
+    def __init__(self, schedule: Schedule) -> None:
         self.buffers = schedule.buffers
         self.mesh = schedule.mesh
         self.homes = {axis: np.arange(self.mesh.length(axis)) // self.folds(axis)[0] for axis in "xy"}

@@ -40,9 +40,9 @@ Numbers = dict[str, Sequence[float]]
 def picture(path: str | Path, height: float, title: str = "", dark: bool = False) -> Iterator[tuple[Any, Numbers]]:
     """A figure, `WIDTH` by `height` inches, and its numbers; both are written to `path` when the block ends.
 
-    A `dark` picture has light ink on dark paper. The numbers, by name, go into the file's description, so that they can be read from it (`numbers_of`). Raises
-    DrawError for another kind of file than `KINDS`, BackendError where matplotlib is missing, OSError for a path that
-    cannot be written.
+    A `dark` picture has light ink on dark paper. The numbers, by name, go into the file's description, so that they can
+    be read from it (`numbers_of`). Raises DrawError for another kind of file than `KINDS`, BackendError where
+    matplotlib is missing, OSError for a path that cannot be written.
     """
     path = path_of(path)
     check_kind(path)

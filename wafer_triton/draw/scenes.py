@@ -23,6 +23,7 @@ from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
 from wafer_triton.draw.trace_events import bounded
 from wafer_triton.errors import DrawError, check_type
+from wafer_triton.schedule.repeat import Rounds
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import quantity
@@ -151,7 +152,7 @@ def _frames(schedule: Schedule, block: int) -> list[Plain]:
         part = schedule.rounds[frame.first : frame.last + 1]
         key = tuple(map(id, part))
         if key not in known:
-            loads = link_loads(replace(schedule, rounds=part), block)
+            loads = link_loads(replace(schedule, rounds=Rounds(part)), block)
             known[key] = {way: load.ravel().tolist() for way, load in loads.items()}
         plain.append({"first": frame.first, "last": frame.last, "links": known[key]})
     return plain

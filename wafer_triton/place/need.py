@@ -10,9 +10,8 @@ from wafer_triton.layout import cut as plan_of
 from wafer_triton.layout import letters
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.rounds import Buffer, Parameter
-from wafer_triton.schedule.sketch import outlined, sketched
 from wafer_triton.shape.decoder import DecoderShape
 
 PHASES = ("decode", "prefill")
@@ -25,7 +24,7 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     parts = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
     found: dict[str, Buffer] = {}
     for part, args in parts:
-        buffers = outlined(part, block, *args).buffers
+        buffers = drafted(part, block, *args).buffers
         found.update({name: buffer for name, buffer in buffers.items() if buffer.role == "weight"})
     return found
 
@@ -33,7 +32,7 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
 @lru_cache(maxsize=1024)
 def decode_need(block: Block, kind: str) -> sram.Need:
     """What a core needs of a block of a kind for decode: what stays, and the largest working set."""
-    return sram.need(sketched(part, block, *args) for part, args in decode.sharing(block, kind))
+    return sram.need(drafted(part, block, *args) for part, args in decode.sharing(block, kind))
 
 
 @lru_cache(maxsize=1024)
@@ -42,7 +41,7 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
 
     With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
     """
-    parts = [outlined(part, block, *args) for part, args in prefill.sharing(block, kind, tokens, past)]
+    parts = [drafted(part, block, *args) for part, args in prefill.sharing(block, kind, tokens, past)]
     needed = sram.need(parts)
     if not keep or kind != "attention":
         return needed

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.builder import Builder
+from wafer_triton.schedule.builder import Builder, checked
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.heads import HeadGroups, head_groups
 from wafer_triton.schedule.kv_cache import KvCache
@@ -23,8 +23,6 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
-
-B = TypeVar("B", bound=Builder)
 
 
 @dataclass(frozen=True)
@@ -225,13 +223,14 @@ class Variant:
 @lru_cache(maxsize=1024)
 def schedule(adds: Part, block: Block, *args: int) -> Schedule:
     """The schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
-    return added(Builder, adds, block, *args).build()
+    return checked(drafted(adds, block, *args))
 
 
-def added(kind: type[B], adds: Part, block: Block, *args: int) -> B:
-    """A builder of a kind with the buffers and rounds of a part, or of the variant's part in its place."""
+@lru_cache(maxsize=64)
+def drafted(adds: Part, block: Block, *args: int) -> Schedule:
+    """The schedule of a part of a decoder, or of the variant's part in its place, not checked: for pricing."""
     variant = block.shape.variant
     own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
-    b = kind(block.mesh, own.title, own.family)
+    b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)
-    return b
+    return b.build(draft=True)

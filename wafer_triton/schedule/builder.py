@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,7 @@ from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules, sram
+from wafer_triton.schedule.repeat import Repeat, Rounds, flat
 from wafer_triton.schedule.rounds import (
     ROLES,
     Buffer,
@@ -29,6 +30,9 @@ from wafer_triton.schedule.rounds import (
     as_slot,
 )
 
+if TYPE_CHECKING:
+    from wafer_triton.schedule.repeat import Step
+
 _DRAFTING = ContextVar("drafting", default=False)
 
 
@@ -43,7 +47,10 @@ def drafting() -> Iterator[None]:
 
 
 class Builder:
-    """Collects the buffers and rounds of a schedule called `name`; `family` as of `Schedule`."""
+    """Collects the buffers and steps of a schedule called `name`; `family` as of `Schedule`.
+
+    A step is a round, or rounds that come together or several times (see `wafer_triton.schedule.repeat`).
+    """
 
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
         check_type(f"Builder {name!r}: mesh", mesh, Mesh)
@@ -52,7 +59,12 @@ class Builder:
         self.name = name
         self.family = family
         self.buffers: dict[str, Buffer] = {}
-        self.rounds: list[Round] = []
+        self.steps: list[Step] = []
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds so far."""
+        return flat(self.steps)
 
     def buffer(
         self, name: str, tile: Sequence[int], dtype: str, role: str = "scratch", slots: int = 1, *, pattern: str = "",
@@ -148,32 +160,46 @@ class Builder:
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
             return None
-        self.rounds.append(Round(exchanges, locals_, label, pattern))
-        return self.rounds[-1]
+        made = Round(exchanges, locals_, label, pattern)
+        self.steps.append(made)
+        return made
 
-    def repeat(self, times: int, turn: Callable[[int], None]) -> None:
-        """Add `turn(0)` to `turn(times - 1)`: turns after the first may differ only in which line does what."""
+    def repeat(
+        self, times: int, turn: Callable[[int], None], period: int = 1, rows: Index | None = None,
+        slots: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
+        """Add `turn(0)` to `turn(times - 1)`, of which each differs from that `period` turns before as `Repeat` says.
+
+        `rows` and `slots` are those of `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
+        row once, or that change an exchange along y.
+        """
         check_type(f"{self.name}: times of repeat", times, int)
-        for number in range(times):
+        start, whole = len(self.steps), times // period
+        if whole > 1:
+            for number in range(period):
+                turn(number)
+            steps = tuple(self.steps[start:])
+            if rows is not None:
+                self._check_rows(steps, rows)
+            self.steps[start:] = [Repeat(steps, whole, rows, slots or {})]
+        for number in range(whole * period if whole > 1 else 0, times):
             turn(number)
 
-    def roots(self, place: Index) -> Index:
-        """The root of every line of a reduction; a builder for pricing may put a few roots in place of all."""
-        return place
-
-    def stages(self, count: int) -> int:
-        """How many of `count` stages to add, each of which takes the data of the one before a hop further.
-
-        A builder for pricing may add a few that stand for all.
-        """
-        return count
-
-    def stations(self, kinds: Sequence[int], turns: Sequence[int]) -> Iterable[tuple[int, int]]:
-        """Each of some stations, all of which follow one another, with its number of turns.
-
-        A builder for pricing may add the turns of those of one kind up, or leave some out.
-        """
-        return enumerate(turns)
+    def _check_rows(self, steps: Sequence[Step], rows: Index) -> None:
+        """ScheduleError unless `rows` has every row once, and every exchange along y in `steps` is the same for it."""
+        if not np.array_equal(np.sort(rows), np.arange(self.mesh.shape[0])):
+            count = self.mesh.shape[0]
+            raise ScheduleError(f"{self.name}: rows {rows!r} of repeat do not name each of {count} rows once")
+        for step in steps:
+            for exchange in step.exchanges if isinstance(step, Round) else ():
+                if exchange.axis == "y":
+                    pairs = {tuple(ends) for ends in zip(exchange.send.tolist(), exchange.recv.tolist(), strict=True)}
+                    after = zip(rows[exchange.send].tolist(), rows[exchange.recv].tolist(), strict=True)
+                    if exchange.send.ndim > 1 or pairs != set(after):
+                        raise ScheduleError(
+                            f"{self.name}: rows of repeat change the exchange along y {exchange.src} to "
+                            f"{exchange.dst}; repeat turns in which it is the same"
+                        )
 
     def _positions(self, what: str, positions: ArrayLike) -> Index:
         """Positions [n] or [lines, n] as whole numbers."""
@@ -192,7 +218,7 @@ class Builder:
 
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """
-        schedule = Schedule(self.name, self.mesh, dict(self.buffers), tuple(self.rounds), self.family)
+        schedule = Schedule(self.name, self.mesh, dict(self.buffers), Rounds(self.steps), self.family)
         return schedule if draft or _DRAFTING.get() else checked(schedule)
 
 

@@ -55,7 +55,7 @@ def broadcast(
     """Every core of a line gets the tile of its position `root`; several buffers and `segment` are as of `reduce`."""
     slots = [as_slot(name)] if isinstance(name, str | Slot) else map(as_slot, name)
     tiles = tuple((b.buffers[slot.buffer], slot.index is None) for slot in slots)
-    b.rounds += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))
+    b.steps += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram, weights
-from wafer_triton.schedule.block import Block, Part, part
+from wafer_triton.schedule.block import Block, Part, drafted, part
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.experts import decode_experts
 from wafer_triton.schedule.gemv import meshgemv
@@ -203,9 +203,7 @@ def batches(adds: Part, block: Block, tokens: int) -> dict[int, int]:
 
 
 def _fits(adds: Part, block: Block, tokens: int) -> bool:
-    b = Builder(block.mesh, adds.title, adds.family)
-    adds(b, block, tokens)
-    return sram.account(b).peak_bytes <= block.mesh.device.sram_bytes
+    return sram.account(drafted(adds, block, tokens)).peak_bytes <= block.mesh.device.sram_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
@@ -231,10 +229,8 @@ def head_block(block: Block) -> Block:
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
-        b = Builder(bigger.mesh, head.title, head.family)
-        head(b, bigger, block.batch)
         try:
-            sram.check(b.build(draft=True))
+            sram.check(drafted(head, bigger, block.batch))
         except SramError as error:
             reason = error
             continue

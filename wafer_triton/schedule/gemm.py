@@ -23,6 +23,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
+from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_step, wrapped_line
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot
 
@@ -53,7 +54,8 @@ def _align(
     steps = (np.tile(ring_position(width, order), size // width) if by is None else by).tobytes()
     spares = [b.like(f"{name}.next", name) for name, _ in skewed]
     slots = tuple(b.buffers[name].slots for name, _ in skewed)
-    b.rounds += _skewing(b.mesh.shape, width, skewed, slots, order, steps, label)
+    moves = _skewing(b.mesh.shape, width, skewed, slots, order, steps, label)
+    b.steps += [moves] if moves.count else []
     odd = _skewed_lines(width, steps)[1]
     if odd.size:
         back = (
@@ -67,7 +69,7 @@ def _align(
 def _skewing(
     mesh: tuple[int, int], width: int, skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring,
     steps: bytes, label: str,
-) -> tuple[Round, ...]:  # fmt: skip
+) -> Section:  # fmt: skip
     """The rounds that skew buffers along axes, on rings of so many cores.
 
     Schedules that align alike share them, so that each is read once.
@@ -75,16 +77,21 @@ def _skewing(
     `slots` is part of the key: exchanges are planned for a mesh and the buffers' numbers of slots.
     """
     del slots
-    rounds, times = [], mesh[0] // width
-    pattern = Pattern("relay", tuple(end for name, _ in skewed for end in (name, f"{name}.next")))
-    for number, ways in enumerate(_skewed_lines(width, steps)[0]):
-        moves = []
-        for name, axis in skewed:
-            src, dst = Slot(name), Slot(f"{name}.next")
-            ends = (src, dst) if number % 2 == 0 else (dst, src)
-            moves += [Exchange(axis, *ends, *ring_ends(width, step, order, times), lines) for step, lines in ways]
-        rounds.append(Round(tuple(moves), (), label, pattern))
-    return tuple(rounds)
+    times, each = mesh[0] // width, _skewed_lines(width, steps)[0]
+    names = [end for name, _ in skewed for end in (name, f"{name}.next")]
+
+    def make() -> tuple[Round, ...]:
+        rounds, pattern = [], Pattern("relay", tuple(names))
+        for number, ways in enumerate(each):
+            moves = []
+            for name, axis in skewed:
+                src, dst = Slot(name), Slot(f"{name}.next")
+                ends = (src, dst) if number % 2 == 0 else (dst, src)
+                moves += [Exchange(axis, *ends, *ring_ends(width, step, order, times), lines) for step, lines in ways]
+            rounds.append(Round(tuple(moves), (), label, pattern))
+        return tuple(rounds)
+
+    return Section(len(each), dict.fromkeys(names, (0, len(each) - 1)), make)
 
 
 @lru_cache(maxsize=128)
@@ -152,9 +159,10 @@ def compute_shift(
             ways = enumerate("xy") if size > 1 else ()
             shifts = (ring_step(b, axis, now[i], following[i], order=order, segment=region) for i, axis in ways)
             known[kind] = Round(tuple(shifts), (product(now, number > 0),), label, pattern)
-        b.rounds.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
+        b.steps.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
 
-    b.repeat(size, turn)
+    turn(0)
+    b.repeat(size - 1, lambda number: turn(number + 1), period=2)
     come_home(b, w, spare[1], label, size)
     if again:
         come_home(b, a, spare[0], label, size)
@@ -197,7 +205,7 @@ def meshgemm_t(
         reduce(b, part, "x", root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
 
-    b.repeat(size, turn)
+    b.repeat(size, turn, period=2, rows=ring(size)[(ring_position(size) + 2) % size])
     come_home(b, w, spare, label)
 
 
@@ -303,7 +311,8 @@ def turn(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
     position = ring_position(size)
     align(b, src, "x", by=(-position) % size)
     spare, cores = b.like(f"{src}.next", src), ring(size)
-    for number in range(size):
+
+    def pass_on(number: int) -> None:
         now, following = (src, spare) if number % 2 == 0 else (spare, src)
         # a core at position t of column s copies in round 2 t - s
         twice = position + number
@@ -316,4 +325,7 @@ def turn(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
         if number + 1 < size:
             steps.append(ring_step(b, "y", now, following))
         b.round(*steps, label=label)
+
+    b.repeat(size - 1, pass_on, period=2, rows=cores[(position + 1) % size])
+    pass_on(size - 1)
     align(b, dst, "x", by=position)

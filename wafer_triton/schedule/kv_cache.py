@@ -98,4 +98,4 @@ class KvCache:
             for name, value in caches.items()
         ]
         # moves without senders stay, so that all appends are alike but for their indices
-        b.rounds.append(Round(tuple(moves), tuple(puts), "kv shift" if handing.size else "kv append"))
+        b.steps.append(Round(tuple(moves), tuple(puts), "kv shift" if handing.size else "kv append"))

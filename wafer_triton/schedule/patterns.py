@@ -6,6 +6,7 @@ Executors run rounds with one pattern in fewer steps, so a pattern that is untru
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -78,14 +79,14 @@ def _tree(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
         if arrival is None or op.where is None:
             raise _Untrue(f"pattern tree: {op.op} on {op.ins[-1]} combines no message of the round")
         waiting.remove(arrival)
-        core = _first(arrival.receivers, mesh)
-        cores = op.where.flat(mesh), arrival.receivers.flat(mesh)
         ends = {*map(str, op.ins[:-1]), *map(str, op.outs)}
-        if op.op != pattern.op or ends != {str(arrival.src)} or not np.array_equal(*cores):
+        if op.op != pattern.op or ends != {str(arrival.src)} or not _same(op.where, arrival.receivers, mesh):
+            core = _first(arrival.receivers, mesh)
             raise _Untrue(
                 f"pattern tree by {pattern.op}: core {core} must combine {arrival.dst} with its {arrival.src}", core
             )
         if arrival.dst.buffer in pattern.buffers:
+            core = _first(arrival.receivers, mesh)
             raise _Untrue(f"pattern tree: core {core} receives in {arrival.dst}, which is no mailbox", core)
     if waiting:
         core = _first(waiting[0].receivers, mesh)
@@ -113,19 +114,26 @@ def _one_way(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
     """No core sends a buffer and receives a message for it in the same round."""
     for name in pattern.buffers:
         each = [exchange for exchange in round_.exchanges if exchange.src.buffer == name]
-        sends, receives = (
-            np.concatenate([np.zeros(0, np.int64), *(cores.flat(mesh) for cores in ends)])
-            for ends in ([one.senders for one in each], [one.receivers for one in each])
-        )
-        both = np.intersect1d(sends, receives)
-        if both.size:
-            row, col = divmod(int(both[0]), mesh.shape[1])
+        if all(one.lines is None and one.send.ndim == 1 and one.axis == each[0].axis for one in each):  # as on one line
+            each = [replace(one, lines=np.zeros(1, np.int64)) for one in each]
+        sends = np.zeros(mesh.cores, bool)
+        for one in each:
+            sends[one.senders.flat(mesh)] = True
+        both = [cores[sends[cores]] for one in each if (cores := one.receivers.flat(mesh)).size]
+        if any(cores.size for cores in both):
+            row, col = divmod(min(int(cores.min()) for cores in both if cores.size), mesh.shape[1])
             raise _Untrue(f"pattern {pattern.kind}: core {(row, col)} both sends {name} and receives it", (row, col))
 
 
 _RULES: dict[str, Callable[[Round, Pattern, Mesh], None]] = {
     "ring": _ring, "tree": _tree, "broadcast": _broadcast, "relay": _moves,
 }  # fmt: skip
+
+
+def _same(one: Cores, other: Cores, mesh: Mesh) -> bool:
+    """Whether both name the same cores in the same order."""
+    alike = one.axis == other.axis and one.at is other.at and one.lines is other.lines
+    return alike or np.array_equal(one.flat(mesh), other.flat(mesh))
 
 
 def _first(cores: Cores, mesh: Mesh) -> Core:

@@ -10,9 +10,9 @@ whose root differs from line to line takes chains from both ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from math import isqrt
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, reduce_scatter, repeated, ring_all_gather, segments
+from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Pattern, Round, Slot, as_slot
 
 Stage = tuple[list[tuple[int, int]], list[tuple[int, int]]]  # (sender, receiver) pairs: upwards, downwards
@@ -35,8 +36,11 @@ class Stages:
 
     ways: tuple[tuple[Way, ...], ...]
 
-    def __iter__(self) -> Iterator[tuple[Way, ...]]:
-        return iter(self.ways)
+    @cached_property
+    def used(self) -> tuple[tuple[int, int] | None, ...]:
+        """The first and the last stage with messages upwards, and those with messages downwards; None without any."""
+        each = ([number for number, stage in enumerate(self.ways) if stage[way][0].size] for way in (0, 1))
+        return tuple((numbers[0], numbers[-1]) if numbers else None for numbers in each)
 
 
 def default_groups(size: int) -> tuple[int, ...]:
@@ -177,7 +181,7 @@ def reduce(
         lines, given = b.mesh.length("y" if axis == "x" else "x"), np.asarray(root)
         if given.shape != (lines,) or given.dtype.kind not in "iu":
             raise MeshError(f"{b.name}: roots {root!r} are not one whole number for each of {lines} lines")
-        root = b.roots(given.astype(np.int64))
+        root = given.astype(np.int64)
         groups = () if groups is None else groups
     place: int | Index
     if isinstance(root, np.ndarray) and root.ndim:
@@ -187,9 +191,7 @@ def reduce(
             )
         place = root
         size = b.mesh.length(axis)
-        # towards the ends of lines all stages are alike
-        count = b.stages(size - 1) if {*place.tolist()} <= {0, size - 1} else size - 1
-        stages = _chains(size, place.tobytes(), count)
+        stages = _chains(size, place.tobytes())
     else:
         own = None if root is None else int(np.asarray(root))
         stages, place = _arrays(*segments(b, axis, segment), algorithm, groups, own)
@@ -198,10 +200,11 @@ def reduce(
     for slot in slots:
         names = (f"{inbox or slot.buffer}.up", f"{inbox or slot.buffer}.down")
         for number, mail in enumerate(names):
-            if any(stage[number][0].size for stage in stages):
+            if stages.used[number] is not None:
                 b.like(mail, slot.buffer)
         payloads.append((b.buffers[slot.buffer], slot.index is None, names))
-    b.rounds += _combining(stages, tuple(payloads), axis, op, label, b.mesh.shape)
+    if stages.ways:
+        b.steps.append(_combining(stages, tuple(payloads), axis, op, label, b.mesh.shape))
     return place
 
 
@@ -211,8 +214,16 @@ Payload = tuple[Buffer, bool, tuple[str, str]]  # a buffer, whether all its slot
 @lru_cache(maxsize=128)
 def _combining(
     stages: Stages, payloads: tuple[Payload, ...], axis: str, op: str, label: str, mesh: tuple[int, int]
-) -> tuple[Round, ...]:
+) -> Section:
     """The rounds of a reduction; schedules that reduce alike share them, so that each is read once."""
+    count = len(stages.ways)
+    uses = {acc.name: (0, count - 1) for acc, _, _ in payloads}
+    for _, _, inboxes in payloads:
+        uses |= {mail: used for mail, used in zip(inboxes, stages.used, strict=True) if used is not None}
+    return Section(count, uses, partial(_combined, stages, payloads, axis, op, label))
+
+
+def _combined(stages: Stages, payloads: tuple[Payload, ...], axis: str, op: str, label: str) -> tuple[Round, ...]:
     ends, params = [], []
     for acc, whole, inboxes in payloads:
         index = None if whole else 0
@@ -302,8 +313,8 @@ ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 
 @lru_cache(maxsize=2048)
-def _chains(size: int, roots: bytes, count: int) -> Stages:
-    """The first `count` stages of chains from both ends of every line to its root.
+def _chains(size: int, roots: bytes) -> Stages:
+    """The stages of chains from both ends of every line to its root.
 
     A stage skips the lines whose chain has ended.
     """
@@ -312,7 +323,7 @@ def _chains(size: int, roots: bytes, count: int) -> Stages:
         _check_root(size, root)
     ended = {0, *place.tolist(), *(size - 1 - place).tolist()}  # the stages at which a chain has ended
     stages = []
-    for step in range(min(count, int(np.maximum(place, size - 1 - place).max()))):
+    for step in range(int(np.maximum(place, size - 1 - place).max())):
         if step in ended:
             up, down = np.flatnonzero(step < place), np.flatnonzero(size - 1 - step > place)
         ways = ((_point(step), _point(step + 1), up), (_point(size - 1 - step), _point(size - 2 - step), down))

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.repeat import Rounds, comings
 from wafer_triton.text import notebook
 
 Index = NDArray[np.int64]
@@ -277,7 +278,7 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Rounds on a mesh over named buffers, built and checked by `Builder.build`.
+    """Rounds on a mesh over named buffers, built and checked by `Builder.build`; any sequence of rounds may be given.
 
     `family` names the measurements whose constants price it: "kernel", or "decode" for the steps of a decode layer.
     """
@@ -285,11 +286,17 @@ class Schedule:
     name: str
     mesh: Mesh
     buffers: Mapping[str, Buffer]
-    rounds: tuple[Round, ...]
+    rounds: Rounds
     family: str = "kernel"
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.rounds, Rounds):
+            object.__setattr__(self, "rounds", Rounds(self.rounds))
+
     def _repr_html_(self) -> str:
-        steps = Counter(round_.label or "(no label)" for round_ in self.rounds)
+        steps = Counter[str]()
+        for coming in comings(self.rounds.steps):
+            steps[coming.round.label or "(no label)"] += coming.times
         title = f"{self.name} on mesh {self.mesh} of {self.mesh.device.name}: {len(self.rounds):,} rounds"
         held = (
             (buffer.name, f"{buffer.tile} {buffer.dtype}", buffer.role, buffer.bytes)

@@ -22,6 +22,7 @@ from wafer_triton import local
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import Operand
 from wafer_triton.schedule import patterns
+from wafer_triton.schedule.repeat import Repeat, comings, count
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 
@@ -55,7 +56,7 @@ _VALID: WeakSet[Schedule] = WeakSet()  # schedules that break no rule
 def findings(schedule: Schedule) -> Iterator[Finding]:
     """The first broken rule of every round."""
     seen: set[int] = set()
-    for number, round_ in enumerate(schedule.rounds):
+    for number, round_ in _rounds(schedule):
         if id(round_) in seen:  # rounds repeat by identity
             continue
         seen.add(id(round_))
@@ -63,6 +64,23 @@ def findings(schedule: Schedule) -> Iterator[Finding]:
             _Check(schedule, number, round_).run()
         except _Broken as broken:
             yield broken.finding
+
+
+def _rounds(schedule: Schedule) -> Iterator[tuple[int, Round]]:
+    """The rounds of the first time of every repetition with their numbers, and those with its last slots.
+
+    Of the other times, rows have changed places, which breaks no rule that was not broken.
+    """
+    kept = []  # or another round would take the identity of one that is made here
+    for coming in comings(schedule.rounds.steps):
+        yield coming.number, coming.round
+    number = 0
+    for step in schedule.rounds.steps:
+        number += count((step,))
+        if isinstance(step, Repeat) and step.slots:
+            for round_ in step.last:
+                kept.append(round_)
+                yield number - 1, round_
 
 
 def title(schedule: Schedule, number: int) -> str:
@@ -311,7 +329,9 @@ def _common(first: Index | None, second: Index | None, across: int) -> Index:
     if first is None or second is None:
         lines = second if first is None else first
         return np.arange(across) if lines is None else lines
-    return np.intersect1d(first, second)
+    named = np.zeros(across, bool)
+    named[first] = True
+    return np.sort(second[named[second]])
 
 
 def _cells(slots_of: Index | int | None, at: Index, slots: int) -> NDArray[np.int64]:

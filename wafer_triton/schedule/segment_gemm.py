@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import count
+from itertools import pairwise
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -133,30 +134,28 @@ def segment_gemm_t(
     each place. `overlap` is as of `meshgemm_t`.
     """
     size, width = side(b), blocks.width
-    buffer, turns = b.buffers[c], count()
+    buffer = b.buffers[c]
     hands = (w, b.like(f"{w}.next", w))
     first = b.buffer(f"{c}.part", buffer.tile, buffer.dtype)
     parts = (first, b.like(f"{c}.part.next", first) if overlap and size > 1 else first)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
 
-    def fill(station: int, times: int) -> None:
-        """Turns whose sums go to the columns at a station."""
+    def fill(station: int, begin: int, end: int) -> None:
+        """Turns `begin` to `end` - 1, whose sums go to the columns at a station."""
         owners, root = Cores("x", np.flatnonzero(blocks.station == station)), int(blocks.columns[station])
 
         def turn(slot: int) -> None:
-            odd = next(turns) % 2
+            odd = (begin + slot) % 2
             now, following, part = hands[odd], hands[1 - odd], parts[odd]
             shift = [ring_step(b, "y", now, following)] if size > 1 else []
             b.round(b.local("gemm_t", part, (a, now), **params), *shift, label=label)
             reduce(b, part, "x", root=root, groups=(), inbox=first, segment=width, label=label)
             b.round(b.local("copy", Slot(c, slot), part, owners, size=buffer.numel), label=label)
 
-        b.repeat(times, turn)
+        b.repeat(end - begin, turn, period=2, slots={c: 2})
 
-    # chains to a column and to its mirror image cost the same
-    mirrored = np.minimum(blocks.columns, width - 1 - blocks.columns)
-    for station, times in b.stations(mirrored.tolist(), np.diff(blocks.starts).tolist()):
-        fill(station, times)
+    for station, (begin, end) in enumerate(pairwise(blocks.starts.tolist())):
+        fill(station, begin, end)
     come_home(b, w, hands[1], label)
 
 
@@ -195,9 +194,10 @@ def segment_gemm(
             product = b.local("gemm", c, (Slot(a, here), hands[odd]), blocks.every, add=number > 0, **params)
             shifts = [ring_step(b, "y", hands[odd], hands[1 - odd])] if size > 1 else []
             known[kind] = Round((*shifts, *_turned(a, blocks, here)), (product,), label, pattern)
-        b.rounds.append(known[kind])
+        b.steps.append(known[kind])
 
-    b.repeat(size, turn)
+    turn(0)
+    b.repeat(size - 1, lambda number: turn(number + 1), period=lcm(slots, 2))
 
 
 def _turned(a: str, blocks: BlockRing, here: int) -> list[Exchange]:

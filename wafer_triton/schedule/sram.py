@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import gcd
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Round, Schedule
+from wafer_triton.schedule.repeat import uses
+from wafer_triton.schedule.rounds import Schedule
 
 T = TypeVar("T")
-
-
-class Builder(Protocol):
-    """Buffers and rounds that are not a schedule yet."""
-
-    mesh: Mesh
-    buffers: dict[str, Buffer]
-    rounds: list[Round]
 
 
 @dataclass(frozen=True)
@@ -40,45 +34,33 @@ class Span:
     bytes: int
 
 
-def spans(schedule: Schedule | Builder) -> dict[str, Span]:
+def spans(schedule: Schedule) -> dict[str, Span]:
     """When each buffer lives; a buffer that is never used does not, unless it is given.
 
     Every buffer lives from its first use to its last, a given one from the start, a kept one to the end.
     """
-    first, last = _uses(schedule.rounds)
+    used = uses(schedule.rounds.steps)
     fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
     living = {}
     for name, buffer in schedule.buffers.items():
-        if name in first or buffer.given:
-            start = 0 if buffer.given else first[name]
-            end = len(schedule.rounds) if buffer.kept else last.get(name, 0)
+        if name in used or buffer.given:
+            first, last = used.get(name, (0, 0))
+            start = 0 if buffer.given else first
+            end = len(schedule.rounds) if buffer.kept else last
             living[name] = Span(start, end, buffer.bytes * fold)
     return living
 
 
-def _uses(rounds: Sequence[Round]) -> tuple[dict[str, int], dict[str, int]]:
-    """The numbers of the first and of the last round that touch each buffer; rounds alike are read together."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    names: frozenset[str] = frozenset()
-    for number, round_ in enumerate(rounds):
-        if round_.touched != names:
-            last.update(dict.fromkeys(names, number - 1))
-            names = round_.touched
-            first = dict.fromkeys(names, number) | first
-    return first, last | dict.fromkeys(names, len(rounds) - 1)
-
-
-def account(schedule: Schedule | Builder) -> SramAccount:
+def account(schedule: Schedule) -> SramAccount:
     """The SRAM peak of a schedule; all cores of a mesh hold the same buffers."""
     living = spans(schedule)
-    change = [0] * (len(schedule.rounds) + 2)
+    change = Counter[int]()  # by the number of a round
     for span in living.values():
         change[span.start] += span.bytes
         change[span.end + 1] -= span.bytes
     peak, peak_round, now = 0, 0, 0
-    for number, delta in enumerate(change):
-        now += delta
+    for number in sorted(change):
+        now += change[number]
         if now > peak:
             peak, peak_round = now, number
     live = {name: span.bytes for name, span in living.items() if span.start <= peak_round <= span.end}
@@ -111,7 +93,7 @@ class Need:
         return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
 
 
-def need(schedules: Iterable[Schedule | Builder]) -> Need:
+def need(schedules: Iterable[Schedule]) -> Need:
     """What a core needs for schedules that run one after another and share what stays."""
     built = list(schedules)
     stays: dict[str, int] = {}

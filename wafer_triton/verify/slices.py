@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wafer_triton import local
+from wafer_triton.schedule.repeat import Rounds
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 
@@ -42,7 +43,7 @@ class _Backwards:
                 if keep.any()
             ]  # fmt: skip
             rounds.append(Round(tuple(exchanges), tuple(reversed(locals_)), round_.label))
-        return replace(self.schedule, rounds=tuple(reversed(rounds)))
+        return replace(self.schedule, rounds=Rounds(reversed(rounds)))
 
     def local(self, op: Local) -> Local | None:
         """The operation on the cores where one of its outputs is needed."""

@@ -1,0 +1,271 @@
+"""Repetition as data: a schedule's steps are rounds, sections of rounds, and steps that come several times.
+
+So the schedule of a 720 x 720 mesh is small, and is counted, priced and checked without all of its rounds. `Rounds` is
+the same steps round by round, for those who run, draw or change a schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, overload
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
+
+    Step: TypeAlias = "Round | Section | Repeat"
+
+Uses = Mapping[str, tuple[int, int]]  # of buffers, the first and the last round that touches them
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """`count` rounds without repetition, which `make` makes when they are first read; `uses` are those of buffers."""
+
+    count: int
+    uses: Uses
+    make: Callable[[], tuple[Round, ...]]
+
+    @cached_property
+    def rounds(self) -> tuple[Round, ...]:
+        """All rounds."""
+        return self.make()
+
+
+@dataclass(frozen=True, eq=False)
+class Repeat:
+    """Steps that come `times` times.
+
+    Each time row `rows[i]` of the mesh does what row i did the time before (None: itself), to which exchanges along y
+    are the same. Each time fixed slots of the buffers in `slots` are so many slots further on.
+    """
+
+    steps: tuple[Step, ...]
+    times: int
+    rows: Index | None = None
+    slots: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def each(self) -> int:
+        """Rounds of one time."""
+        return count(self.steps)
+
+    @property
+    def count(self) -> int:
+        """Rounds in all."""
+        return self.each * self.times
+
+    @cached_property
+    def uses(self) -> Uses:
+        """Of buffers, the first and the last round that touches them."""
+        more = self.each * (self.times - 1)
+        return {name: (first, last + more) for name, (first, last) in uses(self.steps).items()}
+
+    @cached_property
+    def flat(self) -> tuple[Round, ...]:
+        """All rounds; those that change from time to time are made, all others are one object each."""
+        once = flat(self.steps)
+        if self.rows is None and not self.slots:
+            return once * self.times
+        rounds, rows = list(once), np.arange(0) if self.rows is None else np.arange(len(self.rows))
+        for time in range(1, self.times):
+            rows = rows if self.rows is None else self.rows[rows]
+            more = {name: by * time for name, by in self.slots.items()}
+            rounds += [_changed(round_, rows if self.rows is not None else None, more) for round_ in once]
+        return tuple(rounds)
+
+    @property
+    def last(self) -> Iterator[Round]:
+        """The rounds of the last time whose slots are not those of the first."""
+        more = {name: by * (self.times - 1) for name, by in self.slots.items()}
+        rounds = ((round_, _changed(round_, None, more)) for round_ in flat(self.steps))
+        return (after for before, after in rounds if after is not before)
+
+    @cached_property
+    def _circles(self) -> list[Index]:
+        """The rows in the order in which they follow one another."""
+        assert self.rows is not None
+        left, circles = set(range(len(self.rows))), []
+        while left:
+            circle = [min(left)]
+            while (after := int(self.rows[circle[-1]])) != circle[0]:
+                circle.append(after)
+            left.difference_update(circle)
+            circles.append(np.array(circle))
+        return circles
+
+    def first_time(self, lines: Index) -> Index:
+        """[rows]: the first time in which each row does what one of `lines` does in time 0; `times` for none."""
+        assert self.rows is not None
+        begins = np.zeros(len(self.rows), bool)
+        begins[lines] = True
+        found = np.full(len(self.rows), self.times)
+        for circle in self._circles:
+            marked = np.flatnonzero(begins[circle])
+            if marked.size:
+                place = np.arange(len(circle))
+                last = np.searchsorted(marked, place, "right") - 1  # the line before each place, or round the circle
+                found[circle] = (place - marked[last]) % len(circle)
+        return np.minimum(found, self.times)
+
+    def over_all_times(self, counts: Index) -> Index:
+        """[rows]: the sum over all times of the counts of the rows that each row stands for."""
+        assert self.rows is not None
+        total = np.zeros_like(counts)
+        for circle in self._circles:
+            whole, rest = divmod(self.times, len(circle))
+            own = counts[circle]
+            sums = np.concatenate([[0], np.cumsum(np.concatenate([own, own]))])
+            place = np.arange(len(circle)) + len(circle) + 1
+            total[circle] = whole * own.sum() + sums[place] - sums[place - rest]
+        return total
+
+
+def count(steps: Iterable[Step]) -> int:
+    """The number of rounds."""
+    return sum(step.count if isinstance(step, Section | Repeat) else 1 for step in steps)
+
+
+def uses(steps: Iterable[Step]) -> dict[str, tuple[int, int]]:
+    """Of buffers, the first and the last round that touches them."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    number = 0
+    for step in steps:
+        if isinstance(step, Section | Repeat):
+            for name, (begin, end) in step.uses.items():
+                first.setdefault(name, number + begin)
+                last[name] = number + end
+            number += step.count
+        else:
+            for name in step.touched:
+                first.setdefault(name, number)
+                last[name] = number
+            number += 1
+    return {name: (number, last[name]) for name, number in first.items()}
+
+
+def flat(steps: Iterable[Step]) -> tuple[Round, ...]:
+    """All rounds in order."""
+    rounds: list[Round] = []
+    for step in steps:
+        if isinstance(step, Section):
+            rounds += step.rounds
+        elif isinstance(step, Repeat):
+            rounds += step.flat
+        else:
+            rounds.append(step)
+    return tuple(rounds)
+
+
+class Coming(NamedTuple):
+    """A round, the number of its first coming, how often it comes, and the `Repeat` in which its rows change."""
+
+    number: int
+    round: Round
+    times: int
+    turning: Repeat | None
+
+
+def comings(steps: Iterable[Step]) -> Iterator[Coming]:
+    """Every round of the first time of each repetition; a round may come at several places."""
+    return _comings(steps, 0, 1, None)
+
+
+def _comings(steps: Iterable[Step], number: int, times: int, turning: Repeat | None) -> Iterator[Coming]:
+    for step in steps:
+        if isinstance(step, Section):
+            for more, round_ in enumerate(step.rounds):
+                yield Coming(number + more, round_, times, turning)
+            number += step.count
+        elif isinstance(step, Repeat):
+            own = turning if step.rows is None else step
+            yield from _comings(step.steps, number, times * step.times, own)
+            number += step.count
+        else:
+            yield Coming(number, step, times, turning)
+            number += 1
+
+
+class Rounds(Sequence["Round"]):
+    """The rounds of some steps in order; nothing but their number is worked out before they are read."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self.steps = tuple(steps)
+
+    @cached_property
+    def flat(self) -> tuple[Round, ...]:
+        """All rounds."""
+        return flat(self.steps)
+
+    @cached_property
+    def count(self) -> int:  # type: ignore[override]
+        """Their number."""
+        return count(self.steps)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self.flat)
+
+    @overload
+    def __getitem__(self, at: int) -> Round: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Round, ...]: ...
+    def __getitem__(self, at: int | slice) -> Round | tuple[Round, ...]:
+        return self.flat[at]
+
+    def __eq__(self, other: object) -> bool:
+        return self.flat == (other.flat if isinstance(other, Rounds) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.steps)
+
+
+def _changed(round_: Round, rows: Index | None, slots: Mapping[str, int]) -> Round:
+    """A round with every row's part taken by another row, and slots further on; itself if nothing changes."""
+
+    def slot(one: Slot) -> Slot:
+        index = one.index
+        if isinstance(index, int) and one.buffer in slots:
+            return replace(one, index=index + slots[one.buffer])
+        if rows is not None and isinstance(index, np.ndarray) and one.axis == "y":
+            return replace(one, index=index[np.argsort(rows)])
+        return one
+
+    def exchange(one: Exchange) -> Exchange:
+        src, dst = slot(one.src), slot(one.dst)
+        if rows is None or one.axis == "y" or (one.lines is None and one.send.ndim == 1):
+            return one if src is one.src and dst is one.dst else replace(one, src=src, dst=dst)
+        lines = rows if one.lines is None else rows[one.lines]
+        order = np.argsort(lines)
+        send, recv = (ends[order] if ends.ndim == 2 else ends for ends in (one.send, one.recv))
+        return replace(one, src=src, dst=dst, send=send, recv=recv, lines=lines[order])
+
+    def local(one: Local) -> Local:
+        outs, ins, where = tuple(map(slot, one.outs)), tuple(map(slot, one.ins)), cores(one.where)
+        before = (*one.outs, *one.ins, one.where)
+        if all(new is old for new, old in zip((*outs, *ins, where), before, strict=True)):
+            return one
+        return replace(one, outs=outs, ins=ins, where=where)
+
+    def cores(one: Cores | None) -> Cores | None:
+        if one is None or rows is None or (one.axis == "x" and one.lines is None and one.at.ndim == 1):
+            return one
+        if one.axis == "y":
+            return replace(one, at=np.sort(np.where(one.at < 0, -1, rows[one.at]), -1))
+        lines = rows if one.lines is None else rows[one.lines]
+        order = np.argsort(lines)
+        return replace(one, at=one.at[order] if one.at.ndim == 2 else one.at, lines=lines[order])
+
+    exchanges, locals_ = tuple(map(exchange, round_.exchanges)), tuple(map(local, round_.locals))
+    before = (*round_.exchanges, *round_.locals)
+    if all(new is old for new, old in zip((*exchanges, *locals_), before, strict=True)):
+        return round_
+    return replace(round_, exchanges=exchanges, locals=locals_)
