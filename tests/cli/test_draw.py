@@ -126,6 +126,13 @@ def test_a_page_of_a_schedule_of_ones_own(folder):
     assert scene["name"] == "sums" and scene["values"]["rounds"][-1]["x"]
 
 
+def test_own_schedules_stand_beside_each_other_in_the_page_and_in_the_trace(folder):
+    assert main(shlex.split("show own.py:sums --beside own.py:sums --trace t.json")) == 0
+    data = shown(folder / "page.html")
+    assert [scene["name"] for scene in data["scenes"]] == ["sums", "sums"] and data["beside"] == 1
+    assert [*json.loads((folder / "t.json").read_text())["otherData"]["processes"]] == ["sums", "sums 2"]
+
+
 def test_a_page_of_a_placed_model(folder):
     assert main(shlex.split("show model --model smollm2-135m --mesh 64 --context 128")) == 0
     data = shown(folder / "page.html")
@@ -154,6 +161,7 @@ def test_a_page_of_a_record_keeps_wafer_time_and_emulation_time_apart(folder, re
         ),
         (f"{GEMM} --out nowhere/p.html", "nowhere/p.html: No such file or directory; give another path"),
         (f"{GEMM} --beside strassen", "strassen"),
+        ("own.py:sums --beside mesh", "mesh: give FILE.py:FUNCTION, where the function returns"),
         ("own.py:nothing", "a page of a schedule without rounds has nothing to show; add a round"),
         (
             "record own.py",

@@ -332,3 +332,16 @@ def test_a_relayed_product_is_reported_as_relayed() -> None:
         prediction = Prediction.of(cost, mesh.device)
         assert prediction.relayed is over
         assert str(prediction).endswith("relayed core by core, as routers hold too few routes") is over
+
+
+@pytest.mark.parametrize("algorithm", ["mesh", "cannon", "summa", "allgather"])
+def test_bounds_add_up_to_the_cycles_and_follow_the_constants(algorithm: str) -> None:
+    schedule, c = gemm(Mesh(8, 8, ROOMY), 64, 64, 64, algorithm=algorithm), constants(device("wse2"))
+    cost = price(schedule, c)
+    assert sum(cost.bounds.values()) == pytest.approx(cost.cycles)
+    assert cost.bounds["compute"] == cost.compute_cycles and min(cost.bounds.values()) >= -1e-9
+    free = price(schedule, replace(c, round_cycles=0.0, stage_cycles=0.0, packed_cycles=0.0, collective_cycles=0.0))
+    assert free.bounds["set-up"] == 0 < cost.bounds["set-up"]
+    assert price(schedule, replace(c, hop_cycles=0.0)).bounds["hops"] == 0
+    fast = price(schedule, replace(c, word_cycles=1e-9, hop_cycles=0.0))
+    assert fast.bounds["links"] == pytest.approx(0, abs=1e-3) and cost.bounds["links"] > 0

@@ -60,6 +60,25 @@ def test_a_trace_obeys_the_format_and_adds_up_to_the_price(schedule, tmp_path):
     assert max(held) == account(schedule).sram_peak_bytes
 
 
+def test_several_schedules_are_processes_with_short_names_and_numbers_on_every_slice(tmp_path):
+    chosen = {name: SCHEDULES[name] for name in ("mesh", "summa")}
+    whole = written(chosen, tmp_path / "run.json")
+    names = {e["pid"]: e["args"]["name"] for e in whole["traceEvents"] if e["name"] == "process_name"}
+    assert names == {1: "mesh", 2: "summa"}
+    for number, (name, schedule) in enumerate(chosen.items(), 1):
+        cost, slices = price(schedule), [e for e in whole["traceEvents"] if e["ph"] == "X" and e["pid"] == number]
+        assert whole["otherData"]["processes"][name]["cycles"] == cost.cycles
+        assert all(
+            {"cores", "hops", "bytes over links", "cycles", "cycles of set-up"} <= e["args"].keys() for e in slices
+        )
+        steps = [e["args"] for e in slices if e["cat"] == "steps"]
+        assert sum(of["cycles"] for of in steps) == pytest.approx(cost.cycles)
+        for bound, cycles in cost.bounds.items():
+            assert sum(of[f"cycles of {bound}"] for of in steps) == pytest.approx(cycles, abs=1e-6)
+        totals = [e["args"]["bytes"] for e in whole["traceEvents"] if "in all" in e["name"] and e["pid"] == number]
+        assert max(totals) == account(schedule).sram_peak_bytes
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_intervals_follow_one_another_to_the_price(schedule):
     placed = intervals(schedule)

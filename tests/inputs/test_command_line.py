@@ -109,7 +109,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ("estimate decode --model smollm2-135m --mesh 8 --context 8 --experts regions", "estimate decode --help`"),
         ("estimate kv --model smollm2-135m --mesh 64 --dtype fp32", "see `wafer-triton estimate kv --help`"),
         ("show record --record x", "see `wafer-triton show record --help`"),
-        ("show own.py:f --beside mesh", "arguments: --beside mesh; see `wafer-triton show schedule --help`"),
+        ("show own.py:f --mesh 4", "arguments: --mesh 4; see `wafer-triton show schedule --help`"),
         ("compare own.py:f --mesh 8", "arguments: --mesh 8; see `wafer-triton compare schedule --help`"),
         ("draw validation --mesh 3", "arguments: --mesh 3; see `wafer-triton draw validation --help`"),
         ("devices --device wse2", "arguments: --device wse2; see `wafer-triton devices --help`"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,17 +76,20 @@ def show(args: argparse.Namespace) -> int:
     from wafer_triton import draw
 
     subject = _subject(args)
-    values = _values(subject) if args.values else None
-    scenes = [draw.scene(subject.schedule, subject.name, values)]
-    for name in args.beside:
-        other = _own(name) if args.kind == OWN else _product(args, name)
-        scenes.append(draw.scene(other.schedule, other.name, _values(other) if args.values else None))
+    subjects = [subject, *(_own(name) if args.kind == OWN else _product(args, name) for name in args.beside)]
+    scenes = [draw.scene(each.schedule, each.name, _values(each) if args.values else None) for each in subjects]
     mesh = subject.schedule.mesh
     about = f"on mesh {mesh} of {mesh.device.name}, counted from its rounds; times are cycles predicted on the wafer"
     draw.page(args.out, subject.schedule.name, scenes, mesh.device, about=about, beside=1 if scenes[1:] else None)
     if args.trace:
-        draw.perfetto(subject.schedule, args.trace)
+        draw.perfetto({name: each.schedule for name, each in zip(_names(subjects), subjects, strict=True)}, args.trace)
     return _told(args, args.out, args.trace)
+
+
+def _names(subjects: Sequence[Subject]) -> list[str]:
+    """Return a name for each subject; a name that came before gets a number."""
+    names = [each.name for each in subjects]
+    return [f"{name} {names[:at].count(name) + 1}" if name in names[:at] else name for at, name in enumerate(names)]
 
 
 def _show_model(args: argparse.Namespace) -> int:

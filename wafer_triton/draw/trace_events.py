@@ -7,14 +7,14 @@ runs of rounds; where a schedule has more, neighbours are one, so that durations
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import groupby
 from operator import add
 from pathlib import Path
 from typing import Any
 
-from wafer_triton.cost.price import Interval, intervals, price
+from wafer_triton.cost.price import Cost, Interval, intervals, price
 from wafer_triton.count.account import per_round
 from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.trace import held
@@ -28,43 +28,55 @@ MEANING = "cycles predicted on the wafer, no measured time; 1 us of the viewer i
 Event = dict[str, Any]
 
 
-def perfetto(schedule: Schedule, path: str | Path, *, most: int = MOST) -> None:
-    """Write a schedule's predicted timeline as a trace.
+def perfetto(schedules: Schedule | Mapping[str, Schedule], path: str | Path, *, most: int = MOST) -> None:
+    """Write the predicted timeline of a schedule, or of several by name, as a trace: one process for each.
 
     Tracks are the steps of the algorithm, its runs of rounds, compute, waiting and the busiest link; counters are SRAM
-    by buffer and the bytes over the busiest link. Raises DrawError for a schedule without rounds.
+    by buffer and in all, and the bytes over the busiest link. Raises DrawError for a schedule without rounds.
     """
-    check_type("perfetto: schedule", schedule, Schedule, DrawError)
+    named = schedules if isinstance(schedules, Mapping) else {getattr(schedules, "name", ""): schedules}
+    for schedule in named.values():
+        check_type("perfetto: schedule", schedule, Schedule, DrawError)
+        if not schedule.rounds:
+            raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
     path = path_of(path)
-    if not schedule.rounds:
-        raise DrawError(f"{schedule.name}: a trace of a schedule without rounds has nothing to show; add a round")
-    cost, device = price(schedule), schedule.mesh.device
+    about = {
+        name: {"schedule": each.name, "cycles": price(each).cycles, "device": each.mesh.device.name}
+        | {"mesh": str(each.mesh)}
+        for name, each in named.items()
+    }
     whole = {
-        "traceEvents": list(events(schedule, most)),
+        "traceEvents": [
+            event | {"pid": number}
+            for number, (name, schedule) in enumerate(named.items(), 1)
+            for event in events(schedule, name, most)
+        ],
         "displayTimeUnit": "ns",
-        "otherData": {"times": MEANING, "cycles": cost.cycles, "device": device.name, "mesh": str(schedule.mesh)},
+        "otherData": {"times": MEANING, "processes": about},
     }
     with writing(path):
         path.write_text(json.dumps(whole), encoding="utf-8")
 
 
-def events(schedule: Schedule, most: int = MOST) -> Iterator[Event]:
-    """The events of a schedule's trace."""
-    yield _named("process_name", f"{schedule.name} on {schedule.mesh}: {MEANING}")
+def events(schedule: Schedule, name: str, most: int = MOST) -> Iterator[Event]:
+    """Yield the events of a schedule's trace, whose process is called `name`."""
+    yield _named("process_name", name)
+    yield _named("process_labels", f"{schedule.mesh}, predicted", what="labels")
     for number, track in enumerate(TRACKS):
         yield _named("thread_name", track, number)
         yield {"ph": "M", "pid": 1, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}}
-    placed = bounded(intervals(schedule), most)
+    placed, cores = bounded(intervals(schedule), most), schedule.mesh.cores
     for label, alike in groupby(placed, lambda each: each.label):
         same = list(alike)
-        yield _slice(0, label, same[0].start, same[-1].end - same[0].start, {"rounds": _rounds(same[0], same[-1])})
+        whole = reduce(add, (each.cost for each in same))
+        yield _slice(0, label, same[0].start, same[-1].end - same[0].start, _about(same[0], same[-1], whole, cores))
     sram, counts = held(schedule), per_round(schedule)
     for each in placed:
         cost, waiting = each.cost, each.cost.communication_cycles
-        about = {"kind": each.kind, "rounds": _rounds(each, each), "hops": cost.hops, "stages": cost.stages}
-        yield _slice(1, each.label, each.start, cost.cycles, about | {"bytes over links": cost.link_bytes})
+        about = {"kind": each.kind} | _about(each, each, cost, cores)
+        yield _slice(1, each.label, each.start, cost.cycles, about)
         yield from (
-            _slice(track, each.label, start, cycles, {})
+            _slice(track, each.label, start, cycles, about)
             for track, start, cycles in (
                 (2, each.start + waiting, cost.compute_cycles),
                 (3, each.start, waiting),
@@ -75,6 +87,7 @@ def events(schedule: Schedule, most: int = MOST) -> Iterator[Event]:
         peak = sram[each.first : each.last + 1]
         fullest = peak[peak.sum(1).argmax()]
         yield _counter("SRAM of a core (B)", each.start, dict(zip(schedule.buffers, fullest.tolist(), strict=True)))
+        yield _counter("SRAM of a core, in all (B)", each.start, {"bytes": int(fullest.sum())})
         busiest = max(counted.busiest_link_bytes for counted in counts[each.first : each.last + 1])
         yield _counter("busiest link of a round (B)", each.start, {"bytes": busiest})
 
@@ -100,8 +113,15 @@ def _rounds(first: Interval, last: Interval) -> str:
     return f"{first.first}-{last.last}" if last.last > first.first else str(first.first)
 
 
-def _named(what: str, name: str, track: int = 0) -> Event:
-    return {"ph": "M", "pid": 1, "tid": track, "name": what, "args": {"name": name}}
+def _about(first: Interval, last: Interval, cost: Cost, cores: int) -> Event:
+    """Return the numbers of some intervals for a click on their slice."""
+    bounds = {f"cycles of {name}": cycles for name, cycles in cost.bounds.items()}
+    counted = {"rounds": _rounds(first, last), "cores": cores, "hops": cost.hops, "stages": cost.stages}
+    return counted | {"bytes over links": cost.link_bytes, "cycles": cost.cycles} | bounds
+
+
+def _named(kind: str, name: str, track: int = 0, what: str = "name") -> Event:
+    return {"ph": "M", "pid": 1, "tid": track, "name": kind, "args": {what: name}}
 
 
 def _slice(track: int, name: str, start: float, cycles: float, about: Event) -> Event:
