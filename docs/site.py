@@ -26,6 +26,7 @@ PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
 # Links as files of the repository have them, and as pages of the site have them; what is no page is a name alone.
 LINKS = (
     (r"\]\(docs/", "]("),
+    (r'(src|srcset)="docs/', r'\1="'),
     (r"\]\((?:\.\./)?README\.md", "](index.md"),
     (r"\]\((?:\.\./)?CONTRIBUTING\.md", "](contributing.md"),
     (r"\[([^]]+)\]\((?:bench/README\.md|CITATION\.cff|LICENSE)\)", r"\1"),

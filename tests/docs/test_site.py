@@ -61,3 +61,8 @@ def test_the_reference_has_every_public_name(site):
 def test_algorithms_can_be_walked_through(site):
     walks = {link for link in links(site / "algorithms.html") if link.startswith("pages/")}
     assert walks == {f"pages/{page.name}" for page in (site / "pages").iterdir()} and len(walks) == 4
+
+
+def test_every_document_is_in_the_navigation():
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[2]
+    assert [page.name for page in sorted((ROOT / "docs").glob("*.md")) if f": {page.name}\n" not in nav] == []
