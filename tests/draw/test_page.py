@@ -97,7 +97,7 @@ def test_counts_price_and_links_are_those_of_python(show):
     browser, schedule = show("product"), product("mesh")
     counted, cost = account(schedule), price(schedule)
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}
-    names = {"rounds": "rounds", "hops": "hops", "bytes over links": "link_bytes", "SRAM peak (B)": "sram_peak_bytes"}
+    names = {"rounds": "rounds", "hops": "hops", "over links (B)": "link_bytes", "SRAM peak (B)": "sram_peak_bytes"}
     assert {name: whole(shown[name]) for name in names} == {name: getattr(counted, of) for name, of in names.items()}
     assert whole(shown["predicted cycles"]) == round(cost.cycles)
     steps = {row[0]: whole(row[1]) for row in cells(browser, "#costs")}
@@ -252,7 +252,7 @@ def test_a_whole_wafer_is_shown_in_blocks(show):
     browser, schedule = show("wafer"), product("mesh", 720, 720)
     assert browser.text("#status") == f"Start, before {len(schedule.rounds):,} rounds"
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}
-    assert whole(shown["bytes over links"]) == account(schedule).link_bytes
+    assert whole(shown["over links (B)"]) == account(schedule).link_bytes
     browser.press("#on")
     settled(browser, "After round 0")
     assert "blocks of 12 x 12" in browser.text("#facts")

@@ -102,13 +102,15 @@ def sweep(rows: Sequence[Mapping[str, Any]], path: str | Path, *, show: str | No
 
     `show` None takes the column after it. Raises DrawError for a column that is not there, or without rows.
     """
+    from wafer_triton.compare.sweep import LEGEND
+
     parameter, shown = columns(rows, show)
     with picture(path, 2.8, title) as (figure, numbers):
         axes = figure.subplots()
         across, up = [row[parameter] for row in rows], [row[shown] for row in rows]
         numbers |= {parameter: across, shown: up}
         axes.plot(across, up, marker="o", ms=4, color=COLOURS[0])
-        axes.set(xlabel=_with_unit(parameter), ylabel=f"{_with_unit(shown)},\npredicted on the wafer")
+        axes.set(xlabel=LEGEND.head(parameter), ylabel=f"{LEGEND.head(shown)},\npredicted on the wafer")
         axes.grid(alpha=0.3)
 
 
@@ -121,13 +123,6 @@ def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, s
     if shown not in others:
         raise DrawError(f"no column {shown!r}; columns: {', '.join(others)}")
     return parameter, shown
-
-
-def _with_unit(name: str) -> str:
-    from wafer_triton.compare.sweep import LEGEND
-
-    label, unit = LEGEND.label(name), LEGEND.entries.get(name, {}).get("unit")
-    return f"{label} ({unit})" if unit and unit != label else label
 
 
 def validation(path: str | Path) -> None:

@@ -108,8 +108,7 @@ async function start() {
 
   function numbers() {
     const shown = both(), sizes = (field) => shown.map((scene) => number(scene.account[field]));
-    const rows = [["rounds", "rounds"], ["routing stages", "stages"], ["hops", "hops"], ["messages", "messages"], ["bytes over links", "link_bytes"],
-      ["busiest link (B)", "busiest_link_bytes"], ["multiply-adds of a core", "macs"], ["SRAM peak (B)", "sram_peak_bytes"]].map(([name, field]) => [name, ...sizes(field)]);
+    const rows = Object.entries(shown[0].labels).map(([field, name]) => [name, ...sizes(field)]);
     rows.push(["routes", ...shown.map(({ price }) => number(price.routes) + (price.relayed ? ", relayed" : ""))]);
     rows.push(["predicted cycles", ...shown.map(({ price }) => number(price.cycles))]);
     rows.push(["of them compute", ...shown.map(({ price }) => number(price.compute_cycles))]);
