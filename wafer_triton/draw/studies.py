@@ -18,7 +18,7 @@ from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
     from wafer_triton.compare.algorithms import Row
-    from wafer_triton.cost.calibrate.paper import Cell
+    from wafer_triton.cost.calibrate.cells import Cell
     from wafer_triton.place.regions import Region
 
 # What `compare` shows of a row; wafer time is predicted and has a panel of its own.
@@ -164,7 +164,7 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
 
     Raises DrawError without a cell that is predicted.
     """
-    from wafer_triton.cost.calibrate.paper import NAMES, RIVALS
+    from wafer_triton.cost.calibrate.cells import NAMES, RIVALS
 
     own = [cell for cell in cells if cell.error is not None and cell.system not in RIVALS]
     rivals = [cell for cell in cells if cell.error is not None and cell.system in RIVALS]
