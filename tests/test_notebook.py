@@ -31,7 +31,7 @@ def caption(html):
 def test_an_account_and_a_cost_show_their_numbers():
     counted, cost = account(SCHEDULE), price(SCHEDULE)
     shown = dict(rows(counted._repr_html_()))
-    assert shown["link bytes"] == f"{counted.link_bytes:,}" and shown["hops"] == str(counted.hops)
+    assert shown["over links (B)"] == f"{counted.link_bytes:,}" and shown["hops"] == str(counted.hops)
     assert caption(cost._repr_html_()) == "Cost, predicted on the wafer"
     assert float(dict(rows(cost._repr_html_()))["cycles"].replace(",", "")) == pytest.approx(cost.cycles, rel=1e-5)
 
@@ -39,8 +39,8 @@ def test_an_account_and_a_cost_show_their_numbers():
 def test_a_record_shows_predictions_in_a_table_of_their_own():
     record = mesh_gemm(torch.ones(4, 4), torch.ones(4, 4), mesh=2, record=True)[1]
     counted, predicted = re.findall(r"<table>.*?</table>", record._repr_html_())
-    assert caption(predicted) == "Predicted on the wafer" and "seconds" in dict(rows(predicted))
-    assert "seconds" not in dict(rows(counted))
+    assert caption(predicted) == "Predicted on the wafer" and "time (s)" in dict(rows(predicted))
+    assert "time (s)" not in dict(rows(counted))
 
 
 def test_a_schedule_shows_its_steps_and_buffers():

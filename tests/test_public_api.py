@@ -272,6 +272,14 @@ def test_every_folder_is_seen():
     } <= modules().keys()
 
 
+def test_rooms_stay_small():
+    flat = {path.stem for path in ROOT.glob("*.py")} - {"__init__", "__main__"}
+    assert len(flat) <= 8 and len(list((ROOT / "cost").glob("*.py"))) <= 16, flat
+    for room in ("compare", "device", "shape", "text", "cost/calibrate"):
+        for path in (ROOT / room).glob("*.py"):
+            assert len(path.read_text().splitlines()) <= 300, path
+
+
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_imports_point_left(module):
     for name in sorted(internal(module, modules())):

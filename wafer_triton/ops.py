@@ -37,6 +37,7 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.product import Recipe, Shape, recipe
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.text import notebook
+from wafer_triton.text.quantity import Legend
 
 Operand = Tensor | MeshTensor
 T = TypeVar("T")
@@ -82,7 +83,9 @@ class Record(Account):
         return Prediction.of(self.cost, self.device)
 
     def _repr_html_(self) -> str:
-        return super()._repr_html_() + notebook.numbers("Predicted on the wafer", self.predicted.as_json())
+        return super()._repr_html_() + notebook.numbers(
+            "Predicted on the wafer", self.predicted.as_json(), Legend(Prediction)
+        )
 
     def __str__(self) -> str:
         sent = f"{'between ranks':<15}{sum(self.rank_bytes):,} B in {len(self.rank_bytes)} rounds\n"

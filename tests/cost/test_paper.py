@@ -10,16 +10,17 @@ import pytest
 from wafer_triton import estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.cost.calibrate import FAMILIES, fit, paper
+from wafer_triton.cost.calibrate.cells import VERDICTS, Cell, summaries
 
 GPUS = ("SGLang", "cuBLAS")
 
 
 @pytest.fixture(scope="module")
-def cells() -> tuple[paper.Cell, ...]:
+def cells() -> tuple[Cell, ...]:
     return paper.cells()
 
 
-def test_every_cell_of_tables_2_to_8_is_there_in_order(cells: tuple[paper.Cell, ...]) -> None:
+def test_every_cell_of_tables_2_to_8_is_there_in_order(cells: tuple[Cell, ...]) -> None:
     records = paper.records_of_file()
     assert len(records) == 166 and {record["table"] for record in records} == {"2", "3", "4", "5", "6", "7, 8"}
     shown = [(cell.table, cell.what, cell.model, cell.system, cell.mesh, cell.published) for cell in cells]
@@ -30,20 +31,20 @@ def test_every_cell_of_tables_2_to_8_is_there_in_order(cells: tuple[paper.Cell, 
         assert (cell.verdict == "context") == cell.system.startswith(GPUS) == (cell.predicted is None)
 
 
-def test_verdicts_follow_from_bands(cells: tuple[paper.Cell, ...]) -> None:
+def test_verdicts_follow_from_bands(cells: tuple[Cell, ...]) -> None:
     for cell in cells:
         if cell.verdict in ("within", "miss"):
             share = cell.band or 0.01
             inside = cell.predicted * (1 - share) <= cell.high and cell.low <= cell.predicted * (1 + share)
             assert (cell.verdict == "within") == inside
-    assert {cell.verdict for cell in cells} == set(paper.VERDICTS)
-    kinds = {kind.name: kind for kind in paper.summaries(cells)}
+    assert {cell.verdict for cell in cells} == set(VERDICTS)
+    kinds = {kind.name: kind for kind in summaries(cells)}
     assert sum(kind.cells for kind in kinds.values()) == sum(cell.verdict != "context" for cell in cells)
     for kind in kinds.values():
         assert kind.cells == kind.fitted + kind.within + kind.misses
 
 
-def test_the_best_evidence_and_the_misses(cells: tuple[paper.Cell, ...]) -> None:
+def test_the_best_evidence_and_the_misses(cells: tuple[Cell, ...]) -> None:
     """Check that unfitted prefill and decode are within 5 %, and that each known miss has a reason."""
     own = [cell for cell in cells if cell.table in "34" and cell.system == "WaferLLM"]
     assert sum(cell.verdict == "fitted" for cell in own) == 8
@@ -57,7 +58,7 @@ def test_the_best_evidence_and_the_misses(cells: tuple[paper.Cell, ...]) -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_cell_equals_its_estimate(cells: tuple[paper.Cell, ...], seed: int) -> None:
+def test_a_random_cell_equals_its_estimate(cells: tuple[Cell, ...], seed: int) -> None:
     own = [cell for cell in cells if cell.table in "234" and cell.system == "WaferLLM"]
     cell = random.Random(seed).choice(own)
     programs = {"measured": cell.predicted, "true": cell.true}

@@ -76,8 +76,7 @@ def test_counts_price_and_links_equal_python_s(show):
     browser, schedule = show("product"), product("mesh")
     counted, cost = account(schedule), price(schedule)
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}
-    names = {"rounds": "rounds", "bytes over links": "link_bytes", "SRAM peak": "sram_peak_bytes"}
-    names |= {"hops of the critical path": "hops"}
+    names = {"rounds": "rounds", "hops": "hops", "over links": "link_bytes", "SRAM peak": "sram_peak_bytes"}
     assert {name: whole(shown[name]) for name in names} == {name: getattr(counted, of) for name, of in names.items()}
     assert whole(shown["predicted cycles"]) == round(cost.cycles)
     steps = {row[0]: whole(row[1]) for row in cells(browser, "#costs")}
@@ -208,7 +207,7 @@ def test_zoom_and_the_second_algorithm(show):
     head = browser.value("[...document.querySelectorAll('#counts th')].map((one) => one.textContent)")
     assert head == ["", "mesh", "cannon"]
     browser.choose("#second", "2")
-    hops = next(row for row in cells(browser, "#counts") if row[0] == "hops of the critical path")
+    hops = next(row for row in cells(browser, "#counts") if row[0] == "hops")
     assert [whole(cell) for cell in hops[1:]] == [account(product(name)).hops for name in ("mesh", "summa")]
     browser.choose("#second", "")
     assert browser.value("document.querySelector('#map-second').offsetParent === null")
@@ -234,7 +233,7 @@ def test_a_whole_wafer_is_shown_in_blocks(show):
     browser.key("Home")
     assert browser.text("#status") == f"Start, before rounds 0 to {len(schedule.rounds) - 1:,}"
     shown = {row[0]: row[1] for row in cells(browser, "#counts")}
-    assert shown["bytes over links"] == quantity(account(schedule).link_bytes, "B")
+    assert shown["over links"] == quantity(account(schedule).link_bytes, "B")
     browser.press("#on")
     settled(browser, "After round 0")
     assert "blocks of 12 x 12" in browser.text("#facts")

@@ -57,6 +57,33 @@ def test_a_wrong_setting_names_file_and_key(wrong, tmp_path, key, value, message
     assert f"{folder}/config.json: {key}" in said and message in said
 
 
+READERS = (
+    CHECK,
+    "estimate decode --mesh 4 --context 8 --model {}",
+    "estimate prefill --mesh 4 --tokens 8 --model {}",
+    "estimate request --prefill-mesh 4 --decode-mesh 4 --input 4 --output 4 --model {}",
+    "estimate kv --mesh 4 --model {}",
+    "estimate cap --mesh 4 --context 8 --model {}",
+    "plan --step 300 --input 4 --output 4 --model {}",
+    "sweep decode --over context --values 8 --set mesh=4 --set model={} --no-plot",
+    "draw model --mesh 4 --context 8 --model {}",
+    "show model --mesh 4 --context 8 --model {}",
+    GENERATE,
+    "perplexity --text text.txt --mesh 2 --model {}",
+    "precision --text text.txt --mesh 2 --model {}",
+)
+
+
+@pytest.mark.parametrize("line", READERS)
+def test_every_command_has_the_same_rule_for_an_unknown_key(wrong, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("hello hello")
+    folder = checkpoint(tmp_path / "own", {"attention_chunks": 4})
+    said = wrong(line.format(folder))
+    assert f"{folder}/config.json: unknown key 'attention_chunks'; read are hidden_size, " in said
+    assert said.endswith("mend its name, or take it out if it changes nothing that a layer computes")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", "\ufeff{}", "[" * 3000])
 def test_a_broken_config_is_not_blamed_on_the_tokenizer(wrong, tmp_path, text):
     folder = checkpoint(tmp_path / "broken")

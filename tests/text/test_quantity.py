@@ -147,6 +147,12 @@ def test_a_label_is_that_of_the_field_or_its_name():
     ]  # fmt: skip
 
 
+def test_a_head_has_the_unit_that_the_label_does_not_say():
+    assert [LEGEND.head(name) for name in ("error", "groups", "mesh", "like", "head_groups")] == [
+        "largest error (%)", "groups", "mesh (side)", "fitted on", "head groups",
+    ]  # fmt: skip
+
+
 def test_given_values_are_shown_in_full():
     asked = LEGEND.asked
     assert (asked("k", 16384), asked("groups", 1), asked("gpus", 1)) == ("16,384 elements", "1 group", "1 GPU")

@@ -46,12 +46,13 @@ def reproduce(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from wafer_triton.cost.calibrate import paper, validation
+    from wafer_triton.cost.calibrate.cells import TABLES, summaries
     from wafer_triton.draw import studies, tables
     from wafer_triton.draw.figure import check_kind
 
     if args.out:  # before the work
         check_kind(args.out)
-    chosen = tuple(name for name in paper.TABLES if args.table in (None, *name.split(", ")))
+    chosen = tuple(name for name in TABLES if args.table in (None, *name.split(", ")))
     if not args.json:  # before the work too
         print(REPRODUCED, flush=True)
     cells = paper.cells(chosen)
@@ -65,7 +66,7 @@ def reproduce(args: argparse.Namespace) -> int:
     if args.out:
         studies.reproduction(cells, args.out)
         texts.append(f"written: {args.out}")
-    kinds = [asdict(kind) for kind in paper.summaries(cells)]
+    kinds = [asdict(kind) for kind in summaries(cells)]
     answer = {"cells": [cell.as_json() for cell in cells], "kinds": kinds, "requests": list(map(asdict, requests))}
     return tell(args, answer, *texts)
 

@@ -30,7 +30,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.reduce import default_groups, two_level
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.text import notebook
-from wafer_triton.text.quantity import as_in, named, unit
+from wafer_triton.text.quantity import Legend, as_in, named, unit
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Cost(Counts):
         return {"compute": self.compute_cycles, "links": links, "hops": self.hop_cycles, "set-up": self.set_up_cycles}
 
     def _repr_html_(self) -> str:
-        return notebook.numbers("Cost, predicted on the wafer", asdict(self))
+        return notebook.numbers("Cost, predicted on the wafer", asdict(self), Legend(Cost))
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:

@@ -24,7 +24,7 @@ from wafer_triton.schedule import sram
 from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
 from wafer_triton.text import notebook
-from wafer_triton.text.quantity import unit
+from wafer_triton.text.quantity import Legend, unit
 
 Array = NDArray[np.int64]
 Loads = dict[str, Array]
@@ -72,7 +72,8 @@ class Account(Counts):
         return "\n".join(f"{name:<15}{figures}" for name, figures in lines.items())
 
     def _repr_html_(self) -> str:
-        return notebook.numbers("Account", {number.name: getattr(self, number.name) for number in fields(Account)})
+        values = {number.name: getattr(self, number.name) for number in fields(Account)}
+        return notebook.numbers("Account", values, Legend(Account))
 
 
 @dataclass(frozen=True)

@@ -12,20 +12,11 @@ from wafer_triton.text.quantity import unit
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Counts of a schedule; `+` is one after the other, `*` is repetition.
+class Additive:
+    """A dataclass of numbers with `+` for one after the other and `*` for repetition.
 
     A field whose metadata has `join` is joined by that function and does not grow by repetition; every other adds up.
-    Multiply-adds are those of products, `heads * m * k * n` of each local product with its padding, of one physical
-    core; a vector operation has none. The same schedule has the same counts in its `Account` and in its `Cost`.
     """
-
-    rounds: int = field(default=0, metadata=unit("rounds"))
-    stages: int = field(default=0, metadata=unit("stages"))  # set-ups of an exchange on the critical path, see `runs`
-    hops: int = field(default=0, metadata=unit("hops"))  # critical path: the longest paths of data, see `traffic`
-    link_bytes: int = field(default=0, metadata=unit("B", "over links"))  # bytes times links crossed, whole mesh
-    macs: int = field(default=0, metadata=unit("multiply-adds", "multiply-adds"))  # of a core
-    sram_peak_bytes: int = field(default=0, metadata=unit("B", "SRAM peak", join=max))  # of a core
 
     def __add__(self, other: Self) -> Self:
         of: Any = type(self)
@@ -38,6 +29,22 @@ class Counts:
         return of(*[number * times if join is add else number for join, number in scaled])
 
 
+@dataclass(frozen=True)
+class Counts(Additive):
+    """Counts of a schedule, which add up as `Additive` says.
+
+    Multiply-adds are those of products, `heads * m * k * n` of each local product with its padding, of one physical
+    core; a vector operation has none. The same schedule has the same counts in its `Account` and in its `Cost`.
+    """
+
+    rounds: int = field(default=0, metadata=unit("rounds"))
+    stages: int = field(default=0, metadata=unit("stages"))  # set-ups of an exchange on the critical path, see `runs`
+    hops: int = field(default=0, metadata=unit("hops"))  # critical path: the longest paths of data, see `traffic`
+    link_bytes: int = field(default=0, metadata=unit("B", "over links"))  # bytes times links crossed, whole mesh
+    macs: int = field(default=0, metadata=unit("multiply-adds", "multiply-adds"))  # of a core
+    sram_peak_bytes: int = field(default=0, metadata=unit("B", "SRAM peak", join=max))  # of a core
+
+
 @cache
-def _joins(of: type[Counts]) -> tuple[Callable[[Any, Any], Any], ...]:
+def _joins(of: type[Additive]) -> tuple[Callable[[Any, Any], Any], ...]:
     return tuple(each.metadata.get("join", add) for each in fields(of))

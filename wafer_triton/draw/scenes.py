@@ -17,22 +17,28 @@ import numpy as np
 from wafer_triton import local
 from wafer_triton.compare.operations import judged
 from wafer_triton.cost.price import Prediction, intervals, price
-from wafer_triton.count.account import account, link_loads, per_round
+from wafer_triton.count.account import Account, account, link_loads, per_round
 from wafer_triton.count.routes import Lines, routes
 from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
+from wafer_triton.draw.trace import ADDED, EACH
 from wafer_triton.draw.trace_events import bounded
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.repeat import Rounds
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Round, Schedule, Slot
 from wafer_triton.schedule.sram import spans
-from wafer_triton.text.quantity import quantity
+from wafer_triton.text.quantity import Legend, quantity
 from wafer_triton.verify.held import JOINTS
 
 SIDE = 64  # logical cores a side, up to which a page shows core by core
 MOST_NUMBERS = 1_500_000  # of link heat maps over all frames
 MOST_FRAMES = 400
 MOST_INTERVALS = 3000  # of a timeline
+# counts that a page lists
+COUNTED = (
+    "rounds", "stages", "hops", "messages", "link_bytes", "busiest_link_bytes", "macs", "sram_peak_bytes",
+)  # fmt: skip
+LEGEND = Legend(Account)
 
 Plain = dict[str, Any]
 
@@ -73,7 +79,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> P
         "rounds": [kinds[id(round_)] for round_ in schedule.rounds],
         "kinds": [
             {"label": round_.label, "overlaps": round_.overlaps, "ops": [op.op for op in round_.locals]}
-            | asdict(counts[id(round_)])
+            | {name: getattr(counts[id(round_)], name) for name in EACH + ADDED}
             for round_ in _once(schedule)
         ],
         "timeline": [
@@ -84,6 +90,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> P
         ],
         "frames": _frames(schedule, block),
         "account": {key: value for key, value in asdict(whole).items() if isinstance(value, int)},
+        "labels": {key: [LEGEND.label(key), LEGEND.unit(key)] for key in COUNTED},
         "price": Prediction.of(cost, mesh.device).as_json() | {"routes": cost.routes, "relayed": cost.relayed},
         "verdict": operation.verdict,
     }

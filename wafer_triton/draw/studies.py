@@ -18,7 +18,7 @@ from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
     from wafer_triton.compare.algorithms import Row
-    from wafer_triton.cost.calibrate.paper import Cell
+    from wafer_triton.cost.calibrate.cells import Cell
     from wafer_triton.place.regions import Region
 
 # What `compare` shows of a row; wafer time is predicted and has a panel of its own.
@@ -102,13 +102,15 @@ def sweep(rows: Sequence[Mapping[str, Any]], path: str | Path, *, show: str | No
 
     `show` None takes the column after it. Raises DrawError for a column that is not there, or without rows.
     """
+    from wafer_triton.compare.sweep import LEGEND
+
     parameter, shown = columns(rows, show)
     with picture(path, 2.8, title) as (figure, numbers):
         axes = figure.subplots()
         across, up = [row[parameter] for row in rows], [row[shown] for row in rows]
         numbers |= {parameter: across, shown: up}
         axes.plot(across, up, marker="o", ms=4, color=COLOURS[0])
-        axes.set(xlabel=_with_unit(parameter), ylabel=f"{_with_unit(shown)},\npredicted on the wafer")
+        axes.set(xlabel=LEGEND.head(parameter), ylabel=f"{LEGEND.head(shown)},\npredicted on the wafer")
         axes.grid(alpha=0.3)
 
 
@@ -121,13 +123,6 @@ def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, s
     if shown not in others:
         raise DrawError(f"no column {shown!r}; columns: {', '.join(others)}")
     return parameter, shown
-
-
-def _with_unit(name: str) -> str:
-    from wafer_triton.compare.sweep import LEGEND
-
-    label, unit = LEGEND.label(name), LEGEND.entries.get(name, {}).get("unit")
-    return f"{label} ({unit})" if unit and unit != label else label
 
 
 def validation(path: str | Path) -> None:
@@ -169,7 +164,7 @@ def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
 
     Raises DrawError without a cell that is predicted.
     """
-    from wafer_triton.cost.calibrate.paper import NAMES, RIVALS
+    from wafer_triton.cost.calibrate.cells import NAMES, RIVALS
 
     own = [cell for cell in cells if cell.error is not None and cell.system not in RIVALS]
     rivals = [cell for cell in cells if cell.error is not None and cell.system in RIVALS]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from wafer_triton.text.quantity import Legend
+
 
 def table(title: str, rows: Iterable[Iterable[Any]], head: Iterable[str] = ()) -> str:
     """An HTML table under a title; numbers have thousands separators and stand to the right."""
@@ -14,10 +16,10 @@ def table(title: str, rows: Iterable[Iterable[Any]], head: Iterable[str] = ()) -
     return f"<table><caption>{escape(title)}</caption>{f'<tr>{top}</tr>' if top else ''}{body}</table>"
 
 
-def numbers(title: str, values: Mapping[str, Any]) -> str:
-    """A table of the numbers among named values, a line each."""
+def numbers(title: str, values: Mapping[str, Any], legend: Legend) -> str:
+    """A table of the numbers among named values, a line each, with their labels and units."""
     return table(
-        title, ((name.replace("_", " "), value) for name, value in values.items() if isinstance(value, int | float))
+        title, ((legend.head(name), value) for name, value in values.items() if isinstance(value, int | float))
     )
 
 

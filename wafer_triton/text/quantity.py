@@ -70,6 +70,11 @@ class Legend:
         """The words for a field."""
         return self.entries.get(name, {}).get("label") or name.replace("_", " ").strip()
 
+    def head(self, name: str) -> str:
+        """The label of a field with its unit, where the label does not say that: for numbers that stand without one."""
+        label, own = self.label(name), self.entries.get(name, {}).get("unit")
+        return f"{label} ({own})" if own and own != label else label
+
     def shown(self, name: str, value: Any) -> str:
         """A field's value: a number in the unit of its field, anything else as its own text.
 

@@ -8,19 +8,20 @@ write. HBM is read and written while rounds go on (slices are double-buffered), 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from wafer_triton.count.account import multiply_adds, per_round
+from wafer_triton.count.counts import Additive
 from wafer_triton.schedule.rounds import Round, Schedule
 from wafer_triton.train.dies import Wafer
 
 
 @dataclass(frozen=True)
-class DieCost:
-    """Seconds of the slowest die, joules and bytes of the whole mesh; `+` is one after the other, `*` repetition."""
+class DieCost(Additive):
+    """Seconds of the slowest die, joules and bytes of the whole mesh."""
 
     seconds: float = 0.0
     compute: float = 0.0  # seconds in products
@@ -35,12 +36,6 @@ class DieCost:
     def exposed(self) -> float:
         """Return seconds in which no product runs."""
         return self.seconds - self.compute
-
-    def __add__(self, other: DieCost) -> DieCost:
-        return DieCost(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
-
-    def __mul__(self, times: float) -> DieCost:
-        return DieCost(*(getattr(self, each.name) * times for each in fields(self)))
 
 
 def die_cost(schedule: Schedule, on: Wafer) -> DieCost:

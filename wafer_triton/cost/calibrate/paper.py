@@ -11,16 +11,15 @@ assumptions of `wafer_triton.cost.rivals`. Norms, softmax and whatever lies betw
 from __future__ import annotations
 
 import csv
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean
 from typing import Any
 
 from wafer_triton import estimate
 from wafer_triton.cost import rivals
 from wafer_triton.cost.bands import FOLDER
+from wafer_triton.cost.calibrate.cells import RIVALS, TABLES, Cell
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
 from wafer_triton.errors import WaferError
@@ -28,22 +27,8 @@ from wafer_triton.mesh import as_mesh
 from wafer_triton.shape.read import shape_of
 
 FILE = FOLDER / "wse2_paper.csv"
-TABLES = ("2", "3", "4", "5", "6", "7, 8", "text")
-NAMES = {
-    "2": "requests", "3": "prefill", "4": "decode", "5": "tokens of a KV cache", "6": "GEMV, time and energy",
-    "7, 8": "energy of prefill and decode", "text": "how much faster",
-}  # fmt: skip
-VERDICTS = {
-    "fitted": "the constants are fitted on it",
-    "within": "not fitted, and within the error band",
-    "miss": "not fitted, and outside of the band; without a band, off by more than 1 %",
-    "context": "a GPU's, which is not predicted",
-}
 WSE2, GPU = "wse2", "a100"
 SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not state: the fastest is taken
-COUNTED = 0.01  # what a cell without a band may be off
-RIVALS = {"T10": "t10", "Ladder": "ladder"}
-
 # What is known of why cells are missed, by table and by whom the cell is about.
 WHY = {
     ("rivals", ""): "no wafer program of the rival is published: its products alone, under a stated assumption",
@@ -55,58 +40,6 @@ WHY = {
     ("text", "SUMMA"): "a tile that is relayed core by core costs a routing stage a core, which the paper's may not",
     ("2", ""): "prefill on a mesh that table 3 lacks, and re-placement: see the parts of requests",
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A number of the paper, with its predictions by the paper's own program and by the true one, in `unit`.
-
-    `low` and `high` are the published number as it is rounded, or the ends of a range. `band` is the share by which
-    a measurement may differ from the first prediction; None where nothing is calibrated.
-    """
-
-    table: str
-    what: str
-    model: str
-    system: str
-    mesh: str
-    tokens: str
-    unit: str
-    published: str
-    low: float
-    high: float
-    fitted: bool = False
-    predicted: float | None = None
-    true: float | None = None
-    band: float | None = None
-    note: str = ""
-
-    @property
-    def error(self) -> float | None:
-        """The prediction of the paper's program over the published number, less 1; of a range over its nearer end."""
-        if self.predicted is None:
-            return None
-        if "to" in self.published:
-            return self.predicted / min(max(self.predicted, self.low), self.high) - 1
-        return self.predicted / float(self.published) - 1
-
-    @property
-    def verdict(self) -> str:
-        """One of `VERDICTS`."""
-        if self.predicted is None:
-            return "context"
-        if self.fitted:
-            return "fitted"
-        share = self.band or COUNTED
-        return (
-            "within"
-            if self.low <= self.predicted * (1 + share) and self.predicted * (1 - share) <= self.high
-            else "miss"
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """All fields, with error and verdict."""
-        return vars(self) | {"error": self.error, "verdict": self.verdict}
 
 
 Prediction = tuple[float | None, float | None, float | None, str]  # of both programs, the band, and a note
@@ -193,36 +126,6 @@ def rival_seconds(phase: str, rival: str, model: str, mesh: Any, tokens: int) ->
         own = c.of("decode")
         cycles = [(n, rivals.gemv(on, inner, outer, "fp16", rival, own).cycles) for n, inner, outer in products]
     return sum(n * each for n, each in cycles) * shape.num_hidden_layers / on.device.clock_hz
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The cells of one kind, and the mean and worst size of the errors of those that are not fitted."""
-
-    name: str
-    cells: int
-    fitted: int
-    within: int
-    misses: int
-    mean_error: float | None
-    worst_error: float | None
-
-
-def summaries(of: Iterable[Cell]) -> list[Summary]:
-    """Returns the summaries of all kinds of cells that are predicted, in the order of the tables."""
-    kinds: dict[str, list[Cell]] = {}
-    for cell in of:
-        if cell.verdict != "context":
-            rival = cell.system in RIVALS
-            table = f"table {cell.table}" if cell.table != "text" else "text"
-            kinds.setdefault(f"{table}: {'T10 and Ladder' if rival else NAMES[cell.table]}", []).append(cell)
-    found = []
-    for name, own in kinds.items():
-        counts = Counter(cell.verdict for cell in own)
-        errors = [abs(cell.error) for cell in own if cell.verdict != "fitted" and cell.error is not None]
-        mean, worst = (fmean(errors), max(errors)) if errors else (None, None)
-        found.append(Summary(name, len(own), counts["fitted"], counts["within"], counts["miss"], mean, worst))
-    return found
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from textwrap import wrap
 
 from wafer_triton import estimate
 from wafer_triton.cost.calibrate import FAMILIES, Row, paper, rows
+from wafer_triton.cost.calibrate.cells import NAMES, TABLES, VERDICTS, Cell, summaries
 from wafer_triton.cost.calibrate.fit import STAGES, leave_one_out
-from wafer_triton.cost.calibrate.paper import NAMES, TABLES, VERDICTS, Cell, Parts, summaries
+from wafer_triton.cost.calibrate.paper import Parts
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
 

@@ -44,9 +44,7 @@ function legend(id, shown, field, sizes) {
 
 function numbersPanel(shown) {
   const sizes = (field, words = number) => shown.map((scene) => words(scene.account[field], words === bytes ? Math.max(...shown.map(({ account }) => account[field])) : 0));
-  const rows = [["rounds", "rounds"], ["routing stages", "stages"], ["hops of the critical path", "hops"], ["messages", "messages"]].map(([name, field]) => [name, ...sizes(field)]);
-  rows.push(...[["bytes over links", "link_bytes"], ["busiest link", "busiest_link_bytes"], ["SRAM peak", "sram_peak_bytes"]].map(([name, field]) => [name, ...sizes(field, bytes)]));
-  rows.push(["multiply-adds of a core", ...sizes("macs")]);
+  const rows = Object.entries(shown[0].labels).map(([field, [label, unit]]) => [label, ...sizes(field, unit === "B" ? bytes : number)]);
   rows.push(["routes", ...shown.map(({ price }) => number(price.routes) + (price.relayed ? ", relayed" : ""))]);
   rows.push(["predicted cycles", ...shown.map(({ price }) => number(price.cycles))]);
   rows.push(["of them compute", ...shown.map(({ price }) => number(price.compute_cycles))]);

@@ -1,0 +1,105 @@
+"""A cell of the paper's tables beside its predictions, its verdict, and summaries of many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+TABLES = ("2", "3", "4", "5", "6", "7, 8", "text")
+NAMES = {
+    "2": "requests", "3": "prefill", "4": "decode", "5": "tokens of a KV cache", "6": "GEMV, time and energy",
+    "7, 8": "energy of prefill and decode", "text": "how much faster",
+}  # fmt: skip
+VERDICTS = {
+    "fitted": "the constants are fitted on it",
+    "within": "not fitted, and within the error band",
+    "miss": "not fitted, and outside of the band; without a band, off by more than 1 %",
+    "context": "a GPU's, which is not predicted",
+}
+COUNTED = 0.01  # what a cell without a band may be off
+RIVALS = {"T10": "t10", "Ladder": "ladder"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of the paper, with its predictions by the paper's own program and by the true one, in `unit`.
+
+    `low` and `high` are the published number as it is rounded, or the ends of a range. `band` is the share by which
+    a measurement may differ from the first prediction; None where nothing is calibrated.
+    """
+
+    table: str
+    what: str
+    model: str
+    system: str
+    mesh: str
+    tokens: str
+    unit: str
+    published: str
+    low: float
+    high: float
+    fitted: bool = False
+    predicted: float | None = None
+    true: float | None = None
+    band: float | None = None
+    note: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """The prediction of the paper's program over the published number, less 1; of a range over its nearer end."""
+        if self.predicted is None:
+            return None
+        if "to" in self.published:
+            return self.predicted / min(max(self.predicted, self.low), self.high) - 1
+        return self.predicted / float(self.published) - 1
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if self.predicted is None:
+            return "context"
+        if self.fitted:
+            return "fitted"
+        share = self.band or COUNTED
+        return (
+            "within"
+            if self.low <= self.predicted * (1 + share) and self.predicted * (1 - share) <= self.high
+            else "miss"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields, with error and verdict."""
+        return vars(self) | {"error": self.error, "verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The cells of one kind, and the mean and worst size of the errors of those that are not fitted."""
+
+    name: str
+    cells: int
+    fitted: int
+    within: int
+    misses: int
+    mean_error: float | None
+    worst_error: float | None
+
+
+def summaries(of: Iterable[Cell]) -> list[Summary]:
+    """Returns the summaries of all kinds of cells that are predicted, in the order of the tables."""
+    kinds: dict[str, list[Cell]] = {}
+    for cell in of:
+        if cell.verdict != "context":
+            rival = cell.system in RIVALS
+            table = f"table {cell.table}" if cell.table != "text" else "text"
+            kinds.setdefault(f"{table}: {'T10 and Ladder' if rival else NAMES[cell.table]}", []).append(cell)
+    found = []
+    for name, own in kinds.items():
+        counts = Counter(cell.verdict for cell in own)
+        errors = [abs(cell.error) for cell in own if cell.verdict != "fitted" and cell.error is not None]
+        mean, worst = (fmean(errors), max(errors)) if errors else (None, None)
+        found.append(Summary(name, len(own), counts["fitted"], counts["within"], counts["miss"], mean, worst))
+    return found
