@@ -1,8 +1,8 @@
 """CPU seconds that Triton takes to compile the kernels of a model, without a GPU: python bench/compile.py
 
-The kernels are those of a decode layer of Llama-3-8B on 64 x 64 cores, and of a first `generate` of SmolLM2-135M's
-sizes on 24 x 24, compiled for sm_90 one after another. "frontend" is Triton's own CPU time until PTX, "assembler" that
-of ptxas. With `--json` one object a kernel is printed.
+One case is a decode layer of Llama-3-8B on 64 x 64 cores. The other is a first `generate` of SmolLM2-135M's sizes on
+24 x 24. Their kernels are compiled for sm_90 one after another. "frontend" is Triton's own CPU time until PTX,
+"assembler" the time of ptxas. With `--json` one object a kernel is printed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def seconds() -> tuple[float, float]:
 
 
 def first_generate(exchange: str) -> None:
-    """One chunk of a prompt and one step of SmolLM2's sizes; a layer stands for all, as their kernels are the same."""
+    """Run one chunk of a prompt and one step of SmolLM2's sizes in one layer, as all layers have the same kernels."""
     config = replace(config_of("smollm2-135m"), num_hidden_layers=1)
     model = WaferForCausalLM.from_config(
         config, mesh=24, dtype="fp32", seed=0, max_length=64, executor=TritonExecutor(exchange=exchange)
@@ -82,7 +82,7 @@ def first_generate(exchange: str) -> None:
 
 
 def rows(only: str = "") -> Iterator[Compiled]:
-    """All kernels of the cases in whose names `only` is."""
+    """Compile all kernels of the cases whose names contain `only`."""
     compiled = ahead()
     cases: dict[str, Callable[[], object]] = {}
     for exchange in EXCHANGES:
@@ -103,7 +103,7 @@ def rows(only: str = "") -> Iterator[Compiled]:
 
 
 def vars_of_kernels() -> list[Any]:
-    """All names of the modules of kernels."""
+    """Return the values of all names in the modules of kernels."""
     return [
         value
         for name, module in list(sys.modules.items())

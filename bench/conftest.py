@@ -1,8 +1,8 @@
-"""What every benchmark records. Times are emulation times of this machine, never a wafer's.
+"""The record of every benchmark. Times are emulation times of this machine, never a wafer's.
 
-`pytest bench` runs the suites at small sizes on the CPU, `--bench-device=cuda` those of a GPU; `gpu.py` runs them with
-`--bench-log`, a file that gets a line when a case begins and one when it ends, and names the cases that need not run
-again. With `--bench-until`, a time of day in seconds, cases that come later are left out.
+`pytest bench` runs the suites at small sizes on the CPU; with `--bench-device=cuda` it runs a GPU's sizes. `gpu.py`
+runs them with `--bench-log`, a file that gets a line when a case begins and one when it ends. A case that the file
+names is not run again. With `--bench-until`, a time of day in seconds, cases that come later are left out.
 """
 
 import json
@@ -47,7 +47,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Cases in order of rank, those on a device timed by its clock; what the log names already is left out."""
+    """Order cases by rank, time cases on a device by its clock, and leave out cases that the log has already."""
     for item in items:
         if "shape" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.benchmark(timer=CLOCK))
@@ -65,7 +65,7 @@ def _rank(item) -> int:
 
 @pytest.fixture
 def device(request):
-    """The device that the suites run on; what a case held there is given back."""
+    """Yield the device of the suites; after a case, free its memory there."""
     name = request.config.getoption("--bench-device")
     torch.manual_seed(0)
     yield name
@@ -74,7 +74,7 @@ def device(request):
 
 @pytest.fixture
 def note(benchmark):
-    """A function that adds facts to the record of the benchmark."""
+    """Return a function that adds facts to the record of the benchmark."""
     return benchmark.extra_info.update
 
 
@@ -122,13 +122,13 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_benchmark_generate_machine_info():
-    """The machine without its name."""
+    """Return the machine without its name."""
     facts = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "torch": torch.__version__}
     return {"cpu": get_cpu_info()["brand_raw"], **facts}
 
 
 def pytest_benchmark_update_json(output_json):
-    """Leaves single timings and the paths of this machine out."""
+    """Leave out single timings and the paths of this machine."""
     output_json["benchmarks"] = [_shortened(record) for record in output_json["benchmarks"]]
     output_json["commit_info"] = {name: output_json["commit_info"].get(name) for name in ("id", "dirty")}
 

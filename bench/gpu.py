@@ -1,9 +1,9 @@
 """Everything that needs a GPU, in one command and under eight minutes: python bench/gpu.py
 
 Runs tests/gpu, then the suites, the figures of merit first; writes bench/results/<name of the GPU>.json and plots; and
-prints the table, the figures with their bounds, and one object of JSON as the last line of stdout. What fails or hangs
-takes nothing else with it (see harness/supervise.py), and a line is written as each case ends. What the time did not
-suffice for is listed as not measured. The package need not be installed: in a checkout it is there, and elsewhere its
+prints the table, the figures with their bounds, and one object of JSON as the last line of stdout. A case that fails
+or hangs ends no other case (see harness/supervise.py), and a line is written as each case ends. A case for which no
+time is left is listed as not measured. The package need not be installed: in a checkout it is there, and elsewhere its
 wheel may lie beside bench/. Without a checkout, tests/ goes beside bench/ as well, or `--only suites` does without.
 Exit codes: 0; 1 if a test or a case failed; 2 without a GPU; 3 without the Python packages or tests that it needs.
 `--only tests` or `--only suites` does the one part in all the `--minutes`; `--rehearse` does all at small sizes on the
@@ -34,7 +34,7 @@ import report  # noqa: E402
 from supervise import Clock, Command, Row, Worker, cases, supervise, watch  # noqa: E402
 
 TESTS = HERE.parent / "tests" / "gpu"
-# what pyproject.toml says, which need not be here
+# the paths of pyproject.toml, which need not be here
 FOLDERS = ("bench", "bench/harness", "bench/suites", "tests/helpers", "tests/kernels", "tests/emulate")
 PYTEST = [sys.executable, "-P", "-m", "pytest", "--import-mode=importlib", "-q"]
 NAMES = ("gemm", "gemv", "decode", "generate", "exchange", "hops")
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
     print(f"tests/gpu: {tests['summary']}", flush=True)
     if args.only == "tests":
         return int(not tests["passed"])
-    log = out / f"{name}.jsonl"  # what is lost if this process is ended, too, is the table alone
+    log = out / f"{name}.jsonl"  # if this process is ended, too, only the table is lost
     log.unlink(missing_ok=True)
     worker = partial(start, suites_command(device, log, until - CLOSING), environment(device))
     lines = supervise(worker, log, quiet, until - CLOSING, clock)
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None, start: Start = Command, clock: Cloc
 
 
 def missing() -> str:
-    """A package that is needed and not installed, or ""; that of a checkout, or of a wheel, is made importable."""
+    """Make the package of a checkout or wheel importable; return a needed package that is not installed, or ""."""
     find = importlib.util.find_spec
     installed = find("wafer_triton") and find("wafer_triton.kernels")
     if not installed and (found := unpacked()):
@@ -109,7 +109,7 @@ def missing() -> str:
 
 
 def unpacked() -> Path | None:
-    """A new folder with the package as it installs, from the checkout or else the newest wheel; None without both."""
+    """Make a folder with the package as it installs, from the checkout or else the newest wheel; None without both."""
     sources = [HERE.parent / name for name in ("wafer_triton", "kernels", "models")]
     wheels = [path for folder in (HERE.parent, HERE.parent / "dist") for path in folder.glob("wafer_triton-*.whl")]
     folder = Path(tempfile.mkdtemp())
@@ -126,7 +126,7 @@ def unpacked() -> Path | None:
 
 
 def remedy(lacking: str) -> str:
-    """The one command, or copy, by which what is lacking comes here."""
+    """Return the one command, or copy, that brings the missing package or folder."""
     if lacking == "tests":
         return f"copy the checkout's tests/ to {TESTS.parent}, or take --only suites"
     if lacking == "wafer_triton":
@@ -137,7 +137,7 @@ def remedy(lacking: str) -> str:
 
 
 def machine(device: str) -> Row | None:
-    """What it runs on; None if that device is missing."""
+    """Return the facts of the machine; None if the device is missing."""
     import torch
     import triton
     from cpuinfo import get_cpu_info
@@ -166,7 +166,7 @@ def driver() -> str:
 
 
 def environment(device: str) -> dict[str, str]:
-    """The workers': kernels compiled on a GPU, interpreted in a rehearsal; nothing of a pytest that runs outside."""
+    """Return the workers' variables: compiled kernels on a GPU, interpreted in a rehearsal, none of an outer pytest."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     folders = [*(str(HERE.parent / folder) for folder in FOLDERS), *filter(None, [os.environ.get("PYTHONPATH")])]
     fixed = {"TRITON_INTERPRET": "1" if device == "cpu" else "0", "OMP_NUM_THREADS": "1"}
@@ -174,7 +174,7 @@ def environment(device: str) -> dict[str, str]:
 
 
 def run_tests(device: str, seconds: float, start: Start = Command, clock: Clock = time) -> Row:
-    """tests/gpu by `WORKERS` where pytest-xdist is installed, else in one process; ended after `seconds`."""
+    """Run tests/gpu, by `WORKERS` processes where pytest-xdist is installed, and end it after `seconds`."""
     command = [*PYTEST, str(TESTS), "--no-header", "-rfE"]
     variables = environment(device)
     if device == "cuda" and importlib.util.find_spec("xdist"):
@@ -205,7 +205,7 @@ def suites_command(device: str, log: Path, until: float) -> list[str]:
 
 
 def gathered(lines: list[Row], facts: Row, tests: Row) -> Row:
-    """The results file."""
+    """Return the content of the results file."""
     failed = {line["ended"]: line["error"] for line in lines if "error" in line}
     done = {line["ended"] for line in lines if "ended" in line}
     return {
@@ -219,7 +219,7 @@ def gathered(lines: list[Row], facts: Row, tests: Row) -> Row:
 
 
 def summary(results: Row, path: Path) -> Row:
-    """What a program wants to know of a run."""
+    """Return the summary of a run, for programs."""
     verdicts = [figure["verdict"] for figure in results["figures"]]
     return {
         "gpu": results["machine_info"].get("gpu"), "tests_passed": results["tests"]["passed"],

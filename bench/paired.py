@@ -1,7 +1,7 @@
 """All CPU cases of two checkouts in turns: python bench/paired.py ../other
 
 Each checkout has a process of its own, with one thread. Case by case, one does some runs, then the other does as many,
-several times over, and CPU time is taken, so that a busy machine slows both alike. A ratio is the median over the turns
+and so on in turns. CPU time is taken, so that a busy machine slows both alike. A ratio is the median over the turns
 of this checkout's time over the other's; below 1 this one is faster. With --peers MeshGEMM and MeshGEMV are beside the
 hand-written PyTorch code of harness/peers.py in this checkout alone. Emulation times, never a wafer's.
 """
@@ -31,7 +31,7 @@ Run = Callable[[], object]
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Run]]]:
-    """Each case by name, and a function that makes it ready. Only names that both checkouts have are used."""
+    """Return each case by name, with a function that makes it ready, for the names that both checkouts have."""
     import torch
 
     from wafer_triton import estimate, mesh_gemm, mesh_gemv, ops
@@ -178,7 +178,7 @@ class Checkout:
 
 
 def _laid_out(root: Path) -> Path:
-    """A folder with the checkout's package as it installs."""
+    """Return a folder with the checkout's package as it installs."""
     from tempfile import mkdtemp
 
     folder = Path(mkdtemp())
@@ -190,7 +190,7 @@ def _laid_out(root: Path) -> Path:
 
 
 def compared(here: Checkout, other: Checkout, name: str) -> str:
-    """A row of the table."""
+    """Return a row of the table."""
     runs = here.ask(name, 0)
     if not isinstance(runs, int):
         return f"| {name} | {runs} | | |"
@@ -206,7 +206,7 @@ def compared(here: Checkout, other: Checkout, name: str) -> str:
 
 
 def beside_peers() -> Iterator[str]:
-    """Rows of MeshGEMM and MeshGEMV beside the hand-written PyTorch code."""
+    """Return rows of MeshGEMM and MeshGEMV beside the hand-written PyTorch code."""
     import torch
 
     sys.path.insert(0, str(ROOT / "bench" / "harness"))

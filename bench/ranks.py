@@ -2,10 +2,10 @@
 
     torchrun --nproc-per-node 2 bench/ranks.py [--only WORD] [--json FILE]
 
-The first rank alone and all ranks take turns, so that what else the machine does falls on both. A ratio is the median
-over turns of one process's time over the ranks'. With strong scaling both do the same work: so many ranks are at best
-so many times as fast. With weak scaling each rank has as much work as the one process: 1 is the best. On GPUs each rank
-has one, and NCCL is between them.
+The first rank alone and all ranks take turns, so that other load on the machine falls on both. A ratio is the median
+over turns of one process's time over the ranks'. With strong scaling both do the same work: N ranks are at best N times
+as fast. With weak scaling each rank has as much work as the one process: 1 is the best. On GPUs each rank has one, and
+NCCL is between them.
 """
 
 import argparse
@@ -51,10 +51,10 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Row:
-    """A case: median milliseconds of both, how many times as fast the ranks are, the bytes that cross them.
+    """A case: median milliseconds of both, the speed-up by the ranks, the bytes between ranks.
 
-    `cpu_ratio` is of the processor's time, of which the busiest rank's counts: what the ratio would be if no rank ever
-    waited. `rank_bytes` is None where activations cross.
+    `cpu_ratio` is by the processor time of the busiest rank: the ratio if no rank ever waited. `rank_bytes` is None
+    where activations are sent between ranks.
     """
 
     what: str
@@ -72,7 +72,7 @@ Case = tuple[str, str, str, Callable[[Executor, int], tuple[Callable[[], object]
 
 
 def cases(sizes: Sizes) -> list[Case]:
-    """What, scaling, exchange, and what makes the run of so many times the work on an executor, with its bytes."""
+    """Return cases: name, scaling, exchange, and a function (executor, times) that makes the run and its bytes."""
     tile = sizes.tile
 
     def gemm(on: Executor, times: int) -> tuple[Callable[[], object], int | None]:
@@ -111,7 +111,7 @@ def cases(sizes: Sizes) -> list[Case]:
 
 
 def bound(on: Executor, schedule: Schedule) -> tuple[Callable[[], object], int | None]:
-    """A product of ones, of which a rank makes its own."""
+    """Return the run of a product of ones, of which each rank makes its own, and the bytes between ranks."""
     down, along = on.rectangle(schedule.mesh)
     shape = down.stop - down.start, along.stop - along.start
     given = {
@@ -123,7 +123,7 @@ def bound(on: Executor, schedule: Schedule) -> tuple[Callable[[], object], int |
 
 
 def measured(case: Case, turns: int) -> Row:
-    """A case on all ranks, and on the first alone."""
+    """Time a case on all ranks, and on the first alone."""
     what, scaling, exchange, make = case
     every = distributed.executor(exchange=exchange)
     ranks, first = dist.get_world_size(), dist.get_rank() == 0
@@ -136,7 +136,7 @@ def measured(case: Case, turns: int) -> Row:
 
 
 def timed(run: Callable[[], object], on: Executor) -> tuple[float, float]:
-    """Seconds until all ranks are through, and the processor's seconds of the busiest one."""
+    """Return the seconds until all ranks are through, and the processor's seconds of the busiest one."""
     wait(on)
     begun, busy = perf_counter(), process_time()
     run()
@@ -148,15 +148,15 @@ def timed(run: Callable[[], object], on: Executor) -> tuple[float, float]:
 
 
 def wait(on: Executor) -> None:
-    """Until all ranks are here, and their GPUs have done what they were given."""
+    """Wait until all ranks are here, and their GPUs have finished."""
     if torch.device(on.device).type == "cuda":
         torch.cuda.synchronize(on.device)
     dist.barrier()
 
 
 def table(rows: list[Row]) -> str:
-    """The rows in Markdown."""
-    head = ["what", "scaling", "exchange", "ranks", "one process (ms)", "ranks (ms)", "times as fast", "by CPU time"]
+    """Return the rows in Markdown."""
+    head = ["case", "scaling", "exchange", "ranks", "one process (ms)", "ranks (ms)", "times as fast", "by CPU time"]
     lines = [f"| {' | '.join(head)} | bytes between ranks |", f"| {'--- | ' * 3}{'---: | ' * 5}---: |"]
     for row in rows:
         times = f"{row.one_ms:.3g} | {row.ranks_ms:.3g} | {row.ratio:.2f}x | {row.cpu_ratio:.2f}x"

@@ -1,7 +1,7 @@
-"""What makes docs/ a site, as a hook of mkdocs (`make docs`).
+"""A hook of mkdocs that makes docs/ a site (`make docs`).
 
 README.md and CONTRIBUTING.md become pages, the public names become a reference, and algorithms become pages to walk
-through. Each is made from what the repository has, so that nothing is written twice.
+through. Each is made from files of the repository, so that nothing is written twice.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wafer_triton.schedule.product import recipe
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
-# Links as files of the repository have them, and as pages of the site have them; what is no page is a name alone.
+# Links as files of the repository have them, and as pages of the site have them; a file without a page is a name alone.
 LINKS = (
     (r"\]\(docs/", "]("),
     (r'(src|srcset)="docs/', r'\1="'),
@@ -51,7 +51,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def reference() -> str:
-    """The public names with their signatures and docstrings."""
+    """Return the public names with their signatures and docstrings."""
     parts = [
         "# Reference\n",
         "All names are importable from `wafer_triton`, which loads a name when it is asked for.\n",
@@ -68,7 +68,7 @@ def reference() -> str:
 
 
 def _entry(name: str, value: Any, heading: str = "") -> str:
-    """A name's signature and docstring; of a class its public methods as well."""
+    """Return a name's signature and docstring; of a class its public methods as well."""
     parts = [f"{heading} {name}\n"] if heading else []
     if callable(value):
         parts.append(f"```python\n{name}{_signature(value)}\n```\n")
@@ -91,7 +91,7 @@ def _signature(value: Any) -> str:
 
 
 def walks() -> Iterator[tuple[str, str]]:
-    """Pages to walk through: two algorithms side by side, by name."""
+    """Yield pages to walk through: two algorithms side by side, by name."""
     for name, scenes in (
         ("meshgemm", {"MeshGEMM": _product("gemm", "mesh"), "Cannon": _product("gemm", "cannon")}),
         ("summa", {"SUMMA": _product("gemm", "summa"), "all-gather": _product("gemm", "allgather")}),
@@ -112,7 +112,7 @@ def _product(kind: str, algorithm: str) -> Schedule:
 
 
 def _cache(policy: str) -> Schedule:
-    """Entries that enter a KV cache of 8 rows, until the first rows are full."""
+    """Build appends to a KV cache of 8 rows, until the first rows are full."""
     b = Builder(Mesh(8, 4), f"KV cache, {policy}")
     cache = KvCache(8, 24, policy)
     b.buffer("cache", (8,), "fp16", "cache", cache.slots)

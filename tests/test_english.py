@@ -57,6 +57,11 @@ def test_code_names_and_questions_are_no_offenders():
     assert rules_of('mode = "behind"  # noqa: E501') == []
 
 
+def test_cells_of_a_table_in_a_string_are_sentences():
+    cell = "ten words of a cell that is not a sentence"
+    assert rules_of(f'page = """\n| a | {cell} | {cell} |\n| b | {cell} | {cell} |\n"""') == []
+
+
 def test_a_count_over_its_budget_names_the_command_and_one_below_asks_to_lower_it():
     counts = {"tells": {"docs": 2, "tests": 1}}
     assert broken(counts, counts) == []

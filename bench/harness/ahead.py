@@ -1,4 +1,4 @@
-"""Kernels compiled for a GPU that need not be there, and what the compiler made of them."""
+"""Kernels compiled for a GPU that need not be there, and the registers, spills and instructions of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RING = re.compile(r"local_alloc :.*memdesc<(\d+)x\d+x\d+x(?!i64).*mutable")
 
 
 def recorder(backend: str, arch: str, warp_size: str, machine_code: bool = False) -> Callable[..., dict[str, Any]]:
-    """A function that calls a launcher, compiles what it would have launched, and describes that kernel.
+    """Return a function that calls a launcher, and compiles and describes its kernel in place of the launch.
 
     For the rest of the process: no kernel launches any more. A target is three names, such as "cuda", "90", "32".
     With `machine_code` that is read as well, which takes as long as compiling.
@@ -50,7 +50,7 @@ def of_machine_code(kernel: Any) -> dict[str, Any]:
 
 
 def describe(kernel: Any) -> dict[str, Any]:
-    """Registers, spills and instructions of a compiled kernel."""
+    """Return registers, spills and instructions of a compiled kernel."""
     if "amdgcn" in kernel.asm:
         code = kernel.asm["amdgcn"]
         number = lambda key: int(re.search(rf"\.{key}:\s+(\d+)", code)[1])  # noqa: E731
@@ -70,7 +70,7 @@ def describe(kernel: Any) -> dict[str, Any]:
         "num_warps": kernel.metadata.num_warps,
         "cooperative": kernel.metadata.launch_cooperative_grid,
         "matrix_instructions": " ".join(sorted(set(re.findall(matrix, code)))),
-        # what the products in the code cost: each is of 64 rows and 16 of k
+        # the cost of the products in the code: each has 64 rows and 16 of k
         "wgmma_columns": sum(map(int, re.findall(r"wgmma\.mma_async\S+?m64n(\d+)k16", code))),
         "tma": "cp.async.bulk.tensor" in code,
         "widest_access_bytes": max(widths, default=0) // 8,
@@ -82,7 +82,7 @@ def describe(kernel: Any) -> dict[str, Any]:
 
 
 def iterations_ahead(ttgir: str) -> int:
-    """How many iterations of a loop may have copies under way while one is computed: asynchronous copies a wait leaves.
+    """Return how many iterations ahead a loop copies: the asynchronous copies in flight that a wait leaves.
 
     A wait names groups of copies, of which each ring of buffers has one an iteration.
     """
@@ -91,7 +91,7 @@ def iterations_ahead(ttgir: str) -> int:
 
 
 def resource_usage(cubin: bytes) -> dict[str, int]:
-    """What cuobjdump, which comes with Triton, reads from the binary."""
+    """Return the output of cuobjdump, which comes with Triton, for the binary."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -103,7 +103,7 @@ def resource_usage(cubin: bytes) -> dict[str, int]:
 
 
 class NoDevice:
-    """Stands in for a GPU driver: answers what the compiler asks of it."""
+    """A substitute of a GPU driver that answers the compiler's questions."""
 
     def __init__(self, backend: str, arch: str, warp_size: str) -> None:
         self.target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, int(warp_size))

@@ -1,7 +1,7 @@
-"""What is timed: a product of some shape on a mesh, in rows that do the same work in different ways.
+"""The timed products: one shape on a mesh, in rows that do the same work in different ways.
 
 A row writes operands, runs, and gives its result, so that all are checked by one test: exactly on small integers, and
-within a bound on random values. What a row must move and compute is counted from its schedule.
+within a bound on random values. The bytes and operations of a row are counted from its schedule.
 """
 
 import gc
@@ -35,8 +35,8 @@ ROOMY = replace(WSE2, name="wse2 with 64 MiB a core", sram_bytes=64 * 2**20)
 LARGE = 256  # side of a mesh on which a program takes long to plan
 EXCHANGES = ("explicit", "elided")
 ROWS = (*EXCHANGES, "emulation", "blas")
-ROUNDS = "explicit, a launch a round"  # a row for GPUs: what it takes to leave one launch for all rounds
-CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # cutting, running and gathering
+ROUNDS = "explicit, a launch a round"  # a row for GPUs: the cost of leaving one launch for all rounds.
+CALLS = {f"public call, {exchange}": exchange for exchange in EXCHANGES}  # cutting, running and gathering.
 MOVING = ("explicit", ROUNDS, "public call, explicit", "emulation")
 # rows for GPUs: how an elided product comes by its tiles, see kernels/blocks.py; the row "elided" takes the fastest way
 TILES = {"elided, tiles by loads": "loads", "elided, tiles by warp groups": "warps"}
@@ -80,7 +80,7 @@ class Shape:
         return 2 * self.m * self.k * self.n
 
     def sets(self, device: str) -> int:
-        """Sets of inputs that take turns: as many in every row, so that none finds more of them in the cache."""
+        """Return how many sets of inputs take turns: alike in every row, so that none has more of them in the cache."""
         numel = self.m * self.k + self.k * self.n + self.m * self.n
         return sets(device, numel * torch_dtype(self.dtype).itemsize, most=32 if self.side <= LARGE else 2)
 
@@ -88,7 +88,7 @@ class Shape:
         return recipe(self.op, self.mesh, self.dtype, ((self.m, self.k), (self.k, self.n)), ())
 
     def operands(self, device: str, integers: bool) -> tuple[Tensor, Tensor]:
-        """Both operands, made on the device; integers are so small that their products add up exactly in fp32."""
+        """Return both operands, on the device; integers are small enough to add up exactly in fp32."""
         shapes = (self.m, self.k), (self.k, self.n)
         if integers:
             return tuple(torch.randint(-1, 2, size, device=device).to(torch_dtype(self.dtype)) for size in shapes)  # type: ignore[return-value]
@@ -96,7 +96,7 @@ class Shape:
 
 
 def product(shapes: Iterable[Shape]) -> list[Any]:
-    """Parameters (shape, row) of a test, all rows of a shape together."""
+    """Return parameters (shape, row) of a test, all rows of a shape together."""
     return [
         pytest.param(shape, row, id=f"{shape.slug}-{row}", marks=[pytest.mark.rank(shape.rank)])
         for shape in shapes
@@ -178,12 +178,12 @@ class Plain:
 
 
 def held(program: Program | Emulated) -> int:
-    """Bytes of the memory that a program works on."""
+    """Return the bytes of the memory that a program works on."""
     return sum(tensor.nbytes for tensor in {tensor.data_ptr(): tensor for tensor in program.memory.values()}.values())
 
 
 def executor(row: str, device: str, **options: Any) -> Executor | Emulation:
-    """The executor of a row; the project's own backend for the device unless the row is the peer."""
+    """Return the executor of a row: the project's own backend for the device, or the emulation."""
     if row == "emulation":
         return Emulation(device=device)
     if row == ROUNDS:
@@ -194,7 +194,7 @@ def executor(row: str, device: str, **options: Any) -> Executor | Emulation:
 
 
 def one_way(executor: Executor, by: str) -> Executor:
-    """The executor, whose elided products come by their tiles in one way; a GPU that has no such way is passed over."""
+    """Make the executor take one way in elided products; skip the case on a GPU that has no such way."""
     from wafer_triton.kernels._common import on_nvidia
 
     if by == "warps" and not on_nvidia(90, 99):
@@ -210,7 +210,7 @@ def one_way(executor: Executor, by: str) -> Executor:
 
 
 def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str) -> None:
-    """Check a row, time it over rotating inputs, and record what it moved and computed."""
+    """Check a row, time it over rotating inputs, and record its bytes and operations."""
     benchmark.group = str(shape)
     backend = None if row == "blas" or row in CALLS else executor(row, device)
     cases: list[Any] = []
@@ -238,7 +238,7 @@ def time_product(benchmark: Any, note: Any, shape: Shape, row: str, device: str)
 
 
 def ways(executor: Executor | Emulation | None, program: Program | None) -> dict[str, Any]:
-    """How the row runs: what one run launches, or which of PyTorch's ways the emulation takes."""
+    """Return how the row runs: the launches of one run, or the ways of PyTorch that the emulation takes."""
     if isinstance(executor, Emulation):
         return {"ways": executor.chosen}
     launches = getattr(program, "launches", None)
@@ -284,7 +284,7 @@ class Work:
 
 
 def work(schedule: Schedule, moves: Schedule | None) -> Work:
-    """The work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
+    """Return the work of a schedule whose tiles move (`moves`), or lie still (None): then inputs and outputs only."""
     cores, buffers = schedule.mesh.cores, schedule.buffers.values()
     fixed = sum(buffer.bytes for buffer in buffers if buffer.role != "scratch") * cores
     if moves is None:
@@ -328,7 +328,7 @@ def _tiles(schedule: Schedule, exchange: Exchange) -> int:
 
 
 def record(benchmark: Any, note: Any, device: str, dtype: str, flops: int, must: Work, rotated: int) -> None:
-    """Bytes, operations, and which fraction of the measured limits the median run reaches."""
+    """Record bytes, operations, and the fraction of the measured limits that the median run reaches."""
     seconds = benchmark.stats.stats.median
     far = limits.bandwidth(device, rotated)
     near = limits.bandwidth(device, must.footprint) if must.exchanged else far
@@ -350,7 +350,7 @@ def squares(op: str, dtype: str, pairs: Sequence[tuple[int, int]], **options: An
 
 
 def free(device: str) -> None:
-    """Give back what the last case held."""
+    """Free the memory of the last case."""
     gc.collect()
     if is_cuda(device):
         torch.cuda.empty_cache()

@@ -1,9 +1,9 @@
-"""What a model expects of an H200, beside what was measured there: python bench/harness/expected.py.
+"""Expected times of an H200, beside the measured ones: python bench/harness/expected.py.
 
-A case takes the longest of the times of its bytes, its operations and its programs, and then its launches and the hops
-of its reduce trees, one after the other. Bytes are counted from the schedule that runs. The constants were measured on
-the machine of bench/results/nvidia-h200-80873d0.json; so were the times beside the expected ones, by the engine of that
-commit, which is not the one that is expected here.
+The time of a case is the longest of the times of its bytes, its operations and its programs. To this come its launches
+and the hops of its reduce trees, one after the other. Bytes are counted from the schedule that runs. The constants
+were measured on the machine of bench/results/nvidia-h200-80873d0.json. So were the times beside the expected ones, by
+the engine of that commit, which is not the engine whose times are expected here.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.ring import ring_step
 
 RESULTS = Path(__file__).parents[1] / "results" / "nvidia-h200-80873d0.json"
-FAR, NEAR = 4.15e12, 7.85e12  # bytes per second, read and written: of copies in HBM, and of exchange within the L2
-L2 = 62914560  # bytes
-MATRIX = 785e12  # operations per second of dense bf16
-HOP = 1.0e-6  # seconds of a hop of a reduce tree inside a launch: message, barrier, flag, poll
-LAUNCH = 2.0e-6  # seconds of a launch in a CUDA graph
-PROGRAM = 0.6e-9  # seconds of a program that does next to nothing, 435,600 of them in 263 us
-HOST = 75e-6  # seconds of the host for a launch outside a graph
-HELD = 132 * 8  # programs of compute-shift rounds that the GPU holds at once: 8 a multiprocessor, at 64 registers
+FAR, NEAR = 4.15e12, 7.85e12  # bytes a second read and written: in HBM, within the L2.
+L2 = 62914560  # bytes.
+MATRIX = 785e12  # operations a second of dense bf16.
+HOP = 1.0e-6  # seconds of a hop of a reduce tree inside a launch: message, barrier, flag, poll.
+LAUNCH = 2.0e-6  # seconds of a launch in a CUDA graph.
+PROGRAM = 0.6e-9  # seconds of a nearly empty program, 435,600 of them in 263 us.
+HOST = 75e-6  # seconds of the host for a launch outside a graph.
+HELD = 132 * 8  # resident programs of compute-shift rounds: 8 a multiprocessor, at 64 registers.
 MOST_PROGRAMS = 60_000  # of a launch; where a mesh has more cores, a program holds several
 TREES = 10  # of a decode layer: two norms, qkv, scores, maxima, weighted values, weights, output, gate and up, down
 LAUNCHES = {"explicit": 20, "elided": 16}  # of a decode layer, at most
@@ -80,18 +80,18 @@ class Case:
 
 
 def measured(group: str, exchange: str) -> float | None:
-    """The median seconds of a row at commit 80873d0; None where it was not measured, or failed."""
+    """Return the median seconds of a row at commit 80873d0; None where it was not measured, or failed."""
     rows = (row for row in json.loads(RESULTS.read_text())["benchmarks"] if row["group"] == group)
     return next((row["stats"]["median"] for row in rows if row["extra_info"]["exchange"] == exchange), None)
 
 
 def other(name: str) -> float:
-    """A number that was measured at commit 80873d0 beside the benchmark's rows."""
+    """Return a number that was measured at commit 80873d0 beside the benchmark's rows."""
     return next(one["value"] for one in json.loads(RESULTS.read_text())["others"] if one["case"] == name)
 
 
 def tree(side: int) -> int:
-    """Of an all-reduce over a mesh column: its rounds, which are the hops that come one after the other."""
+    """Return the rounds of an all-reduce over a mesh column, which are the hops that come one after the other."""
     b = Builder(Mesh(1, side), "sum")
     b.buffer("x", (1,), "fp32", "output")
     all_reduce(b, "x", "x")
@@ -99,7 +99,7 @@ def tree(side: int) -> int:
 
 
 def cases() -> Iterator[Case]:
-    """The cases of the figures to reach."""
+    """Yield the cases of the figures to reach."""
     for side, tile in ((16, 64), (32, 64), (64, 64), (32, 128)):
         shape = Shape("gemm", side, *([tile * side] * 3), "bf16")
         schedule = shape.recipe().schedule
@@ -132,9 +132,7 @@ def cases() -> Iterator[Case]:
             if side == 64:
                 seen: float | None = other(f"{what}, {exchange}") * 1e-6
             else:
-                seen = measured(
-                    f"decode layer, llama3-8b behind {held} tokens on {side} x {side} cores, bf16", exchange
-                )
+                seen = measured(f"decode layer, llama3-8b after {held} tokens on {side} x {side} cores, bf16", exchange)
             yield Case(what, exchange, moved, 2 * numel, LAUNCHES[exchange], hops, side * side, measured=seen)
     b = Builder(Mesh(660, 660), "8 ring shifts")
     hands = [b.buffer(name, (4, 4), "bf16", "state") for name in ("here", "there")]
@@ -146,7 +144,7 @@ def cases() -> Iterator[Case]:
 
 
 def table() -> str:
-    """All cases as a Markdown table."""
+    """Return all cases as a Markdown table."""
     every = [HEAD, (*["---"] * 2, *["---:"] * (len(HEAD) - 2)), *(case.row for case in cases())]
     return "\n".join(f"| {' | '.join(line)} |" for line in every)
 

@@ -1,7 +1,7 @@
-"""What the machine can do at best, measured in the same run: copy bandwidth at a footprint, and matrix rate.
+"""The best rates of the machine, measured in the same run: copy bandwidth at a footprint, and matrix rate.
 
-Bandwidth counts bytes read and bytes written. What fits the L2 is copied over and over by one launch, because copies
-of a few microseconds, one launch each, would measure launches.
+Bandwidth counts bytes read and bytes written. A buffer that fits the L2 is copied over and over by one launch: with
+a launch for each, copies of a few microseconds would measure launches.
 """
 
 from functools import cache, partial
@@ -12,8 +12,8 @@ import triton.language as tl
 
 from timing import captured, elapsed, is_cuda
 
-LARGEST = 4 * 2**30  # bytes that a copy touches at most
-COPIED = 2**30  # bytes read and written by one launch, or by one graph of copies
+LARGEST = 4 * 2**30  # bytes that a copy touches at most.
+COPIED = 2**30  # bytes read and written by one launch, or by one graph of copies.
 MATRIX = {"cuda": 8192, "cpu": 1024}  # side of the product that shows the matrix rate
 
 
@@ -43,7 +43,7 @@ def copy_to_and_fro(x: torch.Tensor, y: torch.Tensor, times: int, programs: int,
 
 @cache
 def bandwidth(device: str, footprint: int) -> float:
-    """Bytes read and written per second by copies that touch `footprint` bytes in all, over and over."""
+    """Return bytes read and written per second by copies that touch `footprint` bytes in all, over and over."""
     numel = max(1, min(footprint, LARGEST) // (8 * 4096)) * 4096  # whole blocks, so that accesses are 16 bytes wide
     x = torch.randint(0, 2**31 - 1, (numel,), dtype=torch.int32, device=device)
     y = torch.empty_like(x)
@@ -62,7 +62,7 @@ def bandwidth(device: str, footprint: int) -> float:
 
 @cache
 def matrix_rate(device: str, dtype: torch.dtype) -> float:
-    """Operations per second (a multiply-add is two) of a large product on random values by the vendor's library."""
+    """Return operations a second (a multiply-add is two) of a large random product by the vendor's library."""
     side, times = MATRIX[torch.device(device).type], 4
     a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     c = torch.empty_like(a)

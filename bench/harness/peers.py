@@ -1,8 +1,8 @@
 """Peers: plain PyTorch code for the rounds of a product or of exchanges, and a decoder layer without any mesh.
 
 The emulation shares no code with the executors. It computes all cores in a batch, round by round, and adds a message
-where it arrives, without a mailbox. Where there are several ways to write a step (which copy, which batched product),
-each step takes the one that is the fastest on this device at this size.
+where it arrives, without a mailbox. PyTorch has several ways to write a copy or a batched product; a
+step takes the fastest way on this device at this size.
 """
 
 from collections.abc import Callable, Mapping
@@ -67,7 +67,7 @@ class Emulation:
         return steps + [self._compute(schedule.mesh, memory, op) for op in rest]
 
     def _added(self, schedule: Schedule, memory: Memory, exchange: Exchange, acc: str) -> Step:
-        """Messages of a tree, added where they arrive."""
+        """Return a step that adds the messages of a tree where they arrive."""
         target, dim = memory[acc], 0 if exchange.axis == "y" else 1
         ways: dict[str, Step] = {}
         if exchange.lines is None and exchange.recv.ndim == 1:
@@ -83,7 +83,7 @@ class Emulation:
         return self._fastest(("add", dim, len(sent), target.shape, target.dtype, tuple(ways)), ways)
 
     def _moved(self, schedule: Schedule, memory: Memory, exchanges: list[Exchange]) -> Step:
-        """Tiles from one buffer to one buffer."""
+        """Return a step that moves tiles from one buffer to one buffer."""
         source, target = memory[exchanges[0].src.buffer], memory[exchanges[0].dst.buffer]
         sent, got = self._ends(schedule, exchanges)
         flat = source.flatten(0, 1), target.flatten(0, 1)
@@ -128,7 +128,7 @@ class Emulation:
         return (lambda: out.copy_(ins[0])) if op.op == "copy" else (lambda: torch.add(ins[0], ins[1], out=out))
 
     def _ends(self, schedule: Schedule, exchanges: list[Exchange]) -> tuple[Tensor, Tensor]:
-        """The cores that send, and those that receive, of several exchanges."""
+        """Return the sending and the receiving cores of several exchanges."""
         both = zip(
             *((one.senders.flat(schedule.mesh), one.receivers.flat(schedule.mesh)) for one in exchanges), strict=True
         )
@@ -136,7 +136,7 @@ class Emulation:
         return sent, got
 
     def _fastest(self, kind: object, ways: dict[str, Step]) -> Step:
-        """The fastest way, tried out once for each kind of step; trials spoil the memory that they run on."""
+        """Return the fastest way, tried out once for each kind of step; trials spoil the memory that they run on."""
         if kind not in self._best:
             names = list(ways)
             self._best[kind] = names[fastest(self.device, list(ways.values()))] if len(names) > 1 else names[0]
@@ -164,14 +164,14 @@ class Emulated:
 
 
 def _broadcast(one: Exchange, source: Tensor, target: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The receivers of one line's tiles, run by run, each with these tiles."""
+    """Return runs of receivers on a mesh row or column, each with the tiles that it receives."""
     dim, cuts = int(one.axis == "x"), np.flatnonzero(np.diff(one.recv) != 1) + 1
     given = source.narrow(dim, int(one.send[0]), 1)
     return [(target.narrow(dim, int(run[0]), len(run)), given) for run in np.split(one.recv, cuts)]
 
 
 def _span(at: Any) -> slice | None:
-    """Positions as a slice, where they are evenly spaced upwards."""
+    """Return positions as a slice where they are evenly spaced upwards, else None."""
     steps = np.diff(at)
     if len(at) > 1 and (steps[0] < 1 or (steps != steps[0]).any()):
         return None
@@ -180,7 +180,7 @@ def _span(at: Any) -> slice | None:
 
 
 def _products(c: Tensor, a: Tensor, b: Tensor, m: int, k: int, n: int, *, add: bool) -> dict[str, Step]:
-    """Ways to c (+)= a @ b for all cores, c in fp32."""
+    """Return ways to c (+)= a @ b for all cores, c in fp32."""
     c, a, b = c.view(-1, m, n), a.view(-1, m, k), b.view(-1, k, n)
     beta = int(add)
     if a.dtype == b.dtype == FP32:
@@ -216,9 +216,9 @@ def layer(
     values: Tensor,
     rotary: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """One Llama decoder layer on one token x [1, width]; the last row of its static cache [tokens, heads, dim] is free.
+    """Run one Llama decoder layer on one token x [1, width]; the last row of the cache [tokens, heads, dim] is free.
 
-    Plain PyTorch in the dtype of x: the reference in fp64, and what the GPU's libraries need for it in 16 bits.
+    Plain PyTorch in the dtype of x: the reference in fp64, and the work of the GPU's libraries in 16 bits.
     """
     heads, dim = config.num_attention_heads, config.head_dim
     names = {name.split(".", 3)[-1].removesuffix(".weight"): weight for name, weight in weights.items()}

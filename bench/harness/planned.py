@@ -1,4 +1,4 @@
-"""Programs planned for a GPU that need not be there: what they would launch can be compiled, and not run."""
+"""Programs planned for a GPU that need not be there: their kernels can be compiled, and not run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def without_gpu() -> None:
 
 
 def decode_layer(exchange: str, side: int = 64, held: int = 4095) -> dict[str, Program]:
-    """The programs of one layer of Llama-3-8B by their titles, on memory of one element."""
+    """Return the programs of one layer of Llama-3-8B by their titles, on memory of one element."""
     config = replace(config_of("llama3-8b"), num_hidden_layers=1)
     block = Block(config, Mesh(side, side, ROOMY), "bf16", entries=-(-(held + 1) // side))
     programs = {}

@@ -31,12 +31,12 @@ Row = dict[str, Any]
 
 
 def table(results: Row) -> str:
-    """One row a benchmark; times are emulation times of the machine that the last line names.
+    """Return one row a benchmark; times are emulation times of the machine that the last line names.
 
-    "to emulation" and "to BLAS" are the speed in units of that row's in the same group, "of bandwidth" is the time
-    that the bytes which must move take at the measured copy bandwidth, over the time taken.
+    "to emulation" and "to BLAS" are the speed in units of that row of the same group. "of bandwidth" is a ratio of
+    times: the bytes that must move at the measured copy bandwidth, over the time taken.
     """
-    head = [*FACTS, *NUMBERS]
+    head = ["case", *FACTS[1:], *NUMBERS]
     lines = [head, ["---"] * len(FACTS) + ["---:"] * len(NUMBERS)]
     for record in results["benchmarks"]:
         seconds, facts = record["stats"]["median"], {"what": record.get("name", ""), **record["extra_info"]}
@@ -51,11 +51,11 @@ def table(results: Row) -> str:
 def model_table(results: Row) -> str:
     """Whole models: emulation time beside transformers' on the same machine, and the peak memory of a process."""
     lines = [
-        "| what | mesh | SRAM of a core | exchange | median (ms) | transformers (ms) | times transformers | bound |",
+        "| case | mesh | SRAM of a core | exchange | median (ms) | transformers (ms) | times transformers | bound |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
     ]
     peaks = [
-        "| what | mesh | dtype | weights (MB) | peak memory (MB) |",
+        "| case | mesh | dtype | weights (MB) | peak memory (MB) |",
         "| --- | --- | --- | ---: | ---: |",
     ]
     for record in results["benchmarks"]:
@@ -72,7 +72,7 @@ def model_table(results: Row) -> str:
 
 
 def machine(results: Row) -> str:
-    """What the times were measured on."""
+    """Return the machine, in words."""
     m = results["machine_info"]
     if "gpu" in m:
         return f"{m['gpu']}, driver {m['driver']}, CUDA {m['cuda']}, torch {m['torch']}, triton {m['triton']}"
@@ -80,7 +80,7 @@ def machine(results: Row) -> str:
 
 
 def ratio(results: Row, record: Row, to: str) -> float | None:
-    """How many times as fast a benchmark is as row `to` of its group; None where there is no such row, or itself."""
+    """Return a benchmark's speed in units of row `to` of its group; None for that row itself or without one."""
     if not record.get("group") or record["extra_info"].get("exchange") == to:
         return None
     peers = (other for other in results["benchmarks"] if other.get("group") == record["group"])
@@ -121,7 +121,7 @@ def _ms(results: Row, record: Row) -> float:
 
 
 def _beside_kernels(results: Row, record: Row) -> float | None:
-    """Milliseconds of a public call beyond those of its kernels alone."""
+    """Return the milliseconds of a public call beyond its kernels."""
     kernels = record["extra_info"]["exchange"].removeprefix("public call, ")
     group = (other for other in results["benchmarks"] if other.get("group") == record.get("group"))
     alone = next((other for other in group if other["extra_info"].get("exchange") == kernels), None)
@@ -172,7 +172,7 @@ GOALS = tuple(_goals())
 
 
 def steps(results: Row) -> list[str]:
-    """What a decode step takes with the host's part of it, beside the replay alone, which is what is timed."""
+    """Return lines with the time of a decode step including the host, beside the timed replay alone."""
     return [
         f"{record['extra_info']['what']}, {record['extra_info']['exchange']}: {whole * 1e3:.3g} ms a step with the "
         f"host's part, {record['stats']['median'] * 1e3:.3g} ms the replay alone"
@@ -182,7 +182,7 @@ def steps(results: Row) -> list[str]:
 
 
 def figures(results: Row) -> list[Row]:
-    """Each goal with its value and "met", "not met" or "not measured"."""
+    """Return each goal with its value and "met", "not met" or "not measured"."""
     return [_judged(results, goal) for goal in GOALS]
 
 
@@ -198,7 +198,7 @@ def _judged(results: Row, goal: Figure) -> Row:
 
 
 def figure_table(judged: list[Row]) -> str:
-    """The figures as a Markdown table."""
+    """Return the figures as a Markdown table."""
     lines = ["| case | number | value | bound | verdict |", "| --- | --- | ---: | ---: | --- |"]
     for figure in judged:
         value = "" if figure["value"] is None else f"{figure['value']:.3g}"
@@ -247,7 +247,7 @@ def plots(results: Row, folder: Path, name: str) -> list[Path]:
 
 
 def _points(results: Row) -> list[Row]:
-    """Benchmarks on a square mesh with square tiles, and the plain rows of their groups under the same operation."""
+    """Return benchmarks on a square mesh with square tiles, and the plain rows of their groups."""
     meshed = {
         record["group"]: record["extra_info"]["what"]
         for record in results["benchmarks"]
@@ -271,7 +271,7 @@ def _mesh(record: Row) -> bool:
 
 
 def _line(points: list[Row], over: str, fixed: str) -> list[Row]:
-    """The points of the commonest dtype at that value of `fixed` which has the most different values of `over`."""
+    """Return points of the commonest dtype, at the value of `fixed` with the most different values of `over`."""
     if not points:
         return []
     dtype = Counter(point["dtype"] for point in points).most_common(1)[0][0]

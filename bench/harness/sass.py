@@ -15,7 +15,7 @@ WIDTH = 4  # registers that a 16-byte load fills
 
 
 def disassembled(cubin: bytes) -> str:
-    """The machine code as text, by the tool that comes with Triton."""
+    """Return the machine code as text, by the tool that comes with Triton."""
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -24,7 +24,7 @@ def disassembled(cubin: bytes) -> str:
 
 
 def loads_in_flight(sass: str) -> int:
-    """The most 16-byte loads from global memory that are begun before the first of their results is read.
+    """Return how many 16-byte loads from global memory begin, at most, before the first of their results is read.
 
     Instructions are taken in their order in the binary, and all that waits for one load waits for all.
     """

@@ -1,9 +1,9 @@
-"""What sm_90 makes of the benchmarked kernels, without a GPU: python bench/harness/static_gate.py [--write]
+"""Compiled code of the benchmarked kernels for sm_90, without a GPU: bench/harness/static_gate.py [--write]
 
-The table in results/ of this version of Triton is the bound: a kernel may not come to need more registers, stack,
-shared memory or columns of matrix products (masked products are wider than sums of their own), nor lose its matrix
-instructions, its copies by tensor (TMA), its warps with registers of their own, the width of its accesses or loads in
-flight. What has values on the stack at all is named in tests/kernels/test_static_gate.py.
+The table in results/ of this version of Triton is the bound. A kernel may not come to need more registers, stack,
+shared memory or columns of matrix products; masked products are wider than separate sums. It may not lose its matrix
+instructions, its copies by tensor (TMA) or its warps with registers of their own. Nor may it lose loads in flight, or
+width of its accesses. Kernels with values on the stack are named in tests/kernels/test_static_gate.py.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ GEMV = (
 
 
 def tile(numel: int, dtype: torch.dtype = BF16) -> Operand:
-    """An operand of four cores."""
+    """Return an operand of four cores."""
     return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel)
 
 
 def rows() -> list[dict[str, object]]:
-    """One row a case, of `COLUMNS`."""
+    """Return one row a case, of `COLUMNS`."""
     compiled = recorder("cuda", "90", "32", machine_code=True)
     alarm = Alarm(torch.zeros(1, dtype=torch.int64), 1)
     cores, side = torch.arange(4, dtype=torch.int32), torch.arange(64, dtype=torch.int32)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-TICK = 0.1  # seconds between two looks at a worker
+TICK = 0.1  # seconds between two polls of a worker
 GRACE = 10.0  # seconds that the last case may take after the time is up
 Row = dict[str, Any]
 
@@ -33,13 +33,13 @@ class Worker(Protocol):
     """A process that can be watched and ended."""
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Return the exit code; None while the process runs."""
 
     def end(self) -> int:
         """Kill it unless it has ended; its exit code."""
 
     def output(self) -> str:
-        """What it printed."""
+        """Return the output."""
 
 
 class Command:
@@ -65,7 +65,7 @@ class Command:
 
 
 def watch(worker: Worker, late: Callable[[float], str], clock: Clock = time) -> str:
-    """Wait until `worker` ends; it is ended once `late`, asked with the time, tells a reason, which is returned."""
+    """Wait until `worker` ends; end it when `late(time)` gives a reason, which is returned."""
     while worker.poll() is None:
         if why := late(clock.time()):
             worker.end()
@@ -116,7 +116,7 @@ def _patience(log: Path, quiet: float, until: float, clock: Clock) -> Callable[[
 
 
 def read(log: Path) -> list[Row]:
-    """The lines of the log; one that a dying worker left half-written does not count."""
+    """Return the lines of the log, without a line that a dying worker left half-written."""
     lines = []
     for line in log.read_text().splitlines() if log.exists() else ():
         try:
@@ -127,7 +127,7 @@ def read(log: Path) -> list[Row]:
 
 
 def cases(lines: list[Row]) -> list[str]:
-    """The cases that the first worker announced."""
+    """Return the cases that the first worker announced."""
     return next((line["cases"] for line in lines if "cases" in line), [])
 
 

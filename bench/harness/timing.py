@@ -18,7 +18,7 @@ ROUNDS = (3, 30)
 
 
 class Clock:
-    """A timer that moves only by what is measured."""
+    """A timer that moves by measured seconds alone."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -35,7 +35,7 @@ def is_cuda(device: str) -> bool:
 
 
 def elapsed(device: str, run: Run) -> float:
-    """Seconds that the device takes for `run`."""
+    """Return the seconds that the device takes for `run`."""
     if not is_cuda(device):
         begun = perf_counter()
         run()
@@ -54,7 +54,7 @@ def synchronize(device: str) -> None:
 
 
 def broken(device: str) -> bool:
-    """Whether nothing runs there any more in this process, as after a GPU's illegal memory access."""
+    """Return whether the device runs nothing more in this process, as after a GPU's illegal memory access."""
     try:
         torch.ones(1, device=device).add_(1)
         synchronize(device)
@@ -64,8 +64,8 @@ def broken(device: str) -> bool:
 
 
 def captured(device: str, run: Run) -> tuple[Run, str]:
-    """A replay of `run` as a CUDA graph, and how it will be timed; itself on a CPU, or where it cannot be captured."""
-    run()  # compiles what there is to compile
+    """Return a replay of `run` as a CUDA graph, and a word for it; `run` itself on a CPU or where capture fails."""
+    run()  # compiles kernels
     synchronize(device)
     if not is_cuda(device):
         return run, "run"
@@ -84,7 +84,7 @@ def captured(device: str, run: Run) -> tuple[Run, str]:
 
 
 def fastest(device: str, runs: Sequence[Run]) -> int:
-    """Which of several ways to do the same is the fastest here; one that the device refuses is none."""
+    """Return the position of the fastest of several ways to do the same, without ways that the device refuses."""
     seconds = []
     for run in runs:
         try:
@@ -120,10 +120,10 @@ def measure(benchmark: Any, device: str, runs: Sequence[Run], graph: bool = True
 
 
 def sets(device: str, footprint: int, most: int = 32) -> int:
-    """How many sets of inputs take turns so that together they are three times the last cache."""
+    """Return how many sets of inputs take turns, so that together they are three times the last cache."""
     return max(1, min(most, math.ceil(3 * cache_bytes(device) / footprint)))
 
 
 def cache_bytes(device: str) -> int:
-    """Bytes of the GPU's L2; on a CPU those of a core's own, about."""
+    """Return the bytes of the GPU's L2, or about the bytes of a CPU core's own cache."""
     return torch.cuda.get_device_properties(device).L2_cache_size if is_cuda(device) else 2**20

@@ -40,7 +40,7 @@ LLAMA = replace(config_of("llama3-8b"), num_hidden_layers=1)
 class Step:
     """One token through all layers on side x side cores, `held` tokens in the cache before it.
 
-    Where they are several, the LM head is behind them.
+    Where they are several, the LM head follows them.
     """
 
     config: DecoderConfig
@@ -52,7 +52,7 @@ class Step:
     on: Device = ROOMY
 
     def __str__(self) -> str:
-        what = f"{self.name} behind {self.held} tokens"
+        what = f"{self.name} after {self.held} tokens"
         return f"{what} on {self.side} x {self.side} cores, {self.dtype}"
 
     @property
@@ -141,12 +141,12 @@ class OnMesh:
             self.decode.fill(number, 0, self.cache, keys[:held], values[:held])
 
     def whole(self) -> torch.Tensor:
-        """The step as the decoder does it: what the host plans and writes, and what is replayed."""
+        """Run the step as the decoder does it: the host's plans and writes, and the replay."""
         held = self.inputs.step.held
         return self.decode.run(self.inputs.x, self.inputs.rotary, [held], [self.cache], [0])
 
     def run(self) -> None:
-        """What is replayed alone."""
+        """Run the replay alone."""
         self.decode.step((0,))
 
     @cached_property

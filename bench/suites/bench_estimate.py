@@ -1,7 +1,7 @@
 """How long estimates take on this machine (not on the wafer): `pytest bench/suites/bench_estimate.py`.
 
-A first estimate of a mesh walks its trees and rings; what it finds is kept. So the bounds are for estimates after the
-first on a mesh, of sizes that were not asked for before; the first ones are timed beside them, without a bound.
+A first estimate of a mesh walks its trees and rings and keeps the results. So the bounds are for later estimates on the
+mesh, of new sizes; the first estimates are timed beside them, without a bound.
 """
 
 import functools

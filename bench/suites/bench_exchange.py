@@ -55,7 +55,7 @@ def shifts(shape: Shift) -> Schedule:
 
 
 def moved(tiles: torch.Tensor, schedule: Schedule) -> torch.Tensor:
-    """Where the tiles lie at the end, by the schedule's tables."""
+    """Return where the tiles lie at the end, by the schedule's tables."""
     for round_ in schedule.rounds:
         (exchange,) = round_.exchanges
         following = tiles.clone()

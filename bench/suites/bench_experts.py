@@ -31,7 +31,7 @@ def judge():
 
 
 def placed(judge, where: str, exchange: str) -> WaferForCausalLM:
-    """The judge's model on a mesh, its logits within the bound of its parity tests."""
+    """Return the judge's model on a mesh, its logits within the bound of its parity tests."""
     model = WaferForCausalLM(
         DecoderConfig.from_dict(SETTINGS), judge.state_dict(), mesh=Mesh(SIDE, SIDE, ROOMY), max_length=PROMPT + 64,
         max_prompt=PROMPT, experts=PLACES[where], executor=TorchExecutor(exchange=exchange),

@@ -35,7 +35,7 @@ SIZES = {"tiny": TINY, "SmolLM2": SMOLLM2}
 
 @dataclass(frozen=True)
 class Run:
-    """What is timed of a model of some sizes on side x side cores, after `tokens` of prompt."""
+    """A timed part of a model of some sizes on side x side cores, after `tokens` of prompt."""
 
     kind: str
     sizes: str
@@ -68,14 +68,18 @@ SHAPES = {
 
 _FIRST = """
 import json, sys, time
+
 begun = time.perf_counter()
 from wafer_triton import ops
 from wafer_triton.models.decoder import WaferForCausalLM
+
 sizes, side, tokens, dtype, exchange, device = json.loads(sys.argv[1])
+
 model = WaferForCausalLM.from_config(
     sizes, mesh=side, dtype=dtype, max_length=tokens + 8, max_prompt=tokens,
     executor=ops.executor(None, exchange, device),
 )
+
 placed = time.perf_counter()
 assert len(list(model.generate([7] * tokens, 8))) == 8
 print(json.dumps([placed - begun, time.perf_counter() - placed]))
@@ -83,7 +87,7 @@ print(json.dumps([placed - begun, time.perf_counter() - placed]))
 
 
 def first_call(shape: Run, row: str, device: str) -> list[float]:
-    """Seconds until a model is placed, and of its first `generate`, with no kernel compiled before."""
+    """Return the seconds until a model is placed, and of its first `generate`, with no kernel compiled before."""
     options = json.dumps([SIZES[shape.sizes], shape.side, shape.tokens, shape.dtype, row, device])
     with tempfile.TemporaryDirectory() as empty:
         command = [sys.executable, "-P", "-c", _FIRST, options]
@@ -102,7 +106,7 @@ def placed(shape: Run, row: str, device: str) -> WaferForCausalLM:
 
 
 def in_transformers(shape: Run, device: str):
-    """A function that does the same in transformers, eager."""
+    """Return a function that does the same in transformers, eager."""
     transformers = pytest.importorskip("transformers")
     sizes = {name: value for name, value in SIZES[shape.sizes].items() if name != "model_type"}
     config = transformers.LlamaConfig(**sizes, attn_implementation="eager")

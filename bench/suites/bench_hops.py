@@ -1,4 +1,4 @@
-"""The hop of a reduce tree: chains of several lengths, from whose times follows what a hand-over takes."""
+"""The hop of a reduce tree: the time of a hand-over follows from chains of several lengths."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -49,7 +49,7 @@ def test_row(benchmark, note, device, shape, row):
     cores = schedule.mesh.shape[1]
     assert (program.read("x") == cores).all()
     programs = [program]
-    while len(programs) < sets(device, held(program)):  # each run adds up anew what the last one left: zeros
+    while len(programs) < sets(device, held(program)):  # each run adds up the results of the last one: zeros
         programs.append(backend.bind(schedule, {"x": torch.zeros(*schedule.mesh.shape, COLUMNS, device=device)}))
     program.write("x", torch.zeros(*schedule.mesh.shape, COLUMNS))
     rotated = len(programs) * held(program)

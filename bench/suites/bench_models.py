@@ -1,7 +1,7 @@
 """SmolLM2-135M whole on the CPU: decode, a 256-token prefill and peak memory, beside transformers (eager) in one run.
 
-Both sides have the same weights, fp32, and the same threads, take turns step by step, so that what else the machine
-does falls on both, and compute what a generation does: logits of the last position. Every product runs on the mesh.
+Both sides have the same weights, fp32, and the same threads, and compute a generation's logits of the last position.
+They take turns step by step, so that other load on the machine falls on both. Every product runs on the mesh.
 The bounds are for tiles that are read from where they lie (`elided`); tiles that really move (`explicit`) give the same
 bits and are timed too, without bounds. fp32 tiles on 16 x 16 cores take more SRAM than a WSE-2 core has, so the cores
 there have 96 KiB; 24 x 24 cores of a WSE-2 are timed as well, without bounds.
@@ -47,7 +47,7 @@ PLACES = (On(16, BIG, "elided", step=2.0, prefill=4.0), On(16, BIG), On(24, WSE2
 
 @pytest.fixture(params=(1, 2), ids="{}-threads".format)
 def threads(request):
-    """Of both sides; two only pay where nothing else wants the cores, as a step is thousands of short operations."""
+    """Set both sides' threads; two only pay on idle cores, as a step is thousands of short operations."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -136,18 +136,22 @@ _PEAK = """
 import json, sys
 from dataclasses import replace
 from pathlib import Path
+
 from wafer_triton.device import PRESETS
 from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.decoder import WaferForCausalLM
 
 name, side, sram_bytes, dtype, prompt, steps = json.loads(sys.argv[1])
+
 model = WaferForCausalLM.from_pretrained(
     resolve(name), mesh=side, device=replace(PRESETS["wse2"], sram_bytes=sram_bytes), dtype=dtype,
     max_length=prompt + steps, max_prompt=prompt,
 )
+
 assert len(list(model.generate([1] * prompt, steps))) > 0
 weights = sum(weight.nbytes for weight in model.parameters())
-# the high-water mark of this process alone: ru_maxrss begins with that of the process that started it
+# the peak memory of this process alone: ru_maxrss begins with the value of the process that started it
+
 line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
 print(json.dumps({"weight_bytes": weights, "peak_bytes": 1024 * int(line.split()[1])}))
 """

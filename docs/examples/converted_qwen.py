@@ -12,7 +12,7 @@ from wafer_triton import convert
 
 
 def qwen(folder=None):
-    """The model in fp32."""
+    """Return the model in fp32."""
     if folder:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     small = Qwen2Config(

@@ -9,7 +9,7 @@ from wafer_triton.schedule.collectives import broadcast
 
 
 def two_sided(rows=4, cols=8):
-    """A sum over the rows' tiles of 16 numbers, and what must come out."""
+    """Return a sum over the rows' tiles of 16 numbers, and its intent."""
     b, middle = Builder(Mesh(rows, cols), "two-sided all-reduce"), cols // 2
     b.buffer("x", (16,), "fp32", "output")
     inboxes = [b.buffer(name, (16,), "fp32") for name in ("from_left", "from_right")]

@@ -13,7 +13,7 @@ ROWS, ENTRIES, TOKENS = 8, 4, 32
 
 
 def cache(b):
-    """A cache of ENTRIES tokens a row, and the token that enters at the last row."""
+    """Build a cache of ENTRIES tokens a row, and the token that enters at the last row."""
     b.buffer("cache", (64,), "fp16", "cache", ENTRIES + 1)
     b.buffer("token", (64,), "fp16", "input")
     return b
@@ -33,7 +33,7 @@ def in_turn():
 
 
 def shifts():
-    """WaferLLM's policy."""
+    """Append a token by WaferLLM's policy."""
     b = cache(Builder(Mesh(ROWS, 4), "shifts"))
     policy = KvCache(ROWS, ENTRIES, "shift")
     for token in range(TOKENS):

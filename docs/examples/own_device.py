@@ -1,4 +1,4 @@
-"""A device of one's own: a WSE-2 with more SRAM and slower links, and what a decode token then takes on it."""
+"""An own device: a WSE-2 with more SRAM and slower links, and the predicted time of a decode token on it."""
 
 from dataclasses import replace
 

@@ -10,7 +10,7 @@ from wafer_triton import Builder, Intent, Mesh, executor, routes
 
 
 def fox(side=4, tile=8):
-    """C = A B for matrices of side x tile rows, and what must come out."""
+    """Return C = A B for matrices of side x tile rows, and its intent."""
     b, line = Builder(Mesh(side, side), "Fox's product"), np.arange(side)
     for name in ("a", "b", "a.now", "b.next"):
         b.buffer(name, (tile, tile), "fp32", "input" if name in ("a", "b") else "scratch")

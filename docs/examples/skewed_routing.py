@@ -1,4 +1,4 @@
-"""What skewed routing does to a mixture of experts: fewer experts are hit, so fewer of its weights are in use."""
+"""Skewed routing of a mixture of experts: tokens take fewer experts, so fewer of its weights are in use."""
 
 import json
 import tempfile

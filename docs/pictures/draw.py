@@ -2,7 +2,7 @@
 
 `python docs/pictures/draw.py FOLDER` draws them elsewhere. Nothing is run on a mesh: moves, hops and bytes are counted
 from schedules, times are predicted by the cost model. Every picture carries the numbers that it shows, so that a test
-can compare them with those of today.
+can compare them with newly computed ones.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ FEW, MANY = COLOURS[0], COLOURS[5]  # of at most two hops, and of more
 
 
 def product(algorithm: str, side: int = SIDE) -> Schedule:
-    """A whole product in fp16 by an algorithm."""
+    """Return a whole product in fp16 by an algorithm."""
     shapes = ((SIZE, SIZE), (SIZE, SIZE))
     return recipe("gemm", Mesh(side, side), "fp16", shapes, (("algorithm", algorithm),)).schedule
 
 
 def attention() -> Schedule:
-    """The first part of a decode layer's attention block of SmolLM2-135M."""
+    """Return the first sub-layer of a decode layer's attention block of SmolLM2-135M."""
     block = Block(shape_of("smollm2-135m"), Mesh(16, 16), "fp16", entries=32)
     part, args = decode.layer(block, SIZE)[0]
     return built(part, block, *args)
@@ -117,7 +117,7 @@ def wafer(path: Path) -> None:
 
 
 def tree_groups(path: Path) -> None:
-    """Groups of a K-tree."""
+    """Sweep the groups of a K-tree."""
     rows = sweep("gemv", "groups", range(4, 41, 6), mesh=360, k=4096, n=4096)
     draw.sweep(rows, path, show="cycles", title="MeshGEMV [4096] x [4096, 4096] on 360 x 360 cores of a WSE-2")
 

@@ -1,4 +1,4 @@
-"""Writes docs/head-groups.md: four models on large meshes, with one head group and with the best number."""
+"""The script of docs/head-groups.md: four models on large meshes, with one head group and with the best number."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ fastest that fits a core; in prefill the number whose products are the fastest, 
 at once. Where the phases differ, the heads go along x between them, which is counted and priced
 (`predicted()["replacement"]`).
 
-A width that is cut over P lines is rounded up on each: 4,096 over 660 rows are 7 a row, which 586 rows hold. With
+A width that is cut over P mesh rows is rounded up on each: 4,096 over 660 rows are 7 a row, which 586 rows hold. With
 `trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
 (`wafer_triton/cost/trim.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
 the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best below is trimmed, and
-"cores" are those that it takes. The measured program and that of one group take the whole mesh.
+"cores" are its cores. The measured program and the program with one group take the whole mesh.
 
 A schedule on the whole mesh in which cores with padding alone rest would leave more. In MeshGEMM every core holds a
-padded tile in 74 of 660 turns, each in other turns: core (i, j) meets tile k with position(k) = position(i) +
-position(j) + turn. A schedule names cores by axis and line, which would be 660 x 586 positions in each of the turns.
-Without that, tokens and width of 7 a line are 1.13 x 1.13 = 1.27 times a product's multiply-adds.
+padded tile in 74 of 660 iterations, each in other iterations: core (i, j) meets tile k with position(k) =
+position(i) + position(j) + iteration. A schedule names cores by axis and position, which would be 660 x 586 positions
+in each iteration. Without that, tokens and width of 7 a mesh row are 1.13 x 1.13 = 1.27 times a product's multiply-adds.
 
 All cycles below are predicted. Silicon has run the program "measured" alone, scaled from a part of its layers: decode
 of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and of
-Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. "Over measured" are the cycles
-of the best over those of the measured program on the same mesh. Padding is the multiply-adds of the cores that compute
-over those of the model. SRAM is what a layer needs of a core, working set included.
+Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. "Over measured" is the best
+program's cycles over the measured program's on the same mesh. Padding is the multiply-adds of the cores that compute
+over the model's multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
 
 ## Decode
 
@@ -67,7 +67,7 @@ One token on a WSE-2, with {context} tokens in the cache:
 
 BOUND = """
 The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding}.
-What is left of it are pairs that do not divide a group's columns, and one free slot of the cache on each row. Most
+The rest of it is pairs that do not divide a group's columns, and one free slot of the cache on each row. Most
 cycles are the latencies of the nine all-reduces, seven of which cross all rows.
 
 Decode of {model} on {side} x {side} cores by step:
@@ -77,7 +77,7 @@ PREFILL = """
 ## Prefill
 
 Projections are MeshGEMMs over the whole mesh. Attention stays within the columns of a group. On P x P cores a row has P
-blocks of scores, which lie on a ring of P places over the group's columns, some places on each column. GEMM-T sums
+blocks of scores. They lie on a ring of P places over the group's columns, with some places on each column. GEMM-T sums
 partial scores along x over the columns of a group. For the weighted values the ring turns by a place in every round,
 and the values move along y: a block crosses to the next column, the others change their slots
 (`wafer_triton/schedule/segment_gemm.py`). Both take P rounds, as with one group, and no weights of softmax are aligned.
@@ -90,21 +90,21 @@ where it does not. The measured program takes all tokens at once.
 PREFILL_BOUND = """
 The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding},
 and with the measured program, on all cores, {measured}. More groups than key-value heads repeat these heads, which is
-padding too, yet takes fewer cycles than several heads a core. Where other layers share the cores, their weights, keys
-and values leave less room for scores, which a model has of every head and the measured program of one.
+padding too, yet takes fewer cycles than several heads a core. A model has scores of every head, the measured
+program of one. Where other layers share the cores, their weights, keys and values leave less room for these scores.
 
 Prefill of {model} on {side} x {side} cores by step:
 """
 
 
 def table(head: tuple[str, ...], rows: list[list[str]], left: int) -> str:
-    """A Markdown table whose first `left` columns are texts."""
+    """Return a Markdown table whose first `left` columns are texts."""
     rule = ["---"] * left + ["---:"] * (len(head) - left)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows)) + "\n"
 
 
 def sram(model: str, mesh: int | str, number: int | None) -> int:
-    """Bytes that a layer needs of a core."""
+    """Return the bytes that a layer needs of a core."""
     on = as_mesh(mesh, "wse2")
     return decode_bytes(decode_block(shape_of(model), on, CONTEXT, constants(on.device), head_groups=number))
 
@@ -142,7 +142,7 @@ def filled(
 
 
 def on_one_wafer(model: str, side: int, measured: float) -> str:
-    """The cycles of prefill over `measured` ones where one device holds the whole model."""
+    """Return the cycles of prefill over `measured` ones where one device holds the whole model, else "-"."""
     try:
         return f"{filled(model, side, whole=True, trim=True).cycles / measured:.3f}"
     except WaferError:
@@ -150,7 +150,7 @@ def on_one_wafer(model: str, side: int, measured: float) -> str:
 
 
 def by_step(programs: list[dict[str, float]]) -> str:
-    """The table of the steps of the measured program, and of the model's own with one head group and with the best."""
+    """Return the steps of the measured program, and of the model's own with one head group and with the best."""
     names: list[str] = []
     for program in programs:
         place = 0
@@ -163,7 +163,7 @@ def by_step(programs: list[dict[str, float]]) -> str:
 
 
 def prefill_row(model: str, side: int) -> list[str]:
-    """A row of the table of prefill."""
+    """Return a row of the table of prefill."""
     measured, one, best = programs = prefills(model, side)
     row = [model, f"{side} x {side}", *(digits(program.cycles) for program in programs), best.mesh, str(best.groups)]
     row += [f"{best.cycles / measured.cycles:.3f}", on_one_wafer(model, side, measured.cycles)]
@@ -171,7 +171,7 @@ def prefill_row(model: str, side: int) -> list[str]:
 
 
 def prefill() -> str:
-    """The section on prefill."""
+    """Return the section on prefill."""
     rows = [prefill_row(model, side) for model in MODELS for side in SIDES]
     head = (
         "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured", "on one WSE-2",
@@ -185,7 +185,7 @@ def prefill() -> str:
 
 
 def extremes(head: tuple[str, ...], rows: list[list[str]]) -> dict[str, str]:
-    """The least and the most cycles over the measured program's, and the most padding."""
+    """Return the least and the most cycles over the measured program's, and the most padding."""
     ratios, paddings = ([float(row[head.index(name)]) for row in rows] for name in ("over measured", "padding, best"))
     return {"least": f"{min(ratios):.3f}", "most": f"{max(ratios):.3f}", "padding": f"{max(paddings):.2f}"}
 
@@ -197,7 +197,7 @@ def prefills(model: str, side: int) -> tuple[Filled, Filled, Filled]:
 
 
 def decode_row(model: str, side: int) -> list[str]:
-    """A row of the table of decode."""
+    """Return a row of the table of decode."""
     measured, one, best = programs = estimates(model, side)
     row = [model, f"{side} x {side}", *(digits(program.cycles_per_layer) for program in programs)]
     row += [best.cores, str(best.head_groups), f"{best.cycles_per_layer / measured.cycles_per_layer:.3f}"]
@@ -206,7 +206,7 @@ def decode_row(model: str, side: int) -> list[str]:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     rows = [decode_row(model, side) for model in MODELS for side in SIDES]
     head = (
         "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured",

@@ -1,4 +1,4 @@
-"""Writes docs/moe.md: how mixtures of experts run, what they are predicted to take, and what is measured of them."""
+"""The script of docs/moe.md: how mixtures of experts run, their predicted times, and their measures."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ families are refused with the reason: DeepSeek's latent attention, for one, is n
 Each expert is cut over the whole mesh, as a dense feed-forward block is, so a core has a tile of every expert
 (`wafer_triton/schedule/experts.py`).
 
-| step | what happens |
+| step | computation |
 | --- | --- |
 | norm | as in a dense layer |
 | router | a product, then one all-reduce of the logits of all experts, in fp32 |
-| choice | every core takes the k largest logits by itself, of equal ones the lower expert's |
-| shares | a softmax over all experts; those of the k add up to 1 if the model says so |
+| top-k | every core takes the k largest logits by itself, of equal ones the lower expert's |
+| shares | a softmax over all experts; the k shares add up to 1 if the model says so |
 | gate and up | a product with the core's own tiles of the chosen experts, one all-reduce for all of them |
-| down | likewise; products are added by their shares before the all-reduce, which is that of a dense layer |
+| down | likewise; products are added by their shares before the all-reduce, which a dense layer has as well |
 
-All cores of a line hold the same logits, so they choose alike. No message depends on a choice: rounds, hops and bytes
-are the same for any routing, and a decode block has one all-reduce more than a dense one. A shared expert is as many
-experts of the common width as it takes, the last one padded, which every token chooses with the share of its sigmoid.
+All cores of a mesh column hold the same logits, so they choose alike. No message depends on expert ids: rounds, hops
+and bytes are the same for any routing, and a decode block has one all-reduce more than a dense one. A shared expert is
+split into experts of the common width, the last one padded. Every token takes them, with the share of its sigmoid.
 
-Prefill does the same with MeshGEMM: the tiles of all experts circle along y, and a core multiplies by those that the
-tokens of its row have chosen. So it has no more multiply-adds than the tokens ask for. Its extra is what moves and
-what is held: the tiles of all experts, twice, where a dense block of the same multiply-adds moves those of k.
+Prefill does the same with MeshGEMM: the tiles of all experts circle along y, and a core multiplies by the
+experts that the tokens of its row take. So it has no more multiply-adds than the tokens ask for. Its extra is bytes
+moved and held: the tiles of all experts, twice, where a dense block of the same multiply-adds moves the tiles of k.
 
 ## Predicted tokens per second
 
@@ -64,7 +64,7 @@ Qwen3-30B-A3B takes 61,064,245,248 B in fp16 and is refused on both, whose 750 x
 """
 
 REGIONS = """
-Here all cores read tiles of an expert, so what bounds S-MBU is that a step takes as long as its all-reduces. With
+Here all cores read tiles of an expert. S-MBU is bounded by the all-reduces, whose time is the time of a step. With
 experts in regions of their own only k of E regions would read: 12.5 % at most for OLMoE, 6.25 % for Qwen3-30B-A3B and
 25 % for Mixtral, before any other loss. So decode has every expert on every core, whatever prefill has.
 
@@ -74,17 +74,17 @@ In prefill experts can live in regions (`wafer_triton/schedule/expert_regions.py
 of cores, and each holds some experts, tiled over it. So the tiles of an expert circle over a g-th of the mesh alone,
 and products with it have rows of many tokens.
 
-| step | what happens |
+| step | computation |
 | --- | --- |
-| router, choice, shares | as above |
-| queue | a row of cores numbers its rows of tokens for every region; one all-reduce tells all the longest queue |
+| router, top-k, shares | as above |
+| queue | a mesh row numbers its rows of tokens for every region; one all-reduce gives all cores the longest queue |
 | dispatch | an all-to-all takes the next rows of each queue to their region, each with its expert's number |
 | gate and up, down | MeshGEMM in every region by itself |
 | combine | an all-to-all takes the rows back, where they are added by their shares |
 
-The capacity is how many rows a row of cores sends to a region in a pass. What is over goes in a further pass, so no
-token is dropped, and the record of a run has the passes and the rows that went in further ones. The shared expert stays
-on the whole mesh. An expert that many tokens take can have copies in further regions, which its tokens take in turn:
+The capacity is the number of rows that a mesh row sends to a region in a pass. Rows beyond it go in a further pass, so
+no token is dropped. The record of a run has the passes, and the rows that went in further passes. The shared expert
+stays on the whole mesh. An expert that many tokens take can have copies in further regions, which its tokens take in turn:
 `--copies 8 --routing trace.json` makes them from a trace.
 
 Rows that are not taken are multiplied all the same. So regions win where tokens are many and experts small, and
@@ -108,7 +108,7 @@ the busiest link of each round. "2 parts" are one half x-first, the other y-firs
 """
 
 MEASURES = """
-The bound is what has to cross the middle of the mesh. At most eight routes serve any mesh, where direct circuits
+The bound is the number of tiles that must cross the middle of the mesh. At most eight routes serve any mesh, where direct circuits
 would need one for every pair of cores.
 
 ## MoE-CAP's measures
@@ -116,30 +116,30 @@ would need one for every pair of cores.
 MoE-CAP (arXiv 2412.07067) says how to measure sparse models. A run has the measures by phase, `estimate cap` has them
 for a routing, and `wafer-triton cap` compares runs ([cli.md](cli.md)).
 
-| measure | what it is |
+| measure | definition |
 | --- | --- |
 | S-MBU | bytes of the weights in use and of keys and values, a second, over the peak of all cores' SRAM |
 | MBU | the same with the weights of all experts |
 | S-MFU | operations of the experts that tokens took, a second, over the peak of all cores |
 | MFU | the same with all experts |
 
-Weights in use are those of all layers but for experts that no token of a pass took: attention with norms and biases,
-routers, dense blocks. Embedding and head are left out. Seconds are predicted on the wafer; those of a pass of decode
-are with embedding and head, and re-placing weights between the phases is in neither. Peaks are those of the whole
-device, whatever part of it a model takes. Of a dense model both measures are one; with one token k experts of a layer
+Weights in use are the weights of all layers without the experts that no token of a pass took. So attention with norms
+and biases, routers and dense blocks are in use. Embedding and head are left out. Seconds are predicted on the wafer. The
+seconds of a pass of decode include embedding and head; re-placement of weights between the phases is in neither. Peaks
+are the peaks of the whole device, even if a model takes a part of it. Of a dense model both measures are one; with one token k experts of a layer
 are hit; if all experts are hit, S-MBU is MBU.
 
 On cores of SRAM decode is bound by latency, so S-MBU is small by nature. The paper's S-MFU of Mixtral-8x7B, 0.06 to
 0.80 per cent at batches of 1 to 32, is of runs on GPUs: it follows from their seconds per token, so no prediction here
-reproduces it. With the {flops} GFLOP a token that count here, without attention to the cache, 0.06 per cent of one
-A100's 312 TFLOP/s is {rate} tokens a second.
+reproduces it. Here {flops} GFLOP a token count, without attention to the cache. So 0.06 per cent of one A100's 312
+TFLOP/s is {rate} tokens a second.
 
-`docs/examples/skewed_routing.py` shows what a skewed trace does.
+`docs/examples/skewed_routing.py` shows the effect of a skewed trace.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     mixtral = shape_of("mixtral-8x7b")
     sides = ", ".join(map(str, SIDES))
     whole = f"{2 * mixtral.parameters:,}"
@@ -160,7 +160,7 @@ def page() -> str:
 
 
 def row(model: str, layers: int | None, chip: str) -> list[str]:
-    """The fastest decode of a model, or of some of its layers, on a device."""
+    """Return the fastest decode of a model, or of some of its layers, on a device."""
     shape = shape_of(model)
     part = shape if layers is None else replace(shape, num_hidden_layers=layers)
     side, token = fastest(part, chip)
@@ -176,7 +176,7 @@ PREFILL = ("model", "layers", "device", "spread: mesh", "tokens/s", "regions: me
 
 
 def prefill_row(model: str, layers: int | None, chip: str) -> list[str]:
-    """The fastest prefill of a model, or of some of its layers, with its experts in both places."""
+    """Return the fastest prefill of a model, or of some of its layers, with its experts in both places."""
     shape = shape_of(model)
     part = shape if layers is None else replace(shape, num_hidden_layers=layers)
     cells, on = [model, f"{part.num_hidden_layers} of {shape.num_hidden_layers}", chip], device(chip)
@@ -184,7 +184,7 @@ def prefill_row(model: str, layers: int | None, chip: str) -> list[str]:
         prompts = {}
         for side in WIDE:
             with suppress(WaferError):
-                mesh = Mesh(side, side, on)  # an error then looks for no mesh that would do
+                mesh = Mesh(side, side, on)  # an error then searches for no mesh that would do
                 prompts[side] = inference.prefill_on(mesh, part, TOKENS, constants(on), experts=where)
         side = max(prompts, key=lambda each: prompts[each].tokens_per_second)
         cells += [f"{side} x {side}", digits(prompts[side].tokens_per_second)]
@@ -192,7 +192,7 @@ def prefill_row(model: str, layers: int | None, chip: str) -> list[str]:
 
 
 def fastest(shape: DecoderShape, chip: str) -> tuple[int, estimate.Layered]:
-    """The side of the fastest mesh of those that hold the model, and its estimate."""
+    """Return the side of the fastest mesh that holds the model, and its estimate."""
     tokens = {}
     for side in SIDES:
         try:
@@ -204,7 +204,7 @@ def fastest(shape: DecoderShape, chip: str) -> tuple[int, estimate.Layered]:
 
 
 def loads(rows: int, cols: int) -> list[str]:
-    """Tiles over the busiest link by every algorithm, in all and one after another."""
+    """Return tiles over the busiest link by every algorithm, in all and one after another."""
     roomy = replace(device("wse2"), name="roomy", sram_bytes=2**24)
     cells = [f"{rows} x {cols}", str(busiest(rows, cols))]
     for algorithm, parts in WAYS:
@@ -215,7 +215,7 @@ def loads(rows: int, cols: int) -> list[str]:
 
 
 def table(head: tuple[str, ...], rows: list[list[str]], left: int) -> str:
-    """A table of Markdown, whose first columns are texts."""
+    """Return a table of Markdown, whose first columns are texts."""
     rule = ["---"] * left + ["---:"] * (len(head) - left)
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
 

@@ -1,4 +1,4 @@
-"""Writes docs/temp.md: training on wafers of dies, what runs, and how much of TEMP's gain there is in which model."""
+"""The script of docs/temp.md: training on wafers of dies, and the part of TEMP's gain in each model."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ BLOCK = 4
 INTRODUCTION = """# Training on wafers of dies
 
 TEMP (arXiv 2512.14256, HPCA 2026) plans training on wafers whose cores are 32 or 48 large dies with HBM. It has no
-public code, and its full text was not at hand. What is known of it here comes from its abstract and from summaries,
-some of them written by machines: figures that rest on these are marked "second-hand". A plan is schedules, as
+public code, and its full text was not at hand. This page rests on its abstract and on summaries, some of them written
+by machines: figures from these are marked "second-hand". A plan is schedules, as
 everything in this project is. So a training step runs with values, is counted, priced and checked.
 
 | subject | where |
@@ -51,7 +51,7 @@ everything in this project is. So a training step runs with values, is counted, 
 | routes and orders of dies | `wafer_triton/train/mapping.py` |
 | the planner and its baselines | `wafer_triton/train/planner.py`, `wafer-triton plan-training` |
 
-A wafer of one's own, a step with values on it, and a plan for it:
+An own wafer, a step with values on it, and a plan for it:
 
 ```python
 from dataclasses import replace
@@ -90,11 +90,12 @@ TEMP sends blocks both ways at once, with redundant transfers, so that each tran
 schedule does so. h is N // 2, steps are 0 to N - 1, and transfers lie between steps.
 
 - A left stream and a right stream move blocks one die a transfer. At step 0 both hold a die's own block.
-- Die i < h computes in step t with block (i + t) mod N of the left stream, the others with (i - t) mod N of the right.
+- Die i < h computes in step t with block (i + t) mod N of the left stream. The other dies compute with block (i - t)
+  mod N of the right stream.
 - Block j < h moves right and stands at die h + j in step N / 2. There it turns left. It reaches die i in step
   N - i + j, in which a die j < i < h needs it. The mirror image serves the other half. For odd N it waits one step.
 
-Streams never want the same link. The right stream has block j at j + t, the way back is N + j - t, and both meet at
+Streams never need the same link. The right stream has block j at j + t, its return at N + j - t, and both meet at
 t = N / 2. In step N / 2 + s returning blocks lie on dies h + j - s, and the left stream's own on dies up to
 h - 1 - s. N - 1 rounds are
 the least for one-hop transfers: die 0 has one link and gets one block a round. Without the redundant transfers a
@@ -132,7 +133,7 @@ Y, dX and dW equal autograd's to 1e-10 in fp64 and 1e-5 in fp32, on every kind o
 attention, SwiGLU or GELU, cross entropy, all gradients, AdamW. Weights, gradients and moments lie in blocks on dies,
 and moments are cut over data parallel groups as well. Rows of a group are split by samples, or by tokens: keys and
 values are then gathered, and their gradients reduced, by streams. Loss, gradients and updated weights equal torch's to
-1e-9 in fp64 on 1, 2 x 2, 2 x 4 and 3 x 3 dies and on strips, and over 20 steps in fp32 to 1e-4
+1e-9 in fp64 on 1, 2 x 2, 2 x 4 and 3 x 3 dies and on strips. Over 20 steps in fp32 they do to 1e-4
 (`tests/train/test_step.py`). Products and streams run on the Triton executor, too. Local operations of
 training, such as
 attention's gradient, have no Triton kernel: torch runs them on the same device.
@@ -145,7 +146,7 @@ few flows on up to 9 dies are solved exactly. Others are constructed and reroute
 """
 
 PLANS = """
-The bounds are those of a corner die, which has two links, and of half of the mesh against the other. BALD (ISCA 2026)
+One bound is a corner die, which has two links; the other is the cut between the halves of the mesh. BALD (ISCA 2026)
 reports the same bounds for its router. XY, along rows and then columns, meets the second by itself.
 
 ## Plans
@@ -165,8 +166,7 @@ dies, all others for 32, and all with 128 samples of 2,048 tokens (Llamas 4,096)
 
 **Seconds are an idealised model's**: products run at a die's peak rate, collectives at the links' rate. A baseline
 takes its best tuple, micro-batches and recompute, too. "fixed" numbers dies row by row and closes rings over the wrap,
-"blind" takes rectangles with short steps but does not see loads. Ratios are a baseline's seconds over those
-of the plan;
+"blind" takes rectangles with short steps without regard to loads. Ratios are a baseline's seconds over the plan's;
 "-" does not fit, "/" has no tuple that divides.
 
 """
@@ -176,7 +176,7 @@ Where bytes cut through at 4 TB/s, baselines with a free choice of data, context
 the plan on 32 dies: they hide their traffic or have little. 128 samples do not divide by the 3 in 48, so on 48 dies
 tensor or context must, and fixed rings then run over many hops. Megatron TP holds the states of its tensor group whole
 in every data parallel group. GPT-3 76B does not fit so; Llama-3 70B and models of 175 B fit only with large tensor
-groups, and then run 2 to 4 times slower. Joules are nearly those of products, which are the same for all.
+groups, and then run 2 to 4 times slower. Joules are nearly the joules of products, which are the same for all.
 
 ## The gain, taken apart
 
@@ -189,7 +189,7 @@ the wrap, in "best rings" they take the fastest rectangle and order: mostly a cy
 HOLDS = """
 ## Where 1.7 x holds
 
-Seconds of "TP 8 + SP, row by row" over those of the plan:
+Seconds of "TP 8 + SP, row by row" over the plan's:
 
 """
 
@@ -208,7 +208,7 @@ TEMP's published figures beside these:
 
 **The gap explained.** With "cut" a die needs 450 FLOP of a product to hide each byte over a link, and these
 batches have
-them. What makes a baseline 1.7 times slower here is the wrap: 7 hops, each of which takes the whole block if a die
+them. A baseline is 1.7 times slower here because of the wrap: 7 hops, each of which takes the whole block if a die
 stores before it forwards. Or it is a link of a quarter of the rate. An interleaved ring with 2 hops, or a cycle through
 a rectangle with an even side, has no wrap. Beside them the relay gains nothing: it has more block-hops than
 a cycle. It is needed
@@ -216,13 +216,13 @@ on strips and on odd by odd groups. Streams gain over tensor groups because a bl
 of the block before. Which forwarding TEMP's simulator has is not known. Its baselines' 40 % of time in collectives
 (second-hand) fits stored forwarding, or a lower rate.
 
-## What is not modelled
+## Not modelled
 
 - Dies compute at peak. Neither tile sizes nor pipelines of a die cost anything, and other operations than products
   take the time of their HBM traffic alone.
 - 4 TB/s is taken as a link's rate in one direction. The summaries leave open if it is of both together.
 - Traffic of several axes at the same time is not added up on links in seconds. The hottest link has the sum.
-- Sums that move take 2 bytes an element in plans, as those of the baselines. The schedules that run carry them in fp32.
+- Sums that move take 2 bytes an element in plans, as in the baselines. The schedules that run carry them in fp32.
 - Attention is counted without its causal half. Embedding and head are cut over all dies, and their traffic is left out.
 - The planner's re-sharding is an all-to-all of a whole activation, whatever the two layouts share.
 - Failed links lengthen the plan's rings and routes. The streams that run take no account of them.
@@ -232,7 +232,7 @@ of the block before. Which forwarding TEMP's simulator has is not known. Its bas
 
 @lru_cache(maxsize=256)
 def planned(name: str, mode: str, strategy: Strategy = PLANNED, tera: float = 4.0) -> Planned | None:
-    """A plan; None where no tuple divides."""
+    """Return a plan; None where no tuple divides."""
     device = replace(wafer(WAFERS[name]), forwarding=mode, link_bytes_per_second=tera * 1e12)
     try:
         return plan(workload(name), device, strategy)
@@ -270,7 +270,7 @@ STEPS = (
 
 
 def streams(size: int) -> list[str]:
-    """Rows of the table of streams for N dies."""
+    """Return rows of the table of streams for N dies."""
     rows = []
     cases = [("turning relay", "relay", (1, size), relay(size))]
     cases += [("relay, needed", "relay", (1, size), relay(size).needed())]
@@ -287,7 +287,7 @@ def streams(size: int) -> list[str]:
 
 
 def mapped() -> list[str]:
-    """Rows of the table of mapping: seconds of the busiest link over its bound, XY and mapped."""
+    """Return rows of the table of mapping: seconds of the busiest link over its bound, XY and mapped."""
     five = replace(wafer("wafer-48"), name="5 x 5", rows=5, cols=5)
     broken = replace(five, failed=frozenset({((2, 2), (2, 3))}))
     rows = []
@@ -309,7 +309,7 @@ def mapped() -> list[str]:
 
 
 def report(name: str, mode: str) -> str:
-    """A row of the report: the plan, and every baseline's seconds, memory and power over it."""
+    """Return a row of the report: the plan, and every baseline's seconds over it."""
     best = planned(name, mode)
     assert best is not None
     cells = [_ratio(planned(name, mode, each), best, lambda one: one.seconds) for each in BASELINES]
@@ -317,7 +317,7 @@ def report(name: str, mode: str) -> str:
 
 
 def held(name: str, mode: str) -> str:
-    """A row of memory and energy: the plan's bytes, then its joules, over those of each baseline."""
+    """Return a row of memory and energy: the plan's bytes, then its joules, over each baseline's."""
     best = planned(name, mode)
     assert best is not None
     others = [planned(name, mode, each) for each in BASELINES]
@@ -328,14 +328,14 @@ def held(name: str, mode: str) -> str:
 
 
 def apart(name: str, mode: str, tera: float) -> str:
-    """A row of the gain taken apart: seconds of every step of it."""
+    """Return a row of the gain taken apart: seconds of every step of it."""
     found = [planned(name, mode, each, tera) for each in STEPS]
     cells = ["/" if each is None else "-" if each.why else f"{each.seconds:.3f}" for each in found]
     return f"| {name} | {mode} | {tera:g} | " + " | ".join(cells) + " |"
 
 
 def holds(name: str) -> str:
-    """A row of the ratio of the first step of the gain to the last, by forwarding and rate."""
+    """Return a row of the ratio of the first step of the gain to the last, by forwarding and rate."""
     cells = []
     for mode in MODES:
         for tera in RATES:
@@ -354,7 +354,7 @@ def _share(best: Planned, one: Planned | None, number: Callable[[Planned], float
 
 
 def refused() -> tuple[str, str]:
-    """The refusal of GPT-3 175B's first feed-forward product, and the slices that fit."""
+    """Return the refusal of GPT-3 175B's first feed-forward product, and the slices that fit."""
     team = Team(wafer("wafer-48").mesh(1, 8), "relay", 1, 8)
     sizes = 2048 // 8, 12288, 4 * 12288 // 8
     try:
@@ -370,7 +370,7 @@ def _table(head: str, rows: list[str]) -> str:
 
 
 def page() -> str:
-    """The text of docs/temp.md."""
+    """Return the text of docs/temp.md."""
     said, cuts = refused()
     small = [name for name in WORKLOADS if WAFERS[name] == "wafer-32"]
     parts = [
@@ -386,7 +386,7 @@ def page() -> str:
             "| workload | forwarding | plan, s | GB a die | " + " | ".join(each.name for each in BASELINES) + " |",
             [report(name, mode) for name in WORKLOADS for mode in MODES],
         ),
-        "\nThe plan's bytes of a die, then its joules of a step, over those of each baseline:\n\n",
+        "\nThe plan's bytes of a die, then its joules of a step, over each baseline's:\n\n",
         _table(
             "| workload | forwarding | " + " | ".join(each.name for each in BASELINES) + " |",
             [held(name, mode) for name in WORKLOADS for mode in MODES],

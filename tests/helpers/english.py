@@ -113,10 +113,10 @@ def markdown_texts(source: str) -> Iterator[Text]:
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a text; a semicolon, a colon, a bullet and an empty line end one, too."""
+    """Yield the sentences of a text; a semicolon, a colon, a bullet, an empty line and a table's cell end one, too."""
     text = re.sub(r"`[^`]*`", "X", text)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    for part in re.split(r"\n\s*\n|\n\s*[-*] |(?<=[.?!;:])\s+", text):
+    for part in re.split(r"\n\s*\n|\n\s*[-*] |\s\|\s|(?<=[.?!;:])\s+", text):
         yield " ".join(part.split())
 
 
