@@ -46,7 +46,7 @@ def estimate(args: argparse.Namespace) -> int:
 
     options = _with_experts(args, _with_model(given(args)))
     estimated = asdict(getattr(estimate, args.kind)(**options))
-    notes = [note for note in (_priced(args), _positions(args)) if note]
+    notes = [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
     return tell(args, estimated, tables.fields(estimated, title=_title(args.kind, options)), *notes)
 
 
@@ -72,6 +72,15 @@ def _positions(args: argparse.Namespace) -> str:
     return f"{count:,} tokens are more than the {most:,} positions of {args.model}, which `generate` refuses"
 
 
+def _layers_alone(options: dict[str, Any]) -> str:
+    """Which parts a decoder without a vocabulary lacks."""
+    if "model" not in options:
+        return ""
+    from wafer_triton.shapes import shape_of
+
+    return "" if shape_of(options["model"]).vocab_size else "without a vocabulary, layers alone: no embedding, no head"
+
+
 def plan(args: argparse.Namespace) -> int:
     """search the best meshes for a request"""
     from wafer_triton.cost import search
@@ -93,7 +102,8 @@ def plan(args: argparse.Namespace) -> int:
     shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]
     text = tables.records(shown, title=_title("plans, the best first", options))
     basis = {name: plans[0][name] for name in BASIS}
-    return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, title="the best of them"))
+    notes = [note for note in (_layers_alone(options),) if note]
+    return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, title="the best of them"), *notes)
 
 
 def sweep(args: argparse.Namespace) -> int:
