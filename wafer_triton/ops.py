@@ -124,8 +124,9 @@ def executor(
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
         reason = str(error).partition("\n")[0]
+        said = f" ({reason})" if len(reason) <= 100 else ""
         raise BackendError(
-            f"emulate_on {device!r}: torch has no such device here ({reason}); use 'auto', 'cpu', 'cuda' or 'cuda:1'"
+            f"emulate_on {device!r}: torch has no such device here{said}; use 'auto', 'cpu', 'cuda' or 'cuda:1'"
         ) from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
