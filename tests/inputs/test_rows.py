@@ -38,6 +38,14 @@ def test_a_mixture_that_no_wafer_holds_ends_with_what_helps(capsys, line):
     assert found.endswith(offer if line.startswith("estimate") else " or a smaller model")
 
 
+def test_a_sweep_over_words_names_what_takes_numbers(capsys):
+    for line in ("decode --over model --values 1,2 --set mesh=64", "gemm --over algorithm --values 1,2"):
+        word = line.split()[2]
+        found = said(capsys, f"sweep {line} --set context=64 --no-plot")
+        assert f"cannot sweep '{word}'; parameters: mesh, " in found and "algorithm" not in found.partition(";")[2]
+    assert "--out s.pdf: CSV goes there, pictures beside it" in said(capsys, f"{SWEEP} groups --values 2 --out s.pdf")
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -109,3 +117,33 @@ def test_a_profile_adds_no_line_to_the_text(tmp_path, capfd):
     assert main(shlex.split(line)) == 0
     err = capfd.readouterr().err
     assert "USDT" not in err and "Warning" not in err and (tmp_path / "p.json").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("command", ["draw", "show"])
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("--model smollm2-135m --mesh 1", "; the smallest mesh of these proportions that fits is "),
+        ("--model smollm2-135m --mesh 16 --context 9999999", "; no mesh on the device fits"),
+    ],
+)
+def test_a_model_that_a_mesh_does_not_hold_is_drawn_on_no_mesh_but_a_larger_one(capsys, command, options, remedy):
+    found = said(capsys, f"{command} model {options}")
+    assert remedy in found and "--as-if" not in found
+
+
+@pytest.mark.parametrize("command", ["compare", "show", "draw"])
+def test_a_schedule_with_many_faults_is_one_line(capsys, tmp_path, command):
+    (tmp_path / "own.py").write_text(
+        "from wafer_triton import Builder, as_mesh\n"
+        "def many():\n"
+        "    b = Builder(as_mesh(2), 'many')\n"
+        "    b.buffer('x', (4,), 'fp32', 'input')\n"
+        "    b.buffer('y', (4,), 'fp32', 'output')\n"
+        "    for _ in range(1202):\n"
+        "        b.round(b.exchange('x', 'x', 'y', 0, 1))\n"
+        "    return b.build()\n"
+    )
+    assert main([command, f"{tmp_path}/own.py:many"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.endswith("; 1,200 more findings, which `check` lists\n")

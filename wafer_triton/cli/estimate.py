@@ -114,7 +114,7 @@ def sweep(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.draw.units import asked
 
-    if args.out.suffix.lower() in PICTURES:
+    if args.out.suffix.lower() in (*PICTURES, ".pdf"):
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
     if args.no_plot and args.show:
         raise ConfigError(f"--show {args.show}: it names what a plot shows; leave out --no-plot, or --show")
