@@ -229,7 +229,7 @@ def _capacity(mesh: Mesh, shape: DecoderShape, program: str, head_groups: int) -
 
 
 MOST_WHOLE = 2**53  # beyond which a number is told as it was written
-NUMERIC = ("int", "int | None", "Any")  # the types of parameters that take numbers; "Any" is a mesh
+WORDS = ("str", "str | None", "str | DecoderShape", "bool", "Placement")  # the types of parameters without numbers
 KINDS: dict[str, Callable[..., Any]] = {
     "gemm": estimate.gemm,
     "gemv": estimate.gemv,
@@ -257,7 +257,7 @@ def estimates(
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
     own = {name: argument for name, argument in signature(run).parameters.items() if name != "device"}
-    numbers = (*(name for name, argument in own.items() if argument.annotation in NUMERIC), *NUMBERS)
+    numbers = (*(name for name, argument in own.items() if argument.annotation not in WORDS), *NUMBERS)
     if parameter not in numbers:
         raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join(numbers)}")
     unknown = sorted(set(fixed) - set(own))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from wafer_triton import local, notebook
 from wafer_triton.count.runs import distinct_runs
 from wafer_triton.count.traffic import Moves, Traffic
-from wafer_triton.errors import check_counts, check_type
+from wafer_triton.errors import ShapeError, check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
 
@@ -49,6 +49,8 @@ class Account:
     launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
 
     def __add__(self, other: Account) -> Account:
+        if not isinstance(other, Account):
+            return NotImplemented
         fuller = max(self, other, key=attrgetter("sram_peak_bytes"))
         numbers = [number.name for number in fields(Account) if number.name not in _FACTS]
         summed = {
@@ -81,6 +83,8 @@ class Account:
         return notebook.numbers("Account", {number.name: getattr(self, number.name) for number in fields(Account)})
 
     def __mul__(self, times: int) -> Account:
+        if type(times) is not int or times < 0:
+            raise ShapeError(f"an account {times!r} times: give a whole number of at least 0")
         kept = {name: getattr(self, name) for name in (*_LARGEST, *_FACTS)}
         scaled = {each.name: getattr(self, each.name) * times for each in fields(Account) if each.name not in kept}
         return Account(**scaled, **kept)
