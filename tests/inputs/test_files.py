@@ -1,12 +1,17 @@
 """Files of a user: what a command reads is never written over, and tables of measurements in every form."""
 
 import json
+import os
 import shlex
+import shutil
+import sys
+import threading
 
 import pytest
 
 from tiny import checkpoint
 from wafer_triton.cli.main import main
+from wafer_triton.files import read_text
 from wafer_triton.train.step import Trainer
 
 ROW = "16,1,1,1,2600\n"
@@ -149,3 +154,44 @@ def test_a_device_is_judged_before_a_search_is_announced(wrong, tiny):
 def test_an_emulating_device_that_is_none_is_one_short_line(wrong, tiny):
     said = wrong(f"generate --prompt a --mesh 2 --emulate-on tpu --model {tiny}")
     assert said.endswith("'tpu': torch has no such device here; use 'auto', 'cpu', 'cuda' or 'cuda:1'\n")
+
+
+def test_a_pipe_that_a_shell_gives_is_read_once_and_kept(tmp_path, capsys):
+    text = json.dumps({
+        "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 31,
+    })  # fmt: skip
+    source, sink = os.pipe()
+    writer = threading.Thread(target=lambda: (os.write(sink, text.encode()), os.close(sink)))
+    writer.start()
+    try:
+        assert main(["estimate", "kv", "--mesh", "4", "--model", f"/dev/fd/{source}"]) == 0
+    finally:
+        writer.join()
+        os.close(source)
+    assert "KV cache by shift" in capsys.readouterr().out
+
+
+def test_a_working_directory_that_is_gone_is_named_with_the_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone")
+    line = "sweep gemv --over k --values 8 --set n=8 --set mesh=4 --no-plot"
+    code = main(shlex.split(line))
+    assert (code, capsys.readouterr().err) == (
+        2, "wafer-triton: error: sweep.csv: No such file or directory; give another path\n"
+    )  # fmt: skip
+
+
+def test_what_is_said_goes_to_no_standard_output_where_stderr_is_closed(monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert main(["fly"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_that_is_no_stream_is_read_anew(tmp_path):
+    path = tmp_path / "text"
+    for text in ("one", "two"):
+        path.write_text(text)
+        assert read_text(path) == text
