@@ -1,13 +1,13 @@
 """What a decoder is made of, read from a Hugging Face `config.json` and checked at birth (see `settings`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from wafer_triton.errors import CacheError, CheckpointError, ConfigError
+from wafer_triton.errors import CacheError, CheckpointError, ConfigError, ShapeError
 from wafer_triton.models import rotary
 from wafer_triton.shape.config import (
     RopeScaling,
@@ -100,6 +100,14 @@ class DecoderConfig(DecoderShape):
                 f"{count} tokens are more than the {self.context} positions that {self.name} knows "
                 f"(max_position_embeddings in its config.json); give a shorter prompt, or fewer new tokens"
             )
+
+    def check_tokens(self, tokens: Sequence[int]) -> None:
+        """Raise ShapeError for a token id that the embedding table does not have."""
+        for bad in (min(tokens, default=0), max(tokens, default=0)):
+            if not 0 <= bad < self.vocab_size:
+                raise ShapeError(
+                    f"token {bad} is outside the vocabulary of {self.vocab_size}; give ids of this model's tokenizer"
+                )
 
     def inv_freq(self, length: int | None = None) -> tuple[torch.Tensor, float]:
         """Rotary inverse frequencies of `length` tokens, and the factor on cos and sin; see `rotary.inv_freq`."""

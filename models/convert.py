@@ -142,6 +142,8 @@ class MeshLinear(_OnMesh):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         """y [..., out] of x [..., in]."""
+        if not isinstance(x, Tensor):
+            raise ShapeError(f"MeshLinear: x is of type {type(x).__name__}; give a torch tensor")
         if x.shape[-1:] != (self.in_features,) or not x.is_floating_point():
             raise ShapeError(
                 f"MeshLinear: x {list(x.shape)} of {x.dtype} must be [..., {self.in_features}] of a floating dtype"

@@ -294,9 +294,7 @@ class WaferForCausalLM(PlacedModule):
         ids = torch.as_tensor(list(tokens), dtype=torch.long)
         if not len(ids):
             raise ShapeError("no tokens to look up; give at least one")
-        for bad in (int(ids.min()), int(ids.max())):
-            if not 0 <= bad < self.config.vocab_size:
-                raise ShapeError(f"token {bad} is outside the vocabulary of {self.config.vocab_size}")
+        self.config.check_tokens(ids.tolist())
         return ids
 
     @cached_property

@@ -36,7 +36,11 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """The whole tensor, padding removed; of repeated tiles the first copy is taken."""
-        return cut(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items())).join(self.tiles)
+        made = cut(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
+        if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
+            held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]
+            raise ShapeError(f"tiles {held} of a tensor {list(self.shape)} cut by {self.pattern!r} must be {wanted}")
+        return made.join(self.tiles)
 
 
 def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> MeshTensor:

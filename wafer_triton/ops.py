@@ -115,8 +115,9 @@ def executor(
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:  # torch raises all of them for a device it lacks
         reason = str(error).partition("\n")[0]
+        said = f" ({reason})" if len(reason) <= 100 else ""
         raise BackendError(
-            f"emulate_on {device!r}: torch has no such device here ({reason}); use 'auto', 'cpu', 'cuda' or 'cuda:1'"
+            f"emulate_on {device!r}: torch has no such device here{said}; use 'auto', 'cpu', 'cuda' or 'cuda:1'"
         ) from None
     chosen = backend or ("torch" if torch.device(device).type == "cpu" else "triton")
     if chosen == "torch":
@@ -168,6 +169,12 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             f"{made.schedule.name}: {len(operands)} operands for {len(made.inputs)} inputs; give one for each"
         )
     _tensors(made.schedule.name, *operands)
+    for number, (operand, shape) in enumerate(zip(operands, made.shapes, strict=False), 1):
+        if tuple(operand.shape) != shape:
+            given = list(operand.shape)
+            raise ShapeError(f"{made.schedule.name}: operand {number} is {given}, and its recipe is for {list(shape)}")
+    if not isinstance(on, Executor):
+        raise BackendError(f"run: executor {on!r} is none; give what wafer_triton.executor makes")
     return _run(made, operands, on, _tiles(made))[0]
 
 
@@ -247,6 +254,8 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     for key, text in (("backend", backend), ("exchange", exchange), ("launch", launch)):
         if not isinstance(text, str) and (text is not None or key != "backend"):
             raise BackendError(f"{name}: {key} = {text!r} must be a name in quotes")
+    if type(how.get("record", False)) is not bool:
+        raise BackendError(f"{name}: record = {how['record']!r} must be true or false")
     mesh = as_mesh(first.mesh if "mesh" not in how and isinstance(first, MeshTensor) else how.get("mesh"))
     tensors = [operand.tiles if isinstance(operand, MeshTensor) else operand for operand in operands]
     _agree(name, tensors)

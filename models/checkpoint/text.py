@@ -84,6 +84,7 @@ def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> l
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
     if len(ids) < 2:
         raise ShapeError(
-            f"{path}: {len(ids)} tokens; at least two are needed, as each is judged by those before it: give more text"
+            f"{path}: {len(ids)} token{'s' * (not ids)}; at least two are needed, as each is judged by those "
+            f"before it: give more text"
         )
     return ids

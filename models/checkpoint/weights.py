@@ -113,7 +113,7 @@ def _open_all(folder: Path) -> dict[Path, Any]:
     elif (folder / _INDEX).is_file():
         paths = sorted({folder / shard for shard in _weight_map(folder).values()})
     else:
-        raise CheckpointError(f"{folder}: no {_SINGLE} and no {_INDEX}{_pickle_hint(folder)}")
+        raise CheckpointError(f"{folder}: no {_SINGLE} and no {_INDEX}{_other_weights(folder)}")
     return {path: _open(path) for path in paths}
 
 
@@ -149,7 +149,9 @@ def _weight_map(folder: Path) -> dict[str, str]:
         shards = {str(name): str(shard) for name, shard in weight_map.items()}
         "".join(shards.values()).encode()  # else it is no name of a file
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{index}: no usable weight_map ({type(error).__name__}: {error})") from None
+        raise CheckpointError(
+            f"{index}: no usable weight_map ({type(error).__name__}: {error}); put a whole copy there"
+        ) from None
     for name, shard in shards.items():
         # A bare file name cannot leave the folder, whatever the index was made to say.
         if shard in ("", ".", "..") or "/" in shard or "\\" in shard:
@@ -157,7 +159,13 @@ def _weight_map(folder: Path) -> dict[str, str]:
     return shards
 
 
-def _pickle_hint(folder: Path) -> str:
+def _other_weights(folder: Path) -> str:
+    """What a folder without safetensors holds in their place, and what to do."""
+    if (folder / _SINGLE).is_dir() or (folder / _SINGLE).is_symlink():
+        kind = "a folder" if (folder / _SINGLE).is_dir() else "a link to no file"
+        return f"; {_SINGLE} is {kind}; put the file itself there"
+    if gguf := sorted(path.name for path in folder.glob("*.gguf")):
+        return f"; {gguf[0]} is in GGUF, which is not read: convert it to safetensors"
     pickles = sorted(path.name for suffix in ("bin", "pth", "pt") for path in folder.glob(f"*.{suffix}"))
     if not pickles:
         return "; is it a checkpoint folder?"
@@ -193,7 +201,7 @@ def _check_names(folder: Path, names: Iterable[str], config: DecoderConfig) -> N
     harmless |= {_HEAD} if config.tie_word_embeddings else set()
     if unexpected := stored - expected - harmless:
         raise CheckpointError(
-            f"{folder}: {len(unexpected)} tensors that a {config.model_type} decoder of "
+            f"{folder}: {len(unexpected)} tensor{'s' * (len(unexpected) > 1)} that a {config.model_type} decoder of "
             f"{config.num_hidden_layers} layers does not have: {_some(unexpected)}; does config.json belong to it?"
         )
 

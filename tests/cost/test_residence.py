@@ -89,7 +89,7 @@ def test_rectangles_may_leave_cores_over_that_areas_count():
     [
         (
             lambda: estimate.decode(model="qwen2-72b", mesh=540, context=4096), MeshError,
-            r"its 162 blocks take \d+ regions, [\d,]+ cores, and there are 745,500; laid out in rows, 1 regions of "
+            r"its 162 blocks take \d+ regions, [\d,]+ cores, and there are 745,500; laid out in rows, 1 region of "
             r"540x540 find room, with \d+ of the blocks; no mesh of these proportions holds it" + OFFER,
         ),
         (

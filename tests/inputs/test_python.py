@@ -165,7 +165,7 @@ CALLS = {
     lambda: check(None): "check: schedule is of type NoneType; give a Schedule",
     lambda: check(built(), 5): "check: intent is of type int; give a Intent",
     lambda: Intent(None, {}): "Intent: given is of type NoneType; give a Mapping",
-    lambda: Intent.of(None): "Intent.of: None is no recipe",
+    lambda: Intent.of(None): "Intent.of: a NoneType is no recipe",
     lambda: price(None): "price: schedule is of type NoneType; give a Schedule",
     lambda: routes(None): "routes: schedule is of type NoneType; give a Schedule",
     lambda: executor().bind(None, {}): "bind: schedule is of type NoneType; give a Schedule",

@@ -17,7 +17,7 @@ def validate(args: argparse.Namespace) -> int:
     """compare predictions with measurements on silicon, or with your own"""
     if args.data:
         return _validate_own(args)
-    if args.device:
+    if args.device is not None:
         raise ConfigError(f"--device {args.device}: it is that of your own measurements; give their file")
     from wafer_triton.cost.calibrate import paper, validation
     from wafer_triton.cost.calibrate.own import spread
@@ -76,10 +76,14 @@ SUMMED = "errors are those of cells that are not fitted"
 PARTS = "requests of table 2: times published, and predicted on the wafer of the paper's program"
 
 
+def _rows(number: int) -> str:
+    return f"{number:,} row{'s' * (number != 1)}"
+
+
 def _measured(args: argparse.Namespace) -> list[Own]:
     from wafer_triton.cost.calibrate import own
 
-    return own.read(args.data, own.device_of(args.device) if args.device else None)
+    return own.read(args.data, None if args.device is None else own.device_of(args.device))
 
 
 def _validate_own(args: argparse.Namespace) -> int:
@@ -91,7 +95,7 @@ def _validate_own(args: argparse.Namespace) -> int:
         raise ConfigError(f"--write {args.write}: the page is that of the package's measurements; leave out the file")
     answer, texts = {}, []
     for each in _measured(args):
-        errors, title = each.errors(), f"{each.family} on {each.device.name}: {len(each.rows)} rows"
+        errors, title = each.errors(), f"{each.family} on {each.device.name}: {_rows(len(each.rows))}"
         rows = [
             (row.name, f"{row.measured:,.1f} {row.unit}", f"{row.measured * (1 + error):,.1f}", f"{100 * error:+.2f} %")
             for row, error in zip(each.rows, errors, strict=True)
@@ -124,7 +128,7 @@ def _fit_own(args: argparse.Namespace) -> int:
             certain = "-" if error is None else f"+- {digits(error)}"
             rows.append((name, digits(made.before[name]), digits(after), certain, legend.unit(name)))
         beside = f", beside {made.beside} calibration rows" if made.beside else ""
-        title = f"{made.own.family} on {made.own.device.name}: fitted on {len(made.own.rows)} rows{beside}"
+        title = f"{made.own.family} on {made.own.device.name}: fitted on {_rows(len(made.own.rows))}{beside}"
         texts.append(tables.table(("constant", "now", "fitted", "standard error", "unit"), rows, title=title))
         errors = [own.spread(errors) for errors in (made.errors_before, made.errors_after)]
         texts.append(
@@ -143,7 +147,7 @@ def fit(args: argparse.Namespace) -> int:
     """fit the constants of the cost model, and their error bands, on the calibration files or your own"""
     if args.data:
         return _fit_own(args)
-    if args.device:
+    if args.device is not None:
         raise ConfigError(f"--device {args.device}: it is that of your own measurements; give their file with --data")
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.calibrate.own import spread

@@ -123,7 +123,7 @@ def _check_own(args: argparse.Namespace) -> int:
     judged, mesh = check(own.schedule, own.intent), own.schedule.mesh
     subject = f"{own.schedule.name} on mesh {mesh} of {mesh.device.name}"
     faults = len(judged.findings)
-    said = "nothing found" if judged.ok else f"{faults} finding{'s' * (faults > 1)}"
+    said = "nothing found" if judged.ok else f"{faults:,} finding{'s' * (faults > 1)}"
     texts = [f"{subject}: {said}", *map(str, judged.findings)]
     if not judged.intended:
         texts.append("no intent: what must come out was not judged; return (Schedule, Intent) for that")

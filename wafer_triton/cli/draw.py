@@ -14,6 +14,7 @@ from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
     from wafer_triton.draw.summaries import Values
+    from wafer_triton.mesh import Mesh
     from wafer_triton.place.regions import Region
     from wafer_triton.schedule.block import Block
     from wafer_triton.schedule.rounds import Schedule
@@ -200,17 +201,23 @@ def _product(args: argparse.Namespace, algorithm: str) -> Subject:
 
 
 def _block(args: argparse.Namespace) -> Block:
-    """The block of a model for decode."""
+    """The block of a model for decode; raises where the device does not hold it, with what would."""
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh
-    from wafer_triton.place.regions import held_by_all
+    from wafer_triton.place.fitting import fitted
+    from wafer_triton.place.regions import decode_regions, held_by_all
     from wafer_triton.shape.read import shape_of
 
-    mesh = as_mesh(args.mesh, args.device)
+    mesh, shape = as_mesh(args.mesh, args.device), shape_of(args.model)
     c = constants(mesh.device)
-    block = decode_block(shape_of(args.model), mesh, args.context, c, head_groups=args.head_groups)
+
+    def on(mesh: Mesh) -> Block:
+        return decode_block(shape, mesh, args.context, c, head_groups=args.head_groups)
+
+    block = on(mesh)
     held_by_all(block)  # where no mesh holds the model, the mesh is not to blame
+    fitted(lambda candidate: decode_regions(on(candidate)), mesh, as_if=None)
     return block
 
 

@@ -48,7 +48,7 @@ def estimate(args: argparse.Namespace) -> int:
     options = _with_experts(args, _with_model(given(args)))
     estimated = getattr(estimate, args.kind)(**options)
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
-    notes = [note for note in (_priced(args), _positions(args)) if note]
+    notes = [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
     return tell(args, asdict(estimated), text, *notes)
 
 
@@ -74,6 +74,15 @@ def _positions(args: argparse.Namespace) -> str:
     return f"{count:,} tokens are more than the {most:,} positions of {args.model}, which `generate` refuses"
 
 
+def _layers_alone(options: dict[str, Any]) -> str:
+    """Which parts a decoder without a vocabulary lacks."""
+    if "model" not in options:
+        return ""
+    from wafer_triton.shape.read import shape_of
+
+    return "" if shape_of(options["model"]).vocab_size else "without a vocabulary, layers alone: no embedding, no head"
+
+
 def plan(args: argparse.Namespace) -> int:
     """search the best meshes for a request"""
     from wafer_triton.cost import search
@@ -96,7 +105,9 @@ def plan(args: argparse.Namespace) -> int:
     legend = Legend(search.Plan)
     text = tables.records(shown, legend, title=_title("plans, the best first", options))
     basis = {name: plans[0][name] for name in BASIS}
-    return tell(args, {"best": plans[0], "plans": plans}, text, tables.fields(basis, legend, title="the best of them"))
+    notes = [note for note in (_layers_alone(options),) if note]
+    named = tables.fields(basis, legend, title="the best of them")
+    return tell(args, {"best": plans[0], "plans": plans}, text, named, *notes)
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -106,7 +117,7 @@ def sweep(args: argparse.Namespace) -> int:
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import Progress
 
-    if args.out.suffix.lower() in PICTURES:
+    if args.out.suffix.lower() in (*PICTURES, ".pdf"):
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
     if args.no_plot and args.show:
         raise ConfigError(f"--show {args.show}: it names what a plot shows; leave out --no-plot, or --show")

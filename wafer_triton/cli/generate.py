@@ -59,6 +59,7 @@ def generate(args: argparse.Namespace) -> int:
             f"(max_position_embeddings in its config.json); give at most so many"
         )
     text = TextStream(folder, args.prompt)
+    DecoderConfig.from_folder(folder).check_tokens(text.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:
         raise CacheError(f"{longest} tokens do not fit the KV cache; give a --max-length of {longest}, or none")

@@ -103,7 +103,9 @@ def _ids(args: argparse.Namespace) -> list[int]:
     windows([0, 0], args.window)  # raises before anything is read
     text, folder = file_text(args.text), folder_of(args)
     ids = ranks.of_first(lambda: file_ids(folder, args.text, text, args.tokens))
-    DecoderConfig.from_folder(folder).room(min(args.window, len(ids)) - 1)
+    config = DecoderConfig.from_folder(folder)
+    config.check_tokens(ids)
+    config.room(min(args.window, len(ids)) - 1)
     args.window = min(args.window, len(ids))  # a longer one would only take memory
     return ids
 

@@ -39,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
 def _main(argv: list[str] | None) -> int:
     from wafer_triton.cli import border, commands, ranks
 
+    if sys.stderr is None:  # closed, and `print` would take stdout in its place
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until Python ends)
     try:
         if argv is None:  # what runs may have something to show, or to put away
             signal.signal(signal.SIGINT, signal.default_int_handler)

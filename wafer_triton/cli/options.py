@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.cli import ranks
+from wafer_triton.device import device as find_device
 from wafer_triton.errors import ConfigError
 from wafer_triton.mesh import Mesh, as_mesh
 
@@ -61,6 +62,7 @@ def option(*flags: str, **settings: Any) -> Option:
 
 WRITTEN = ("out", "trace", "write", "profile", "routing_out")  # options that name a file which is written
 READ = ("record", "runs", "text", "routing", "perplexity", "data")
+CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*")  # which reading a model may need
 
 
 def prepare(args: argparse.Namespace) -> None:
@@ -77,7 +79,21 @@ def prepare(args: argparse.Namespace) -> None:
             if isinstance(path, Path)
         }
 
-    files.writable(named(WRITTEN), named(READ))
+    files.writable(named(WRITTEN), named(READ) | _read_by_name(args))
+
+
+def _read_by_name(args: argparse.Namespace) -> dict[str, Path]:
+    """The files that a command reads, of a model's folder and of a schedule of one's own."""
+    found = {}
+    for name in ("model", "config"):
+        given = getattr(args, name, None)
+        if given and (path := Path(given)).is_file():
+            found[f"--{name}"] = path
+        elif given and path.is_dir():
+            held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
+            found |= {f"{file.name} of --{name}": file for file in held}
+    file, colon, _ = (getattr(args, "schedule", None) or "").rpartition(":")
+    return found | ({file: Path(file)} if colon else {})
 
 
 def is_reference(text: str) -> bool:
@@ -173,6 +189,7 @@ def mesh_of(args: argparse.Namespace) -> Mesh | None:
 
 def searching(args: argparse.Namespace) -> None:
     """Print, before the cost model searches the mesh of `PLACE`, that it does and about how long."""
+    find_device(args.device)  # before a search is announced
     if mesh_of(args) is None and ranks.number() == 0:
         print(
             f"searching the fastest meshes for {args.model} on {args.device}, which takes about a minute here; "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +27,16 @@ def profiled(path: Path | None) -> Iterator[Callable[[], object]]:
         return
     from torch.profiler import profile, schedule
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own lines would stand in the middle of the text
+
     def export(done: Any) -> None:
         with TemporaryDirectory() as folder:  # torch renames a file of its own to the path, were it a device
             done.export_chrome_trace(str(Path(folder) / "trace.json"))
             with writing(path), path.open("wb") as out, (Path(folder) / "trace.json").open("rb") as made:
                 shutil.copyfileobj(made, out)
 
-    plan = schedule(wait=0, warmup=0, active=STEPS, repeat=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a trace that begins with the first step is meant
+        plan = schedule(wait=0, warmup=0, active=STEPS, repeat=1)
     with profile(schedule=plan, on_trace_ready=export) as profiler:
         yield profiler.step

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.cap import positive
-from wafer_triton.cli.options import Command, count, option, path, tell
+from wafer_triton.cli.options import Command, count, cut_short, option, path, tell
 from wafer_triton.errors import ConfigError, DeviceError
 from wafer_triton.mesh import as_mesh
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from wafer_triton.train.dies import Wafer
     from wafer_triton.train.planner import Planned
 
+WORKLOAD = "gpt3-6.7b"  # that is planned unless another is given
 WAFER = option("--wafer", default="wafer-48", help="a preset: wafer-48 (6 x 8 dies) or wafer-32 (default: %(default)s)")
 
 
@@ -25,6 +27,7 @@ def train(args: argparse.Namespace) -> int:
         raise ConfigError("give --demo: a tiny model with random tokens is trained, no checkpoint")
     import torch
 
+    from wafer_triton.draw.progress import Progress
     from wafer_triton.draw.tables import table
     from wafer_triton.ops import executor
     from wafer_triton.train.dies import wafer
@@ -45,14 +48,25 @@ def train(args: argparse.Namespace) -> int:
     trainer = Trainer(Machine(device, team.mesh, executor(args.backend)), sizes, plan, given)
     samples = team.count * plan.micro_batches * (team.size if plan.split == "sample" else 1)
     tokens, targets = torch.randint(0, sizes.vocab, (2, samples, 8), generator=torch.Generator().manual_seed(0))
-    losses, report = [], None
-    for _ in range(args.steps):
-        optimizer.zero_grad()
-        loss = plain_loss(sizes, plain, tokens, targets)
-        loss.backward()
-        optimizer.step()
-        report = trainer.step(tokens, targets)
-        losses.append((report.loss, loss.item()))
+    losses: list[tuple[float, float]] = []
+    report, interrupted = None, False
+    with Progress(brief=True) as progress:
+        try:
+            for number in range(args.steps):
+                begun = perf_counter()
+                optimizer.zero_grad()
+                loss = plain_loss(sizes, plain, tokens, targets)
+                loss.backward()
+                optimizer.step()
+                report = trainer.step(tokens, targets)
+                losses.append((report.loss, loss.item()))
+                if number == 1:  # the first step plans as well
+                    progress.announce((perf_counter() - begun) * (args.steps - 2))
+                progress("steps", len(losses), args.steps)
+        except KeyboardInterrupt:
+            if report is None:
+                raise
+            interrupted = True
     assert report is not None
     furthest = max(abs(own - other) / other for own, other in losses)
     rows = [(str(number), f"{own:.4f}", f"{other:.4f}") for number, (own, other) in enumerate(losses, 1)]
@@ -69,16 +83,21 @@ def train(args: argparse.Namespace) -> int:
         "predicted_seconds": cost.seconds, "compute_seconds": cost.compute, "joules": cost.joules,
         "link_bytes": cost.link_bytes, "hbm_bytes_by_name": report.hbm,
     }  # fmt: skip
-    return tell(args, answer, *texts) if furthest <= 1e-4 else tell(args, answer, *texts) or 1
+    code = tell(args, answer | {"interrupted": interrupted}, *texts)
+    if interrupted:
+        return cut_short(f"after {len(losses):,} of {args.steps:,} steps")
+    return code if furthest <= 1e-4 else 1
 
 
 def plan_training(args: argparse.Namespace) -> int:
     """plan the training of a workload on wafers of dies, with every baseline beside it, in predicted wafer time"""
+    from wafer_triton.draw.figure import check_kind
     from wafer_triton.draw.tables import table
     from wafer_triton.train.planner import BASELINES, PLANNED, demand, plan
 
-    device = wafer_of(args)
-    work = workload_of(args)
+    if args.out is not None:  # before the work
+        check_kind(args.out)
+    device, work = wafer_of(args), workload_of(args)
     recompute = ("none", "selective", "full") if args.recompute is None else (args.recompute,)
     shared = {"wafers": args.wafers, "recompute": recompute, "objective": args.objective}
     best = demand(plan(work, device, PLANNED, **shared))
@@ -147,7 +166,9 @@ def workload_of(args: argparse.Namespace) -> Any:
     from wafer_triton.train.workload import Workload, workload
 
     if args.config is None:
-        return workload(args.workload, args.sequence, args.batch)
+        return workload(args.workload or WORKLOAD, args.sequence, args.batch)
+    if args.workload is not None:
+        raise ConfigError(f"--workload {args.workload}: --config {args.config} stands in its place; give one of them")
     from wafer_triton.shape.read import shape_of
 
     shape = shape_of(args.config)
@@ -242,9 +263,8 @@ COMMANDS = (
         (
             option(
                 "--workload",
-                default="gpt3-6.7b",
                 metavar="NAME",
-                help="gpt3-6.7b, gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b (default: %(default)s)",
+                help=f"gpt3-6.7b, gpt3-76b, gpt3-175b, llama2-7b, llama3-70b or opt-175b (default: {WORKLOAD})",
             ),
             option("--config", type=path, metavar="PATH", help="a Llama-like config.json in place of --workload"),
             option("--sequence", type=count, metavar="N", help="tokens of a sample (default: the workload's)"),

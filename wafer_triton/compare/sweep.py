@@ -20,6 +20,7 @@ from wafer_triton.errors import DeviceError, ShapeError, WaferError, check_count
 from wafer_triton.text.quantity import Legend
 
 MOST_WHOLE = 2**53  # beyond which a number is told as it was written
+WORDS = ("str", "str | None", "str | DecoderShape", "bool", "Placement")  # the types of parameters without numbers
 KINDS: dict[str, Callable[..., Any]] = {
     "gemm": estimate.gemm,
     "gemv": estimate.gemv,
@@ -57,8 +58,9 @@ def estimates(
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]
     own = {name: argument for name, argument in signature(run).parameters.items() if name != "device"}
-    if parameter not in (*own, *NUMBERS):
-        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join((*own, *NUMBERS))}")
+    numbers = (*(name for name, argument in own.items() if argument.annotation not in WORDS), *NUMBERS)
+    if parameter not in numbers:
+        raise DeviceError(f"cannot sweep {parameter!r}; parameters: {', '.join(numbers)}")
     unknown = sorted(set(fixed) - set(own))
     missing = [
         name for name, argument in own.items() if argument.default is argument.empty and name not in (*fixed, parameter)

@@ -36,6 +36,9 @@ class HotRegions:
     def __post_init__(self) -> None:
         check_counts(copies=self.copies)
 
+    def __str__(self) -> str:
+        return f"regions, {self.copies} {'copy' if self.copies == 1 else 'copies'} of the hottest"
+
 
 Placement = str | ExpertRegions | HotRegions | None
 

@@ -76,6 +76,8 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     `using` takes the place of the device's constants; either way those of the schedule's family count.
     """
     check_type("price: schedule", schedule, Schedule)
+    if using is not None:
+        check_type("price: using", using, Constants)
     chosen = (constants(schedule.mesh.device) if using is None else using).of(schedule.family)
     if schedule not in _READ:
         _READ[schedule] = phases(schedule), colours(schedule), sram.account(schedule).peak_bytes

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from operator import itemgetter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from wafer_triton import local
 from wafer_triton.count.counts import Counts
 from wafer_triton.count.runs import distinct_runs, stages
 from wafer_triton.count.traffic import Moves, Traffic
-from wafer_triton.errors import check_counts, check_type
+from wafer_triton.errors import ShapeError, check_counts, check_type
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.repeat import Repeat, comings
 from wafer_triton.schedule.rounds import Exchange, Local, Round, Schedule
@@ -74,6 +74,11 @@ class Account(Counts):
     def _repr_html_(self) -> str:
         values = {number.name: getattr(self, number.name) for number in fields(Account)}
         return notebook.numbers("Account", values, Legend(Account))
+
+    def __mul__(self, times: float) -> Self:
+        if type(times) is not int or times < 0:
+            raise ShapeError(f"an account {times!r} times: give a whole number of at least 0")
+        return super().__mul__(times)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ class Additive:
     """
 
     def __add__(self, other: Self) -> Self:
+        if not isinstance(other, type(self)):
+            return NotImplemented
         of: Any = type(self)
         joined = zip(_joins(of), vars(self).values(), vars(other).values(), strict=True)
         return of(*[join(own, more) for join, own, more in joined])

@@ -8,6 +8,7 @@ a picture is made (`pip install 'wafer-triton[draw]'`).
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,7 +63,8 @@ def picture(path: str | Path, height: float, title: str = "", dark: bool = False
             ".svg": {"Description": short, "Date": None},
             ".pdf": {"Keywords": short, "CreationDate": None},
         }
-        with writing(path):
+        with writing(path), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a glyph that the font lacks is drawn as a box
             figure.savefig(path, dpi=200, metadata=about[path.suffix])
 
 

@@ -20,7 +20,7 @@ from wafer_triton.device import Device
 from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.scenes import Plain, headlines
 from wafer_triton.draw.studies import first_layer
-from wafer_triton.errors import DrawError, writing
+from wafer_triton.errors import DrawError, check_type, writing
 
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
@@ -42,6 +42,10 @@ def page(
     path = path_of(path)
     if path.suffix not in (".html", ".htm"):
         raise DrawError(f"{path}: a page is HTML; end its name with .html")
+    check_type(f"{title}: device of a page", device, Device, DrawError)
+    for one in scenes:
+        if not isinstance(one, Mapping) or "rounds" not in one:
+            raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give what draw.scene makes")
     placed = [_plain(region) for region in regions]
     if not scenes and not placed:
         raise DrawError(f"{title}: a page without a schedule and without regions has nothing to show; give one of them")

@@ -80,6 +80,9 @@ def compare(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
     """
     if not rows:
         raise DrawError("a comparison without algorithms: there is nothing to draw; give at least one row")
+    for row in rows:
+        if not hasattr(row, "algorithm"):
+            raise DrawError(f"compare: a row is of type {type(row).__name__}; give what compare_gemm makes")
     names = [f"{row.algorithm}\n{letters(row.verdict)}" for row in rows]
     colours = [COLOURS[number % len(COLOURS)] for number in range(len(rows))]
     with picture(path, 0.9 + 0.28 * len(rows), title) as (figure, numbers):
@@ -119,6 +122,8 @@ def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, s
     if not rows:
         raise DrawError("a sweep without rows: there is nothing to draw; give it values that can be estimated")
     parameter, *others = rows[0]
+    if not others:
+        raise DrawError(f"a sweep's rows hold {parameter!r} alone; give the estimates as well")
     shown = others[0] if show is None else show
     if shown not in others:
         raise DrawError(f"no column {shown!r}; columns: {', '.join(others)}")

@@ -5,7 +5,7 @@ Values come from a program that runs round by round, so they are those of the em
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,11 @@ def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
 
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
     """
+    if not hasattr(program, "held"):
+        kind = type(program).__name__
+        raise DrawError(f"values: a {kind} holds no values; give a program, as executor().bind makes one")
+    if not isinstance(core, Sequence) or [type(place) for place in core] != [int, int]:
+        raise DrawError(f"values: core = {core!r} must be a pair of whole numbers, row and column")
     rows = [("start", "", *_cells(_figures(program.held(buffer).core(*core))))]
     for state in program.rounds():
         if buffer in written(program.schedule.rounds[state.round]):

@@ -288,10 +288,10 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
     blocks, every = sum(len(names) for _, names in packed[:laid]), sum(len(names) for _, names in packed)
     how = "laid out in rows" if layout == "rectangles" else "by area"
     cores = device.cores if layout == "rectangles" else device.wafer_cores
-    side = packed[max(laid - 1, 0)][0]
+    room = f"{laid:,} {'region' if laid == 1 else 'regions'} of {packed[max(laid - 1, 0)][0]}"
     return (
         f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
-        f"there are {cores:,}; {how}, {laid:,} regions of {side} find room, with {blocks:,} of the blocks"
+        f"there are {cores:,}; {how}, {room} find room, with {blocks:,} of the blocks"
     )
 
 
@@ -341,11 +341,10 @@ def device_regions(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
 def held_by_all(block: Block) -> None:
     """LargeError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
-    e, weights, held = shape.experts, shape.parameters * BYTES[block.dtype], device.cores * device.sram_bytes
-    if e is not None and weights > held:
+    weights, held = shape.parameters * BYTES[block.dtype], device.cores * device.sram_bytes
+    if shape.experts is not None and weights > held:
         raise LargeError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
             f"{block.dtype}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
-            f"cores or SRAM, or a smaller model. In decode S-MBU is bound by the latency of all-reduces; with every "
-            f"expert in a region of its own a token reads {e.chosen} of {e.count}, {e.chosen / e.count:.2%} at most"
+            f"cores or SRAM, or a smaller model"
         )

@@ -33,6 +33,7 @@ from wafer_triton.schedule.rounds import (
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
 
+MOST_TURNS = 1_000_000  # of a `repeat`, some thousand times those of the largest mesh
 _DRAFTING = ContextVar("drafting", default=False)
 
 
@@ -55,6 +56,8 @@ class Builder:
     def __init__(self, mesh: Mesh, name: str, family: str = "kernel") -> None:
         check_type(f"Builder {name!r}: mesh", mesh, Mesh)
         check_type(f"Builder {name!r}: name", name, str)
+        if not name:
+            raise ScheduleError("Builder: the schedule has no name; give a text of one character or more")
         self.mesh = mesh
         self.name = name
         self.family = family
@@ -156,6 +159,9 @@ class Builder:
                     f"{self.name}: step {step!r} of a round is neither an exchange nor a local operation; give them "
                     f"one by one, as b.exchange and b.local make them"
                 )
+        check_type(f"{self.name}: label of a round", label, str)
+        if pattern is not None:
+            check_type(f"{self.name}: pattern of a round", pattern, Pattern)
         exchanges = tuple(step for step in steps if isinstance(step, Exchange) and step.recv.size)
         locals_ = tuple(step for step in steps if isinstance(step, Local))
         if not exchanges and not locals_:
@@ -174,6 +180,10 @@ class Builder:
         row once, or that change an exchange along y.
         """
         check_type(f"{self.name}: times of repeat", times, int)
+        if not 0 <= times <= MOST_TURNS:
+            raise ScheduleError(f"{self.name}: repeat {times:,} times: give a number from 0 to {MOST_TURNS:,}")
+        if not callable(turn):
+            raise ScheduleError(f"{self.name}: repeat of {turn!r}: give a function of the turn's number")
         start, whole = len(self.steps), times // period
         if whole > 1:
             for number in range(period):

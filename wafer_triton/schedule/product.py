@@ -8,7 +8,7 @@ are the same products with two options. With `skew="host"` the host skews the we
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -39,6 +39,7 @@ class Recipe:
 
     The cut "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
     such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and cut.
+    `shapes` are those of the inputs, none of a schedule of one's own.
     `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
     """
 
@@ -48,6 +49,7 @@ class Recipe:
     reference: Callable[..., Any] | None = None
     constants: Mapping[str, tuple[NDArray[np.float32], str]] = field(default_factory=dict)
     combined: str = ""
+    shapes: tuple[Shape, ...] = ()
 
 
 @lru_cache(maxsize=256)
@@ -72,7 +74,8 @@ def recipe(
         given = ", ".join(str(list(shape)) for shape in shapes)
         raise ShapeError(f"{name} of {given}: every size must be a whole number of at least 1")
     _agree(name, shapes, dict(options))
-    return sram.fitting(lambda candidate: _RECIPES[name](candidate, dtype, *shapes, **dict(options)), mesh)
+    made = sram.fitting(lambda candidate: _RECIPES[name](candidate, dtype, *shapes, **dict(options)), mesh)
+    return replace(made, shapes=shapes)
 
 
 def _agree(name: str, shapes: tuple[Shape, ...], options: Mapping[str, Any]) -> None:

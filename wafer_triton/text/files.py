@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from wafer_triton.errors import ConfigError, writing
@@ -18,11 +19,22 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
     Raises ConfigError for a larger one and for what is no file, as a device, OSError and UnicodeDecodeError as `open`.
     """
-    is_stream = str(path).startswith(_STREAMS)
+    if str(path).startswith(_STREAMS):
+        return _streamed(path, most)
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, not a file; give a file")
-    if path.exists() and not path.is_file() and not is_stream:
+    if path.exists() and not path.is_file():
         raise ConfigError(f"{path}: is no regular file (a device or a pipe); give a file")
+    return _read(path, most)
+
+
+@lru_cache(maxsize=4)
+def _streamed(path: Path, most: int) -> str:
+    """The text of a pipe, which gives it once."""
+    return _read(path, most)
+
+
+def _read(path: Path, most: int) -> str:
     with writing(path), path.open("rb") as file:  # an error names the file
         held = file.read(most + 1)
     if len(held) > most:
@@ -37,7 +49,8 @@ def writable(written: Mapping[str, Path], read: Mapping[str, Path]) -> None:
     """
     seen: dict[Path, str] = {}
     for name, path in {**read, **written}.items():
-        where = path.resolve()
+        with writing(path):  # where the working directory is gone, nothing is
+            where = path.resolve()
         if name in written and where in seen and not where.is_char_device():
             verb = "is read as" if seen[where] in read else "is written as"
             raise ConfigError(f"{name} {path}: {verb} {seen[where]} already; give each a file of its own")

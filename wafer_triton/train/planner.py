@@ -228,7 +228,7 @@ def _score(planned: Planned, objective: str) -> float:
 
 
 def _counts(batch: int) -> list[int]:
-    return [count for count in range(1, batch + 1) if batch % count == 0 and count & (count - 1) == 0]
+    return [1 << power for power in range(batch.bit_length()) if batch % (1 << power) == 0]
 
 
 def _groups(case: Case, strategy: Strategy) -> Iterator[list[tuple[Split, Placement]]]:

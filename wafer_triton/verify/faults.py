@@ -78,7 +78,9 @@ class Verdict:
         return notebook.table(f"{self.schedule}: {said}", rows, () if self.ok else ("fault", "round", "core", "what"))
 
     def demand(self) -> None:
-        """Raise ScheduleError with all findings if there are any."""
+        """Raise ScheduleError with the first finding, and how many follow, if there are any."""
+        if more := len(self.findings[1:]):
+            raise ScheduleError(f"{self.findings[0]}; {more:,} more finding{'s' * (more > 1)}, which `check` lists")
         if self.findings:
             raise ScheduleError(str(self))
 

@@ -101,7 +101,9 @@ class Intent:
     def of(cls, recipe: Recipe) -> Intent:
         """The intent of a recipe, its reference included."""
         if not hasattr(recipe, "constants"):
-            raise ScheduleError(f"Intent.of: {recipe!r} is no recipe; wafer_triton.schedule.product.recipe makes one")
+            raise ScheduleError(
+                f"Intent.of: a {type(recipe).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
+            )
         constants = {name: cut for name, (_, cut) in recipe.constants.items()}
         patterns = dict(recipe.inputs) | constants
         given: dict[str, Cut] = {name: cut or EVERY_CORE for name, cut in patterns.items()}

@@ -61,12 +61,12 @@ def read(path: Path, on: Device | None = None) -> list[Own]:
     Raises ConfigError, with the line, for other columns, for what is no number and for what cannot be predicted.
     """
     try:
-        table = csv.DictReader(StringIO(read_text(path)))
+        table = csv.DictReader(StringIO(read_text(path).removeprefix("\ufeff")))  # a spreadsheet's mark of UTF-8
         names = tuple(table.fieldnames or ())
         records = list(table)
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{path}: no CSV that can be read ({error})") from None
-    kinds = [family for family, columns in COLUMNS.items() if set(columns) == set(names)]
+    kinds = [family for family, columns in COLUMNS.items() if sorted(columns) == sorted(names)]
     if not kinds:
         known = "; ".join(dict.fromkeys(",".join(columns) for columns in COLUMNS.values()))
         raise ConfigError(f"{path}: its columns are {','.join(names)[:200] or 'none'}; give those of one of: {known}")
@@ -157,9 +157,11 @@ def device_of(text: str) -> Device:
         raise ConfigError(f"{text}: not valid JSON ({error})") from None
     known = [field.name for field in fields(Device)]
     if not isinstance(values, dict) or not set(values) <= set(known):
-        raise DeviceError(f"{text}: holds no device; give a table with some of {', '.join(known)}")
+        other = next((name for name in values if name not in known), "") if isinstance(values, dict) else ""
+        has = f"a device has no {other!r}" if other else "holds no device"
+        raise DeviceError(f"{text}: {has}; give a table with some of {', '.join(known)}")
     base = values.get("like")
-    if base in PRESETS:
+    if isinstance(base, str) and base in PRESETS:
         return replace(PRESETS[base], **{"name": Path(text).stem, **values})
     missing = [name for name in known if name not in values and name not in ("like", "name")]
     if missing:

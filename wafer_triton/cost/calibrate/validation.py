@@ -9,7 +9,7 @@ from statistics import fmean
 from textwrap import wrap
 
 from wafer_triton import estimate
-from wafer_triton.cost.calibrate import FAMILIES, Row, paper, rows
+from wafer_triton.cost.calibrate import FAMILIES, Row, paper, rows, tried
 from wafer_triton.cost.calibrate.cells import NAMES, TABLES, VERDICTS, Cell, summaries
 from wafer_triton.cost.calibrate.fit import STAGES, leave_one_out
 from wafer_triton.cost.calibrate.paper import Parts
@@ -139,14 +139,12 @@ Models that the wafer does not hold are priced as if it did, as the paper scales
 products of the paper's program alone, under the assumptions of `wafer_triton/cost/rivals.py`.
 """
 _SAID_OF_REQUESTS = """
-Two answers to one prompt differ by decode alone, and the second table has what they differ by: decode is as published,
-of 8B to a thousandth. The first token takes less than a millisecond. What is off is prefill and re-placement. "Left" is
-what the published time leaves for re-placement, after prefill and decode. Prefill is on meshes that table 3 lacks. On
-660 x 660 a core has 7 of 8B's 4,096 columns and on 720 x 720 it has 6, so that prefill is predicted to be slower than
-on 600 x 600, and less than nothing is left. On 750 x 750 a core has 7 of 13B's 5,120 columns and on 720 x 720 it has 8.
-With prefill on 720 x 720 some time is left in all requests, of 8B less than the schedules that move weights and cache
-are predicted to take. Whether the paper's prefill was there, and how it moves weights, is not known, and nothing is
-fitted to it.
+Two answers to one prompt differ by decode alone, which is as published, of 8B to a thousandth. The first token takes
+less than a millisecond. What is off is prefill and re-placement. "Left" is what the published time leaves for
+re-placement, after prefill and decode. Prefill is on meshes that table 3 lacks. On 660 x 660 a core has 7 of 8B's 4,096
+columns and on 720 x 720 it has 6, so that prefill is predicted to be slower than on 600 x 600, and less than nothing is
+left. On 750 x 750 a core has 7 of 13B's 5,120 columns and on 720 x 720 it has 8. With prefill on 720 x 720 some time is
+left in all requests, of 8B less than the schedules that move weights and cache are predicted to take.
 """
 
 
@@ -179,15 +177,7 @@ def reproduced(cells: Sequence[Cell], requests: Sequence[Parts]) -> list[str]:
         "",
         *_marked(REQUESTS, request_rows(requests), 1),
     ]
-    lines += ["", "| model | milliseconds a token, published | predicted |", "| --- | ---: | ---: |"]
-    for model in dict.fromkeys(one.model for one in requests):
-        alike = [one for one in requests if one.model == model and one.input == 2048]
-        short, long = sorted(alike, key=lambda one: one.output)
-        more = 1e-3 * (long.output - short.output)
-        published = (long.published_seconds - short.published_seconds) / more
-        predicted = (long.decode_seconds - short.decode_seconds) / more
-        lines.append(f"| {model} | {published:.4f} | {predicted:.4f} |")
-    return lines
+    return [*lines, "", *tried.lines(requests, _WIDTH)]
 
 
 CELLS = (

@@ -1,0 +1,197 @@
+"""Files of a user: what a command reads is never written over, and tables of measurements in every form."""
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import threading
+
+import pytest
+
+from tiny import checkpoint
+from wafer_triton.cli.main import main
+from wafer_triton.text.files import read_text
+from wafer_triton.train.step import Trainer
+
+ROW = "16,1,1,1,2600\n"
+HEAD = "mesh,tile_m,tile_k,tile_n,cycles\n"
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return checkpoint(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def wrong(capsys, tmp_path, monkeypatch):
+    """Run a line that is a mistake in a folder of its own; its last line on stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line):
+        assert main(shlex.split(line)) == 2, line
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("wafer-triton: error: ") and err.count("\n") == 1, err
+        return err
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("option", ["--profile", "--routing-out"])
+def test_files_of_a_checkpoint_are_not_written_over(wrong, tiny, name, option):
+    before = (tiny / name).read_bytes()
+    said = wrong(f"generate --model {tiny} --prompt a --mesh 2 {option} {tiny}/{name}")
+    assert f"{option} {tiny}/{name}: is read as {name} of --model already; give each a file of its own" in said
+    assert (tiny / name).read_bytes() == before
+
+
+def test_a_schedule_s_own_file_and_a_config_are_not_written_over(wrong, tmp_path):
+    (tmp_path / "own.py").write_text("def f(): pass\n")
+    (tmp_path / "config.json").write_text("{}")
+    assert "--trace own.py: is read as own.py already" in wrong("draw own.py:f --out a.png --trace own.py")
+    assert "--out config.json: is read as --config already" in wrong("plan-training --config config.json --out config.j"
+                                                                      "son")  # fmt: skip
+    assert (tmp_path / "own.py").read_text() == "def f(): pass\n" and (tmp_path / "config.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"mesh,{HEAD}16,{ROW}", "its columns are mesh,mesh,tile_m,tile_k,tile_n,cycles; give those of one of: mesh"),
+        (HEAD.replace(",", ";"), "its columns are mesh;tile_m;tile_k;tile_n;cycles; give those of one of: mesh"),
+        (f"{HEAD}16,1,1,1,-3\n", "line 2: cycles = '-3' must be a positive number"),
+        (f"{HEAD}16,100000,100000,100000,5\n", "line 2: mesh gemm [1600000, 1600000] x "),
+        (HEAD, "0 rows; give from 1 to 1,000"),
+    ],
+)
+def test_a_table_of_measurements_that_is_none(wrong, tmp_path, text, message):
+    (tmp_path / "own.csv").write_text(text)
+    assert f"own.csv: {message}".replace("csv: line", "csv, line") in wrong("validate own.csv")
+
+
+def test_a_table_may_begin_with_a_spreadsheet_s_mark(capsys, tmp_path):
+    (tmp_path / "own.csv").write_text("\ufeff" + HEAD + ROW, encoding="utf-8")
+    assert main(shlex.split(f"validate {tmp_path}/own.csv")) == 0
+    assert capsys.readouterr().out.startswith("MeshGEMM on wse3: 1 row\n")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"like": ["wse2"]}, "missing; give them, or a preset to be like, such as wse2"),
+        ({"like": "wse2", "row": 5}, "d.json: a device has no 'row'; give a table with some of name, rows, cols"),
+        ([], "d.json: holds no device; give a table with some of name, rows"),
+    ],
+)
+def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
+    (tmp_path / "own.csv").write_text(HEAD + ROW)
+    (tmp_path / "d.json").write_text(json.dumps(values))
+    assert message in wrong("validate own.csv --device d.json")
+    assert "unknown device ''" in wrong("validate own.csv --device ''")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--workload llama2-7b --config x", "--workload llama2-7b: --config x stands in its place; give one of them"),
+        ("--out a.gif", "a.gif: a picture is one of .png, .svg, .pdf"),
+        ("--workload llama2-7b --wafer wafer-32 --batch 1000000000 --no-baselines", " B over the 72,000,000,000 B of"),
+    ],
+)
+def test_a_plan_of_training_that_makes_no_sense(wrong, options, message):
+    assert message in wrong(f"plan-training {options}")
+
+
+def test_a_long_training_says_so_and_keeps_its_steps_after_ctrl_c(capsys, monkeypatch):
+    step, steps = Trainer.step, []
+
+    def three(trainer, *args):
+        if len(steps) == 3:
+            raise KeyboardInterrupt
+        steps.append(1)
+        return step(trainer, *args)
+
+    monkeypatch.setattr(Trainer, "step", three)
+    assert main(shlex.split("train --demo --mesh 1x2 --steps 1000000 --backend torch --json")) == 130
+    out, err = capsys.readouterr()
+    answer = json.loads(out.splitlines()[-1])
+    assert len(answer["losses"]) == 3 and answer["interrupted"]
+    assert err.startswith("this takes about ") and err.endswith("interrupted after 3 of 1,000,000 steps\n")
+
+
+@pytest.mark.parametrize("line", ["generate --prompt '<x>'", "perplexity --text x.txt"])
+def test_a_token_outside_of_the_vocabulary_is_told_before_weights_are_placed(wrong, tmp_path, line):
+    folder = checkpoint(tmp_path / "more")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"] = [{"id": 300, "content": "<x>", "special": True, **flags}]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "x.txt").write_text("a<x>")
+    said = wrong(f"{line} --model {folder} --mesh 2")
+    assert "is outside the vocabulary of 256; give ids of this model's tokenizer" in said
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda file: file.mkdir(), "; model.safetensors is a folder; put the file itself there"),
+        (lambda file: file.symlink_to("none"), "; model.safetensors is a link to no file; put the file itself there"),
+        (lambda file: file.with_suffix(".gguf").touch(), "; model.gguf is in GGUF, which is not read: convert it"),
+    ],
+)
+def test_weights_that_are_no_file(wrong, tmp_path, make, message):
+    folder = checkpoint(tmp_path / "odd")
+    (folder / "model.safetensors").unlink()
+    make(folder / "model.safetensors")
+    assert message in wrong(f"generate --prompt a --model {folder} --mesh 2")
+
+
+def test_a_device_is_judged_before_a_search_is_announced(wrong, tiny):
+    assert "unknown device 'wse9'" in wrong(f"generate --prompt a --mesh plan --device wse9 --model {tiny}")
+
+
+def test_an_emulating_device_that_is_none_is_one_short_line(wrong, tiny):
+    said = wrong(f"generate --prompt a --mesh 2 --emulate-on tpu --model {tiny}")
+    assert said.endswith("'tpu': torch has no such device here; use 'auto', 'cpu', 'cuda' or 'cuda:1'\n")
+
+
+def test_a_pipe_that_a_shell_gives_is_read_once_and_kept(tmp_path, capsys):
+    text = json.dumps({
+        "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 31,
+    })  # fmt: skip
+    source, sink = os.pipe()
+    writer = threading.Thread(target=lambda: (os.write(sink, text.encode()), os.close(sink)))
+    writer.start()
+    try:
+        assert main(["estimate", "kv", "--mesh", "4", "--model", f"/dev/fd/{source}"]) == 0
+    finally:
+        writer.join()
+        os.close(source)
+    assert "KV cache by shift" in capsys.readouterr().out
+
+
+def test_a_working_directory_that_is_gone_is_named_with_the_file(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    shutil.rmtree(tmp_path / "gone")
+    line = "sweep gemv --over k --values 8 --set n=8 --set mesh=4 --no-plot"
+    code = main(shlex.split(line))
+    assert (code, capsys.readouterr().err) == (
+        2, "wafer-triton: error: sweep.csv: No such file or directory; give another path\n"
+    )  # fmt: skip
+
+
+def test_what_is_said_goes_to_no_standard_output_where_stderr_is_closed(monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", None)
+        assert main(["fly"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_that_is_no_stream_is_read_anew(tmp_path):
+    path = tmp_path / "text"
+    for text in ("one", "two"):
+        path.write_text(text)
+        assert read_text(path) == text

@@ -1,0 +1,149 @@
+"""Further mistakes and long runs: one line that says what, where and what to do, before anything slow runs."""
+
+import json
+import shlex
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from tiny import CONFIG, checkpoint
+from wafer_triton import Builder, Intent, as_mesh, check
+from wafer_triton.cli.main import main
+from wafer_triton.errors import CheckpointError
+from wafer_triton.models.checkpoint import fetch
+
+SWEEP = "sweep gemv --set n=48 --set mesh=8 --set k=64 --no-plot --over"
+
+
+def said(capsys, line, code=2):
+    """The last line on stderr of a command that ends with the exit code."""
+    assert main(shlex.split(line)) == code, line
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "estimate decode --mesh 360 --context 8",
+        "estimate prefill --mesh 360 --tokens 8",
+        "estimate kv --mesh 360",
+        "estimate cap --mesh 360 --context 8",
+        "plan --input 8 --output 8 --step 700",
+    ],
+)
+def test_a_mixture_that_no_wafer_holds_ends_with_what_helps(capsys, line):
+    offer = " or a smaller model" + "; as_if=True (--as-if) prices it all the same" * ("kv" not in line)
+    found = said(capsys, f"{line} --model mixtral-8x7b")
+    assert found.endswith(offer if line.startswith("estimate") else " or a smaller model")
+
+
+def test_a_sweep_over_words_names_what_takes_numbers(capsys):
+    for line in ("decode --over model --values 1,2 --set mesh=64", "gemm --over algorithm --values 1,2"):
+        word = line.split()[2]
+        found = said(capsys, f"sweep {line} --set context=64 --no-plot")
+        assert f"cannot sweep '{word}'; parameters: mesh, " in found and "algorithm" not in found.partition(";")[2]
+    assert "--out s.pdf: CSV goes there, pictures beside it" in said(capsys, f"{SWEEP} groups --values 2 --out s.pdf")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ("groups --values 999", "K-tree over 8 cores: level 1 has 8 cores for 999 groups"),
+        ("routes --values 0", "routes = 0 must be positive"),
+        ("hop_cycles --values 1e300", "hop_cycles = 1e+300 must be at most 1,000,000"),
+    ],
+)
+def test_a_sweep_that_leaves_all_out_says_why(capsys, values, message):
+    assert message in said(capsys, f"{SWEEP} {values}")
+
+
+@pytest.mark.parametrize(
+    "line", ["decode --mesh 8 --context 8", "prefill --mesh 8 --tokens 8", "kv --mesh 8", "cap --mesh 8 --context 8"]
+)
+def test_an_estimate_without_a_vocabulary_says_so(capsys, tmp_path, line):
+    for keys, noted in ((CONFIG.keys(), False), (CONFIG.keys() - {"vocab_size"}, True)):
+        (tmp_path / "config.json").write_text(json.dumps({key: CONFIG[key] for key in keys}))
+        assert main(shlex.split(f"estimate {line} --model {tmp_path}")) == 0
+        assert ("without a vocabulary, layers alone: no embedding, no head" in capsys.readouterr().out) is noted
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("5", "a number"), ("null", "null"), ('"a"', "a text"), ("[]", "a list"), ("true", "true or false")],
+)
+def test_a_config_that_is_no_table_is_named_with_its_kind(capsys, tmp_path, text, kind):
+    (tmp_path / "config.json").write_text(text)
+    found = said(capsys, f"estimate kv --mesh 8 --model {tmp_path}")
+    assert f"config.json: holds {kind}, not a table of settings" in found
+
+
+def test_a_comparison_of_many_values_says_how_long_it_takes(capsys, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("wafer_triton.compare.algorithms._errors", stop)
+    assert main(shlex.split("compare gemm --m 64 --k 64 --n 64 --mesh 300 --values")) == 130
+    assert "this takes about " in capsys.readouterr().err
+
+
+def test_an_intent_without_result_and_reference_is_a_fault():
+    b = Builder(as_mesh(2), "t")
+    b.buffer("x", (4,), "fp32", "input")
+    b.buffer("y", (4,), "fp32", "output")
+    b.round(b.local("copy", "y", "x", size=4))
+    (finding,) = check(b.build(), Intent(given={}, result={})).findings
+    assert finding.verdict == "nothing-compared" and "neither a result nor a reference" in finding.message
+
+
+def test_a_full_disk_is_not_blamed_on_the_registry(tmp_path, monkeypatch):
+    monkeypatch.setenv("WAFER_TRITON_CACHE", str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(CheckpointError, match="cannot write to .*: .*No space left on device; 1 GB is needed there"):
+        fetch.smollm2_135m()
+    monkeypatch.undo()
+    monkeypatch.setenv("WAFER_TRITON_CACHE", str(tmp_path))
+    full = SimpleNamespace(returncode=1, stdout="", stderr="ERROR: [Errno 28] No space left on device\n")
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: full)
+    with pytest.raises(CheckpointError, match="No space left on device; 1 GB is needed there, or set WAFER_TRITON_CAC"):
+        fetch.smollm2_135m()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_profile_adds_no_line_to_the_text(tmp_path, capfd):
+    folder = checkpoint(tmp_path / "ok")
+    line = f"generate --prompt hello --mesh 2 --max-new-tokens 3 --model {folder} --profile {tmp_path}/p.json"
+    assert main(shlex.split(line)) == 0
+    err = capfd.readouterr().err
+    assert "USDT" not in err and "Warning" not in err and (tmp_path / "p.json").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("command", ["draw", "show"])
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("--model smollm2-135m --mesh 1", "; the smallest mesh of these proportions that fits is "),
+        ("--model smollm2-135m --mesh 16 --context 9999999", "; no mesh on the device fits"),
+    ],
+)
+def test_a_model_that_a_mesh_does_not_hold_is_drawn_on_no_mesh_but_a_larger_one(capsys, command, options, remedy):
+    found = said(capsys, f"{command} model {options}")
+    assert remedy in found and "--as-if" not in found
+
+
+@pytest.mark.parametrize("command", ["compare", "show", "draw"])
+def test_a_schedule_with_many_faults_is_one_line(capsys, tmp_path, command):
+    (tmp_path / "own.py").write_text(
+        "from wafer_triton import Builder, as_mesh\n"
+        "def many():\n"
+        "    b = Builder(as_mesh(2), 'many')\n"
+        "    b.buffer('x', (4,), 'fp32', 'input')\n"
+        "    b.buffer('y', (4,), 'fp32', 'output')\n"
+        "    for _ in range(1202):\n"
+        "        b.round(b.exchange('x', 'x', 'y', 0, 1))\n"
+        "    return b.build()\n"
+    )
+    assert main([command, f"{tmp_path}/own.py:many"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.endswith("; 1,200 more findings, which `check` lists\n")
