@@ -41,7 +41,8 @@ all: .venv/.installed  ## the rest: other targets, whole models, searches, large
 quick: .venv/.installed  ## the fast tests
 	$(PYTEST) -m "not slow and not large"
 
-lint: typecheck  ## ruff and mypy
+lint: typecheck  ## ruff, mypy, and the budget of sentences that are hard to read
+	$(BIN)/python tests/helpers/english.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 

@@ -134,7 +134,9 @@ class Pass:
         return out["dx"]
 
     def _bias_of(self, name: str, n: int) -> Tensor:
-        return self.machine.zeros(n) if self.llama else self.vectors[f"{name}.bias"]
+        """Return the bias of a norm or weight with n outputs, zeros if it has none."""
+        bias = self.vectors.get(f"{name}.bias")
+        return self.machine.zeros(n) if bias is None else bias
 
     def linear(self, weight: str, moving: str, x: Tensor, k: int, columns: int) -> Tensor:
         """Return rows [rows, cols, m, N * columns] with "w", all rows and own columns with "x", own rows with "y"."""
@@ -188,7 +190,8 @@ class Pass:
                 own = spread(self.team, self.trainer.shards.bias_columns(names))
                 db = self.machine.zeros(sum(map(self.sizes.columns, names))).scatter_(2, own, db)
             for name, part in zip(names, db.split([*map(self.sizes.columns, names)], -1), strict=True):
-                self._dvector(f"{layer}.{name}.bias", part)
+                if self.sizes.biased(name):
+                    self._dvector(f"{layer}.{name}.bias", part)
         if moving == "w":
             columns = self.team.size * self.trainer.weights[f"{layer}.{matrix}"].shape[-1]
             dy = padded(dy, columns)
@@ -199,7 +202,7 @@ class Pass:
 
     def _bias(self, layer: int, matrix: str) -> Tensor:
         names = self.sizes.matrices[matrix]
-        whole = torch.cat([self.vectors[f"{layer}.{name}.bias"] for name in names], -1)
+        whole = torch.cat([self._bias_of(f"{layer}.{name}", self.sizes.columns(name)) for name in names], -1)
         if self._moving(matrix) != "x":
             return whole
         return whole.gather(2, spread(self.team, self.trainer.shards.bias_columns(names)))

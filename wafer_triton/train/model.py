@@ -19,7 +19,10 @@ Parameters = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Sizes:
-    """A transformer of a `kind`: "llama" (RMSNorm, rotary, SwiGLU, grouped keys) or "gpt" (LayerNorm, GELU, biases)."""
+    """A transformer of a `kind`: "llama" (RMSNorm, rotary, SwiGLU, grouped keys) or "gpt" (LayerNorm, GELU, biases).
+
+    Keys of a GPT have no bias, as in Whisper: softmax cancels a vector that is added to all keys.
+    """
 
     kind: str = "llama"
     layers: int = 2
@@ -63,6 +66,10 @@ class Sizes:
         """Return the inputs of a weight."""
         return self.hidden if name == "out" else self.heads * self.head if name == "o" else self.width
 
+    def biased(self, name: str) -> bool:
+        """Return whether a weight has a bias."""
+        return self.kind == "gpt" and name != "k"
+
     @property
     def vectors(self) -> dict[str, int]:
         """Return parameters that are no matrices, with their elements: norms, biases, embeddings of positions."""
@@ -72,9 +79,8 @@ class Sizes:
                 found[f"{layer}.{norm}"] = self.width
                 if self.kind == "gpt":
                     found[f"{layer}.{norm}.bias"] = self.width
-            if self.kind == "gpt":
-                for weights in self.matrices.values():
-                    found |= {f"{layer}.{name}.bias": self.columns(name) for name in weights}
+            weights = (name for joined in self.matrices.values() for name in joined if self.biased(name))
+            found |= {f"{layer}.{name}.bias": self.columns(name) for name in weights}
         found["norm"] = self.width
         if self.kind == "gpt":
             found |= {"norm.bias": self.width, "positions": self.positions * self.width}
@@ -113,7 +119,7 @@ def plain_loss(sizes: Sizes, p: Parameters, tokens: Tensor, targets: Tensor) -> 
         return layer_norm(x, (sizes.width,), p[name], p[f"{name}.bias"], sizes.eps)
 
     def linear(x: Tensor, name: str) -> Tensor:
-        return x @ p[name] if llama else x @ p[name] + p[f"{name}.bias"]
+        return x @ p[name] + p.get(f"{name}.bias", 0)
 
     for layer in range(sizes.layers):
         a = norm(x, f"{layer}.norm_a")
