@@ -43,7 +43,7 @@ from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.moves import hand_overs
 from wafer_triton.place.need import decode_need
 from wafer_triton.place.regions import Placement, Region
-from wafer_triton.place.transfers import Run
+from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.text.progress import Progress, silent
 
@@ -200,7 +200,7 @@ class WaferForCausalLM(PlacedModule):
             if cost.rounds
         }
 
-    def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[Run]:
+    def _token_runs(self, held: Mapping[int, tuple[int, int]]) -> list[Scheduled]:
         ends = self.embedding.runs(self.batch), self.head.runs(self.batch)
         return [*self.layers.runs(held), *self.hand_off, *chain(*ends)]
 
@@ -298,7 +298,7 @@ class WaferForCausalLM(PlacedModule):
         return ids
 
     @cached_property
-    def hand_off(self) -> list[Run]:
+    def hand_off(self) -> list[Scheduled]:
         """The schedules that bring the activation from the embedding through all regions, in one decode step."""
         return [(schedule, 1) for schedule in hand_overs(self.regions, self.block)]
 
@@ -353,7 +353,7 @@ class WaferForCausalLM(PlacedModule):
         passes = self._prefill.passes
 
         @lru_cache
-        def layers() -> list[Run]:
+        def layers() -> list[Scheduled]:
             every = self.pipeline.of_all(passes) if passes else []
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 

@@ -12,7 +12,7 @@ from wafer_triton.models.run.prefill import Chunk
 from wafer_triton.place import moves
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.regions import Placement
-from wafer_triton.place.transfers import Run
+from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.kv_cache import KvCache
 
 
@@ -56,11 +56,11 @@ class Phases:
         moved, self.phase = phase != self.phase, phase
         return moved
 
-    def move_weights(self) -> Iterator[Run]:
+    def move_weights(self) -> Iterator[Scheduled]:
         """The schedules that bring all weights from one phase's place to the other's."""
         return iter(moves.between_phases(self.placement))
 
-    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[Run]:
+    def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[Scheduled]:
         """The schedules that bring a prompt's keys and values from where prefill left them into the cache of decode."""
         rows = torch.cat([(part.position >= 0).nonzero()[:, 0] for part in parts])
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()

@@ -15,7 +15,7 @@ from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill, held_tile, is_repeated, picked
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.place.need import weights_of
-from wafer_triton.place.transfers import Run
+from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
 from wafer_triton.schedule.kv_cache import KvCache
@@ -185,7 +185,7 @@ class Decode:
         self.executor.check()
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
-    def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[Run]:
+    def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[Scheduled]:
         """The schedules that run for a token of each sequence through all layers.
 
         `held` has, for each sequence that takes part, the tokens in its cache and how many of them were the prompt.

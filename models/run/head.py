@@ -10,7 +10,7 @@ from wafer_triton.emulate.program import Program
 from wafer_triton.layout import scatter
 from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of
-from wafer_triton.place.transfers import Run
+from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.rounds import Buffer
@@ -45,7 +45,7 @@ class End:
     def _fill(self, weights: Weights) -> None:
         fill(self.tiles, self.buffers, weights, 0, self.block.mesh, self.executor.rectangle(self.block.mesh))
 
-    def runs(self, tokens: int) -> list[Run]:
+    def runs(self, tokens: int) -> list[Scheduled]:
         """The schedule that runs for `tokens` tokens at once."""
         return [(schedule(self.part, self.block, tokens), 1)]
 
@@ -119,7 +119,7 @@ class Embedding(End):
             rows.append(self.look_up(len(some)))
         return torch.cat(rows)
 
-    def prompt_runs(self, tokens: int) -> list[Run]:
+    def prompt_runs(self, tokens: int) -> list[Scheduled]:
         """The schedules that run for a prompt of `tokens` tokens, in batches if need be."""
         sizes = blocks.batches(self.part, self.block, tokens)
         return [(schedule(self.part, self.block, size), times) for size, times in sizes.items()]

@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
-from wafer_triton.place.transfers import Run
+from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule.rounds import Schedule
 
-Due = Callable[[], Iterable[Run]]  # returns the schedules that ran, each with how often it ran
+Due = Callable[[], Iterable[Scheduled]]  # returns the schedules that ran, each with how often it ran
 
 
 class Ledger:
@@ -23,11 +23,11 @@ class Ledger:
         """Add the schedules that `due` will return."""
         self._due.append(due)
 
-    def add(self, runs: Iterable[Run]) -> None:
+    def add(self, runs: Iterable[Scheduled]) -> None:
         """Add schedules at once."""
         self._account, self._cost = self._with(runs)
 
-    def _with(self, runs: Iterable[Run]) -> tuple[Account, Cost]:
+    def _with(self, runs: Iterable[Scheduled]) -> tuple[Account, Cost]:
         counted, cost = self._account, self._cost
         for schedule, times in runs:
             own, price = _known(schedule)

@@ -20,7 +20,7 @@ from wafer_triton.emulate.plan import Step
 from wafer_triton.emulate.program import Program
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
-from wafer_triton.place.transfers import Run
+from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import prefill as prefill_blocks
 from wafer_triton.schedule.block import Block, Part, schedule
 from wafer_triton.schedule.expert_places import ExpertRegions
@@ -119,7 +119,7 @@ class Prefill:
         self.overflow = 0
         self.forget()
 
-    def runs(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Iterator[Run]:
+    def runs(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Iterator[Scheduled]:
         """The schedules that run for a prompt through all layers, with `passes` of experts of each chunk."""
         for number, part in enumerate(parts):
             for kind, layers in self.block.shape.layers_of.items():

@@ -13,7 +13,7 @@ from wafer_triton.cost.constants import NAMES, RULES, SCALES, Constants, constan
 from wafer_triton.count.account import Account
 from wafer_triton.count.verdict import latency
 from wafer_triton.device import NUMBERS, PRESETS, Device, device, sources
-from wafer_triton.device.record import KINDS, read
+from wafer_triton.device.spec import KINDS, read
 from wafer_triton.shape.decoder import DecoderShape
 
 pytestmark = pytest.mark.slow
@@ -158,7 +158,7 @@ def test_every_number_and_constant_has_a_source(name):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_record_repeats_no_number_that_a_rule_gives(name):
+def test_a_spec_repeats_no_number_that_a_rule_gives(name):
     """One home for a fact: what follows from a number of the device is not written down beside it."""
     derived = {key for key, (_, kind, _) in RULES.items() if kind == "derived"}
     same = {key for key, entry in read(name).constants.items() if key in derived and entry.value == follow(name, key)}

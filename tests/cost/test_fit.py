@@ -10,7 +10,7 @@ from wafer_triton.cli import main as cli
 from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate import FAMILIES, fit, rows
 from wafer_triton.cost.constants import Constants, constants, described
-from wafer_triton.device import device, record
+from wafer_triton.device import device, spec
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def fitted() -> tuple[dict[str, Constants], list[fit.Fitted]]:
 def test_the_committed_constants_are_the_fitted_ones(fitted: tuple[dict[str, Constants], list[fit.Fitted]]) -> None:
     found, results = fitted
     for name, c in found.items():
-        made, held = fit.record(name, c, results), record.read(name)
+        made, held = fit.spec(name, c, results), spec.read(name)
         assert list(made.constants) == list(held.constants)
         assert replace(made, constants={}) == replace(held, constants={})
         for key, entry in made.constants.items():
@@ -75,7 +75,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert "k_step_cycles" in err and "+-" in err and "worst" in err
     assert json.loads(out.splitlines()[-1])["constants"]["wse3"]["round_cycles"]["kind"] == "fitted"
     for name in ("wse2", "wse3"):
-        made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, record.FOLDER))
+        made, held = (json.loads((folder / f"{name}.json").read_text()) for folder in (tmp_path, spec.FOLDER))
         assert made["numbers"] == held["numbers"]
         made, held = (each["constants"]["round_cycles"] for each in (made, held))
         assert made["value"] == pytest.approx(held["value"], rel=1e-6)

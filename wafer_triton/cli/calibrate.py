@@ -170,16 +170,16 @@ def fit(args: argparse.Namespace) -> int:
             remark = " (as many constants as rows)" if error is None else ""
             lines.append(f"  {name:24}{digits(value):>8}{certainty} {unit}{remark}: {meaning}")
         lines += [f"    {row.name:32}{100 * error:+8.2f} %" for row, error in fitted.residuals]
-    records = {name: fit.record(name, own, stages) for name, own in constants.items()}
+    specs = {name: fit.spec(name, own, stages) for name, own in constants.items()}
     if args.folder:
         with writing(args.folder):
-            written = [made.write(args.folder / f"{name}.json") for name, made in records.items()]
+            written = [made.write(args.folder / f"{name}.json") for name, made in specs.items()]
             written.append(args.folder / "bands.json")
             written[-1].write_text(json.dumps(fit.bands(constants), indent=2) + "\n", encoding="utf-8")
         lines += [f"written: {path}" for path in written]
     else:
-        lines.append("nothing written; --out FOLDER writes the records of the devices and the error bands")
-    found = {name: {key: entry.as_json() for key, entry in made.constants.items()} for name, made in records.items()}
+        lines.append("nothing written; --out FOLDER writes the specs of the devices and the error bands")
+    found = {name: {key: entry.as_json() for key, entry in made.constants.items()} for name, made in specs.items()}
     return tell(args, {"constants": found}, *lines)
 
 
@@ -216,7 +216,7 @@ COMMANDS = (
                 dest="folder",
                 type=path,
                 metavar="FOLDER",
-                help="write the records of devices there (default: print alone)",
+                help="write the specs of devices there (default: print alone)",
             ),
         ),
     ),

@@ -1,6 +1,6 @@
-"""The constants of the cost model: few, each with unit, meaning, standard error and source, in its device's record.
+"""The constants of the cost model: few, each with unit, meaning, standard error and source, in its device's spec.
 
-`wafer-triton fit` writes the fitted ones into the record (`wafer_triton.device.record`). A constant that a record lacks
+`wafer-triton fit` writes the fitted ones into the spec (`wafer_triton.device.spec`). A constant that a spec lacks
 follows from the device's numbers by one of `RULES`. A device has the constants of the one that it is `like`, scaled by
 its own numbers, or, if it is like none, all by the rules.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.device import PRESETS, Device
-from wafer_triton.device.record import Sourced, read
+from wafer_triton.device.spec import Sourced, read
 from wafer_triton.text.quantity import Legend, unit
 
 # The number of a device that a constant stands for, and the exponent of their proportion. Every other constant stands
@@ -31,7 +31,7 @@ SCALES = {
     "mac_cycles_fp32": ("macs_per_cycle_fp32", -1),
 }
 
-# Values of constants that a record lacks, by the device's numbers and the lanes of a constant's loop; the kind of each
+# Values of constants that a spec lacks, by the device's numbers and the lanes of a constant's loop; the kind of each
 # source, and the source.
 RULES: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
     "hop_cycles": (lambda of, _: of.hop_cycles, "derived", "hop_cycles"),
@@ -133,7 +133,7 @@ def _of_decode(c: Constants) -> Constants:
     return replace(own, gemv_lanes=1, gemv_group_cycles=c.decode_mac_cycles) if c.decode_mac_cycles else own
 
 
-NAMES = tuple(Legend(Constants).entries)  # of all constants that a record may hold
+NAMES = tuple(Legend(Constants).entries)  # of all constants that a spec may hold
 
 
 def constants(of: Device) -> Constants:

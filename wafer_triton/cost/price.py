@@ -25,7 +25,7 @@ from wafer_triton.count.routes import colours
 from wafer_triton.device import Device
 from wafer_triton.errors import check_type
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.transfers import Run
+from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.reduce import default_groups, two_level
 from wafer_triton.schedule.rounds import Schedule
@@ -87,7 +87,7 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
     return sum((phase_cost(phase, chosen, over) for phase in demands), whole)
 
 
-def priced(runs: Iterable[Run], using: Constants | None = None) -> Cost:
+def priced(runs: Iterable[Scheduled], using: Constants | None = None) -> Cost:
     """The price of schedules, each as often as it runs."""
     return sum((price(schedule, using) * times for schedule, times in runs), Cost())
 

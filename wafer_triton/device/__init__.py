@@ -8,7 +8,7 @@ A device of one's own takes three lines:
 
 It stays like a WSE-2: the constants of the cost model that were fitted on that are its own, each in proportion to the
 number that it stands for (`SCALES` in `wafer_triton.cost.constants`). The numbers of the presets are in the files
-beside this one, each with its source (see `wafer_triton.device.record`).
+beside this one, each with its source (see `wafer_triton.device.spec`).
 
 A number here is what the hardware can do, and shares of a peak are of it. A constant is what programs were measured to
 take, and by it they are priced, and judged by the L of PLMR. So a WSE-2 has 1 multiply-add in fp32 a cycle by its data
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Number
 from typing import Any
 
-from wafer_triton.device.record import NAMES, Sourced, read
+from wafer_triton.device.spec import NAMES, Sourced, read
 from wafer_triton.errors import DeviceError
 from wafer_triton.text.quantity import named, unit
 
@@ -122,8 +122,8 @@ class Device:
 
 
 def _preset(name: str) -> Device:
-    record = read(name)
-    return Device(name, like=record.like, **{number: record.numbers[number].value for number in NUMBERS})
+    spec = read(name)
+    return Device(name, like=spec.like, **{number: spec.numbers[number].value for number in NUMBERS})
 
 
 PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}

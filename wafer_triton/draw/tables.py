@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wafer_triton.device import Device
-from wafer_triton.device.record import Sourced
+from wafer_triton.device.spec import Sourced
 from wafer_triton.text.quantity import Legend, digits, quantity
 
 
@@ -79,7 +79,7 @@ def devices_table(devices: Iterable[Device]) -> str:
 
 
 def sourced(title: str, entries: Mapping[str, Sourced], legend: Legend) -> str:
-    """Numbers of a device's record, one a line: value with its standard error, kind and source, meaning."""
+    """Numbers of a device's spec, one a line: value with its standard error, kind and source, meaning."""
     rows = [
         (name, _value(entry), legend.unit(name), legend.label(name), entry.kind, entry.source)
         for name, entry in entries.items()

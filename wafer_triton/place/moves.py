@@ -22,7 +22,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import ENDS, cut_along, is_turned, tile_shape, weights_of
 from wafer_triton.place.regions import Placement, Region
 from wafer_triton.place.transfers import (
-    Run,
+    Scheduled,
     blocks_of,
     from_corner,
     grid,
@@ -36,7 +36,7 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.kv_cache import KvCache
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter, Schedule
 
-Steps = tuple[Run, ...]
+Steps = tuple[Scheduled, ...]
 Offset = tuple[int, int]  # rows and columns
 
 
@@ -64,7 +64,7 @@ def between_phases(placement: Placement) -> Steps:
 def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps:
     """The weights of all layers transposed and skewed on prefill's cores, those of each of its `regions` together."""
     kinds = (Counter(name.split()[-1] for name in region.blocks if name not in ENDS) for region in regions)
-    alike, steps = (_plain(decode), _plain(prefill)), list[Run]()
+    alike, steps = (_plain(decode), _plain(prefill)), list[Scheduled]()
     for together, times in Counter(tuple(sorted(each.items())) for each in kinds if each).items():
         for kind, count in together:
             for moves in weights(*alike, kind, together=count, moving=False).values():
@@ -101,10 +101,10 @@ def weights(
 def _matrix(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
     together: int, offset: Offset, moving: bool, turning: bool,
-) -> list[Run]:  # fmt: skip
+) -> list[Scheduled]:  # fmt: skip
     """A buffer's parameters going to their tiles in prefill, over the whole mesh."""
     (f_rows, f_cols), own = prefill.mesh.fold, decode.mesh
-    steps, axes = list[Run](), cut_along(pairs[0][0])
+    steps, axes = list[Scheduled](), cut_along(pairs[0][0])
     tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
     down = pairs[0][0].shape[axes["y"]] if "y" in axes else 1
     down_by, right_by = ((max(0, shift), max(0, -shift)) for shift in offset)  # of decode's mesh, of the other
@@ -166,7 +166,7 @@ def _held(cut: Parameter, dim: int, cores: int) -> tuple[Index, Index]:
 def _to_regions(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
     together: int, offset: Offset, moving: bool, turning: bool,
-) -> list[Run]:  # fmt: skip
+) -> list[Scheduled]:  # fmt: skip
     """All experts' weights of a buffer going to their regions.
 
     In decode every expert lies over the whole mesh, columns of it on columns of cores. It goes along x to the columns
@@ -218,7 +218,7 @@ def _cached(decode: Block, prefill: Block, source: Index, target: Index, togethe
     """So many caches going from rows of prefill to rows of decode."""
     here, there = prefill.mesh, decode.mesh
     (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
-    steps = list[Run]()
+    steps = list[Scheduled]()
     if decode.layout != prefill.layout:
         c = decode.shape
         rows = [block.layout.rows("k") if c.rotary else None for block in (decode, prefill)]

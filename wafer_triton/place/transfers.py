@@ -18,7 +18,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, turn
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
 
-Run = tuple[Schedule, int]  # a schedule, and how often it runs
+Scheduled = tuple[Schedule, int]  # a schedule, and how often it runs
 
 
 def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Schedule:
@@ -90,7 +90,7 @@ def blocks_of(size: int, cores: int) -> Index:
     return np.arange(size) // -(-size // cores)
 
 
-def moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Run:
+def moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Scheduled:
     """Units moving along an axis; units that always go together are moved as one."""
     together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
     unit = int(np.gcd.reduce(together))
@@ -99,7 +99,7 @@ def moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype
 
 
 @lru_cache(maxsize=1024)
-def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Run:
+def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Scheduled:
     source, target = np.frombuffer(ends, np.int64).reshape(2, -1)
     most = sum(int(np.bincount(cores).max()) for cores in (source, target))
     return sliced(grid, numel, dtype, most, lambda part: redistribute(grid, axis, source, target, part, dtype))
@@ -119,7 +119,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
 
 
 @lru_cache(maxsize=256)
-def turned(mesh: Mesh, numel: int, dtype: str) -> Run:
+def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
     """Every core's tile of `numel` elements goes to the core across the diagonal."""
 
     def build(part: int) -> Schedule:
@@ -133,7 +133,7 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Run:
 
 
 @lru_cache(maxsize=256)
-def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Run:
+def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
     """The alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
 
     def build(part: int) -> Schedule:
@@ -144,7 +144,7 @@ def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Run
     return sliced(mesh, numel, dtype, 2, build)
 
 
-def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> Run:
+def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int], Schedule]) -> Scheduled:
     """A move of `numel` elements a tile, in as many equal slices as fit the SRAM at once, of which it holds `tiles`.
 
     Raises SramError where a core does not hold even one element of what moves.

@@ -1,4 +1,4 @@
-"""Fits the constants of the cost model on the calibration files, for the records of the devices.
+"""Fits the constants of the cost model on the calibration files, for the specs of the devices.
 
 Each stage fits a few constants on one family of measurements by least squares of the relative error. The cost model
 itself predicts, so that there is no second formula. A constant that the data of its device do not determine is carried
@@ -18,7 +18,7 @@ from wafer_triton.cost.bands import band
 from wafer_triton.cost.calibrate import FAMILIES, Row, rows
 from wafer_triton.cost.constants import Constants, ruled
 from wafer_triton.device import MEASURED, device
-from wafer_triton.device.record import Record, Sourced, read
+from wafer_triton.device.spec import Sourced, Spec, read
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ def _start(name: str) -> Constants:
     return ruled(device(name), **held, **start)
 
 
-def record(name: str, c: Constants, results: Sequence[Fitted]) -> Record:
-    """The record of a device with the constants that stages found."""
+def spec(name: str, c: Constants, results: Sequence[Fitted]) -> Spec:
+    """The spec of a device with the constants that stages found."""
     held = read(name)
     constants = dict(held.constants)
     for result in results:

@@ -42,7 +42,7 @@ class Sourced:
 
 
 @dataclass(frozen=True)
-class Record:
+class Spec:
     """What the file of a device holds; `like` is that of `Device`."""
 
     like: str | None
@@ -50,7 +50,7 @@ class Record:
     constants: Mapping[str, Sourced]
 
     def write(self, path: Path) -> Path:
-        """Write the record as a file; returns its path."""
+        """Write the spec as a file; returns its path."""
         parts = {part: {name: entry.as_json() for name, entry in getattr(self, part).items()} for part in _PARTS}
         path.write_text(json.dumps({"like": self.like, **parts}, indent=2) + "\n", encoding="utf-8")
         return path
@@ -60,8 +60,8 @@ _PARTS = ("numbers", "constants")
 
 
 @cache
-def read(name: str) -> Record:
-    """The record of a preset."""
+def read(name: str) -> Spec:
+    """The spec of a preset."""
     values = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     numbers, constants = ({key: Sourced(**entry) for key, entry in values[part].items()} for part in _PARTS)
-    return Record(values["like"], numbers, constants)
+    return Spec(values["like"], numbers, constants)
