@@ -142,7 +142,7 @@ def test_the_glossary_defines_each_term_once():
     words = re.findall(r"^\| (?!term \|)(\w[^|]*) \| \w", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(words) >= {
         "round", "stage", "hop", "mesh row, mesh column", "slot", "region", "phase", "run of rounds", "iteration",
-        "step", "sub-layer", "segment", "tile map", "fused op", "mailbox", 'program "full"', 'program "paper-benchmark"',
+        "step", "sub-layer", "segment", "tile map", "fused op", "mailbox", "shard", 'program "full"',
     }  # fmt: skip
     assert len(words) == len(set(words))
 
