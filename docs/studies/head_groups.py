@@ -49,7 +49,8 @@ the fewest multiply-adds whose products take no more cycles than on the whole me
 A schedule on the whole mesh in which cores with padding alone rest would leave more. In MeshGEMM every core holds a
 padded tile in 74 of 660 iterations, each in other iterations: core (i, j) meets tile k with position(k) =
 position(i) + position(j) + iteration. A schedule names cores by axis and position, which would be 660 x 586 positions
-in each iteration. Without that, tokens and width of 7 a mesh row are 1.13 x 1.13 = 1.27 times a product's multiply-adds.
+in each iteration. Without that, tokens and width of 7 a mesh row are 1.13 x 1.13 = 1.27 times a product's
+multiply-adds.
 
 All cycles below are predicted. Silicon has run the program "measured" alone, scaled from a part of its layers: decode
 of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and of

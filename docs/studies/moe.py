@@ -84,8 +84,8 @@ and products with it have rows of many tokens.
 
 The capacity is the number of rows that a mesh row sends to a region in a pass. Rows beyond it go in a further pass, so
 no token is dropped. The record of a run has the passes, and the rows that went in further passes. The shared expert
-stays on the whole mesh. An expert that many tokens take can have copies in further regions, which its tokens take in turn:
-`--copies 8 --routing trace.json` makes them from a trace.
+stays on the whole mesh. An expert that many tokens take can have copies in further regions, which its tokens take in
+turn: `--copies 8 --routing trace.json` makes them from a trace.
 
 Rows that are not taken are multiplied all the same. So regions win where tokens are many and experts small, and
 experts on every core win where tokens are few or experts large. `plan`, `estimate` and `generate` take the faster of
@@ -108,8 +108,8 @@ the busiest link of each round. "2 parts" are one half x-first, the other y-firs
 """
 
 MEASURES = """
-The bound is the number of tiles that must cross the middle of the mesh. At most eight routes serve any mesh, where direct circuits
-would need one for every pair of cores.
+The bound is the number of tiles that must cross the middle of the mesh. At most eight routes serve any mesh, where
+direct circuits would need one for every pair of cores.
 
 ## MoE-CAP's measures
 
@@ -124,10 +124,10 @@ for a routing, and `wafer-triton cap` compares runs ([cli.md](cli.md)).
 | MFU | the same with all experts |
 
 Weights in use are the weights of all layers without the experts that no token of a pass took. So attention with norms
-and biases, routers and dense blocks are in use. Embedding and head are left out. Seconds are predicted on the wafer. The
-seconds of a pass of decode include embedding and head; re-placement of weights between the phases is in neither. Peaks
-are the peaks of the whole device, even if a model takes a part of it. Of a dense model both measures are one; with one token k experts of a layer
-are hit; if all experts are hit, S-MBU is MBU.
+and biases, routers and dense blocks are in use. Embedding and head are left out. Seconds are predicted on the wafer.
+The seconds of a pass of decode include embedding and head; re-placement of weights between the phases is in neither.
+Peaks are the peaks of the whole device, even if a model takes a part of it. Of a dense model both measures are one;
+with one token k experts of a layer are hit; if all experts are hit, S-MBU is MBU.
 
 On cores of SRAM decode is bound by latency, so S-MBU is small by nature. The paper's S-MFU of Mixtral-8x7B, 0.06 to
 0.80 per cent at batches of 1 to 32, is of runs on GPUs: it follows from their seconds per token, so no prediction here

@@ -3,6 +3,7 @@
 Run as a program, it writes README.md's outputs and its sentence about errors anew.
 """
 
+import inspect
 import io
 import os
 import re
@@ -17,9 +18,10 @@ import pytest
 import wafer_triton
 from wafer_triton.cli.main import main, parser
 from wafer_triton.draw.figure import numbers_of
+from wafer_triton.models import demo
 
 ROOT = Path(__file__).resolve().parents[2]
-README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+README, CONTRIBUTING, GLOSSARY = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "docs/glossary.md"))
 LIBRARY, VALIDATION, PICTURES = ROOT / "docs/python.md", ROOT / "docs/validation.md", ROOT / "docs/pictures"
 GALLERY = ROOT / "docs/gallery.md"
 SCREENSHOT = "page.png"  # by tests/draw/test_page.py, as it takes a browser
@@ -96,6 +98,12 @@ def test_a_command_prints_the_output_shown(line, shown):
     assert printed_by(command, line).startswith(shown.removesuffix(MORE)), "run python tests/docs/test_readme.py"
 
 
+def test_the_lines_of_the_demo_have_its_words():
+    lines = re.search(r"^```text\n(All .*?)```$", PAGES["README.md"], re.MULTILINE | re.DOTALL)[1]
+    shown, printed = (set(re.findall(r"[A-Za-z]{3,}", text)) for text in (lines, inspect.getsource(demo)))
+    assert lines.count("\n") == 4 and shown <= printed, "run make demo"
+
+
 def test_readme_has_code_with_its_output_and_a_command():
     assert PRINTED.search(PAGES["README.md"]) and CONSOLE.search(PAGES["README.md"])
 
@@ -123,19 +131,18 @@ def test_files_and_targets_on_a_page_exist(page):
 
 
 def test_public_names_are_listed():
-    table = PAGES["README.md"].partition("| name | what it is |")[2].partition("\n\n")[0]
+    table = PAGES["README.md"].partition("| name | meaning |")[2].partition("\n\n")[0]
     cells = [cell.strip() for row in table.splitlines()[2:] for cell in row.strip("|").split("|")]
     phrases = dict(zip(cells[::2], cells[1::2], strict=True))
     assert sorted(name.strip("`") for name in phrases if name) == wafer_triton.__all__
     assert all(phrase for name, phrase in phrases.items() if name)
 
 
-def test_the_glossary_has_the_words_of_the_code():
-    glossary = PAGES["CONTRIBUTING.md"].partition("## Glossary")[2]
-    words = re.findall(r"^\| (\w[^|]*) \| \w", glossary, re.MULTILINE)
+def test_the_glossary_defines_each_term_once():
+    words = re.findall(r"^\| (?!term \|)(\w[^|]*) \| \w", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(words) >= {
-        "round", "stage", "hop", "line", "slot", "region", "phase", "run of rounds", "turn", "step", "part",
-        "repetition", "mailbox", 'program "true"', 'program "measured"',
+        "round", "stage", "hop", "mesh row, mesh column", "slot", "region", "phase", "run of rounds", "iteration",
+        "step", "sub-layer", "segment", "tile map", "fused op", "mailbox", "shard", 'program "full"',
     }  # fmt: skip
     assert len(words) == len(set(words))
 
