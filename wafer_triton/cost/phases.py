@@ -8,7 +8,7 @@ that of the fullest of its rounds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from wafer_triton import local
 from wafer_triton.count.runs import Run, counted_runs, kind, runs, sources, stages
 from wafer_triton.count.traffic import WORD_BYTES, RunTraffic, Traffic
 from wafer_triton.dtype import BYTES
+from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.rounds import Round, Schedule
 
 
@@ -97,7 +98,7 @@ def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
 
 def _product_beside(cut: Sequence[Run], whole: list[Phase], number: int) -> int | None:
     """The number of the product's run beside which the stream of run `number` flows, or None."""
-    needs = frozenset().union(*(round_.touched for round_ in cut[number]))
+    needs = _touched(cut[number])
     for later in range(number + 1, len(cut)):
         touched = cut[later][0].touched
         if whole[later].kind == "product":
@@ -116,11 +117,9 @@ _MOST = 20_000  # runs that are kept; of rounds, 20 times as many
 
 def _known(schedule: Schedule, run: Run, traffic: Traffic) -> Phase:
     """The phase of a run, read once: algorithms share the rounds of a line between layers, contexts and models."""
-    names = run[0].touched if len(run) == 1 else frozenset().union(*(round_.touched for round_ in run))
-    buffers = [schedule.buffers[name] for name in names]
-    sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in buffers)
-    mesh = schedule.mesh
-    key = (mesh.shape, mesh.fold, sizes, *map(id, run))
+    names = run.uses if isinstance(run, Section) else _touched(run)
+    sizes = tuple((buffer.numel, buffer.dtype, buffer.slots) for buffer in map(schedule.buffers.__getitem__, names))
+    key = (schedule.mesh.shape, schedule.mesh.fold, sizes, _what(run))
     if key not in _KNOWN:
         _kept[0] += len(run)
         if len(_KNOWN) >= _MOST or _kept[0] > 20 * _MOST:
@@ -161,8 +160,29 @@ def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
     )
 
 
+def _what(run: Run) -> Hashable:
+    """All that the phase of a run depends on but for the mesh and the sizes of buffers."""
+    if isinstance(run, Section):
+        works = [(op.op, *op.params.values()) for number in run.works for op in run[number].locals]
+        return run.moves, run[0].label, tuple(works)
+    if len(run) == 1 and not run[0].exchanges and len(run[0].locals) == 1:  # such come with ever other slots
+        (op,) = run[0].locals
+        slots = tuple((slot.buffer, slot.index is None) for slot in (*op.outs, *op.ins))
+        return op.op, tuple(op.params.items()), run[0].label, slots
+    return tuple(map(id, run))
+
+
+def _touched(run: Run) -> frozenset[str]:
+    """The names of the buffers that a run reads or writes."""
+    if isinstance(run, Section):
+        return frozenset(run.uses)
+    return run[0].touched if len(run) == 1 else frozenset[str]().union(*(round_.touched for round_ in run))
+
+
 def _of_different_work(run: Run) -> list[Round]:
     """The first of all rounds of a run that do the same work: equal operations with the same object of parameters."""
+    if isinstance(run, Section):
+        return [run[number] for number in run.works]
     return list({tuple((op.op, id(op.params)) for op in round_.locals): round_ for round_ in reversed(run)}.values())
 
 

@@ -14,59 +14,23 @@ they never meet at a router. Lines with the same circuits are coloured once, so 
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wafer_triton.count.circuits import Lines, circuits_of, collect, groups_of, meeting
 from wafer_triton.count.traffic import Traffic
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.repeat import Repeat, comings
+from wafer_triton.schedule.repeat import Repeat, Section, comings
 from wafer_triton.schedule.rounds import Exchange, Index, Schedule
 from wafer_triton.schedule.rules import Finding, title
 
-NEVER = np.iinfo(np.int32).max  # the first round of a route that is not there
-# a router's sides, as bits: the core itself and the four links
-CORE, EAST, WEST, SOUTH, NORTH = 1, 2, 4, 8, 16
-SIDES = {"x": (EAST, WEST), "y": (SOUTH, NORTH)}
-
-
-class Circuit(NamedTuple):
-    """From physical position `sender` of a line to its ascending `receivers`."""
-
-    sender: int
-    receivers: tuple[int, ...]
-
-    @property
-    def span(self) -> tuple[int, int]:
-        """The first and the last router that it touches."""
-        return min(self.sender, self.receivers[0]), max(self.sender, self.receivers[-1])
-
-    def at(self, router: int, axis: str) -> tuple[int, int]:
-        """The router's configuration: the side that words come from, and the sides that they go to."""
-        up, down = SIDES[axis]
-        come = CORE if router == self.sender else (down if router > self.sender else up)
-        go = CORE * (router in self.receivers)
-        go |= up * (router >= self.sender and router < self.receivers[-1])
-        go |= down * (router <= self.sender and router > self.receivers[0])
-        return come, go
-
-
-@dataclass(eq=False)
-class Lines:
-    """All circuits along one axis: in which round each first runs on each line, and its colour there."""
-
-    circuits: dict[Circuit, int] = field(default_factory=dict)
-    first: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
-    colour: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
-
-    def of_line(self, line: int) -> list[tuple[Circuit, int]]:
-        """The circuits of one line and their numbers."""
-        return [(circuit, number) for circuit, number in self.circuits.items() if self.first[number, line] != NEVER]
+if TYPE_CHECKING:
+    from wafer_triton.schedule.repeat import Step
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +53,11 @@ class Routes:
         x = exchange.axis == "x"
         lines = self.x if x else self.y
         fold, fold_across = self.mesh.fold[::-1] if x else self.mesh.fold
-        groups = _groups(exchange, self.mesh)
+        groups = groups_of(exchange, self.mesh)
         colours = np.full((sum(len(at) for at, _, _ in groups), exchange.recv.shape[-1]), -1, np.int64)
         done = 0
         for at, send, recv in groups:
-            for circuit in _circuits(send, recv, fold):
+            for circuit in circuits_of(send, recv, fold):
                 mine = (send >= 0) & (send // fold == circuit.sender) & (recv // fold != circuit.sender)
                 own = lines.colour[lines.circuits[circuit], at // fold_across]
                 colours[done : done + len(at), mine] = (own if x else self.colours - 1 - own)[:, None]
@@ -127,59 +91,53 @@ def routes(schedule: Schedule, relayed: bool = False) -> Routes:
     """The routes of a schedule; `relayed`, of the one in which every message goes from core to core in software."""
     check_type("routes: schedule", schedule, Schedule)
     mesh = schedule.mesh
-    x, y = _collect(schedule, "x", relayed), _collect(schedule, "y", relayed)
-    loads, tops = zip(_colour(x, mesh.rows, mesh.cols), _colour(y, mesh.cols, mesh.rows), strict=True)
-    return Routes(mesh, x, y, loads[0] + loads[1].T, int((tops[0] + tops[1].T).max()))
+    x, along_x, top_x = collect(schedule, "x", relayed).coloured(mesh.rows, mesh.cols)
+    y, along_y, top_y = collect(schedule, "y", relayed).coloured(mesh.cols, mesh.rows)
+    return Routes(mesh, x, y, along_x + along_y.T, int((top_x + top_y.T).max()))
 
 
 def colours(schedule: Schedule) -> int:
     """The colours of `routes(schedule)` alone; where all lines of an axis move alike, those of one are counted."""
-    mesh, ways = schedule.mesh, dict[_Way, tuple[Exchange, Repeat | None]]()
-    for coming in comings(schedule.rounds.steps):
-        for one in coming.round.exchanges:
-            turning = coming.turning if one.axis == "x" and one.lines is not None else None
-            ways[one.axis, id(one.send), id(one.recv), id(one.lines), id(turning and turning.rows)] = one, turning
-    alike = mesh.shape, mesh.fold, frozenset(ways)
+    alike = schedule.mesh.shape, schedule.mesh.fold, frozenset(_ways(schedule.rounds.steps, None))
     if alike not in _WAYS:
         if len(_WAYS) >= 4096:
             _WAYS.clear()
-        _WAYS[alike] = list(ways.values()), _colours(schedule, list(ways.values()))
+        _WAYS[alike] = schedule, _colours(schedule)
     return _WAYS[alike][1]
 
 
-def _colours(schedule: Schedule, ways: list[tuple[Exchange, Repeat | None]]) -> int:
-    mesh, moves = schedule.mesh, dict[str, list[Exchange]](x=[], y=[])
-    for one, turning in ways:
-        everywhere = one.lines is None or (turning is not None and turning.first_time(one.lines).max() < turning.times)
-        if one.send.ndim > 1 or not everywhere:
-            return routes(schedule).colours
-        moves[one.axis].append(one)
-    return _meeting(moves["x"], mesh.fold[1], mesh.cols) + _meeting(moves["y"], mesh.fold[0], mesh.rows)
-
-
-def _meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
-    """The most circuits of a line that meet at one router, which is how many colours first fit takes (see above)."""
-    pairs, several = [np.zeros((2, 0), np.int64)], set[Circuit]()
-    for send, recv in {(id(move.send), id(move.recv)): (move.send, move.recv) for move in moves}.values():
-        ends = np.stack([send, recv])[:, send >= 0] // fold
-        if np.bincount(ends[0], minlength=1).max() <= 1:
-            pairs.append(ends[:, ends[0] != ends[1]])
+def _ways(steps: Iterable[Step], rows: Index | None) -> Iterator[Hashable]:
+    """What messages go by: the identity of the index arrays of their rounds, and of the rows that change."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from _ways(step.steps, rows if step.rows is None else step.rows)
+        elif isinstance(step, Section):
+            yield step.moves, id(rows)
         else:
-            several.update(_circuits(send, recv, fold))
-    pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]
-    ends = np.concatenate(pairs, 1)
-    ends = np.stack(np.divmod(np.unique(ends[0] * along + ends[1]), along))
-    spans = [(ends.min(0), ends.max(0)), *(one.span for one in several if len(one.receivers) > 1)]
-    low, high = (np.concatenate([np.atleast_1d(end) for end in side]) for side in zip(*spans, strict=True))
-    begun, ended = np.bincount(low, minlength=along), np.bincount(high + 1, minlength=along + 1)[:along]
-    return int((begun - ended).cumsum().max(initial=0))
+            for one in step.exchanges:
+                yield one.axis, id(one.send), id(one.recv), id(one.lines), id(rows)
 
 
-_Way = tuple[str, int, int, int, int]
-# Colours of a mesh by the identity of the index arrays of all moves, with what keeps these alive.
-_WAYS: dict[
-    tuple[tuple[int, int], tuple[int, int], frozenset[_Way]], tuple[list[tuple[Exchange, Repeat | None]], int]
-] = {}
+def _colours(schedule: Schedule) -> int:
+    mesh, moves = schedule.mesh, dict[str, list[Exchange]](x=[], y=[])
+    for coming in comings(schedule.rounds.steps):
+        turning = coming.turning
+        for one in coming.round.exchanges:
+            everywhere = one.lines is None
+            if one.lines is not None and one.axis == "x" and turning is not None:
+                everywhere = bool((turning.first_time(one.lines) < turning.times).all())
+            if one.send.ndim > 1 or not everywhere:
+                tops = (
+                    collect(schedule, "x").top(mesh.rows, mesh.cols),
+                    collect(schedule, "y").top(mesh.cols, mesh.rows),
+                )
+                return int((tops[0] + tops[1].T).max())
+            moves[one.axis].append(one)
+    return meeting(moves["x"], mesh.fold[1], mesh.cols) + meeting(moves["y"], mesh.fold[0], mesh.rows)
+
+
+# Colours of a mesh by its messages, with the schedule that keeps their index arrays alive.
+_WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], tuple[Schedule, int]] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,92 +193,3 @@ def excess(schedule: Schedule, needed: Routes | None = None) -> Finding | None:
         f"all; {device.name} has {device.routes}"
     )
     return Finding("routes", message, number, core)
-
-
-def _groups(exchange: Exchange, mesh: Mesh) -> list[tuple[Index, Index, Index]]:
-    """The moves of an exchange as (logical lines, senders, receivers), lines that share an array together."""
-    across = mesh.length("y" if exchange.axis == "x" else "x")
-    lines = np.arange(across) if exchange.lines is None else exchange.lines
-    if exchange.recv.ndim == 1:
-        return [(lines, exchange.send, exchange.recv)]
-    return [(lines[i : i + 1], exchange.send[i], exchange.recv[i]) for i in range(len(lines))]
-
-
-def _circuits(send: Index, recv: Index, fold: int) -> list[Circuit]:
-    """The circuits of one line's moves; a tile that stays in its physical core needs none."""
-    receivers: dict[int, set[int]] = {}
-    for start, end in zip((send // fold).tolist(), (recv // fold).tolist(), strict=True):
-        if start >= 0 and start != end:
-            receivers.setdefault(start, set()).add(end)
-    return [Circuit(start, tuple(sorted(ends))) for start, ends in receivers.items()]
-
-
-def _steps(circuit: Circuit) -> list[Circuit]:
-    """The circuit core by core."""
-    low, high = circuit.span
-    up = [Circuit(at, (at + 1,)) for at in range(circuit.sender, high)]
-    return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
-
-
-def _collect(schedule: Schedule, axis: str, relayed: bool) -> Lines:
-    """All circuits along an axis and when they first run, uncoloured."""
-    mesh = schedule.mesh
-    across = mesh.rows if axis == "x" else mesh.cols
-    fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
-    lines = Lines()
-    # exchanges that move alike share one pattern: its circuits and, for every line, its first round
-    patterns: dict[tuple[bytes, bytes], tuple[list[int], NDArray[np.int32]]] = {}
-    seen: set[tuple[int, int]] = set()
-    for number, round_, _, turning in comings(schedule.rounds.steps):
-        if (id(round_), id(turning)) in seen:
-            continue
-        seen.add((id(round_), id(turning)))
-        for exchange in round_.exchanges:
-            for at, send, recv in _groups(exchange, mesh) if exchange.axis == axis else ():
-                key = (send.tobytes(), recv.tobytes())
-                if key not in patterns:
-                    circuits = _circuits(send, recv, fold)
-                    if relayed:
-                        circuits = [step for circuit in circuits for step in _steps(circuit)]
-                    ids = [lines.circuits.setdefault(circuit, len(lines.circuits)) for circuit in circuits]
-                    patterns[key] = (ids, np.full(across, NEVER, np.int32))
-                first = patterns[key][1]
-                if turning is not None and axis == "x":
-                    times = turning.first_time(at)
-                    rows = np.flatnonzero(times < turning.times)
-                    np.minimum.at(first, rows // fold_across, number + turning.each * times[rows])
-                    continue
-                here = at // fold_across
-                first[here] = np.minimum(first[here], number)
-    lines.first = np.full((len(lines.circuits), across), NEVER, np.int32)
-    for ids, first in patterns.values():
-        lines.first[ids] = np.minimum(lines.first[ids], first)
-    lines.colour = np.full_like(lines.first, -1)
-    return lines
-
-
-def _colour(lines: Lines, across: int, along: int) -> tuple[Index, Index]:
-    """Colour the circuits; returns how many touch each router and how many colours suffice it, [across, along]."""
-    spans = np.array([circuit.span for circuit in lines.circuits], np.int64).reshape(-1, 2)
-    order = np.argsort(spans[:, 0], kind="stable")
-    load, top = np.zeros((across, along), np.int64), np.zeros((across, along), np.int64)
-    alike: dict[bytes, list[int]] = {}
-    for line, held in enumerate((lines.first != NEVER).T):
-        alike.setdefault(held.tobytes(), []).append(line)
-    for members in alike.values():
-        here = order[lines.first[order, members[0]] != NEVER]
-        chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
-        for low, high in spans[here].tolist():
-            while busy and busy[0][0] < low:
-                heapq.heappush(free, heapq.heappop(busy)[1])
-            colour = heapq.heappop(free) if free else used
-            used = max(used, colour + 1)
-            heapq.heappush(busy, (high, colour))
-            chosen.append(colour)
-        lines.colour[np.ix_(here, members)] = np.array(chosen, np.int32)[:, None]
-        ends = np.zeros((used, along + 1), np.int32)  # where circuits of each colour, of which none overlap, begin, end
-        np.add.at(ends, (chosen, spans[here, 0]), 1)
-        np.add.at(ends, (chosen, spans[here, 1] + 1), -1)
-        there = ends[:, :-1].cumsum(1)
-        load[members], top[members] = there.sum(0), (there * np.arange(1, used + 1)[:, None]).max(0, initial=0)
-    return load, top

@@ -35,7 +35,7 @@ def kind(round_: Round) -> str:
     return known
 
 
-Run = Sequence[Round]
+Run = Sequence[Round] | Section
 
 
 def runs(schedule: Schedule) -> list[Run]:
@@ -64,10 +64,7 @@ def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
     """The runs of every step by itself, with how often they come."""
     for step in steps:
         if isinstance(step, Section):
-            kept = vars(step)  # sections are shared by schedules
-            if "runs" not in kept:
-                kept["runs"] = _joined(((round_,), 1) for round_ in step.rounds)
-            yield from kept["runs"]
+            yield step, 1
         elif isinstance(step, Repeat):
             once = _joined(_pieces(step.steps))
             if step.times <= 3 or _goes_on(once[-1][0][-1], once[0][0][0]):  # one run may go through all times

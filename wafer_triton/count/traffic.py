@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from wafer_triton.count.runs import axes
+from wafer_triton.schedule.repeat import Section
 from wafer_triton.schedule.rounds import Exchange, Index, Round, Schedule
 
 WORD_BYTES = 4
@@ -161,31 +162,36 @@ class Traffic:
             self._known[key] = self._line(exchange.axis, exchange.send, exchange.recv), exchange
         return self._known[key][0]
 
-    def hops(self, run: Sequence[Round]) -> int:
+    def hops(self, run: Sequence[Round] | Section) -> int:
         """The hops of a run (see above)."""
         return self._path(run, self._on_busiest_lines(run))
 
-    def run(self, run: Sequence[Round]) -> RunTraffic:
+    def run(self, run: Sequence[Round] | Section) -> RunTraffic:
         """The traffic of a run.
 
         Where all tiles that move along an axis are equally large, its loads are in proportion to them, so the run is
         walked once for tiles of one word.
         """
-        exchanges = list(_exchanges(run))
+        section = run if isinstance(run, Section) else None
+        exchanges = list(_exchanges(run if section is None else [section[number] for number in section.works]))
         sizes: dict[str, set[int]] = {}
         for exchange in exchanges:
             sizes.setdefault(exchange.axis, set()).add(self.buffers[exchange.src.buffer].slot_bytes(exchange.src))
         if any(len(size) > 1 for size in sizes.values()):
             return self._walked(run, unit=False).of(dict.fromkeys(sizes, WORD_BYTES))
-        ends = ((exchange.axis, id(exchange.send), id(exchange.recv), id(exchange.lines)) for exchange in exchanges)
-        key = (self.mesh.shape, self.mesh.fold, tuple(len(round_.exchanges) for round_ in run), tuple(ends))
+        key: tuple[Any, ...] = (self.mesh.shape, self.mesh.fold)
+        if section is None:
+            ends = ((exchange.axis, id(exchange.send), id(exchange.recv), id(exchange.lines)) for exchange in exchanges)
+            key = (*key, tuple(len(round_.exchanges) for round_ in run), tuple(ends))
+        else:
+            key = (*key, section.moves)
         if key not in _UNITS:
             if len(_UNITS) >= _MOST:
                 _UNITS.clear()
             _UNITS[key] = exchanges, self._walked(run, unit=True)
         return _UNITS[key][1].of({axis: size for axis, (size,) in sizes.items()})
 
-    def _walked(self, run: Sequence[Round], unit: bool) -> _Walk:
+    def _walked(self, run: Sequence[Round] | Section, unit: bool) -> _Walk:
         """The walk of a run, of tiles as large as their buffers have them or, if `unit`, of one word."""
         moves = self._on_busiest_lines(run)
         words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
@@ -225,7 +231,7 @@ class Traffic:
         weights = np.repeat(list(words.values()), [moves.messages for moves in words])
         return spans.loads(1, along, weights)[:, 0]
 
-    def _on_busiest_lines(self, run: Sequence[Round]) -> dict[int, Moves]:
+    def _on_busiest_lines(self, run: Sequence[Round] | Section) -> dict[int, Moves]:
         """By identity of the exchange, the moves on the line of its axis that takes part in most rounds."""
         moves = {}
         for axis in "xy":
@@ -243,7 +249,7 @@ class Traffic:
                     moves[id(exchange)] = self._line(axis, exchange.send[row][live], exchange.recv[row][live])
         return moves
 
-    def _busiest_line(self, run: Sequence[Round], axis: str) -> int:
+    def _busiest_line(self, run: Sequence[Round] | Section, axis: str) -> int:
         """The line that takes part in most rounds, as an index among the lines of an axis; the first of them."""
         rounds = np.zeros(self.mesh.length("y" if axis == "x" else "x"), np.int64)
         for round_ in run:
@@ -254,7 +260,7 @@ class Traffic:
             rounds += takes_part
         return int(rounds.argmax())
 
-    def _path(self, run: Sequence[Round], moves: dict[int, Moves]) -> int:
+    def _path(self, run: Sequence[Round] | Section, moves: dict[int, Moves]) -> int:
         """The longest path that data can take, round by round, in the given moves of one line along each axis."""
         hops = 0
         for together, rounds in groupby(run, axes):
@@ -275,5 +281,5 @@ _UNITS: dict[tuple[Any, ...], tuple[list[Exchange], _Walk]] = {}
 _MOST = 4096
 
 
-def _exchanges(run: Sequence[Round]) -> Iterator[Exchange]:
+def _exchanges(run: Sequence[Round] | Section) -> Iterator[Exchange]:
     return (exchange for round_ in run for exchange in round_.exchanges)

@@ -18,7 +18,8 @@ from wafer_triton import local
 from wafer_triton.compare.operations import judged
 from wafer_triton.cost.price import Prediction, intervals, price
 from wafer_triton.count.account import Account, account, link_loads, per_round
-from wafer_triton.count.routes import Lines, routes
+from wafer_triton.count.circuits import Lines
+from wafer_triton.count.routes import routes
 from wafer_triton.draw.summaries import FIGURES, Summaries, Values
 from wafer_triton.draw.tiles import moving
 from wafer_triton.draw.trace import ADDED, EACH

@@ -175,12 +175,15 @@ def shared(decode: Block, prefill: Block) -> bool:
 def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, alone: bool) -> Prefill:
     """Prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
-    _weights_alone(decode, choices, prompt, layout)
     for tokens in _sizes(rows, choices[0]):
+        if tokens < rows:  # not all at once
+            _weights_alone(decode, tuple(choices), prompt, layout)
         for choice in choices:
             found: Prefill | None = None
             # a second buffer of partial sums is for speed: it may cost regions of prefill's own, but none of decode's
             for overlap in (alone, not alone) if choice.overlap else (False,):
+                if found is not None and alone:
+                    break
                 block = replace(choice, overlap=overlap)
                 try:
                     regions = _prefill_regions(decode, block, prompt, tokens, rows - tokens, layout, alone)
@@ -192,10 +195,12 @@ def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, 
             if found is not None:
                 return found
     assert reason is not None, "a prompt has a token"
+    _weights_alone(decode, tuple(choices), prompt, layout)
     raise reason
 
 
-def _weights_alone(decode: Block, choices: Sequence[Block], prompt: int, layout: str) -> None:
+@lru_cache(maxsize=64)
+def _weights_alone(decode: Block, choices: tuple[Block, ...], prompt: int, layout: str) -> None:
     """SramError or FullError if the device does not even hold the weights, which is quick to find out."""
 
     def needs(block: Block) -> Needs:

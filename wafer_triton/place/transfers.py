@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from itertools import count
 from math import gcd
 
 import numpy as np
@@ -28,25 +27,47 @@ def redistribute(mesh: Mesh, axis: str, source: Index, target: Index, numel: int
     one.
     """
     b = Builder(mesh, f"redistribute along {axis}")
-    here, there = _ranks(source), _ranks(target)
-    b.buffer("from", (numel,), dtype, "input", int(here.max()) + 1)
-    b.buffer("to", (numel,), dtype, "output", int(there.max()) + 1)
-    ends = (("from", source, here), ("to", target, there))
-    rounds = _rounds(source, target)
-    order = np.argsort(rounds, kind="stable")
-    for units in np.split(order, np.flatnonzero(np.diff(rounds[order])) + 1):
+    slots, rounds = _planned(mesh.length(axis), source.tobytes(), target.tobytes())
+    b.buffer("from", (numel,), dtype, "input", slots[0])
+    b.buffer("to", (numel,), dtype, "output", slots[1])
+    for moves, stays in rounds:
         steps: list[Exchange | Local] = []
-        moving = source[units] != target[units]
-        for part, moves in ((units[moving], True), (units[~moving], False)):
-            if part.size:
-                src, dst = (_slots(mesh, axis, name, cores[part], ranks[part]) for name, cores, ranks in ends)
-                steps.append(
-                    b.exchange(axis, src, dst, source[part], target[part])
-                    if moves
-                    else b.local("copy", dst, src, Cores(axis, np.sort(source[part])), size=numel)
-                )
+        if moves is not None:
+            send, recv, sent, got = moves
+            steps.append(Exchange(axis, Slot("from", sent, axis), Slot("to", got, axis), send, recv))
+        if stays is not None:
+            cores, sent, got = stays
+            ends = Slot("to", got, axis), Slot("from", sent, axis)
+            steps.append(b.local("copy", *ends, Cores(axis, cores), size=numel))
         b.round(*steps, label="redistribute")
     return b.build(draft=True)
+
+
+Moves = tuple[Index, Index, Index, Index]  # senders, receivers in ascending order, and the slots on both sides
+Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
+
+
+@lru_cache(maxsize=1024)
+def _planned(
+    length: int, source: bytes, target: bytes
+) -> tuple[tuple[int, int], list[tuple[Moves | None, Stays | None]]]:
+    """The slots that units take on both sides, and the units of every round that move and that stay.
+
+    Moves of other sizes share them, so that each is counted once.
+    """
+    here, there = np.frombuffer(source, np.int64), np.frombuffer(target, np.int64)
+    ranks, rounds = (_ranks(here), _ranks(there)), _rounds(here, there)
+    order, planned = np.argsort(rounds, kind="stable"), list[tuple[Moves | None, Stays | None]]()
+    for units in np.split(order, np.flatnonzero(np.diff(rounds[order])) + 1):
+        moving = here[units] != there[units]
+        part, rest = units[moving], units[~moving]
+        part = part[np.argsort(there[part], kind="stable")]
+        slots = [
+            (_at(length, here[own], ranks[0][own]), _at(length, there[own], ranks[1][own])) for own in (part, rest)
+        ]
+        moves = (here[part], there[part], *slots[0]) if part.size else None
+        planned.append((moves, (np.sort(here[rest]), *slots[1]) if rest.size else None))
+    return (int(ranks[0].max()) + 1, int(ranks[1].max()) + 1), planned
 
 
 def _rounds(source: Index, target: Index) -> Index:
@@ -58,21 +79,26 @@ def _rounds(source: Index, target: Index) -> Index:
     most = max(int(np.bincount(cores).max()) for cores in (source, target))
     if all((np.diff(cores) >= 0).all() for cores in (source, target)):
         return np.arange(len(source)) % most
-    sending: dict[int, set[int]] = defaultdict(set)
-    getting: dict[int, set[int]] = defaultdict(set)
+    sending, getting = defaultdict[int, int](int), defaultdict[int, int](int)  # rounds as bits
     rounds = []
     for sender, receiver in zip(source.tolist(), target.tolist(), strict=True):
-        busy = sending[sender], getting[receiver]
-        rounds.append(next(number for number in count() if all(number not in numbers for numbers in busy)))
-        for numbers in busy:
-            numbers.add(rounds[-1])
+        free = ~(sending[sender] | getting[receiver])
+        first = free & -free
+        sending[sender] |= first
+        getting[receiver] |= first
+        rounds.append(first.bit_length() - 1)
     return np.array(rounds)
 
 
 def _slots(mesh: Mesh, axis: str, name: str, cores: Index, ranks: Index) -> Slot:
-    index = np.zeros(mesh.length(axis), np.int64)
+    return Slot(name, _at(mesh.length(axis), cores, ranks), axis)
+
+
+def _at(length: int, cores: Index, ranks: Index) -> Index:
+    """[length]: the ranks at their cores, 0 elsewhere."""
+    index = np.zeros(length, np.int64)
     index[cores] = ranks
-    return Slot(name, index, axis)
+    return index
 
 
 def _ranks(cores: Index) -> Index:

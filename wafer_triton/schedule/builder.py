@@ -97,7 +97,11 @@ class Builder:
         """A scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if that is not declared."""
         if of not in self.buffers:
             raise ScheduleError(f"{self.name}: no buffer {of!r} to be like; declared: {', '.join(self.buffers)}")
-        model = self.buffers[of]
+        model, known = self.buffers[of], self.buffers.get(name)
+        if known is not None and (known.tile, known.dtype, known.slots, known.role) == (
+            model.tile, model.dtype, model.slots, "scratch"
+        ):  # fmt: skip
+            return name
         return self.buffer(name, model.tile, model.dtype, "scratch", model.slots)
 
     def exchange(

@@ -24,7 +24,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import all_gather, multicast, transpose
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.repeat import Section
-from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_step, wrapped_line
+from wafer_triton.schedule.ring import Ring, ring, ring_ends, ring_position, ring_rows, ring_step, wrapped_line
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot
 
 
@@ -80,18 +80,19 @@ def _skewing(
     times, each = mesh[0] // width, _skewed_lines(width, steps)[0]
     names = [end for name, _ in skewed for end in (name, f"{name}.next")]
 
-    def make() -> tuple[Round, ...]:
-        rounds, pattern = [], Pattern("relay", tuple(names))
-        for number, ways in enumerate(each):
-            moves = []
-            for name, axis in skewed:
-                src, dst = Slot(name), Slot(f"{name}.next")
-                ends = (src, dst) if number % 2 == 0 else (dst, src)
-                moves += [Exchange(axis, *ends, *ring_ends(width, step, order, times), lines) for step, lines in ways]
-            rounds.append(Round(tuple(moves), (), label, pattern))
-        return tuple(rounds)
+    pattern = Pattern("relay", tuple(names))
 
-    return Section(len(each), dict.fromkeys(names, (0, len(each) - 1)), make)
+    def make(number: int) -> Round:
+        moves = []
+        for name, axis in skewed:
+            src, dst = Slot(name), Slot(f"{name}.next")
+            ends = (src, dst) if number % 2 == 0 else (dst, src)
+            for step, lines in each[number]:
+                moves.append(Exchange(axis, *ends, *ring_ends(width, step, order, times), lines))
+        return Round(tuple(moves), (), label, pattern)
+
+    alike = "skew", mesh, width, tuple(axis for _, axis in skewed), order, steps
+    return Section(len(each), dict.fromkeys(names, (0, len(each) - 1)), make, alike)
 
 
 @lru_cache(maxsize=128)
@@ -205,7 +206,7 @@ def meshgemm_t(
         reduce(b, part, "x", root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
 
-    b.repeat(size, turn, period=2, rows=ring(size)[(ring_position(size) + 2) % size])
+    b.repeat(size, turn, period=2, rows=ring_rows(size, 2))
     come_home(b, w, spare, label)
 
 
@@ -326,6 +327,6 @@ def turn(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
             steps.append(ring_step(b, "y", now, following))
         b.round(*steps, label=label)
 
-    b.repeat(size - 1, pass_on, period=2, rows=cores[(position + 1) % size])
+    b.repeat(size - 1, pass_on, period=2, rows=ring_rows(size, 1))
     pass_on(size - 1)
     align(b, dst, "x", by=position)

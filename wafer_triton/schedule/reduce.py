@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from math import isqrt
 
 import numpy as np
@@ -41,6 +41,12 @@ class Stages:
         """The first and the last stage with messages upwards, and those with messages downwards; None without any."""
         each = ([number for number, stage in enumerate(self.ways) if stage[way][0].size] for way in (0, 1))
         return tuple((numbers[0], numbers[-1]) if numbers else None for numbers in each)
+
+    @cached_property
+    def different(self) -> tuple[int, ...]:
+        """The first stage with messages upwards alone, with those downwards alone, and with both, if there is one."""
+        kinds = {tuple(bool(way[0].size) for way in stage): -number for number, stage in enumerate(self.ways[::-1])}
+        return tuple(len(self.ways) - 1 + number for number in kinds.values())
 
 
 def default_groups(size: int) -> tuple[int, ...]:
@@ -220,26 +226,24 @@ def _combining(
     uses = {acc.name: (0, count - 1) for acc, _, _ in payloads}
     for _, _, inboxes in payloads:
         uses |= {mail: used for mail, used in zip(inboxes, stages.used, strict=True) if used is not None}
-    return Section(count, uses, partial(_combined, stages, payloads, axis, op, label))
-
-
-def _combined(stages: Stages, payloads: tuple[Payload, ...], axis: str, op: str, label: str) -> tuple[Round, ...]:
     ends, params = [], []
     for acc, whole, inboxes in payloads:
         index = None if whole else 0
         ends.append([(Slot(acc.name, index), Slot(inbox, index)) for inbox in inboxes])
         # one object for all: pricing knows equal work by it
         params.append({"size": acc.numel * (acc.slots if whole else 1)})
-    rounds, pattern = [], Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
-    for stage in stages.ways:
+    pattern = Pattern("tree", tuple(acc.name for acc, _, _ in payloads), op)
+
+    def make(number: int) -> Round:
         exchanges, adds = [], []
         for slots, size in zip(ends, params, strict=True):
-            for (send, recv, lines), (total, mail) in zip(stage, slots, strict=True):
+            for (send, recv, lines), (total, mail) in zip(stages.ways[number], slots, strict=True):
                 if send.size:
                     exchanges.append(Exchange(axis, total, mail, send, recv, lines))
                     adds.append(Local(op, (total,), (total, mail), size, Cores(axis, recv, lines)))
-        rounds.append(Round(tuple(exchanges), tuple(adds), label, pattern))
-    return tuple(rounds)
+        return Round(tuple(exchanges), tuple(adds), label, pattern)
+
+    return Section(count, uses, make, (stages, axis), stages.different)
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:

@@ -6,7 +6,7 @@ the same steps round by round, for those who run, draw or change a schedule.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, overload
@@ -25,16 +25,41 @@ Uses = Mapping[str, tuple[int, int]]  # of buffers, the first and the last round
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """`count` rounds without repetition, which `make` makes when they are first read; `uses` are those of buffers."""
+    """`count` rounds that are one run (see `wafer_triton.count.runs`); `make` makes a round when it is first read.
+
+    `uses` are those of its buffers, in an order of their own. Sections with equal `moves` differ in the names and sizes
+    of buffers, and in labels, alone. Rounds `works` have between them all that cores compute.
+    """
 
     count: int
     uses: Uses
-    make: Callable[[], tuple[Round, ...]]
+    make: Callable[[int], Round]
+    moves: Hashable
+    works: tuple[int, ...] = (0,)
+    _made: dict[int, Round] = field(default_factory=dict)
 
     @cached_property
     def rounds(self) -> tuple[Round, ...]:
         """All rounds."""
-        return self.make()
+        return tuple(self[number] for number in range(self.count))
+
+    def __len__(self) -> int:
+        return self.count
+
+    @overload
+    def __getitem__(self, at: int) -> Round: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Round, ...]: ...
+    def __getitem__(self, at: int | slice) -> Round | tuple[Round, ...]:
+        if isinstance(at, slice):
+            return self.rounds[at]
+        number = at % self.count
+        if number not in self._made:
+            self._made[number] = self.make(number)
+        return self._made[number]
+
+    def __iter__(self) -> Iterator[Round]:
+        return iter(self.rounds)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,12 @@ def ring_position(size: int, order: Ring = ring) -> Index:
     return _frozen(np.argsort(order(size)))
 
 
+@cache
+def ring_rows(size: int, steps: int) -> Index:
+    """[size]: the core so many steps further on the interleaved ring than each core of the line."""
+    return _frozen(ring(size)[(ring_position(size) + steps) % size])
+
+
 def ring_step(
     b: Builder,
     axis: str,

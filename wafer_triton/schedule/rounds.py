@@ -310,5 +310,7 @@ def as_slot(slot: str | Slot) -> Slot:
     """A buffer's name stands for its slot 0; ScheduleError for what is neither a name nor a slot."""
     if isinstance(slot, Slot):
         return slot
+    if type(slot) is str:
+        return Slot(slot)
     check_type(f"slot {slot!r}", slot, str)
     return Slot(slot)

@@ -24,7 +24,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, come_home, side
 from wafer_triton.schedule.reduce import reduce
 from wafer_triton.schedule.ring import ring, ring_ends, ring_position, ring_step
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Pattern, Round, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Pattern, Round, Slot
 
 
 @dataclass(frozen=True)
@@ -140,17 +140,22 @@ def segment_gemm_t(
     parts = (first, b.like(f"{c}.part.next", first) if overlap and size > 1 else first)
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
 
+    def product(odd: int) -> Round:
+        shift = (ring_step(b, "y", hands[odd], hands[1 - odd]),) if size > 1 else ()
+        return Round(shift, (b.local("gemm_t", parts[odd], (a, hands[odd]), **params),), label)
+
+    products, size_of = (product(0), product(1)), {"size": buffer.numel}
+
     def fill(station: int, begin: int, end: int) -> None:
         """Turns `begin` to `end` - 1, whose sums go to the columns at a station."""
         owners, root = Cores("x", np.flatnonzero(blocks.station == station)), int(blocks.columns[station])
 
         def turn(slot: int) -> None:
             odd = (begin + slot) % 2
-            now, following, part = hands[odd], hands[1 - odd], parts[odd]
-            shift = [ring_step(b, "y", now, following)] if size > 1 else []
-            b.round(b.local("gemm_t", part, (a, now), **params), *shift, label=label)
+            part = parts[odd]
+            b.steps.append(products[odd])  # equal rounds are one object
             reduce(b, part, "x", root=root, groups=(), inbox=first, segment=width, label=label)
-            b.round(b.local("copy", Slot(c, slot), part, owners, size=buffer.numel), label=label)
+            b.steps.append(Round((), (Local("copy", (Slot(c, slot),), (Slot(part),), size_of, owners),), label))
 
         b.repeat(end - begin, turn, period=2, slots={c: 2})
 

@@ -1,0 +1,204 @@
+"""Circuits: the paths that messages take through routers, and how colours are given to them (see `count.routes`)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.repeat import comings
+from wafer_triton.schedule.rounds import Exchange, Index, Schedule
+
+NEVER = np.iinfo(np.int32).max  # the first round of a route that is not there
+# a router's sides, as bits: the core itself and the four links
+CORE, EAST, WEST, SOUTH, NORTH = 1, 2, 4, 8, 16
+SIDES = {"x": (EAST, WEST), "y": (SOUTH, NORTH)}
+
+
+class Circuit(NamedTuple):
+    """From physical position `sender` of a line to its ascending `receivers`."""
+
+    sender: int
+    receivers: tuple[int, ...]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first and the last router that it touches."""
+        return min(self.sender, self.receivers[0]), max(self.sender, self.receivers[-1])
+
+    def at(self, router: int, axis: str) -> tuple[int, int]:
+        """The router's configuration: the side that words come from, and the sides that they go to."""
+        up, down = SIDES[axis]
+        come = CORE if router == self.sender else (down if router > self.sender else up)
+        go = CORE * (router in self.receivers)
+        go |= up * (router >= self.sender and router < self.receivers[-1])
+        go |= down * (router <= self.sender and router > self.receivers[0])
+        return come, go
+
+
+@dataclass(eq=False)
+class Lines:
+    """All circuits along one axis: in which round each first runs on each line, and its colour there."""
+
+    circuits: dict[Circuit, int] = field(default_factory=dict)
+    first: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
+    colour: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
+
+    def of_line(self, line: int) -> list[tuple[Circuit, int]]:
+        """The circuits of one line and their numbers."""
+        return [(circuit, number) for circuit, number in self.circuits.items() if self.first[number, line] != NEVER]
+
+
+def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
+    """The most circuits of a line that meet at one router, which is how many colours first fit takes (see above)."""
+    pairs, several = [np.zeros((2, 0), np.int64)], set[Circuit]()
+    for send, recv in {(id(move.send), id(move.recv)): (move.send, move.recv) for move in moves}.values():
+        ends = np.stack([send, recv])[:, send >= 0] // fold
+        if np.bincount(ends[0], minlength=1).max() <= 1:
+            pairs.append(ends[:, ends[0] != ends[1]])
+        else:
+            several.update(circuits_of(send, recv, fold))
+    pairs += [np.array([[one.sender], [one.receivers[0]]]) for one in several if len(one.receivers) == 1]
+    ends = np.concatenate(pairs, 1)
+    ends = np.stack(np.divmod(np.unique(ends[0] * along + ends[1]), along))
+    spans = [(ends.min(0), ends.max(0)), *(one.span for one in several if len(one.receivers) > 1)]
+    low, high = (np.concatenate([np.atleast_1d(end) for end in side]) for side in zip(*spans, strict=True))
+    begun, ended = np.bincount(low, minlength=along), np.bincount(high + 1, minlength=along + 1)[:along]
+    return int((begun - ended).cumsum().max(initial=0))
+
+
+def groups_of(exchange: Exchange, mesh: Mesh) -> list[tuple[Index, Index, Index]]:
+    """The moves of an exchange as (logical lines, senders, receivers), lines that share an array together."""
+    across = mesh.length("y" if exchange.axis == "x" else "x")
+    lines = np.arange(across) if exchange.lines is None else exchange.lines
+    if exchange.recv.ndim == 1:
+        return [(lines, exchange.send, exchange.recv)]
+    return [(lines[i : i + 1], exchange.send[i], exchange.recv[i]) for i in range(len(lines))]
+
+
+def circuits_of(send: Index, recv: Index, fold: int) -> list[Circuit]:
+    """The circuits of one line's moves; a tile that stays in its physical core needs none."""
+    return _circuits_of(send.astype(np.int64).tobytes(), recv.astype(np.int64).tobytes(), fold)
+
+
+@lru_cache(maxsize=1024)
+def _circuits_of(send: bytes, recv: bytes, fold: int) -> list[Circuit]:
+    receivers: dict[int, set[int]] = {}
+    starts, ends = (np.frombuffer(each, np.int64) // fold for each in (send, recv))
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        if start >= 0 and start != end:
+            receivers.setdefault(start, set()).add(end)
+    return [Circuit(start, tuple(sorted(held))) for start, held in receivers.items()]
+
+
+def _steps(circuit: Circuit) -> list[Circuit]:
+    """The circuit core by core."""
+    low, high = circuit.span
+    up = [Circuit(at, (at + 1,)) for at in range(circuit.sender, high)]
+    return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
+
+
+@dataclass(frozen=True)
+class Circuits:
+    """All circuits along an axis, and what lines have them."""
+
+    numbers: dict[Circuit, int]
+    patterns: list[tuple[list[int], NDArray[np.int32]]]  # circuits, and the first round of each line that has them
+    kinds: list[tuple[Index, Index]]  # lines, and the circuits of each of them by their left ends
+    spans: Index  # [circuits, 2]
+
+    def top(self, across: int, along: int) -> Index:
+        """How many colours suffice each router, [across, along]."""
+        tops = np.zeros((across, along), np.int64)
+        for members, here in self.kinds:
+            tops[members] = _assigned(self.spans[here].tobytes(), along)[2]
+        return tops
+
+    def coloured(self, across: int, along: int) -> tuple[Lines, Index, Index]:
+        """The circuits with their first rounds and colours; how many touch each router, and `top`."""
+        first = np.full((len(self.numbers), across), NEVER, np.int32)
+        for ids, rounds in self.patterns:
+            first[ids] = np.minimum(first[ids], rounds)
+        colour, load = np.full_like(first, -1), np.zeros((across, along), np.int64)
+        for members, here in self.kinds:
+            chosen, load[members], _ = _assigned(self.spans[here].tobytes(), along)
+            colour[np.ix_(here, members)] = chosen[:, None]
+        return Lines(self.numbers, first, colour), load, self.top(across, along)
+
+
+def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
+    """All circuits along an axis and when they first run, uncoloured."""
+    mesh = schedule.mesh
+    across = mesh.rows if axis == "x" else mesh.cols
+    fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
+    numbers: dict[Circuit, int] = {}
+    # exchanges that move alike share one pattern: its circuits and, for every line, its first round
+    patterns: dict[tuple[bytes, bytes], tuple[list[int], NDArray[np.int32]]] = {}
+    seen: set[tuple[int, int]] = set()
+    for number, round_, _, turning in comings(schedule.rounds.steps):
+        if (id(round_), id(turning)) in seen:
+            continue
+        seen.add((id(round_), id(turning)))
+        for exchange in round_.exchanges:
+            for at, send, recv in groups_of(exchange, mesh) if exchange.axis == axis else ():
+                key = (send.tobytes(), recv.tobytes())
+                if key not in patterns:
+                    circuits = circuits_of(send, recv, fold)
+                    if relayed:
+                        circuits = [step for circuit in circuits for step in _steps(circuit)]
+                    ids = [numbers.setdefault(circuit, len(numbers)) for circuit in circuits]
+                    patterns[key] = (ids, np.full(across, NEVER, np.int32))
+                first = patterns[key][1]
+                if turning is not None and axis == "x":
+                    times = turning.first_time(at)
+                    rows = np.flatnonzero(times < turning.times)
+                    np.minimum.at(first, rows // fold_across, number + turning.each * times[rows])
+                    continue
+                here = at // fold_across
+                first[here] = np.minimum(first[here], number)
+    spans = np.array([circuit.span for circuit in numbers], np.int64).reshape(-1, 2)
+    held = [each for each in patterns.values() if each[0]]
+    return Circuits(numbers, held, _kinds(held, spans), spans)
+
+
+def _kinds(patterns: list[tuple[list[int], NDArray[np.int32]]], spans: Index) -> list[tuple[Index, Index]]:
+    if not patterns:
+        return []
+    order, kinds = np.argsort(spans[:, 0], kind="stable"), list[tuple[Index, Index]]()
+    alike: dict[bytes, list[int]] = {}
+    used = np.array([first != NEVER for _, first in patterns]).T.copy()
+    for line, row in enumerate(used):
+        alike.setdefault(row.tobytes(), []).append(line)
+    for members in alike.values():
+        has = np.zeros(len(spans), bool)
+        for number in np.flatnonzero(used[members[0]]):
+            has[patterns[number][0]] = True
+        if has.any():
+            kinds.append((np.array(members), order[has[order]]))
+    return kinds
+
+
+@lru_cache(maxsize=1024)
+def _assigned(circuits: bytes, along: int) -> tuple[NDArray[np.int32], Index, Index]:
+    """The colours of a line's circuits, by first fit; how many touch each router, and how many colours suffice it."""
+    spans = np.frombuffer(circuits, np.int64).reshape(-1, 2)
+    chosen, free, busy, used = list[int](), list[int](), list[tuple[int, int]](), 0
+    for low, high in spans.tolist():
+        while busy and busy[0][0] < low:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        number = heapq.heappop(free) if free else used
+        used = max(used, number + 1)
+        heapq.heappush(busy, (high, number))
+        chosen.append(number)
+    ends = np.zeros((used, along + 1), np.int32)  # where circuits of each colour, of which none overlap, begin, end
+    colour = np.array(chosen, np.int32)
+    np.add.at(ends, (colour, spans[:, 0]), 1)
+    np.add.at(ends, (colour, spans[:, 1] + 1), -1)
+    there = ends[:, :-1].cumsum(1)
+    return colour, there.sum(0), (there * np.arange(1, used + 1)[:, None]).max(0, initial=0)
