@@ -104,6 +104,9 @@ class WaferForCausalLM(PlacedModule):
             raise BackendError(
                 f"emulate_on {emulate_on!r} beside an executor {described(executor)}: give one of the two"
             )
+        for name, told in (("progress", progress), ("placed", placed or silent)):
+            if not callable(told):
+                raise ShapeError(f"{name} = {told!r} is no function; give one, or leave it out")
         chosen = executor_of(emulate_on=emulate_on) if executor is None else executor
         dtype = dtype_name(dtype)
         self.placement = place(

@@ -200,7 +200,8 @@ def token_ids(tokens: Any) -> list[int]:
 def token_rows(input_ids: Any) -> list[list[int]]:
     """Token ids as plain numbers, of a tensor [batch, length]; ShapeError for anything else."""
     if not isinstance(input_ids, torch.Tensor) or input_ids.is_floating_point():
-        raise ShapeError(f"input_ids of type {type(input_ids).__name__} must be a tensor of token ids [batch, length]")
+        kind = input_ids.dtype if isinstance(input_ids, torch.Tensor) else type(input_ids).__name__
+        raise ShapeError(f"input_ids of {kind} must be a tensor of token ids, whole numbers [batch, length]")
     if input_ids.dim() != 2 or 0 in input_ids.shape:
         raise ShapeError(f"input_ids {list(input_ids.shape)} must be [batch, length], neither of them 0")
     rows: list[list[int]] = input_ids.tolist()

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from wafer_triton import ops
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.ranks.executor import DistributedExecutor
-from wafer_triton.errors import BackendError
+from wafer_triton.errors import BackendError, MeshError
 from wafer_triton.mesh import as_mesh
 
 __all__ = ["executor"]
@@ -52,7 +52,10 @@ def executor(
     """
     if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
         raise BackendError(f"timeout = {timeout!r} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}")
-    sides = None if cut is None else as_mesh(cut)
+    try:
+        sides = None if cut is None else as_mesh(cut)
+    except MeshError as error:
+        raise MeshError(f"cut {cut!r} into rectangles: {error}") from None
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
         if sides is not None and sides.rows * sides.cols > 1:
             raise BackendError(f"cut {sides} is for {sides.rows * sides.cols} ranks, and there is one; use torchrun")

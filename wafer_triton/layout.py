@@ -36,6 +36,7 @@ class MeshTensor:
 
     def gather(self) -> torch.Tensor:
         """The whole tensor, padding removed; of repeated tiles the first copy is taken."""
+        check_type("tiles", getattr(self.tiles, "shape", self.tiles), tuple, ShapeError)
         made = cut(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
             held, wanted = list(self.tiles.shape), [*self.mesh.shape, *made.tile]
@@ -55,6 +56,8 @@ def scatter(tensor: torch.Tensor, mesh: Mesh, pattern: str, **sizes: int) -> Mes
     for name, size in sizes.items():
         if type(size) is not int or size < 1 or name not in re.findall(r"\w+", pattern):
             raise ShapeError(f"scatter: {name} = {size!r} must be the positive size of an axis of {pattern!r}")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise ShapeError("scatter: the tensor is sparse or nested; give a dense one")
     shape = tuple(tensor.shape)
     into = cut(pattern, shape, mesh.shape, tuple(sizes.items()))
     tiles = tensor.new_empty(*mesh.shape, *into.tile)
@@ -159,6 +162,9 @@ def cut(pattern: str, shape: tuple[int, ...], mesh: tuple[int, int], named: tupl
     kept = [axis for axis in axes if axis not in MESH_AXES]
     if len(set(re.findall(r"[^\s()]+", left))) < len(re.findall(r"[^\s()]+", left)):
         raise ShapeError(f"pattern {pattern!r} names an axis twice")
+    for axis, size in named:
+        if axes.get(axis, size) != size:
+            raise ShapeError(f"pattern {pattern!r}: {axis} = {size}, but {axes[axis]} of {list(shape)} lie on a core")
     if right.strip() and sorted(written) != sorted(kept):
         raise ShapeError(f"pattern {pattern!r}: the right side must order the tile's axes {', '.join(kept)}")
     tile = written or kept

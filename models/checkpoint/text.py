@@ -62,7 +62,13 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]
     """Token ids of a conversation up to where the answer begins; CheckpointError without a chat template."""
     if not getattr(tokenizer, "chat_template", None):
         raise CheckpointError("the tokenizer has no chat template; write the prompt out and tokenize it")
-    ids: list[int] = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+    if not isinstance(messages, Sequence) or not all(isinstance(message, Mapping) for message in messages):
+        raise ShapeError('messages must be a list of tables such as {"role": "user", "content": "Hi"}')
+    try:
+        ids: list[int] = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=False)
+    except Exception as error:  # whatever a template does
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise CheckpointError(f"the chat template does not take these messages ({reason}); mend either") from None
     return ids
 
 

@@ -10,17 +10,23 @@ from wafer_triton import (
     Intent,
     MeshTensor,
     WaferError,
+    WaferForCausalLM,
     account,
     as_mesh,
     convert,
+    distributed,
     draw,
+    estimate,
     executor,
     mesh_gemm,
     price,
     run,
+    scatter,
 )
 from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.device import PRESETS
+from wafer_triton.models.checkpoint.text import chat_ids
+from wafer_triton.models.generate import token_rows
 from wafer_triton.schedule.product import recipe
 
 A = torch.arange(36.0).view(6, 6)
@@ -38,6 +44,16 @@ def built():
     b = draft()
     b.round(b.local("copy", "y", "x", size=4))
     return b.build()
+
+
+class Template:
+    """A tokenizer whose chat template raises what it is."""
+
+    def __init__(self, chat_template: str) -> None:
+        self.chat_template = chat_template or "x"
+
+    def apply_chat_template(self, messages, **options):
+        raise ValueError(self.chat_template)
 
 
 def program():
@@ -69,6 +85,33 @@ CALLS = [
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),
     (lambda: draw.values(program(), "x", core=5), "values: core = 5 must be a pair of whole numbers, row and column"),
     (lambda: draw.page("p.html", "t", ["x"], PRESETS["wse2"]), "t: a str is no scene of a page; give what draw.scene"),
+    (lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], beside=9), "beside = 9 is the number of"),
+    (lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], tables=["x"]), "a table of a page has a"),
+    (lambda: draw.page("p.html", 5, [draw.scene(built())], PRESETS["wse2"]), "page: title is of type int; give a str"),
+    (lambda: draw.scene(built(), 5), "scene: name is of type int; give a str"),
+    (lambda: draw.scene(built(), values="x"), "scene: values is of type str; give a Values"),
+    (lambda: draw.inspect("x"), "what is to be shown is of type str; give a Schedule"),
+    (lambda: draw.rounds(5), "what is to be shown is of type int; give a Schedule"),
+    (lambda: draw.wafer([5], "x.png"), "a region is of type int; give the regions of a placed model"),
+    (lambda: draw.sweep([{"a": 1, "b": "x"}], "x.png"), "columns 'a' and 'b' do not hold numbers alone; show another"),
+    (lambda: scatter(A, as_mesh(2), "(y m) (x n)", m=2), r"m = 2, but 3 of \[6, 6\] lie on a core"),
+    (
+        lambda: scatter(A.to_sparse(), as_mesh(2), "(y m) (x n)"),
+        "scatter: the tensor is sparse or nested; give a dense",
+    ),
+    (lambda: MeshTensor(as_mesh(2), "t", "(y m) (x n)", (6, 6), {}).gather(), "tiles is of type str; give a tuple"),
+    (lambda: Builder(as_mesh(2), "t", family="x"), "Builder 't': family 'x': choose one of kernel, decode"),
+    (lambda: estimate.gemm(mesh=4, m=8, k=8, n=8, algorithm=["mesh"]), "gemm: algorithm is of type list; give a str"),
+    (lambda: estimate.gemv(mesh=4, k=8, n=8, algorithm=["ring"]), "gemv: algorithm is of type list; give a str"),
+    (lambda: distributed.executor(cut="x"), "cut 'x' into rectangles: mesh 'x': give a side such as 16"),
+    (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), "placed = 5 is no function; give one"),
+    (
+        lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, progress=5),
+        "progress = 5 is no function; give one",
+    ),
+    (lambda: token_rows(torch.zeros(1, 3)), "input_ids of torch.float32 must be a tensor of token ids, whole numbers"),
+    (lambda: chat_ids(Template(""), "hi"), "messages must be a list of tables such as"),
+    (lambda: chat_ids(Template("bad"), [{"role": "user"}]), "does not take these messages \\(ValueError: bad\\)"),
     (lambda: draw.page("p.html", "t", [draw.scene(built())], "wse2"), "t: device of a page is of type str; give a Dev"),
 ]
 

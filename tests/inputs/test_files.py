@@ -103,6 +103,25 @@ def test_a_plan_of_training_that_makes_no_sense(wrong, options, message):
     assert message in wrong(f"plan-training {options}")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--group x", "--group x: mesh 'x': give a side such as 16"),
+        ("--micro-batches 1000000", "--micro-batches 1,000,000: at most 1,024 are taken here"),
+    ],
+)
+def test_a_training_that_makes_no_sense(wrong, options, message):
+    assert message in wrong(f"train --demo {options}")
+
+
+def test_a_prompt_without_a_token_is_named(wrong, tmp_path):
+    folder = checkpoint(tmp_path / "none")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] = {}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "the prompt 'a' has no token by the tokenizer of " in wrong(f"generate --prompt a --model {folder} --mesh 2")
+
+
 def test_a_long_training_says_so_and_keeps_its_steps_after_ctrl_c(capsys, monkeypatch):
     step, steps = Trainer.step, []
 

@@ -147,3 +147,11 @@ def test_a_schedule_with_many_faults_is_one_line(capsys, tmp_path, command):
     assert main([command, f"{tmp_path}/own.py:many"]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.endswith("; 1,200 more findings, which `check` lists\n")
+
+
+@pytest.mark.parametrize("line", ["estimate decode --context 8", "estimate prefill --tokens 8", "estimate kv", "plan"])
+def test_decoders_are_priced_in_fp16_alone(capsys, line):
+    mesh = "--input 1 --output 1" if line == "plan" else "--mesh 64"
+    found = said(capsys, f"{line} --model smollm2-135m {mesh} --dtype fp32")
+    page = " ".join(line.split()[:2]) if "estimate" in line else line
+    assert f"unrecognized arguments: --dtype fp32; see `wafer-triton {page} --help`" in found

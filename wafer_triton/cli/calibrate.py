@@ -42,7 +42,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """every cell of the paper's tables beside its prediction; takes some ten seconds"""
+    """every cell of the paper's tables beside its prediction; takes some fifteen seconds"""
     from dataclasses import asdict
 
     from wafer_triton.cost.calibrate import paper, validation

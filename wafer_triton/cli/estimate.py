@@ -33,7 +33,7 @@ PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help d
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, which is told of the best alone
 MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
-SECONDS_A_SIDE = 0.3  # of a plan, about, on a machine such as a laptop
+SECONDS_A_SIDE, OF_A_MIXTURE = 0.4, 1.0  # of a plan, about, on a machine such as a laptop
 FINE_STEP = 5  # up to which a plan, of some hundred meshes, reports how far it is
 MANY_VALUES = 50  # from which on a sweep reports how far it is
 MACHINE = ("clock_hz", "rows", "cols", "sram_bytes", "macs_per_cycle_fp16", "macs_per_cycle_fp32")  # what takes power
@@ -88,18 +88,20 @@ def plan(args: argparse.Namespace) -> int:
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import LONG, Progress, duration
+    from wafer_triton.shapes import shape_of
 
     options = _with_experts(args, _with_model(given(args)))
     device = find_device(args.device)
     sides = min(device.rows, device.cols) // args.step
-    if sides * SECONDS_A_SIDE >= LONG:
+    seconds = sides * (SECONDS_A_SIDE if shape_of(options["model"]).experts is None else OF_A_MIXTURE)
+    if seconds >= LONG:
         print(
             f"searching {sides:,} meshes of {device.name} for prefill and for decode, which takes about "
-            f"{duration(sides * SECONDS_A_SIDE)} here; a larger --step takes less",
+            f"{duration(seconds)} here; a larger --step takes less",
             file=sys.stderr,
             flush=True,
         )
-    with Progress(brief=args.step > FINE_STEP) as progress:
+    with Progress(brief=seconds < LONG and args.step > FINE_STEP) as progress:
         plans = [asdict(plan) for plan in search.plan(**options, progress=progress)]
     shown = [{name: value for name, value in plan.items() if name not in BASIS and value is not None} for plan in plans]
     legend = Legend(search.Plan)

@@ -59,6 +59,8 @@ def generate(args: argparse.Namespace) -> int:
             f"(max_position_embeddings in its config.json); give at most so many"
         )
     text = TextStream(folder, args.prompt)
+    if not text.prompt:
+        raise ShapeError(f"the prompt {args.prompt!r} has no token by the tokenizer of {args.model}; give another")
     DecoderConfig.from_folder(folder).check_tokens(text.prompt)
     longest = len(text.prompt) + args.max_new_tokens - 1  # the last token is not cached
     if args.max_length and longest > args.max_length:

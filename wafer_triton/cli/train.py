@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.cap import positive
 from wafer_triton.cli.options import Command, count, cut_short, option, path, tell
-from wafer_triton.errors import ConfigError, DeviceError
+from wafer_triton.errors import ConfigError, DeviceError, MeshError
 from wafer_triton.mesh import as_mesh
 
 if TYPE_CHECKING:
     from wafer_triton.train.dies import Wafer
     from wafer_triton.train.planner import Planned
 
+MOST_MICRO_BATCHES = 1_024  # of a step of the demo
 WORKLOAD = "gpt3-6.7b"  # that is planned unless another is given
 WAFER = option("--wafer", default="wafer-48", help="a preset: wafer-48 (6 x 8 dies) or wafer-32 (default: %(default)s)")
 
@@ -38,7 +39,13 @@ def train(args: argparse.Namespace) -> int:
     from wafer_triton.train.step import AdamW, Trainer
 
     torch.set_num_threads(1)
-    device, mesh, sides = wafer(args.wafer), as_mesh(args.mesh), as_mesh(args.group)
+    if args.micro_batches > MOST_MICRO_BATCHES:
+        raise ConfigError(f"--micro-batches {args.micro_batches:,}: at most {MOST_MICRO_BATCHES:,} are taken here")
+    device, mesh = wafer(args.wafer), as_mesh(args.mesh)
+    try:
+        sides = as_mesh(args.group)
+    except MeshError as error:
+        raise ConfigError(f"--group {args.group}: {error}") from None
     team = Team(device.mesh(mesh.rows, mesh.cols), args.stream, sides.rows, sides.cols)
     plan = Plan(team, args.moving, args.split, args.recompute, args.micro_batches)
     sizes = Sizes() if args.model == "llama" else Sizes(kind="gpt", kv_heads=4)

@@ -33,7 +33,7 @@ from wafer_triton.cost.routed import Routed, cap
 from wafer_triton.device import Device
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
-from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts
+from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
 from wafer_triton.place.regions import FullError, device_regions
@@ -61,6 +61,7 @@ def gemm(
     mesh, c = _mesh(device, mesh)
     check_counts(m=m, k=k, n=n)
     name = dtype_name(dtype)
+    check_type("gemm: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
         return _kernel(mesh, rivals.gemm(mesh, m, k, n, name, algorithm, c), c, name, ASSUMED, algorithm)
     if algorithm not in gemm_schedules.ALGORITHMS:
@@ -85,6 +86,7 @@ def gemv(
     check_counts(k=k, n=n)
     name = dtype_name(dtype)
     tree = _groups(groups)
+    check_type("gemv: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
         if tree is not None:
             raise MeshError(f"GEMV algorithm {algorithm!r} takes no groups; use 'ktree'")

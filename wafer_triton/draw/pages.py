@@ -42,7 +42,14 @@ def page(
     path = path_of(path)
     if path.suffix not in (".html", ".htm"):
         raise DrawError(f"{path}: a page is HTML; end its name with .html")
+    check_type("page: title", title, str, DrawError)
     check_type(f"{title}: device of a page", device, Device, DrawError)
+    if beside is not None and beside not in range(len(scenes)):
+        raise DrawError(f"{title}: beside = {beside!r} is the number of none of {len(scenes)} scenes")
+    tables = list(tables)
+    for one in tables:
+        if not isinstance(one, Mapping) or not {"title", "head", "rows"} <= one.keys():
+            raise DrawError(f"{title}: a table of a page has a title, a head and rows; one given has not")
     for one in scenes:
         if not isinstance(one, Mapping) or "rounds" not in one:
             raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give what draw.scene makes")

@@ -55,6 +55,9 @@ class Frame:
 def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> Plain:
     """A schedule for a page, called `name`; DrawError for one without rounds."""
     check_type("what is to be drawn", schedule, Schedule, DrawError)
+    check_type("scene: name", name, str, DrawError)
+    if values is not None:
+        check_type("scene: values", values, Values, DrawError)
     if not schedule.rounds:
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
     mesh, kinds = schedule.mesh, _distinct(schedule)

@@ -33,6 +33,9 @@ def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
     """
     if not regions:
         raise DrawError("a wafer without regions: there is nothing to draw; give the regions of a placed model")
+    for region in regions:
+        if not hasattr(region, "blocks"):
+            raise DrawError(f"a region is of type {type(region).__name__}; give the regions of a placed model")
     device = regions[0].mesh.device
     fullness = [region.sram_peak_bytes / device.sram_bytes for region in regions]
     layers = [first_layer(region.blocks) for region in regions]
@@ -111,6 +114,8 @@ def sweep(rows: Sequence[Mapping[str, Any]], path: str | Path, *, show: str | No
     with picture(path, 2.8, title) as (figure, numbers):
         axes = figure.subplots()
         across, up = [row[parameter] for row in rows], [row[shown] for row in rows]
+        if not all(isinstance(number, int | float) for number in (*across, *up)):
+            raise DrawError(f"columns {parameter!r} and {shown!r} do not hold numbers alone; show another")
         numbers |= {parameter: across, shown: up}
         axes.plot(across, up, marker="o", ms=4, color=COLOURS[0])
         axes.set(xlabel=LEGEND.head(parameter), ylabel=f"{LEGEND.head(shown)},\npredicted on the wafer")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from wafer_triton.count.account import Account, Loads, link_loads, per_round
 from wafer_triton.device import Device
 from wafer_triton.draw.tables import cell, table
+from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.schedule.sram import spans
 from wafer_triton.text.quantity import Legend, as_in
@@ -54,6 +55,7 @@ def trace(schedule: Schedule) -> Trace:
 
 def rounds(schedule: Schedule) -> str:
     """The rounds as a table: successive rounds alike in one row, their messages and bytes on all links added up."""
+    check_type("what is to be shown", schedule, Schedule, DrawError)
     traced, mesh = trace(schedule), schedule.mesh
     counts = traced.counts | {"sram_bytes": traced.sram.sum(1)}
     of_a_round = (*EACH, "sram_bytes")

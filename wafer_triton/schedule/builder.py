@@ -33,6 +33,7 @@ from wafer_triton.schedule.rounds import (
 if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
 
+FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
 MOST_TURNS = 1_000_000  # of a `repeat`, some thousand times those of the largest mesh
 _DRAFTING = ContextVar("drafting", default=False)
 
@@ -58,6 +59,8 @@ class Builder:
         check_type(f"Builder {name!r}: name", name, str)
         if not name:
             raise ScheduleError("Builder: the schedule has no name; give a text of one character or more")
+        if family not in FAMILIES:
+            raise ScheduleError(f"Builder {name!r}: family {family!r}: choose one of {', '.join(FAMILIES)}")
         self.mesh = mesh
         self.name = name
         self.family = family
