@@ -11,7 +11,6 @@ from typing import Any
 _HOME = {
     "all_rounds": "compute_shift",
     "KERNELS": "table",
-    "Launcher": "_common",
     "Moves": "exchange",
     "Operand": "_common",
     "find": "table",

@@ -7,7 +7,7 @@ int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -35,11 +35,6 @@ class Operand(NamedTuple):
     offset: int
     stride: int
     index: Tensor | None = None  # hides tuple.index, which nobody wants here
-
-
-# launch(outs, ins, cores, **params): runs a local operation on every core that the int32 tensor `cores` lists, with
-# operands and parameters in the order and by the names of its torch definition.
-Launcher = Callable[..., None]
 
 
 _COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
