@@ -17,7 +17,7 @@ from torch import Tensor
 from wafer_triton.emulate.plan import Step
 from wafer_triton.emulate.segments import Tree
 from wafer_triton.kernels.exchange import Moves
-from wafer_triton.kernels.fold import MOST, Chain
+from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Index
@@ -86,12 +86,12 @@ class Summed(_Fused):
 class Folded(_Fused):
     """A reduce tree that a fold replaces, with the tables of `kernels.fold`: `cores` [trees, parts], `roots` [trees].
 
-    `tree_of` [cores] is the tree of each core; `chains` serve all trees.
+    `tree_of` [cores] is the tree of each core; `pairs` serve all trees.
     """
 
     tree: Tree
     cores: Index
-    chains: tuple[Chain, ...]
+    pairs: tuple[tuple[int, int], ...]
     roots: Index
     tree_of: Index
     size: int
@@ -239,51 +239,17 @@ def folded(tree: Tree, size: int) -> Folded | None:
     slots = np.where(tree.parent < 0, -1, tree.slot)[members]
     if (parents != parents[0]).any() or (slots != slots[0]).any():
         return None
-    order, chains = _order(parents[0], slots[0])
-    return Folded(tree, members[:, order], chains, roots, tree_of, size)
+    return Folded(tree, members, _pairs(tree, members[0]), roots, tree_of, size)
 
 
-def _order(parent: Index, slot: Index) -> tuple[Index, tuple[Chain, ...]]:
-    """The cores of one tree in the order in which their parts are added, and the chains in which they are.
-
-    As few sums as can be are kept at once, as of two sums the one that needs more goes first.
-    """
-    children: list[list[int]] = [[] for _ in parent]
-    for core in np.argsort(slot, kind="stable"):
-        if parent[core] >= 0:
-            children[parent[core]].append(int(core))
-    (root,) = np.flatnonzero(parent < 0).tolist()
-    above = [root]
-    for core in above:
-        above += children[core]
-    # [core][i]: how many wait while its part and the sums of i children are added
-    needs: list[list[int]] = [[] for _ in parent]
-    for core in reversed(above):
-        needs[core] = [0, *(needs[child][-1] for child in children[core][:1])]
-        for child in children[core][1:]:
-            fewer, more = sorted((needs[core][-1], needs[child][-1]))
-            needs[core].append(max(more, fewer + 1))
-    order, chains = list[int](), list[Chain]()
-    # of the last first: a core's sum with so many of its children, or its part alone, or a sum that was kept
-    todo = [("sum", root, len(children[root]))]
-    while todo:
-        what, one, number = todo.pop()
-        if what == "kept":
-            chains[-1] = chains[-1]._replace(takes=chains[-1].takes + 1)
-        elif what == "part" or not number:
-            order.append(one)
-            if what == "sum" or chains[-1].takes:
-                chains.append(Chain(what == "sum", 0, 0))
-            chains[-1] = chains[-1]._replace(length=chains[-1].length + 1)
-        else:
-            child = children[one][number - 1]
-            mine, its = ("sum", one, number - 1), ("sum", child, len(children[child]))
-            if number == 1:
-                todo += [("part", one, 0), its]
-            else:
-                mine_first = needs[one][number - 1] >= needs[child][-1]
-                todo += [("kept", one, 0), *([its, mine] if mine_first else [mine, its])]
-    return np.array(order), tuple(chains)
+def _pairs(tree: Tree, cores: Index) -> tuple[tuple[int, int], ...]:
+    """The numbers of the values that are combined for one tree, message after message; see `kernels.fold`."""
+    number, pairs = dict(zip(cores.tolist(), range(len(cores)), strict=True)), list[tuple[int, int]]()
+    for core in cores[np.lexsort((tree.slot[cores], tree.sent[cores]))].tolist():
+        if (parent := int(tree.parent[core])) >= 0:
+            pairs.append((number[parent], number[core]))
+            number[parent] = len(cores) + len(pairs) - 1
+    return tuple(pairs)
 
 
 def spans(roots: Index) -> tuple[Index, Index, int] | None:

@@ -262,7 +262,7 @@ class TritonExecutor(Executor):
         total = self._operand(memory, TileMap(Slot(one.tree.acc)))
         tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of))
         tiles = total._replace(tensor=parts)
-        return fold(total, tiles, *tables, chains=one.chains, size=one.size, op=one.tree.op, step=step)
+        return fold(total, tiles, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
         """A launch of its own, whose slices are few columns."""
