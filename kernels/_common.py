@@ -138,15 +138,10 @@ def registers(a_thread: int) -> dict[str, int]:
     return {"maxnreg": a_thread}
 
 
-def on_nvidia(least: int, most: int = 999, *, acted: bool = False) -> bool:
-    """Whether kernels are compiled for an NVIDIA GPU of such an architecture: 90 is Hopper; `acted` by the interpreter.
-
-    Such as the unit that copies blocks (TMA), from Hopper on.
-    """
-    if INTERPRET:
-        return acted
-    target = triton.runtime.driver.active.get_current_target()
-    return target.backend == "cuda" and least <= target.arch <= most
+def on_hopper() -> bool:
+    """Whether kernels are compiled for NVIDIA's Hopper."""
+    target = None if INTERPRET else triton.runtime.driver.active.get_current_target()
+    return target is not None and target.backend == "cuda" and 90 <= target.arch < 100
 
 
 def resident(kernel: Any, device: torch.device) -> int:

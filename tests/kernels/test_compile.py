@@ -148,12 +148,6 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
                 f"elided {m}x{k}x{n}-{name}",
                 3 * blocks // 2, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1), **shape,
             )  # fmt: skip
-            if m == 64 and whole:  # with three barriers
-                record(
-                    f"elided tensors {m}x{k}x{n}-{name}",
-                    3 * blocks // 2 + 3 * 8, elided, c, rounded, a, b, cores, cores, labels, labels, group=(1, 1),
-                    by="tensor", **shape,
-                )  # fmt: skip
 
         for m, k, n in (*shapes, (4, 64, 64), (2, 64, 128), (4, 64, 256)) if whole else shapes:
             a, b, next_a, next_b = (tile(numel, dtype) for numel in (m * k, k * n) * 2)

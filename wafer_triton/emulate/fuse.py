@@ -239,17 +239,28 @@ def folded(tree: Tree, size: int) -> Folded | None:
     slots = np.where(tree.parent < 0, -1, tree.slot)[members]
     if (parents != parents[0]).any() or (slots != slots[0]).any():
         return None
-    return Folded(tree, members, _pairs(tree, members[0]), roots, tree_of, size)
+    order, pairs = _order(parents[0], slots[0])
+    return Folded(tree, members[:, order], pairs, roots, tree_of, size)
 
 
-def _pairs(tree: Tree, cores: Index) -> tuple[tuple[int, int], ...]:
-    """The numbers of the values that are combined for one tree, message after message; see `kernels.fold`."""
-    number, pairs = dict(zip(cores.tolist(), range(len(cores)), strict=True)), list[tuple[int, int]]()
-    for core in cores[np.lexsort((tree.slot[cores], tree.sent[cores]))].tolist():
-        if (parent := int(tree.parent[core])) >= 0:
-            pairs.append((number[parent], number[core]))
-            number[parent] = len(cores) + len(pairs) - 1
-    return tuple(pairs)
+def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+    """The cores of one tree in the order in which their parts are added, and the pairs of `kernels.fold`."""
+    order, pairs = list[int](), list[tuple[int, int]]()
+    children: list[list[int]] = [[] for _ in (*parent, -1)]  # of -1 the root
+    for core in np.argsort(slot, kind="stable").tolist():
+        children[parent[core]].append(core)
+
+    def summed(core: int) -> int:
+        """The number of the sum of a core."""
+        total = len(order)
+        order.append(core)
+        for child in children[core]:
+            pairs.append((total, summed(child)))
+            total = len(parent) + len(pairs) - 1
+        return total
+
+    summed(*children[-1])
+    return order, tuple(pairs)
 
 
 def spans(roots: Index) -> tuple[Index, Index, int] | None:
