@@ -116,7 +116,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_importing_the_package_is_light():
-    assert loaded("import wafer_triton, wafer_triton.local, wafer_triton.kernels.protocol") == set()
+    assert loaded("import wafer_triton, wafer_triton.local, wafer_triton.verify.protocol") == set()
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_planning_and_counting_work_without_torch():
 LAYERS = [
     {"errors", "report", "notebook"},
     {"files"},
-    {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
+    {"device", "dtype"},
     {"mesh", "faults", "settings", "layout", "local", "experts", "published", "shapes"},
     {"schedule"},
     {"count", "place"},
@@ -168,7 +168,7 @@ LAYERS = [
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "files", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
+PLAIN = ("errors", "files", "report", "notebook", "device", "dtype", "mesh", "faults", "settings")
 PLAIN += ("experts", "published", "shapes", "local")
 PLAIN += ("schedule", "count", "place", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}

@@ -33,12 +33,12 @@ from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Moves, exchange
 from wafer_triton.kernels.fold import WIDE, fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
-from wafer_triton.kernels.protocol import SLOTS
 from wafer_triton.kernels.tree import Receivers, reduce_tree
 from wafer_triton.kernels.tree import Tree as TreeTables
 from wafer_triton.kernels.waiting import Watch
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.verify.protocol import SLOTS
 
 LAUNCHES = ("auto", "persistent", "rounds")
 
