@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from wafer_triton.emulate.plan import Memory, Planner, Step, TileMap, flat
+from wafer_triton.emulate.plan import Memory, Planner, Step, TileMap, flat, sums_of
 from wafer_triton.emulate.segments import Products, Tree, mailboxes, segments
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
@@ -75,12 +75,16 @@ class _Elision:
 
     def tree(self, tree: Tree) -> bool:
         """Plan a reduce tree as one step, if the planner has one; its broadcast becomes a tile map."""
+        sums = sums_of(tree.acc)
         self.written(tree.acc, keep=True)
+        self.written(sums, keep=False)
         steps = self.planner.segment(self.memory, tree)
         if steps is None:
             return False
         self.steps += steps
-        if tree.broadcast is not None:
+        if tree in self.memory.apart:
+            self.maps[tree.acc] = TileMap(Slot(sums), base=tree.roots)
+        elif tree.broadcast is not None:
             self.exchanges(tree.broadcast)
         return True
 
@@ -223,16 +227,10 @@ class _Elision:
             self.copy(moves[0][0], moves[0][1])
             return
         for lying, each in moves:  # they may lie in each other's memory: all move out before any moves in
-            self.copy(self.spare(lying), each)
+            self.memory.beside(lying, f"{lying}.settled")
+            self.copy(f"{lying}.settled", each)
         for lying, each in moves:
             self.copy(lying, replace(each, slot=Slot(f"{lying}.settled")), home=True)
-
-    def spare(self, name: str) -> str:
-        buffer = replace(self.memory.buffers[name], name=f"{name}.settled")
-        if buffer.name not in self.memory.buffers:
-            self.memory.buffers[buffer.name] = buffer
-            self.memory.tensors[buffer.name] = self.memory.tensors[name].clone()
-        return buffer.name
 
     def copy(self, name: str, each: TileMap, home: bool = False) -> None:
         """Copy the tiles that lie elsewhere; `home`: back from where each lies with its core by now."""

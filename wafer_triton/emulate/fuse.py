@@ -7,14 +7,14 @@ tiles are small, the head of the launch that reads the sums, in which every prog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import numpy as np
 from torch import Tensor
 
-from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.plan import Step, sums_of
 from wafer_triton.emulate.segments import Tree
 from wafer_triton.kernels.exchange import Moves
 from wafer_triton.kernels.fold import MOST
@@ -53,19 +53,16 @@ class Moved(_Fused):
 
 @dataclass(frozen=True, eq=False)
 class Work(_Fused):
-    """A local operation on `cores` (None: all), on the buffers `outs` and `ins`.
+    """A local operation on `cores` (None: all), which writes the buffers `outs`.
 
-    `far` are the buffers of which it reads tiles of other cores, [cores] each. `fresh`: it writes all of its outputs,
-    and reads none.
+    `far` are the buffers of which it reads tiles of other cores, [cores] each.
     """
 
     what: str
     op: FusedOp
     outs: tuple[str, ...]
-    ins: frozenset[str]
     far: tuple[tuple[str, Index], ...]
     cores: Index | None
-    fresh: bool
     table: Tensor | None = None  # of `cores`
 
 
@@ -96,6 +93,11 @@ class Folded(_Fused):
     tree_of: Index
     size: int
 
+    @property
+    def sums(self) -> str:
+        """The buffer that receives the sums, as other programs may still read the parts."""
+        return sums_of(self.tree.acc)
+
 
 @dataclass(eq=False)
 class Group:
@@ -116,7 +118,9 @@ class Group:
         if self.works and not _same(self.works[0].cores, cores):
             return False
         written = {name for work in self.works for name in work.outs}
-        held = {name for work in self.works for name, _ in work.far} | {fold.tree.acc for fold in self.folds}
+        held = {name for work in self.works for name, _ in work.far} | {
+            name for fold in self.folds for name in (fold.tree.acc, fold.sums)
+        }
         if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
             return False
         if isinstance(step, Summed):
@@ -169,34 +173,12 @@ def _same(one: Index | None, other: Index | None) -> bool:
     return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def producer(steps: Sequence[Step], fold: Folded) -> Work | None:
-    """The work that writes the parts of a fold, if no step between reads them: they may then be written elsewhere."""
-    acc = fold.tree.acc
-    for step in reversed(steps[: list(map(id, steps)).index(id(fold))]):
-        if isinstance(step, Work):
-            if acc in step.outs:
-                return step if step.fresh and step.cores is None else None
-            touched = step.ins
-        elif isinstance(step, Moved):
-            touched = step.sources | step.targets
-        elif isinstance(step, Folded | Summed):
-            touched = frozenset({step.tree.acc})
-        else:
-            return None
-        if acc in touched:
-            return None
-    return None
-
-
-def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[list[Folded], Grid]:
-    """The folds that each program of a group does for itself, and how the group covers its cores.
-
-    `made` says of a fold whether its parts can be written elsewhere than its sums.
-    """
+def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
+    """The folds that each program of a group does for itself, and how the group covers its cores."""
     ops = [work.op for work in group.works]
     if not ops or group.tree is not None or any(work.cores is not None for work in group.works):
         return [], Grid()
-    found = [fold for fold in group.folds if made(fold) and _stays(fold, group)]
+    found = [fold for fold in group.folds if _stays(fold, group)]
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
     if not found:
         return [], Grid()
@@ -222,7 +204,7 @@ def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[lis
 
 def _stays(fold: Folded, group: Group) -> bool:
     """Whether all cores read sums of their own tree alone."""
-    far = [home for work in group.works for name, home in work.far if name == fold.tree.acc]
+    far = [home for work in group.works for name, home in work.far if name == fold.sums]
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 

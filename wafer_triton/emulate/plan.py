@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from wafer_triton.emulate.segments import Segment, mailboxes, segments
+from wafer_triton.emulate.segments import Segment, Tree, mailboxes, segments
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
@@ -90,18 +90,34 @@ class Workspace:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are index tables that programs share."""
+    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are index tables that programs share.
+
+    Of trees that are `apart` the roots' sums lie in the buffer `sums_of(tree.acc)`.
+    """
 
     mesh: Mesh
     buffers: dict[str, Buffer]
     tensors: dict[str, torch.Tensor]
     workspace: Workspace
     tables: Tables | None = None
+    apart: set[Tree] = field(default_factory=set)
 
     def rows(self, slot: Slot) -> torch.Tensor:
         """A buffer as [tiles, numel], every slot of every core a row; as one tile a core if the slot is the whole."""
         tensor = self.tensors[slot.buffer]
         return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
+
+    def beside(self, name: str, other: str) -> torch.Tensor:
+        """The memory of buffer `other`, which lies like buffer `name`; made where there is none."""
+        if other not in self.buffers:
+            self.buffers[other] = replace(self.buffers[name], name=other, role="scratch")
+            self.tensors[other] = self.tensors[name].clone()
+        return self.tensors[other]
+
+
+def sums_of(acc: str) -> str:
+    """The buffer of the sums of reduce trees of `acc`, where they lie apart from its parts."""
+    return f"{acc}.sums"
 
 
 class Tables:
