@@ -117,7 +117,11 @@ class Executor(Planner):
 
     def rebind(self, program: Program, schedule: Schedule) -> None:
         """See `Program.rebind`."""
-        program.steps[:] = self.plan(program, schedule)
+        tables = program.tables
+        if tables is None or not (tables.held or tables.indices):  # no step reads them
+            program.steps[:] = self.plan(program, schedule)
+        elif tables.schedule is not schedule:  # another program that shares them may have been here first
+            self.plan(program, schedule)
         program.schedule = schedule
 
     def plan(self, program: Program, schedule: Schedule) -> list[Step]:

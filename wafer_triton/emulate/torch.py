@@ -19,11 +19,10 @@ import torch
 from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
-from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, messages
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
@@ -47,13 +46,6 @@ class TorchExecutor(Executor):
     @property
     def device(self) -> str:
         return self._device
-
-    def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or not program.steps:
-            super().rebind(program, schedule)
-        elif program.tables.schedule is not schedule:  # another program that shares them was not here first
-            self.plan(program, schedule)
-        program.schedule = schedule
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
@@ -89,15 +81,17 @@ class TorchExecutor(Executor):
             steps = [self._combine(memory, segment, round_) for round_ in segment.rounds]
             sends = segment.broadcast if self.exchange == "explicit" else None
             return [*steps, *(self.round(memory, sends) if sends is not None else [])]
-        if isinstance(segment, Products) and ins:
-            return self._products(memory, segment, ins)
-        if isinstance(segment, Products):
-            found = self._sweep(memory, segment)
-            a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (segment.a, segment.b))
-            rounding = segment.rounds[segment.number :]
-            rounded = [step for round_ in rounding for step in self.round(memory, round_)]
-            return None if found is None else [found.explicit(a, b, memory.tensors[segment.c]), *rounded]
-        return None
+        found = self._sweep(memory, segment, ins) if isinstance(segment, Products) else None
+        if found is None:
+            return None
+        run = found.run
+        c, out = memory.tensors[run.c], memory.tensors[run.out]
+        if ins:
+            a, b = (memory.rows(each.slot) for each in ins)
+            return [found.elided(a, b, [each.flat(memory.mesh.shape) for each in ins], c, out)]
+        first, second = ((_tiles(memory, one), _tiles(memory, other)) for one, other in (run.a, run.b))
+        rounded = [step for round_ in run.rounds[run.number :] for step in self.round(memory, round_)]
+        return [found.explicit(first, second, c), *rounded]
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
         """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
@@ -137,40 +131,14 @@ class TorchExecutor(Executor):
 
         return step
 
-    def _sweep(self, memory: Memory, run: Products) -> sweep.Sweep | None:
+    def _sweep(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> sweep.Sweep | None:
         """With explicit and elided exchange alike, as the last bit depends on which products are computed together."""
         fp32 = memory.tensors[run.c].dtype == torch.float32 and run.params.get("accumulate", "fp32") == "fp32"
         a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
-        if not fp32 or torch.device(self.device).type != "cpu" or a.slots > 1 or b.slots > 1:
+        several = any(memory.buffers[name].slots > 1 for name in (a.name, b.name, *(each.slot.buffer for each in ins)))
+        if not fp32 or several or torch.device(self.device).type != "cpu":
             return None
         return sweep.plan(run, (a.numel, b.numel), partial(form(find("gemm")).plan, **run.params))
-
-    def _products(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> list[Step] | None:
-        """A round gathers the tiles that the cores hold by then; the tiles themselves stay."""
-        shape = memory.mesh.shape
-        if any(memory.buffers[each.slot.buffer].slots > 1 for each in ins):
-            return None
-        starts = [each.flat(shape) for each in ins]
-        lie = [memory.rows(each.slot) for each in ins]
-        found = self._sweep(memory, run)
-        if found is not None:
-            ends = memory.tensors[run.c], memory.tensors[run.out]
-            return [found.elided(lie[0], lie[1], (starts[0], starts[1]), *ends)]
-        c, out = _tiles(memory, Slot(run.c)), _tiles(memory, Slot(run.out))
-        memory.workspace.begin()
-        held = [memory.workspace.take(tiles.numel(), tiles.dtype).view(tiles.shape) for tiles in lie]
-        reads = [tiles.view(*shape, -1) for tiles in held]
-        gives, steps = [np.argsort(to) for to in run.to], list[Step]()
-        first, rest = (
-            self._direct(memory, find("gemm"), {**run.params, "add": add}, [c], reads) for add in (run.add, True)
-        )
-        for number in range(run.number):
-            for tiles, hold, start in zip(lie, held, starts, strict=True):
-                rows = torch.from_numpy(start).to(self.device)
-                steps.append(partial(torch.index_select, tiles, 0, rows, out=hold))
-            steps.append(rest if number else first)
-            starts = [start[give] for start, give in zip(starts, gives, strict=True)]
-        return steps + ([partial(out.copy_, c)] if run.out != run.c else [])
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
         definition, params, area = find(op.op), op.params, _area(op.where)

@@ -23,7 +23,6 @@ from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Work
 from wafer_triton.emulate.graph import Graph
 from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
-from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
@@ -120,14 +119,6 @@ class TritonExecutor(Executor):
                     if progress is not None:
                         progress(done, len(kernels.raw_futures))
             return len(kernels.raw_futures)
-
-    def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or not program.steps:
-            super().rebind(program, schedule)
-            return
-        if program.tables.schedule is not schedule:  # another program that shares them may have been here first
-            self.plan(program, schedule)
-        program.schedule = schedule
 
     # --- hooks of plans ---
 
@@ -234,9 +225,9 @@ class TritonExecutor(Executor):
         return [*alone, Launch(shown.what, run)]
 
     def _folding(self, memory: Memory, one: Folded, step: int) -> FusedOp:
-        ends = (self._operand(memory, TileMap(Slot(name))) for name in (one.sums, one.tree.acc))
+        total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.sums, one.tree.acc))
         tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of))
-        return fold(*ends, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
+        return fold(total, parts, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
         """A launch of its own, whose slices are few columns."""
