@@ -107,6 +107,10 @@ class Memory:
         tensor = self.tensors[slot.buffer]
         return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
 
+    def index(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """An index as the one item of a list that a step reads when it runs, as another schedule may replace it."""
+        return [values] if self.tables is None else self.tables.index(values)
+
     def beside(self, name: str, other: str) -> torch.Tensor:
         """The memory of buffer `other`, which lies like buffer `name`; made where there is none."""
         if other not in self.buffers:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, S
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
-Many: TypeAlias = "tuple[Exchange, ...]"
 Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of the tiles that are sent, and of their targets
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
@@ -40,8 +38,6 @@ class TorchExecutor(Executor):
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
         super().__init__(exchange=exchange, poison=poison)
         self._device = device
-        # by the first of some exchanges, and by the others
-        self._known: WeakKeyDictionary[Exchange, dict[Many, Ends]] = WeakKeyDictionary()
 
     @property
     def device(self) -> str:
@@ -56,11 +52,8 @@ class TorchExecutor(Executor):
 
     def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         """The step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
-        sent, got = self._ends(memory, exchanges, src)
+        senders, receivers = map(memory.index, self._ends(memory, exchanges, src))
         source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
-        if memory.tables is None:
-            return lambda: target.index_copy_(0, got, source.index_select(0, sent))
-        senders, receivers = memory.tables.index(sent), memory.tables.index(got)
         return lambda: target.index_copy_(0, receivers[0], source.index_select(0, senders[0]))
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
@@ -212,18 +205,11 @@ class TorchExecutor(Executor):
         return target, source, send if isinstance(send, torch.Tensor) else None
 
     def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Ends:
-        """Row numbers of the tiles that are sent and of their targets; found once, however often it is bound."""
-        known, others = self._known.setdefault(exchanges[0], {}), tuple(exchanges[1:])
-        in_place = src.lies_in(exchanges[0].src)
-        if in_place and others in known:
-            return known[others]
+        """Row numbers of the tiles that are sent and of their targets."""
         pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
         at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
-        ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
-        if in_place:
-            known[others] = ends
-        return ends
+        return self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
 
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of a slot's tiles in the buffer as [rows, numel], and that view."""
@@ -238,18 +224,14 @@ class TorchExecutor(Executor):
 
 
 def _gather(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step hold = flat[index]; with tables, the index is read as it runs."""
-    if memory.tables is None:
-        return partial(torch.index_select, flat, 0, index, out=hold)
-    held = memory.tables.index(index)
+    """The step hold = flat[index]."""
+    held = memory.index(index)
     return lambda: torch.index_select(flat, 0, held[0], out=hold)
 
 
 def _scatter(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step flat[index] = hold; with tables, the index is read as it runs."""
-    if memory.tables is None:
-        return partial(flat.index_copy_, 0, index, hold)
-    held = memory.tables.index(index)
+    """The step flat[index] = hold."""
+    held = memory.index(index)
     return lambda: flat.index_copy_(0, held[0], hold)
 
 
