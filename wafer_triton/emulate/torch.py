@@ -88,12 +88,11 @@ class TorchExecutor(Executor):
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
         """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
-        sent = messages(round_)
-        if all(exchange.recv.ndim == 1 for exchange in sent):
-            steps = [self._combined(memory, exchange, tree.op) for exchange in sent]
-            if all(steps):
-                return Steps([step for step in steps if step is not None])
-        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[tree.op]
+        sent, combine = messages(round_), COMBINE[tree.op]
+        views = [view for exchange in sent if (view := self._views(memory, exchange, exchange.src)) is not None]
+        if len(views) == len(sent) and all(send is None for _, _, send in views):
+            return Steps([partial(combine, target, source, out=target) for target, source, _ in views])
+        home = [replace(exchange, dst=exchange.src) for exchange in sent]
         rows, got = self._ends(memory, home, TileMap(home[0].src))
         acc = memory.rows(home[0].src)
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
@@ -103,24 +102,6 @@ class TorchExecutor(Executor):
         def step() -> None:  # a core that gets two messages combines them in the order of the round
             for target, message in zip(got.split(sizes), acc.index_select(0, rows).split(sizes), strict=True):
                 acc.index_copy_(0, target, combine(acc.index_select(0, target), message))
-
-        return step
-
-    def _combined(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
-        """The messages of a grid of cores, or of whole mesh rows or columns, combined where they arrive; else None."""
-        combine, views = COMBINE[op], self._views(memory, exchange, exchange.src)
-        if views is not None and views[2] is None:
-            return partial(combine, views[0], views[1], out=views[0])
-        if exchange.lines is not None or not exchange.src.is_fixed:
-            return None
-        tiles, dim = _tiles(memory, exchange.src), int(exchange.axis == "x")
-        send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (exchange.send, exchange.recv))
-        if op == "add" and tiles.dtype == torch.float32:
-            return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
-
-        def step() -> None:
-            values = combine(tiles.index_select(dim, recv), tiles.index_select(dim, send))
-            tiles.index_copy_(dim, recv, values)
 
         return step
 
