@@ -386,8 +386,3 @@ class TritonExecutor(Executor):
     def _table(self, memory: Memory, values: Index) -> torch.Tensor:
         made = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
         return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
-
-
-def available() -> bool:
-    """Whether Triton kernels can run here: a CUDA device, or the interpreter."""
-    return torch.cuda.is_available() or bool(INTERPRET.value)
