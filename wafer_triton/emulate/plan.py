@@ -7,14 +7,13 @@ explicit and elided exchange alike.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
-from wafer_triton.emulate.segments import Segment, Tree, mailboxes, segments
+from wafer_triton.emulate.segments import Segment, Tree, mailboxes, once, segments
 from wafer_triton.errors import ScheduleError
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
@@ -261,53 +260,39 @@ def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]
     return planner.joined(memory, flat(steps))
 
 
-_STALE: WeakKeyDictionary[Schedule, frozenset[str]] = WeakKeyDictionary()
-
-
+@once
 def stale(schedule: Schedule) -> frozenset[str]:
     """Buffers, neither given nor mailboxes of trees, of which a tile may be read, or left, before a round writes it."""
-    if schedule not in _STALE:
-        _STALE[schedule] = frozenset(_stale(schedule))
-    return _STALE[schedule]
-
-
-def _stale(schedule: Schedule) -> set[str]:
-    buffers = schedule.buffers
-    kept = {name for name, buffer in buffers.items() if buffer.given} | mailboxes(schedule)
-    open_, found = set(buffers) - kept, set[str]()
-
-    def touched(name: str, written: bool) -> None:
-        if name in open_:
-            open_.remove(name)
-            if not written:
-                found.add(name)
-
+    kept = {name for name, buffer in schedule.buffers.items() if buffer.given}
+    unwritten, found = set(schedule.buffers) - kept - mailboxes(schedule), set[str]()
     for round_ in schedule.rounds:
-        if not open_:
+        if not unwritten:
             break
-        for exchange in round_.exchanges:
-            touched(exchange.src.buffer, False)
-        for exchange in round_.exchanges:
-            full = _fills(exchange.dst, buffers[exchange.dst.buffer])
-            touched(exchange.dst.buffer, full and _every(exchange.receivers, schedule.mesh))
-        for op in round_.locals:
-            definition = find(op.op)
-            for slot in op.ins:
-                touched(slot.buffer, False)
-            for slot in op.outs:
-                buffer = buffers[slot.buffer]
-                size = op.params.get("size", 0 if definition.partial else buffer.numel)
-                full = _fills(slot, buffer) and size >= buffer.numel * (1 if slot.index is not None else buffer.slots)
-                every = op.where is None or _every(op.where, schedule.mesh)
-                touched(slot.buffer, every and full and not definition.updates(op.params))
-    return found | open_
+        for name, whole in _touched(round_, schedule):
+            if name in unwritten:
+                unwritten.remove(name)
+                found |= set() if whole else {name}
+    return frozenset(found | unwritten)
 
 
-def _fills(slot: Slot, buffer: Buffer) -> bool:
-    """Whether a slot is the whole buffer."""
-    return slot.index is None or buffer.slots == 1
+def _touched(round_: Round, schedule: Schedule) -> Iterator[tuple[str, bool]]:
+    """The buffers that a round reads or writes, in order, and whether it writes them whole before it reads any tile."""
 
+    def every(cores: Cores | None) -> bool:
+        if cores is None:
+            return True
+        return cores.lines is None and cores.at.ndim == 1 and len(cores.at) == schedule.mesh.length(cores.axis)
 
-def _every(cores: Cores, mesh: Mesh) -> bool:
-    """Whether these are all cores."""
-    return cores.lines is None and cores.at.ndim == 1 and len(cores.at) == mesh.length(cores.axis)
+    yield from ((exchange.src.buffer, False) for exchange in round_.exchanges)
+    for exchange in round_.exchanges:
+        buffer = schedule.buffers[exchange.dst.buffer]
+        yield buffer.name, every(exchange.receivers) and (exchange.dst.index is None or buffer.slots == 1)
+    for op in round_.locals:
+        yield from ((slot.buffer, False) for slot in op.ins)
+        definition = find(op.op)
+        for slot in op.outs:
+            buffer = schedule.buffers[slot.buffer]
+            size = op.params.get("size", 0 if definition.partial else buffer.numel)
+            full = size >= buffer.numel * (buffer.slots if slot.index is None else 1)
+            full = full and (slot.index is None or buffer.slots == 1) and not definition.updates(op.params)
+            yield buffer.name, full and every(op.where)

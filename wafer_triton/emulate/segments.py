@@ -6,16 +6,18 @@ One pass cuts a schedule, once. A round without a pattern, or with one that no e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Schedule, Slot
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,27 +98,33 @@ class Tree(Segment):
         return roots
 
 
-_CUT: WeakKeyDictionary[Schedule, tuple[Segment, ...]] = WeakKeyDictionary()
-_MAIL: WeakKeyDictionary[Schedule, frozenset[str]] = WeakKeyDictionary()
+def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
+    """A function of schedules that finds its result for each of them once."""
+    known: WeakKeyDictionary[Schedule, T] = WeakKeyDictionary()
+
+    def found(schedule: Schedule) -> T:
+        if schedule not in known:
+            known[schedule] = find(schedule)
+        return known[schedule]
+
+    return found
 
 
+@once
 def segments(schedule: Schedule) -> tuple[Segment, ...]:
-    """The segments of a schedule, in order; found once."""
-    if schedule not in _CUT:
-        _CUT[schedule] = tuple(_segments(schedule))
-    return _CUT[schedule]
+    """The segments of a schedule, in order."""
+    return tuple(_segments(schedule))
 
 
+@once
 def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Scratch buffers that only carry messages of trees: an executor may combine messages without them."""
-    if schedule not in _MAIL:
-        mail, others = set[str](), set[str]()
-        for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
-            arriving = {exchange.dst.buffer for exchange in messages(round_)}
-            mail |= arriving
-            others |= round_.touched - arriving
-        _MAIL[schedule] = frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
-    return _MAIL[schedule]
+    mail, others = set[str](), set[str]()
+    for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
+        arriving = {exchange.dst.buffer for exchange in messages(round_)}
+        mail |= arriving
+        others |= round_.touched - arriving
+    return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
 
 
 def messages(round_: Round) -> tuple[Exchange, ...]:
