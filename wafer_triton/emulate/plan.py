@@ -7,17 +7,17 @@ explicit and elided exchange alike.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from wafer_triton.emulate.segments import Segment, Tree, mailboxes, once, segments
+from wafer_triton.emulate.segments import Segment, Tree, segments
 from wafer_triton.errors import ScheduleError
-from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 Step = Callable[[], object]
 
@@ -207,7 +207,14 @@ def _compose(before: Index | None, source: Index) -> Index | None:
 
 
 class Planner(ABC):
-    """What plans ask of an executor."""
+    """What plans and programs ask of an executor."""
+
+    poison: bool
+    exchange: str
+
+    @abstractmethod
+    def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
+        """The steps of a schedule on memory."""
 
     @abstractmethod
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
@@ -234,6 +241,34 @@ class Planner(ABC):
         moves = [self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_)]
         return moves + [self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals]
 
+    @property
+    def unwritten(self) -> float:
+        """The value of memory that is not written yet."""
+        return float("nan") if self.poison else 0.0
+
+    @abstractmethod
+    def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """The share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer."""
+
+    def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
+        """The values [rows, cols, ...] of all cores, from the share that this executor holds."""
+        return held
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """The context in which kernels are compiled and launched, on this executor's device."""
+        return nullcontext()
+
+    def check(self) -> None:  # noqa: B027  most have nothing to check
+        """BackendError if a program failed on the device; results are read after it."""
+
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        """Return `run` itself, or a step that replays a record of its launches from its second call on.
+
+        A record holds the launches, not values written to memory between them. Where all kernels of `run` are
+        `compiled` and tried, the first call records.
+        """
+        return run
+
 
 def together(round_: Round) -> list[list[Exchange]]:
     """The exchanges of a round, grouped by their source and target slots."""
@@ -258,41 +293,3 @@ def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]
                 planned[id(round_)] = planner.round(memory, round_)
             steps += planned[id(round_)]
     return planner.joined(memory, flat(steps))
-
-
-@once
-def stale(schedule: Schedule) -> frozenset[str]:
-    """Buffers, neither given nor mailboxes of trees, of which a tile may be read, or left, before a round writes it."""
-    kept = {name for name, buffer in schedule.buffers.items() if buffer.given}
-    unwritten, found = set(schedule.buffers) - kept - mailboxes(schedule), set[str]()
-    for round_ in schedule.rounds:
-        if not unwritten:
-            break
-        for name, whole in _touched(round_, schedule):
-            if name in unwritten:
-                unwritten.remove(name)
-                found |= set() if whole else {name}
-    return frozenset(found | unwritten)
-
-
-def _touched(round_: Round, schedule: Schedule) -> Iterator[tuple[str, bool]]:
-    """The buffers that a round reads or writes, in order, and whether it writes them whole before it reads any tile."""
-
-    def every(cores: Cores | None) -> bool:
-        if cores is None:
-            return True
-        return cores.lines is None and cores.at.ndim == 1 and len(cores.at) == schedule.mesh.length(cores.axis)
-
-    yield from ((exchange.src.buffer, False) for exchange in round_.exchanges)
-    for exchange in round_.exchanges:
-        buffer = schedule.buffers[exchange.dst.buffer]
-        yield buffer.name, every(exchange.receivers) and (exchange.dst.index is None or buffer.slots == 1)
-    for op in round_.locals:
-        yield from ((slot.buffer, False) for slot in op.ins)
-        definition = find(op.op)
-        for slot in op.outs:
-            buffer = schedule.buffers[slot.buffer]
-            size = op.params.get("size", 0 if definition.partial else buffer.numel)
-            full = size >= buffer.numel * (buffer.slots if slot.index is None else 1)
-            full = full and (slot.index is None or buffer.slots == 1) and not definition.updates(op.params)
-            yield buffer.name, full and every(op.where)

@@ -19,9 +19,8 @@ import torch
 from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton.emulate import fuse
-from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Work
-from wafer_triton.emulate.graph import Graph
 from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
 from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
