@@ -1,7 +1,7 @@
 """Triton kernels: what one core computes, one program instance per core.
 
 `KERNELS` has a launcher for each local operation; the moves between cores are `exchange`, the compute-shift rounds
-(`one_round`, `all_rounds`) and `reduce_tree`. Names load on first use, as `protocol` needs no triton.
+(`one_round`, `all_rounds`) and `reduce_tree`. Names load on first use.
 Kernels see pointers, index tables and constexpr sizes, never a schedule.
 """
 
@@ -11,7 +11,6 @@ from typing import Any
 _HOME = {
     "all_rounds": "compute_shift",
     "KERNELS": "table",
-    "Launcher": "_common",
     "Moves": "exchange",
     "Operand": "_common",
     "find": "table",

@@ -7,7 +7,7 @@ int64, arithmetic is fp32, and a value is rounded once, to nearest even, when it
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -35,11 +35,6 @@ class Operand(NamedTuple):
     offset: int
     stride: int
     index: Tensor | None = None  # hides tuple.index, which nobody wants here
-
-
-# launch(outs, ins, cores, **params): runs a local operation on every core that the int32 tensor `cores` lists, with
-# operands and parameters in the order and by the names of its torch definition.
-Launcher = Callable[..., None]
 
 
 _COMPILING: ContextVar[bool] = ContextVar("compiling", default=False)
@@ -143,15 +138,10 @@ def registers(a_thread: int) -> dict[str, int]:
     return {"maxnreg": a_thread}
 
 
-def on_nvidia(least: int, most: int = 999, *, acted: bool = False) -> bool:
-    """Whether kernels are compiled for an NVIDIA GPU of such an architecture: 90 is Hopper; `acted` by the interpreter.
-
-    Such as the unit that copies blocks (TMA), from Hopper on.
-    """
-    if INTERPRET:
-        return acted
-    target = triton.runtime.driver.active.get_current_target()
-    return target.backend == "cuda" and least <= target.arch <= most
+def on_hopper() -> bool:
+    """Whether kernels are compiled for NVIDIA's Hopper."""
+    target = None if INTERPRET else triton.runtime.driver.active.get_current_target()
+    return target is not None and target.backend == "cuda" and 90 <= target.arch < 100
 
 
 def resident(kernel: Any, device: torch.device) -> int:

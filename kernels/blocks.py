@@ -2,8 +2,7 @@
 
 `by` is how a program comes by its tiles:
 - "loads": each warp loads what it multiplies, on any GPU and in the interpreter;
-- "tensor": Hopper's unit for tensors (TMA) copies blocks, where a program serves one core (see `elided`);
-- "warps": so it does, for a warp that does nothing else (see `warp_groups`).
+- "warps": Hopper's unit for tensors (TMA) copies blocks for a warp that does nothing else (see `warp_groups`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 import triton
 
-from wafer_triton.kernels._common import Operand, on_nvidia
+from wafer_triton.kernels._common import Operand, on_hopper
 
 BOX = 64  # rows and columns that TMA copies at once for `warp_groups`: as wide as it swizzles 16-bit values
 RING = 192 * 1024  # bytes of shared memory for tiles that wait to be multiplied there
@@ -56,9 +55,8 @@ def candidates(
     alike = a.tensor.dtype == b.tensor.dtype != torch.float32
     if not alike or k % 16 or min(m, n) < 16:
         return ways
-    copied = n % 8 == 0 and all(map(_copied, (a, b), (m * k, k * n)))
-    boxed = m % BOX == n % BOX == k % BOX == 0 and out.tensor.dtype == a.tensor.dtype and _copied(out, m * n)
-    boxed = boxed and copied and not chosen["ADD"]
+    boxed = m % BOX == n % BOX == k % BOX == 0 and out.tensor.dtype == a.tensor.dtype and not chosen["ADD"]
+    boxed = boxed and all(map(_copied, (a, b, out), (m * k, k * n, m * n)))
     for block_m, block_n, warps, stages in ((64, 64, 4, 3), (128, 64, 4, 3), (128, 128, 8, 4), (128, 256, 8, 4)):
         group = max(1, block_m // m), max(1, block_n // n)
         whole = all(
@@ -69,11 +67,9 @@ def candidates(
             blocks = {"BLOCK_M": block_m, "BLOCK_K": min(64, k & -k), "BLOCK_N": block_n}
             way = blocks | {"num_warps": warps, "num_stages": stages}
             way |= {"GROUP_M": group[0], "GROUP_N": group[1], "SWIZZLE": 8}
-            if group == (1, 1) and copied and on_nvidia(90, acted=True):
-                ways.insert(0, way | {"by": "tensor"})
             ways.insert(0, way | {"by": "loads"})
             # its instructions for matrices are Hopper's alone
-            if boxed and block_m == 2 * BOX and block_n > BOX and on_nvidia(90, 99):
+            if boxed and block_m == 2 * BOX and block_n > BOX and on_hopper():
                 depth = RING // (BOX * (block_m + block_n) * a.tensor.itemsize)
                 ways.insert(0, way | {"num_warps": 4, "num_stages": depth, "by": "warps"})
     return ways

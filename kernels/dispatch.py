@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
+from wafer_triton.kernels._common import block, load, store, tile_ptr
+from wafer_triton.kernels.fused import each, local_kernel
 
 
+def _queue(ins: Any, *, m: int, k: int, copies: tuple[tuple[int, int], ...], **_: Any) -> dict[str, Any]:
+    experts = [expert for expert, _ in copies]
+    return {
+        "BLOCK": triton.next_power_of_2(m * k), "COPIES": len(copies), "EXPERTS": tuple(experts),
+        "SLOTS": tuple(slot for _, slot in copies),
+        "TURN": tuple(experts[:number].count(expert) + 1 for number, expert in enumerate(experts)),
+        "TURNS": tuple(experts.count(expert) + 1 for expert in experts),
+    }  # fmt: skip
+
+
+@local_kernel(_queue)
 @triton.jit
-def _enqueue(args, core, P):
+def enqueue(args, core, P):
     slots, ranks, demand, chosen, real = args
     # [BLOCK] picks, token by token
     offs = tl.arange(0, P.BLOCK)
@@ -38,25 +51,14 @@ def _enqueue(args, core, P):
     tl.store(tile_ptr(demand, core), tl.max(tl.where(taken, rank + 1, 0), axis=0).to(tl.float32))
 
 
-@LocalKernel
-def enqueue(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, k: int, picks: int, regions: int, held: int,
-    copies: tuple[tuple[int, int], ...],
-) -> FusedOp:  # fmt: skip
-    """slots, ranks [m, k] and demand [1] of chosen [m, picks] and real [m]; as `local.enqueue_torch`."""
-    experts = [expert for expert, _ in copies]
-    cap = triton.next_power_of_2(m * k)
-    sizes = {
-        "M": m, "K": k, "PICKS": picks, "REGIONS": regions, "HELD": held, "BLOCK": cap,
-        "COPIES": len(copies), "EXPERTS": tuple(experts), "SLOTS": tuple(slot for _, slot in copies),
-        "TURN": tuple(experts[:number].count(expert) + 1 for number, expert in enumerate(experts)),
-        "TURNS": tuple(experts.count(expert) + 1 for expert in experts),
-    }  # fmt: skip
-    return fused_op(_enqueue, (*outs, *ins), sizes, warps(cap))
-
-
+@local_kernel(
+    lambda ins, n, regions, capacity, **_: {
+        "BLOCK": block(regions * capacity * (n + 1), 1024),
+        "ROW": block(n + 1, 1024),
+    }
+)
 @triton.jit
-def _dispatch(args, core, P):
+def dispatch(args, core, P):
     out, h, slots, ranks = args
     for start in range(0, P.REGIONS * P.CAPACITY * (P.N + 1), P.BLOCK):
         # [BLOCK] of [REGIONS, CAPACITY, N + 1]
@@ -70,130 +72,56 @@ def _dispatch(args, core, P):
             rank = tl.load(tile_ptr(ranks, core) + token * P.K + pick).to(tl.int32) - P.FIRST
             sent = (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
             out_ptr = tile_ptr(out, core) + (slot // P.HELD * P.CAPACITY + rank) * (P.N + 1)
-            for start in range(0, P.N + 1, P.BLOCK_N):
-                # [BLOCK_N], the row, then its expert
-                offs_n = start + tl.arange(0, P.BLOCK_N)
+            for start in range(0, P.N + 1, P.ROW):
+                # [ROW], the row, then its expert
+                offs_n = start + tl.arange(0, P.ROW)
                 value = load(tile_ptr(h, core) + token * P.N + offs_n, sent & (offs_n < P.N))
                 value = tl.where(offs_n < P.N, value, (slot % P.HELD).to(tl.float32))
                 store(out_ptr + offs_n, value, sent & (offs_n < P.N + 1))
 
 
-@LocalKernel
-def dispatch(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, k: int, n: int, regions: int, held: int,
-    capacity: int, first: int,
-) -> FusedOp:  # fmt: skip
-    """out [regions, capacity, n + 1] of h [m, n], slots and ranks [m, k]; as `local.dispatch_torch`."""
-    cap = block(regions * capacity * (n + 1), 1024)
-    sizes = {
-        "M": m, "K": k, "N": n, "REGIONS": regions, "HELD": held, "CAPACITY": capacity, "FIRST": first, "BLOCK": cap,
-        "BLOCK_N": block(n + 1, 1024),
-    }  # fmt: skip
-    return fused_op(_dispatch, (*outs, *ins), sizes, warps(cap))
-
-
+@each(lambda sources, capacity, n: sources * capacity * sources * n)
 @triton.jit
-def _permute(args, core, P):
+def permute(args, core, offs, mask, P):
     a, picks, arrived = args
-    for start in range(0, P.SOURCES * P.CAPACITY * P.WIDTH, P.BLOCK):
-        # [BLOCK] of [SOURCES, CAPACITY, SOURCES, N]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.SOURCES * P.CAPACITY * P.WIDTH
-        row, column = offs // P.WIDTH, offs % P.WIDTH // P.N
-        came = (row // P.CAPACITY * P.SOURCES + column) * P.CAPACITY + row % P.CAPACITY
-        value = load(tile_ptr(arrived, core) + came * (P.N + 1) + offs % P.N, mask)
-        store(tile_ptr(a, core) + offs, value, mask)
-    for start in range(0, P.SOURCES * P.CAPACITY, P.BLOCK):
-        # [BLOCK] rows
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.SOURCES * P.CAPACITY
-        came = offs // P.CAPACITY * P.SOURCES * P.CAPACITY + offs % P.CAPACITY
-        store(tile_ptr(picks, core) + offs, load(tile_ptr(arrived, core) + came * (P.N + 1) + P.N, mask), mask)
+    # [BLOCK] of [SOURCES, CAPACITY, SOURCES, N]
+    column, row = offs // P.N % P.SOURCES, offs // (P.N * P.SOURCES)
+    came = (row // P.CAPACITY * P.SOURCES + column) * P.CAPACITY + row % P.CAPACITY
+    came_ptr = tile_ptr(arrived, core) + came * (P.N + 1)
+    store(tile_ptr(a, core) + offs, load(came_ptr + offs % P.N, mask), mask)
+    first = mask & (offs % (P.SOURCES * P.N) == 0)
+    store(tile_ptr(picks, core) + row, load(came_ptr + P.N, first), first)
 
 
-@LocalKernel
-def permute(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, sources: int, capacity: int, n: int
-) -> FusedOp:  # fmt: skip
-    """a [sources * capacity, sources * n] and picks of [sources, sources, capacity, n + 1]."""
-    cap = block(sources * capacity * sources * n, 1024)
-    sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "WIDTH": sources * n, "BLOCK": cap}
-    return fused_op(_permute, (*outs, *ins), sizes, warps(cap))
-
-
+@each(lambda sources, capacity, n: sources * sources * capacity * n)
 @triton.jit
-def _unpermute(args, core, P):
+def unpermute(args, core, offs, mask, P):
     out, y = args
-    for start in range(0, P.SIZE, P.BLOCK):
-        # [BLOCK] of [SOURCES, SOURCES, CAPACITY, N]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.SIZE
-        to, row = offs // (P.CAPACITY * P.N), offs // P.N % P.CAPACITY
-        lies = (to // P.SOURCES * P.CAPACITY + row) * P.SOURCES + to % P.SOURCES
-        store(tile_ptr(out, core) + offs, load(tile_ptr(y, core) + lies * P.N + offs % P.N, mask), mask)
+    # [BLOCK] of [SOURCES, SOURCES, CAPACITY, N]
+    to, row = offs // (P.CAPACITY * P.N), offs // P.N % P.CAPACITY
+    lies = (to // P.SOURCES * P.CAPACITY + row) * P.SOURCES + to % P.SOURCES
+    store(tile_ptr(out, core) + offs, load(tile_ptr(y, core) + lies * P.N + offs % P.N, mask), mask)
 
 
-@LocalKernel
-def unpermute(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, sources: int, capacity: int, n: int
-) -> FusedOp:  # fmt: skip
-    """out [sources, sources, capacity, n] of y [sources * capacity, sources * n]."""
-    size = sources * sources * capacity * n
-    cap = block(size, 1024)
-    sizes = {"SOURCES": sources, "CAPACITY": capacity, "N": n, "SIZE": size, "BLOCK": cap}
-    return fused_op(_unpermute, (*outs, *ins), sizes, warps(cap))
-
-
+@each(lambda m, n, **_: m * n)
 @triton.jit
-def _combine(args, core, P):
+def combine(args, core, offs, mask, P):
     y, back, slots, ranks, shares = args
-    for token in range(P.M):
-        for start in range(0, P.N, P.BLOCK_N):
-            # [BLOCK_N]
-            offs_n = start + tl.arange(0, P.BLOCK_N)
-            mask_n = offs_n < P.N
-            total = tl.zeros([P.BLOCK_N], tl.float32)
-            for pick in range(P.K):
-                slot = tl.load(tile_ptr(slots, core) + token * P.K + pick).to(tl.int32)
-                rank = tl.load(tile_ptr(ranks, core) + token * P.K + pick).to(tl.int32) - P.FIRST
-                came = (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
-                row_ptr = tile_ptr(back, core) + (slot // P.HELD * P.CAPACITY + rank) * P.N
-                total += load(row_ptr + offs_n, came & mask_n) * tl.load(
-                    tile_ptr(shares, core) + token * P.PICKS + pick
-                )
-            store(tile_ptr(y, core) + token * P.N + offs_n, total, mask_n)
+    # [BLOCK] of [M, N]
+    token, total = offs // P.N, tl.zeros([P.BLOCK], tl.float32)
+    for pick in range(P.K):
+        slot = load(tile_ptr(slots, core) + token * P.K + pick, mask).to(tl.int32)
+        rank = load(tile_ptr(ranks, core) + token * P.K + pick, mask).to(tl.int32) - P.FIRST
+        came = mask & (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
+        row_ptr = tile_ptr(back, core) + (slot // P.HELD * P.CAPACITY + rank) * P.N
+        share = load(tile_ptr(shares, core) + token * P.PICKS + pick, mask)
+        total += load(row_ptr + offs % P.N, came) * share
+    store(tile_ptr(y, core) + offs, total, mask)
 
 
-@LocalKernel
-def combine(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, k: int, n: int, picks: int, regions: int,
-    held: int, capacity: int, first: int,
-) -> FusedOp:  # fmt: skip
-    """y [m, n] of back [regions, capacity, n], slots and ranks [m, k], shares [m, picks]; as `local.combine_torch`."""
-    cap = block(n, 1024)
-    sizes = {
-        "M": m, "K": k, "N": n, "PICKS": picks, "HELD": held, "CAPACITY": capacity, "FIRST": first, "BLOCK_N": cap,
-    }  # fmt: skip
-    return fused_op(_combine, (*outs, *ins), sizes, warps(cap))
-
-
+@each(lambda m, n, **_: m * n)
 @triton.jit
-def _scale_rows(args, core, P):
+def scale_rows(args, core, offs, mask, P):
     out, a, shares = args
-    for start in range(0, P.M * P.N, P.BLOCK):
-        # [BLOCK] of [M, N]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.M * P.N
-        share = load(tile_ptr(shares, core) + offs // P.N * P.PICKS + P.PICK, mask)
-        store(tile_ptr(out, core) + offs, load(tile_ptr(a, core) + offs, mask) * share, mask)
-
-
-@LocalKernel
-def scale_rows(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int, picks: int, pick: int
-) -> FusedOp:  # fmt: skip
-    """out [m, n] = the rows of a times shares [m, picks] of one pick."""
-    cap = block(m * n, 1024)
-    return fused_op(
-        _scale_rows, (*outs, *ins), {"M": m, "N": n, "PICKS": picks, "PICK": pick, "BLOCK": cap}, warps(cap)
-    )
+    share = load(tile_ptr(shares, core) + offs // P.N * P.PICKS + P.PICK, mask)
+    store(tile_ptr(out, core) + offs, load(tile_ptr(a, core) + offs, mask) * share, mask)

@@ -1,4 +1,4 @@
-"""Elementwise operations: `elementwise` makes a launcher of any Triton device function of one to three values.
+"""Operations on each element by itself: `elementwise` makes a launcher of any device function of one to three values.
 
 @triton.jit
 def halved(x, half):
@@ -14,8 +14,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, tile_ptr, warps
-from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
+from wafer_triton.kernels._common import Operand, load, store, tile_ptr
+from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, _each, each, flat, planned
 
 
 @triton.jit
@@ -37,93 +37,89 @@ def same_value(a):
 
 
 @triton.jit
-def _elementwise(args, core, P):
-    out, a = args[0], args[1]
-    for start in range(0, P.SIZE, P.BLOCK):
-        # [BLOCK]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.SIZE
-        x = load(tile_ptr(a, core) + offs, mask)
-        if P.INPUTS == 1:
-            y = P.FN(x)
-        elif P.INPUTS == 2:
-            y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask))
-        else:
-            y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask), load(tile_ptr(args[3], core) + offs, mask))
-        store(tile_ptr(out, core) + offs, y, mask)
+def _elementwise(args, core, offs, mask, P):
+    x = load(tile_ptr(args[1], core) + offs, mask)
+    if P.INPUTS == 1:
+        y = P.FN(x)
+    elif P.INPUTS == 2:
+        y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask))
+    else:
+        y = P.FN(x, load(tile_ptr(args[2], core) + offs, mask), load(tile_ptr(args[3], core) + offs, mask))
+    store(tile_ptr(args[0], core) + offs, y, mask)
 
 
 def elementwise(fn: Any) -> LocalKernel:
     """A launcher of out [size] = fn(in0, in1, in2); `fn` is a `@triton.jit` function of one to three fp32 blocks."""
 
-    def make(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
-        cap = block(size, 2048)
-        sizes = {"FN": fn, "INPUTS": len(ins), "SIZE": size, "BLOCK": cap}
-        return fused_op(_elementwise, (*outs, *ins), sizes, warps(cap), elements=cap)
+    def fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int) -> FusedOp:
+        return planned(
+            _each, (*outs, *ins), {}, {"BODY": _elementwise, "FN": fn, "INPUTS": len(ins), **flat(size, 2048)}
+        )
 
-    return LocalKernel(make)
-
-
-add = elementwise(add_values)
-maximum = elementwise(max_values)
-copy = elementwise(same_value)
+    return LocalKernel(fused)
 
 
+KERNELS |= {"copy": elementwise(same_value)} | {name: elementwise(fn) for name, fn in COMBINE.items()}
+
+
+@each(lambda size, **_: size, most=2048)
 @triton.jit
-def _silu_mul(args, core, P):
+def clip(args, core, offs, mask, P):
+    out, a = args
+    value = load(tile_ptr(a, core) + offs, mask)
+    low = tl.minimum(value, P.LIMIT * 1.0, propagate_nan=tl.PropagateNan.ALL)
+    store(tile_ptr(out, core) + offs, tl.maximum(low, -P.LIMIT * 1.0, propagate_nan=tl.PropagateNan.ALL), mask)
+
+
+@each(lambda m, n: m * n)
+@triton.jit
+def silu_mul(args, core, offs, mask, P):
     out, gate_up = args
-    gate_ptr = tile_ptr(gate_up, core)
-    for start in range(0, P.M * P.N, P.BLOCK):
-        # [BLOCK] of [M, N]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.M * P.N
-        offs_gate = offs + offs // P.N * P.N
-        gate = load(gate_ptr + offs_gate, mask)
-        up = load(gate_ptr + offs_gate + P.N, mask)
-        store(tile_ptr(out, core) + offs, gate * tl.sigmoid(gate) * up, mask)
+    gate_ptr = tile_ptr(gate_up, core) + offs + offs // P.N * P.N
+    gate, up = load(gate_ptr, mask), load(gate_ptr + P.N, mask)
+    store(tile_ptr(out, core) + offs, gate * tl.sigmoid(gate) * up, mask)
 
 
-@LocalKernel
-def silu_mul(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, n: int) -> FusedOp:
-    """out [m, n] = silu(gate) * up, gate_up [m, 2, n]."""
-    cap = block(m * n, 1024)
-    return fused_op(_silu_mul, (*outs, *ins), {"M": m, "N": n, "BLOCK": cap}, warps(cap), elements=cap)
+@each(lambda rows, cols, size: rows * cols * size)
+@triton.jit
+def swap(args, core, offs, mask, P):
+    out, a = args
+    row, col = offs // P.SIZE % P.ROWS, offs // (P.SIZE * P.ROWS)
+    value = load(tile_ptr(a, core) + (row * P.COLS + col) * P.SIZE + offs % P.SIZE, mask)
+    store(tile_ptr(out, core) + offs, value, mask)
+
+
+@each(lambda m, d, v: m * d)
+@triton.jit
+def lookup(args, core, offs, mask, P):
+    out, table, ids = args
+    number = load(tile_ptr(ids, core) + offs // P.D, mask)
+    inside = (number >= 0) & (number < P.V)
+    value = load(tile_ptr(table, core) + offs % P.D * P.V + number.to(tl.int32), mask & inside)
+    store(tile_ptr(out, core) + offs, value, mask)
+
+
+@each(lambda m, heads, kv_heads, n: m * (heads + 2 * kv_heads) * (n // 2), most=512)
+@triton.jit
+def rope(args, core, offs, mask, P):
+    q, k, v, qkv, cos, sin = args
+    ALL: tl.constexpr = P.HEADS + 2 * P.KV_HEADS
+    HALF: tl.constexpr = P.N // 2
+    # [BLOCK] of [M, ALL, HALF]: one pair each
+    row, head, pair = offs // (ALL * HALF), offs // HALF % ALL, offs % HALF
+    in_ptr = tile_ptr(qkv, core) + (row * ALL + head) * P.N + pair
+    low, high = load(in_ptr, mask), load(in_ptr + HALF, mask)
+    c = load(tile_ptr(cos, core) + row * HALF + pair, mask)
+    s = load(tile_ptr(sin, core) + row * HALF + pair, mask)
+    turned_low, turned_high = low * c - high * s, high * c + low * s
+    is_q, is_v = head < P.HEADS, head >= P.HEADS + P.KV_HEADS
+    _put_pair(q, core, row * P.HEADS + head, pair, turned_low, turned_high, mask & is_q, P)
+    _put_pair(k, core, row * P.KV_HEADS + head - P.HEADS, pair, turned_low, turned_high, mask & ~is_q & ~is_v, P)
+    _put_pair(v, core, row * P.KV_HEADS + head - P.HEADS - P.KV_HEADS, pair, low, high, mask & is_v, P)
 
 
 @triton.jit
-def _clip(args, core, P):
-    out, a = args
-    for start in range(0, P.SIZE, P.BLOCK):
-        # [BLOCK]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.SIZE
-        value = load(tile_ptr(a, core) + offs, mask)
-        low = tl.minimum(value, P.LIMIT, propagate_nan=tl.PropagateNan.ALL)
-        store(tile_ptr(out, core) + offs, tl.maximum(low, -P.LIMIT, propagate_nan=tl.PropagateNan.ALL), mask)
-
-
-@LocalKernel
-def clip(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, size: int, limit: float) -> FusedOp:
-    """out [size] = a, no further from 0 than `limit`."""
-    cap = block(size, 2048)
-    return fused_op(_clip, (*outs, *ins), {"SIZE": size, "LIMIT": float(limit), "BLOCK": cap}, warps(cap), elements=cap)
-
-
-@triton.jit
-def _swap(args, core, P):
-    out, a = args
-    for start in range(0, P.ROWS * P.COLS * P.SIZE, P.BLOCK):
-        # [BLOCK] of [COLS, ROWS, SIZE]
-        offs = start + tl.arange(0, P.BLOCK)
-        mask = offs < P.ROWS * P.COLS * P.SIZE
-        row, col = offs // P.SIZE % P.ROWS, offs // (P.SIZE * P.ROWS)
-        value = load(tile_ptr(a, core) + (row * P.COLS + col) * P.SIZE + offs % P.SIZE, mask)
-        store(tile_ptr(out, core) + offs, value, mask)
-
-
-@LocalKernel
-def swap(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, rows: int, cols: int, size: int) -> FusedOp:
-    """out [cols, rows, size] = a [rows, cols, size] with both dimensions exchanged."""
-    cap = block(rows * cols * size, 1024)
-    sizes = {"ROWS": rows, "COLS": cols, "SIZE": size, "BLOCK": cap}
-    return fused_op(_swap, (*outs, *ins), sizes, warps(cap), elements=cap)
+def _put_pair(x, core, row, pair, low, high, mask, P):
+    ptr = tile_ptr(x, core) + row * P.N + pair
+    store(ptr, low, mask)
+    store(ptr + P.N // 2, high, mask)

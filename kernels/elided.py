@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import tuning
@@ -38,95 +37,31 @@ class Labels(NamedTuple):
 
 
 @triton.jit
-def _step(
-    total, a_ptrs, b_ptrs, row_a, row_b, start_k, offs_k, mask_m, mask_n, a, b,
-    K: tl.constexpr, N: tl.constexpr, BLOCK_K: tl.constexpr, MASK_M: tl.constexpr, MASK_N: tl.constexpr,
-):  # fmt: skip
-    """total + a @ b for one block of rows and columns."""
-    a_ptrs += row_a.to(tl.int64) * a.stride + start_k
-    b_ptrs += row_b.to(tl.int64) * b.stride + start_k * N
-    if MASK_M or K % BLOCK_K:
-        x = tl.load(a_ptrs, mask=mask_m[:, None] & (start_k + offs_k < K)[None, :], other=0.0)
-    else:
-        x = tl.load(a_ptrs)
-    if MASK_N or K % BLOCK_K:
-        y = tl.load(b_ptrs, mask=(start_k + offs_k < K)[:, None] & mask_n[None, :], other=0.0)
-    else:
-        y = tl.load(b_ptrs)
-    return _added(total, x, y)
-
-
-@triton.jit
-def _added(total, x, y):
-    # the interpreter's dot multiplies the raw bits of bf16
-    if x.dtype != y.dtype or INTERPRET:
-        x, y = x.to(tl.float32), y.to(tl.float32)
-    return tl.dot(x, y, total, input_precision="ieee")
-
-
-@triton.jit
-def _stacked(blocks):
-    """Blocks of rows one below the other, a power of 2 of them."""
-    for _ in tl.static_range(8):
-        if len(blocks) > 1:
-            pairs = ()
-            for i in tl.static_range(0, len(blocks), 2):
-                both = tl.permute(tl.join(blocks[i], blocks[i + 1]), (2, 0, 1))
-                pairs += (both.reshape(2 * blocks[i].shape[0], blocks[i].shape[1]),)
-            blocks = pairs
-    return blocks[0]
-
-
-@triton.jit
-def _cut(block, NUMBER: tl.constexpr):
-    """The blocks of rows that make up a block when `_stacked`."""
-    blocks = (block,)
-    for _ in tl.static_range(8):
-        if len(blocks) < NUMBER:
-            halves = ()
-            for i in tl.static_range(len(blocks)):
-                both = blocks[i].reshape(2, blocks[i].shape[0] // 2, blocks[i].shape[1])
-                low, high = tl.split(tl.permute(both, (1, 2, 0)))
-                halves += (low, high)
-            blocks = halves
-    return blocks
-
-
-@triton.jit
 def _phase(
-    total, first, end, p, q, begin_m, begin_n, a, b, a_blocks, b_blocks, a_labels, b_labels, P,
+    total, first, end, p, q, begin_m, begin_n, a, b, a_labels, b_labels, P,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """total + the products of labels `first` to `end`; at an EDGE of those cores alone whose round it is.
 
-    There each row of cores has a product of its own, as each masks other columns: with sums of its own where it is wide
-    enough for the matrix units, else into all sums, other rows masked.
+    There each row of cores has a product of its own, other rows masked, as each masks other columns.
     """
     SPREAD: tl.constexpr = GROUP_M + GROUP_N - 2
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
-    EVEN_M: tl.constexpr = M % BLOCK_M == 0 or GROUP_M > 1
-    EVEN_N: tl.constexpr = N % BLOCK_N == 0 or GROUP_N > 1
     PARTS: tl.constexpr = GROUP_M if EDGE else 1
-    APART: tl.constexpr = PARTS if M >= 64 else 1
-    offs_k, offs_n = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
-    # [BLOCK_N]: of each column its core's place in the group, and its place in that core's tile
-    col_group = offs_n // N if GROUP_N > 1 else offs_n * 0
-    in_n = offs_n % N if GROUP_N > 1 else begin_n + offs_n
+    MASK_M: tl.constexpr = PARTS > 1 or (GROUP_M == 1 and M % BLOCK_M > 0) or K % BLOCK_K > 0
+    MASK_N: tl.constexpr = EDGE or (GROUP_N == 1 and N % BLOCK_N > 0) or K % BLOCK_K > 0
+    offs_m, offs_k, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
+    # of each row or column of the block its core's place in the group, and its place in that core's tile
+    row_group, in_m = (offs_m // M, offs_m % M) if GROUP_M > 1 else (offs_m * 0, begin_m + offs_m)
+    col_group, in_n = (offs_n // N, offs_n % N) if GROUP_N > 1 else (offs_n * 0, begin_n + offs_n)
+    first_a = tl.load(a_labels.first + p + row_group).to(tl.int64) * a.stride
     first_b = tl.load(b_labels.first + q + col_group).to(tl.int64) * b.stride
+    # [BLOCK_M, BLOCK_K], [BLOCK_K, BLOCK_N]
+    a_ptrs = a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :]
     b_ptrs = b.tensor + b.offset + first_b[None, :] + offs_k[:, None] * N + in_n[None, :]
-    sums, a_ptrs, masks = _cut(total, APART), (), ()
-    for part in tl.static_range(PARTS):
-        # [BLOCK_M / APART]
-        offs_m = (part * (BLOCK_M // APART) if APART > 1 else 0) + tl.arange(0, BLOCK_M // APART)
-        row_group = offs_m // M if GROUP_M > 1 else offs_m * 0
-        in_m = offs_m % M if GROUP_M > 1 else begin_m + offs_m
-        first_a = tl.load(a_labels.first + p + row_group).to(tl.int64) * a.stride
-        a_ptrs += (a.tensor + a.offset + first_a[:, None] + in_m[:, None] * K + offs_k[None, :],)
-        masks += ((row_group == part) if PARTS > APART else in_m < M,)
 
-    block_a, block_b = tl.load(a_labels.first + p), tl.load(b_labels.first + q)
     a_labels_ptr = a_labels.table + p * a_labels.step
     b_labels_ptr = b_labels.table + q * b_labels.step
     # a step loads the rows of the next: tiles whose address waited for a load would come too late
@@ -135,27 +70,28 @@ def _phase(
     # masked blocks, some for each row of cores, take room for fewer steps ahead
     for step in tl.range(first * STEPS, end * STEPS, num_stages=None if PARTS == 1 else 2 if PARTS == 2 else 1):
         start_k = step % STEPS * BLOCK_K
-        if a_blocks is not None:  # by the unit that copies blocks
-            x = a_blocks.load([(block_a + row_a) * M + begin_m, start_k])
-            y = b_blocks.load([(block_b + row_b) * K + start_k, begin_n])
-            sums = (_added(sums[0], x, y),)
-        for part in tl.static_range(PARTS if a_blocks is None else 0):
-            number = step // STEPS - SPREAD + part + col_group  # the round of the cores of this row
-            mask_n = (in_n < N) & (number >= 0) & (number < P) if EDGE else in_n < N
-            added = _step(
-                sums[0], a_ptrs[part], b_ptrs, row_a, row_b, start_k, offs_k, masks[part],
-                mask_n, a, b, K, N, BLOCK_K, PARTS > APART or not EVEN_M, EDGE or not EVEN_N,
-            )  # fmt: skip
-            sums = sums[1:]  # the next in turn is the first
-            sums += (added,)
+        mask_k = start_k + offs_k < K
+        x_ptrs = a_ptrs + row_a.to(tl.int64) * a.stride + start_k
+        y_ptrs = b_ptrs + row_b.to(tl.int64) * b.stride + start_k * N
+        for part in tl.static_range(PARTS):
+            mask_m, mask_n = in_m < M, in_n < N
+            if EDGE:
+                number = step // STEPS - SPREAD + part + col_group  # the round of the cores of this row
+                mask_m, mask_n = mask_m & (row_group == part), mask_n & (number >= 0) & (number < P)
+            x = tl.load(x_ptrs, mask=mask_m[:, None] & mask_k[None, :], other=0.0) if MASK_M else tl.load(x_ptrs)
+            y = tl.load(y_ptrs, mask=mask_k[:, None] & mask_n[None, :], other=0.0) if MASK_N else tl.load(y_ptrs)
+            # the interpreter's dot multiplies the raw bits of bf16
+            if x.dtype != y.dtype or INTERPRET:
+                x, y = x.to(tl.float32), y.to(tl.float32)
+            total = tl.dot(x, y, total, input_precision="ieee")
         label = (p + q + SPREAD - (step + 1) // STEPS + P) % P
         row_a, row_b = tl.load(a_labels_ptr + label), tl.load(b_labels_ptr + label)
-    return _stacked(sums)
+    return total
 
 
 @triton.jit
 def _dot_kernel(
-    c, out, a, b, a_blocks, b_blocks, rows_ptr, cols_ptr, a_labels, b_labels, P,
+    c, out, a, b, rows_ptr, cols_ptr, a_labels, b_labels, P,
     M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr, GROUP_N: tl.constexpr, SWIZZLE: tl.constexpr,
@@ -164,10 +100,8 @@ def _dot_kernel(
 
     # [BLOCK_M]: of each row of the block its core's place in the group, and its row in that core's tile
     offs_m, offs_n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    row_group = offs_m // M if GROUP_M > 1 else offs_m * 0
-    col_group = offs_n // N if GROUP_N > 1 else offs_n * 0
-    in_m = offs_m % M if GROUP_M > 1 else begin_m + offs_m
-    in_n = offs_n % N if GROUP_N > 1 else begin_n + offs_n
+    row_group, in_m = (offs_m // M, offs_m % M) if GROUP_M > 1 else (offs_m * 0, begin_m + offs_m)
+    col_group, in_n = (offs_n // N, offs_n % N) if GROUP_N > 1 else (offs_n * 0, begin_n + offs_n)
     # [BLOCK_M, BLOCK_N]
     core = tl.load(rows_ptr + p + row_group)[:, None] * P + tl.load(cols_ptr + q + col_group)[None, :]
     in_c = in_m[:, None] * N + in_n[None, :]
@@ -182,8 +116,8 @@ def _dot_kernel(
     for phase in tl.static_range(3):
         if phase == 1 or SPREAD > 0:
             total = _phase(
-                total, (0, SPREAD, P)[phase], (SPREAD, P, P + SPREAD)[phase], p, q, begin_m, begin_n, a, b, a_blocks,
-                b_blocks, a_labels, b_labels, P, M, K, N, BLOCK_M, BLOCK_K, BLOCK_N, GROUP_M, GROUP_N, phase != 1,
+                total, (0, SPREAD, P)[phase], (SPREAD, P, P + SPREAD)[phase], p, q, begin_m, begin_n, a, b,
+                a_labels, b_labels, P, M, K, N, BLOCK_M, BLOCK_K, BLOCK_N, GROUP_M, GROUP_N, phase != 1,
             )  # fmt: skip
     store(out.tensor + out.offset + core.to(tl.int64) * out.stride + in_c, total, mask_c)
 
@@ -261,10 +195,7 @@ def elided(
 
             warp_groups(out, a, b, *where, programs, chosen | blocks)
             return
-        copied = (None, None)
-        if way["by"] == "tensor":
-            copied = _blocks(a, chosen["K"], blocks, "MK"), _blocks(b, chosen["N"], blocks, "KN")
-        start(_dot_kernel, programs, c, out, a, b, *copied, *where, **(chosen | blocks))
+        start(_dot_kernel, programs, c, out, a, b, *where, **(chosen | blocks))
 
     ways = candidates(a, b, out, chosen, side, a_labels.step == b_labels.step == 0)
     if mode != "dot":
@@ -280,9 +211,3 @@ def elided(
     key = ("elided", side, *(chosen[size] for size in "MKN"), str(a.tensor.dtype), str(b.tensor.dtype))
     key += tuple(one for one in (group, by) if one is not None)
     launch(asked[0] if len(asked) == 1 else tuning.best(key, asked, launch, a.tensor.device))
-
-
-def _blocks(x: Operand, cols: int, blocks: dict[str, Any], sizes: str) -> TensorDescriptor:
-    """All tiles of an operand, one below the other, as blocks."""
-    rows = (x.tensor.numel() - x.offset) // cols
-    return TensorDescriptor(x.tensor[x.offset :], [rows, cols], [cols, 1], [blocks[f"BLOCK_{size}"] for size in sizes])

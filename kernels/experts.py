@@ -5,31 +5,36 @@ Tokens go one by one, as each has experts of its own; a tile of weights streams 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
-from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
+from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr
+from wafer_triton.kernels.fused import local_kernel
 
 
+@local_kernel(
+    lambda ins, experts, shared, **_: {"WIDTH": experts + min(shared, 1), "BLOCK": triton.next_power_of_2(experts)}
+)
 @triton.jit
-def _top_k(args, core, P):
+def top_k(args, core, P):
     chosen, shares, logits = args
-    # [BLOCK_E]
-    offs_e = tl.arange(0, P.BLOCK_E)
+    # [BLOCK]
+    offs_e = tl.arange(0, P.BLOCK)
     mask_e = offs_e < P.EXPERTS
     for token in range(P.M):
         logits_ptr = tile_ptr(logits, core) + token * P.WIDTH
         own = tl.load(logits_ptr + offs_e, mask=mask_e, other=float("-inf"))
-        ahead = tl.zeros([P.BLOCK_E], tl.int32)
+        ahead = tl.zeros([P.BLOCK], tl.int32)
         for other in range(P.EXPERTS):
             value = tl.load(logits_ptr + other)
             ahead += ((value > own) | ((value == own) & (other < offs_e))).to(tl.int32)
         picked = mask_e & (ahead < P.K)
         powers = tl.exp(own - tl.max(own, axis=0))
         over = tl.where(picked, powers, 0.0) if P.NORMALIZED else tl.where(mask_e, powers, 0.0)
-        share = powers / tl.reshape(summed(over, 1, P.BLOCK_E, 1), [1])
+        share = powers / tl.reshape(summed(over, 1, P.BLOCK, 1), [1])
         offs = token * (P.K + P.SHARED) + tl.cumsum(picked.to(tl.int32), axis=0) - 1
         picked = picked & (offs < token * (P.K + P.SHARED) + P.K)  # NaN is ahead of nothing, so there may be more
         tl.store(tile_ptr(chosen, core) + offs, offs_e.to(tl.float32), mask=picked)
@@ -40,19 +45,20 @@ def _top_k(args, core, P):
             tl.store(tile_ptr(shares, core) + at, tl.sigmoid(tl.load(logits_ptr + P.EXPERTS)))
 
 
-@LocalKernel
-def top_k(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, experts: int, k: int, shared: int, normalized: bool
-) -> FusedOp:
-    """chosen, shares [m, k + shared] of logits [m, experts], or one more with shared experts."""
-    cap = triton.next_power_of_2(experts)
-    sizes = {
-        "M": m, "EXPERTS": experts, "K": k, "SHARED": shared, "NORMALIZED": normalized,
-        "WIDTH": experts + min(shared, 1), "BLOCK_E": cap,
+def _blocks(
+    ins: tuple[Operand, ...], *, m: int, picks: int, k: int, n: int, accumulate: str, **_: Any
+) -> dict[str, Any]:  # fmt: skip
+    summed, fp16 = len(ins) == 4, accumulate == "fp16"
+    block_n = block(n, 256)
+    most = 1024 if ins[1].tensor.dtype == torch.float32 else 2048  # products in registers
+    rows, each, times = (m, picks, 1) if summed else (m * picks, 1, picks)
+    return {
+        "ROWS": rows, "EACH": each, "TIMES": times, "SUMMED": summed, "FP16": fp16, "rounds": fp16,
+        "BLOCK_K": 1 if fp16 else block(k, max(1, most // block_n)), "BLOCK_N": block_n,
     }  # fmt: skip
-    return fused_op(_top_k, (*outs, *ins), sizes, warps(cap))
 
 
+@local_kernel(_blocks, "expert_gemm", "expert_sum")
 @triton.jit
 def _expert_product(args, core, P):
     c, a, w, chosen = args[0], args[1], args[2], args[3]
@@ -90,35 +96,3 @@ def _expert_product(args, core, P):
                 if not P.FP16:
                     total += tl.reshape(summed(products, 1, P.BLOCK_K, P.BLOCK_N), [P.BLOCK_N])
             store(c_ptrs, total, mask_n)
-
-
-def _products(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], rows: int, each: int, times: int, k: int, n: int, add: bool,
-    accumulate: str,
-) -> FusedOp:  # fmt: skip
-    block_n, one_by_one = block(n, 256), accumulate == "fp16"
-    most = 1024 if ins[1].tensor.dtype == torch.float32 else 2048  # products in registers
-    block_k = 1 if one_by_one else block(k, max(1, most // block_n))
-    sizes = {
-        "ROWS": rows, "EACH": each, "TIMES": times, "K": k, "N": n, "ADD": add, "SUMMED": len(ins) == 4,
-        "FP16": one_by_one, "BLOCK_K": block_k, "BLOCK_N": block_n,
-    }  # fmt: skip
-    return fused_op(_expert_product, (*outs, *ins), sizes, warps(block_k * block_n), rounds=one_by_one)
-
-
-@LocalKernel
-def expert_gemm(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, picks: int, experts: int, k: int, n: int,
-    add: bool = False, accumulate: str = "fp32",
-) -> FusedOp:  # fmt: skip
-    """c [m, picks, n] (+)= a [m, k] @ w[chosen]; parameters of `local.expert_gemm_torch`."""
-    return _products(outs, ins, m * picks, 1, picks, k, n, add, accumulate)
-
-
-@LocalKernel
-def expert_sum(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, picks: int, experts: int, k: int, n: int,
-    add: bool = False, accumulate: str = "fp32",
-) -> FusedOp:  # fmt: skip
-    """c [m, n] (+)= sum over picks of shares * (a @ w[chosen]); parameters of `local.expert_sum_torch`."""
-    return _products(outs, ins, m, picks, 1, k, n, add, accumulate)

@@ -8,7 +8,7 @@ loads are in flight before the first part is added. The order is known when the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -33,11 +33,8 @@ def _loaded(tiles, cores_ptr, offs, mask, NUMBER: tl.constexpr):
 
 
 @triton.jit
-def _chained(sum_, values, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
-    """The sum, to which values are added in order."""
-    for item in tl.static_range(len(values)):
-        sum_ = rounded(COMBINE(values[item], sum_), DTYPE).to(tl.float32)
-    return sum_
+def _combined(one, other, DTYPE: tl.constexpr, COMBINE: tl.constexpr):
+    return rounded(COMBINE(one, other), DTYPE).to(tl.float32)
 
 
 @triton.jit
@@ -52,18 +49,9 @@ def _columns(args, tree, start, end, P):
     values = ()
     for begun in tl.static_range(0, P.NUMBER, 8):
         values += _loaded(tiles, cores_ptr + begun, offs, mask, min(8, P.NUMBER - begun))
-    sum_, kept = values[0], ()
-    for chain in tl.static_range(P.CHAINS):
-        if P.BEGINS[chain]:
-            if chain > 0:
-                kept = (sum_,) + kept  # noqa: RUF005  Triton has no starred tuples
-            sum_ = _chained(values[0], values[1 : P.LENGTHS[chain]], dtype, P.COMBINE)
-        else:
-            sum_ = _chained(sum_, values[: P.LENGTHS[chain]], dtype, P.COMBINE)
-        values = values[P.LENGTHS[chain] :]
-        sum_ = _chained(sum_, kept[: P.TAKES[chain]], dtype, P.COMBINE)
-        kept = kept[P.TAKES[chain] :]
-    store(tile_ptr(total, tl.load(roots_ptr + tree)) + offs, sum_, mask)
+    for number in tl.static_range(P.NUMBER - 1):
+        values += (_combined(values[P.FIRST[number]], values[P.SECOND[number]], dtype, P.COMBINE),)
+    store(tile_ptr(total, tl.load(roots_ptr + tree)) + offs, values[2 * P.NUMBER - 2], mask)
 
 
 @triton.jit
@@ -78,32 +66,22 @@ def _fold(args, core, P, piece=0):
             _columns(args, tree, start, min(piece * P.STEP + P.STEP, P.SIZE), P)
 
 
-class Chain(NamedTuple):
-    """`length` parts that are added one after another, then as many kept sums as the chain `takes`, the last one first.
-
-    A chain that `begins` a sum keeps the one so far; another adds to it.
-    """
-
-    begins: bool
-    length: int
-    takes: int
-
-
 def fold(
-    total: Operand, tiles: Operand, cores: Tensor, roots: Tensor, tree_of: Tensor, *, chains: Sequence[Chain],
-    size: int, op: str, step: int | None = None,
+    total: Operand, tiles: Operand, cores: Tensor, roots: Tensor, tree_of: Tensor, *,
+    pairs: Sequence[tuple[int, int]], size: int, op: str, step: int | None = None,
 ) -> FusedOp:  # fmt: skip
     """The sums by `op` of tiles [size] of every tree, into their roots' totals.
 
-    `cores`, int32 [trees, number], is the order in which the parts of a tree come, in `chains`. `roots` int32 [trees],
-    `tree_of` int32 [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share
+    `cores`, int32 [trees, number], are those of each tree. Their parts have the numbers from 0 on; each of the `pairs`
+    of numbers is combined to a value of the next number, the last one the sum. `roots` int32 [trees], `tree_of` int32
+    [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share
     memory if slices are folded once.
     """
     step = size if step is None else step
     wide = block(step, WIDE)
-    begins, lengths, takes = zip(*chains, strict=True)
+    first, second = (tuple(pair[end] for pair in pairs) for end in (0, 1))
     sizes: dict[str, Any] = {
-        "SIZE": size, "STEP": step, "BLOCK": wide, "NUMBER": sum(lengths), "CHAINS": len(chains), "BEGINS": begins,
-        "LENGTHS": lengths, "TAKES": takes, "COMBINE": COMBINE[op],
+        "SIZE": size, "STEP": step, "BLOCK": wide, "NUMBER": len(pairs) + 1, "FIRST": first, "SECOND": second,
+        "COMBINE": COMBINE[op],
     }  # fmt: skip
     return fused_op(_fold, (total, tiles, cores, roots, tree_of), sizes, max(1, wide // 32), elements=1)

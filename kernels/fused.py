@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,8 @@ import triton.language as tl
 from torch import Tensor
 
 from wafer_triton.kernels import tuning
-from wafer_triton.kernels._common import Operand, start
+from wafer_triton.kernels._common import Operand, block, start, warps
+from wafer_triton.local import find
 
 PROGRAMS = 60_000  # of a launch at most: each takes 0.6 ns of the GPU's time, whatever it does (measured on an H200)
 FEW = 16_384  # programs of a launch, above which a program takes more cores
@@ -201,11 +203,63 @@ def settled(op: FusedOp, cores: Tensor) -> FusedOp:
 
 
 class LocalKernel:
-    """The kernel of a local operation: a launcher, whose `fused` is what it adds to a launch."""
+    """The kernel of a local operation: a launcher, whose `fused(outs, ins, **params)` is what it adds to a launch."""
 
-    def __init__(self, make: Callable[..., FusedOp]) -> None:
-        self.fused = make
-        self.__doc__ = make.__doc__
+    def __init__(self, fused: Callable[..., FusedOp]) -> None:
+        self.fused = fused
 
     def __call__(self, outs: tuple[Operand, ...], ins: tuple[Operand, ...], cores: Tensor, **params: Any) -> None:
         launch((self.fused(outs, ins, **params),), cores)
+
+
+# Launchers by the names of local operations. `launcher(outs, ins, cores, **params)` runs one on every core that the
+# int32 tensor `cores` lists, with operands and parameters in the order and by the names of its torch definition.
+KERNELS: dict[str, Callable[..., None]] = {}
+
+
+def local_kernel(chosen: Callable[..., Mapping[str, Any]], *names: str, body: Any = None) -> Callable[[Any], Any]:
+    """Register the decorated `body(args, core, P)` as the kernel of local operations, by default that of its name.
+
+    P has the operation's parameters in capitals, and the blocks and further sizes that are `chosen(ins, **params)`.
+    Names in small letters there are fields of the op; a body that goes `together` takes several cores at once. With
+    `body` the decorated function is its P.BODY.
+    """
+
+    def register(function: Any) -> Any:
+        def fused(name: str, outs: tuple[Operand, ...], ins: tuple[Operand, ...], **given: Any) -> FusedOp:
+            params = find(name).filled(given)
+            own = {"BODY": function} if body else {}
+            return planned(body or function, (*outs, *ins), params, {**own, **chosen(ins, **params)})
+
+        KERNELS.update({name: LocalKernel(partial(fused, name)) for name in names or (function.__name__,)})
+        return function
+
+    return register
+
+
+def each(size: Callable[..., int], most: int = 1024) -> Callable[[Any], Any]:
+    """Register `body(args, core, offs, mask, P)`, which computes elements `offs` [BLOCK] of `size(**params)`."""
+    return local_kernel(lambda ins, **params: flat(size(**params), most), body=_each)
+
+
+def flat(size: int, most: int) -> dict[str, Any]:
+    """The sizes of `_each`."""
+    return {"NUMEL": size, "BLOCK": block(size, most), "together": True}
+
+
+def planned(body: Any, operands: Sequence[Operand], params: Mapping[str, Any], chosen: Mapping[str, Any]) -> FusedOp:
+    """A fused op whose block has as many elements as its sizes BLOCK* say together; see `local_kernel`."""
+    sizes = {name.upper(): value for name, value in params.items()}
+    sizes |= {name: value for name, value in chosen.items() if name.isupper()}
+    facts = {name: value for name, value in chosen.items() if name.islower()}
+    held = prod(size for name, size in sizes.items() if name.startswith("BLOCK"))
+    elements = held if facts.pop("together", False) else 0
+    return fused_op(body, operands, sizes, warps(held), elements=elements, **facts)
+
+
+@triton.jit
+def _each(args, core, P):
+    for begun in range(0, P.NUMEL, P.BLOCK):
+        # [BLOCK]
+        offs = begun + tl.arange(0, P.BLOCK)
+        P.BODY(args, core, offs, offs < P.NUMEL, P)

@@ -12,6 +12,7 @@ One kernel serves both. What differs is constexpr: the strides (`TRANSPOSED`), a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import triton
 import triton.language as tl
 
 from wafer_triton.kernels._common import INTERPRET, Operand, block, load, store, summed, tile_ptr
-from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
+from wafer_triton.kernels.fused import KERNELS, FusedOp, LocalKernel, fused_op
 
 # Triton gives lanes to the later dimensions of a block first, before 3.7 to the earlier ones. k is to come last: then a
 # thread has several k of one core in its registers, and adds these up by itself.
@@ -294,13 +295,4 @@ def _fused(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -
     return op.sized(BLOCK_N=ways[0]["BLOCK_N"], UNROLL=ways[0]["UNROLL"]) if ways else op
 
 
-@LocalKernel
-def gemm(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
-    """c [m, heads, n] (+)= a [heads, m, k] @ b [k, kv_heads, n]; parameters of `local.gemm_torch`."""
-    return _fused(outs, ins, **params)
-
-
-@LocalKernel
-def gemm_t(outs: tuple[Operand, ...], ins: tuple[Operand, ...], **params: Any) -> FusedOp:
-    """c [heads, m, n] (+)= a [m, heads, k] @ b [n, kv_heads, k]^T; parameters of `local.gemm_t_torch`."""
-    return _fused(outs, ins, **params, transposed=True)
+KERNELS |= {"gemm": LocalKernel(_fused), "gemm_t": LocalKernel(partial(_fused, transposed=True))}

@@ -10,8 +10,14 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from wafer_triton.kernels._common import Operand, block, load, store, summed, tile_ptr, warps
-from wafer_triton.kernels.fused import FusedOp, LocalKernel, fused_op
+from wafer_triton.kernels._common import block, load, store, summed, tile_ptr
+from wafer_triton.kernels.fused import local_kernel
+
+
+def _rows(ins: Any, *, heads: int, m: int, n: int, **_: Any) -> dict[str, Any]:
+    block_n = block(n, 1024)
+    block_m = block(heads * m, 1024 // block_n)
+    return {"BLOCK_M": block_m, "BLOCK_N": block_n, "rows": heads * m, "together": True}
 
 
 @triton.jit
@@ -22,8 +28,9 @@ def _biased(s, bias, core, offs_row, offs_n, mask, SCALE, M: tl.constexpr, N: tl
     return tl.where(mask, score * SCALE + bias, float("-inf"))
 
 
+@local_kernel(_rows)
 @triton.jit
-def _row_max(args, core, P, piece=0):
+def row_max(args, core, P, piece=0):
     top, s, bias = args
     for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
@@ -43,8 +50,9 @@ def _row_max(args, core, P, piece=0):
         store(tile_ptr(top, core) + offs_row[:, None], highest, mask_row[:, None])
 
 
+@local_kernel(_rows)
 @triton.jit
-def _exp_sum(args, core, P, piece=0):
+def exp_sum(args, core, P, piece=0):
     p, z, s, bias, top = args
     for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
@@ -63,8 +71,10 @@ def _exp_sum(args, core, P, piece=0):
         store(tile_ptr(z, core) + offs_row[:, None], total, mask_row[:, None])
 
 
+# o is [m, heads, n]: the rows of a slice follow one another in it only if m is 1
+@local_kernel(lambda ins, heads, m, n: _rows(ins, heads=heads, m=m, n=n) | {"rows": heads if m == 1 else 0})
 @triton.jit
-def _normalize(args, core, P, piece=0):
+def normalize(args, core, P, piece=0):
     out, o, z = args
     for start_row in range(piece * P.BLOCK_M, P.HEADS * P.M, P.SLICES * P.BLOCK_M):
         # [BLOCK_M, BLOCK_N]
@@ -78,35 +88,3 @@ def _normalize(args, core, P, piece=0):
             # what is masked off has no sum to divide by
             value = tl.div_rn(load(tile_ptr(o, core) + offs, mask), tl.where(mask, total, 1.0))
             store(tile_ptr(out, core) + offs, value, mask)
-
-
-def _over_rows(body: Any, outs: tuple[Operand, ...], ins: tuple[Operand, ...], heads: int, m: int, n: int,
-               **sizes: Any) -> FusedOp:  # fmt: skip
-    """A fused op that goes over rows [heads, m] of n."""
-    block_n = block(n, 1024)
-    block_m = block(heads * m, 1024 // block_n)
-    sizes |= {"HEADS": heads, "M": m, "N": n, "BLOCK_M": block_m, "BLOCK_N": block_n}
-    numel = block_m * block_n
-    return fused_op(body, (*outs, *ins), sizes, warps(numel), elements=numel, rows=heads * m)
-
-
-@LocalKernel
-def row_max(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float
-) -> FusedOp:
-    """top [heads, m] = max over n of scale * s [heads, m, n] + bias [m, n]; a masked entry has bias -inf."""
-    return _over_rows(_row_max, outs, ins, heads, m, n, SCALE=scale)
-
-
-@LocalKernel
-def exp_sum(
-    outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, heads: int, m: int, n: int, scale: float
-) -> FusedOp:
-    """p [heads, m, n] = exp(scale * s + bias - top) and z [heads, m] = its sum over n; top [heads, m]."""
-    return _over_rows(_exp_sum, outs, ins, heads, m, n, SCALE=scale)
-
-
-@LocalKernel
-def normalize(outs: tuple[Operand, ...], ins: tuple[Operand, ...], *, m: int, heads: int, n: int) -> FusedOp:
-    """out [m, heads, n] = o / z with z [heads, m]."""
-    return _over_rows(_normalize, outs, ins, heads, m, n)._replace(rows=heads if m == 1 else 0)  # o is [m, heads, n]

@@ -2,47 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels._common import Launcher
-from wafer_triton.kernels.dispatch import combine, dispatch, enqueue, permute, scale_rows, unpermute
-from wafer_triton.kernels.elementwise import add, clip, copy, maximum, silu_mul, swap
-from wafer_triton.kernels.experts import expert_gemm, expert_sum, top_k
-from wafer_triton.kernels.gemm import gemm, gemm_t
-from wafer_triton.kernels.lookup import lookup
-from wafer_triton.kernels.norm import mean_squares, rms_scale, sum_squares
-from wafer_triton.kernels.rope import rope
-from wafer_triton.kernels.softmax import exp_sum, normalize, row_max
-
-KERNELS: dict[str, Launcher] = {
-    "gemm": gemm,
-    "gemm_t": gemm_t,
-    "add": add,
-    "maximum": maximum,
-    "copy": copy,
-    "sum_squares": sum_squares,
-    "rms_scale": rms_scale,
-    "rope": rope,
-    "row_max": row_max,
-    "exp_sum": exp_sum,
-    "normalize": normalize,
-    "silu_mul": silu_mul,
-    "lookup": lookup,
-    "clip": clip,
-    "swap": swap,
-    "mean_squares": mean_squares,
-    "top_k": top_k,
-    "expert_gemm": expert_gemm,
-    "expert_sum": expert_sum,
-    "enqueue": enqueue,
-    "dispatch": dispatch,
-    "permute": permute,
-    "unpermute": unpermute,
-    "combine": combine,
-    "scale_rows": scale_rows,
-}
+from wafer_triton.kernels import dispatch, elementwise, experts, gemm, norm, softmax  # noqa: F401  they register
+from wafer_triton.kernels.fused import KERNELS
 
 
-def find(name: str) -> Launcher:
+def find(name: str) -> Callable[..., None]:
     """The launcher of local operation `name`; BackendError with the known names otherwise."""
     if name not in KERNELS:
         raise BackendError(

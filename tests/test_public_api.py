@@ -116,7 +116,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_importing_the_package_is_light():
-    assert loaded("import wafer_triton, wafer_triton.local, wafer_triton.kernels.protocol") == set()
+    assert loaded("import wafer_triton, wafer_triton.local, wafer_triton.verify.protocol") == set()
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_planning_and_counting_work_without_torch():
 # the longest that fits a module is its own.
 LAYERS = [
     {"errors", "text"},
-    {"device", "dtype", "kernels.protocol"},  # the protocol of waiting kernels is data, made with numpy alone
+    {"device", "dtype"},
     {"mesh", "layout", "local", "shape"},
     {"schedule"},
     {"count", "place"},
@@ -170,7 +170,7 @@ LAYERS = [
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
-PLAIN = ("errors", "text", "device", "dtype", "kernels.protocol", "mesh", "shape", "local")
+PLAIN = ("errors", "text", "device", "dtype", "mesh", "shape", "local")
 PLAIN += ("schedule", "count", "place", "cost", "verify")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 

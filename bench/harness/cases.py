@@ -195,9 +195,9 @@ def executor(row: str, device: str, **options: Any) -> Executor | Emulation:
 
 def one_way(executor: Executor, by: str) -> Executor:
     """Make the executor take one way in elided products; skip the case on a GPU that has no such way."""
-    from wafer_triton.kernels._common import on_nvidia
+    from wafer_triton.kernels._common import on_hopper
 
-    if by == "warps" and not on_nvidia(90, 99):
+    if by == "warps" and not on_hopper():
         pytest.skip("warp groups multiply by instructions that Hopper alone has")
     segment = executor.segment
 

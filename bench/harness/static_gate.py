@@ -92,11 +92,6 @@ def rows() -> list[dict[str, object]]:
             f"elided {shape}, {group[0]} x {group[1]} cores a program, by warp groups",
             elided, c, out, a, b, side, side, labels, labels, group=group, by="warps", m=n, k=n, n=n,
         )  # fmt: skip
-        if group[1] == 1 or "8192" in shape:
-            add(
-                f"elided {shape}, blocks copied by tensor",
-                elided, c, out, a, b, side, side, labels, labels, group=(1, 1), by="tensor", m=n, k=n, n=n,
-            )  # fmt: skip
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
         product = find("gemm").fused((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)

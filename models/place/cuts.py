@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from wafer_triton.emulate.elision import aligned
 from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.place.need import is_turned, param_shapes, tile_shape, weights_of
 from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.ring import aligned
 from wafer_triton.schedule.rounds import Buffer, Index, Parameter
 
 Tiles = dict[str, torch.Tensor]
@@ -202,7 +202,7 @@ def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     if not buffer.skew:
         return tile
     region = None if buffer.skew == mesh.shape[0] else buffer.skew
-    return tile.flatten(0, 1)[aligned(mesh, region)].view_as(tile)
+    return tile.flatten(0, 1)[aligned(mesh.shape[0], region).tolist()].view_as(tile)
 
 
 @lru_cache(maxsize=64)
@@ -223,7 +223,7 @@ def sources(decode: Block, prefill: Block, kind: str) -> dict[str, tuple[str, to
         if here is None or is_in_regions(prefill, buffer):
             return None
         source = turned if is_turned(here, buffer) else cores
-        found[name] = here.name, source[aligned(mesh)] if buffer.skew else source
+        found[name] = here.name, source[aligned(mesh.shape[0]).tolist()] if buffer.skew else source
     return found
 
 

@@ -1,14 +1,11 @@
 """All rounds of MeshGEMM in one launch, tiles read from where they lie: the bits of the rounds one by one."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-import triton
 
 from tiles import DEVICE
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.kernels import Operand, _common, tuning
+from wafer_triton.kernels import Operand, tuning
 from wafer_triton.kernels.blocks import candidates
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
@@ -20,13 +17,13 @@ from wafer_triton.schedule.ring import ring
 SIDE = 4
 
 
-def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] | None, shared: bool = True, by=None):
+def on_rings(m: int, k: int, n: int, dtype: torch.dtype, group: tuple[int, int] | None, shared: bool = True):
     """Return C of small integers on a 4 x 4 mesh, and its exact value: both [4, 4, m, n]."""
     with torch.device(DEVICE):
-        return _on_rings(m, k, n, dtype, group, shared, by)
+        return _on_rings(m, k, n, dtype, group, shared)
 
 
-def _on_rings(m, k, n, dtype, group, shared, by):
+def _on_rings(m, k, n, dtype, group, shared):
     order = torch.tensor(ring(SIDE).tolist(), dtype=torch.int32)
     a, b = torch.randint(-3, 4, (SIDE, SIDE, m, k)).to(dtype), torch.randint(-3, 4, (SIDE, SIDE, k, n)).to(dtype)
     none, rows = torch.zeros(SIDE, dtype=torch.int32), order * SIDE
@@ -37,7 +34,7 @@ def _on_rings(m, k, n, dtype, group, shared, by):
         labels = Labels(none, along.flatten(), SIDE), Labels(none, down.flatten(), SIDE)
     out = Operand(torch.full((SIDE * SIDE * m * n,), float("nan")), 0, m * n)
     operands = Operand(a.flatten(), 0, m * k), Operand(b.flatten(), 0, k * n)
-    elided(out, out, *operands, order, order, *labels, group=group, by=by, m=m, k=k, n=n)
+    elided(out, out, *operands, order, order, *labels, group=group, m=m, k=k, n=n)
     want = torch.einsum("ipmk,pjkn->ijmn", a.double(), b.double())
     return out.tensor.view(SIDE, SIDE, m, n).double(), want
 
@@ -65,31 +62,6 @@ def test_cores_that_share_a_program_add_like_separate_ones(m, k, n, group):
 def test_tiles_of_any_size_wherever_they_lie(m, k, n, shared):
     got, want = on_rings(m, k, n, torch.float32, None, shared)
     assert torch.equal(got, want)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("m", "k", "n", "shared"), [(64, 32, 64, False), (128, 16, 128, True)])
-@pytest.mark.skipif(torch.cuda.is_available() and not _common.on_nvidia(90), reason="a GPU without such a unit")
-def test_blocks_that_are_copied_by_tensor(m, k, n, shared):
-    got, want = on_rings(m, k, n, torch.bfloat16, (1, 1), shared, by="tensor")
-    assert torch.equal(got, want)
-
-
-def test_only_whole_tiles_on_16_bytes_are_copied_by_tensor(monkeypatch):
-    whole, off = (Operand(torch.zeros(64 * 64 + 8, dtype=torch.bfloat16), offset, 64 * 64) for offset in (8, 4))
-    apart = whole._replace(stride=2 * 64 * 64)
-
-    def copied(a: Operand, b: Operand, m: int = 64, n: int = 64) -> bool:
-        return any(one["by"] == "tensor" for one in candidates(a, b, a, plan(a, b, m=m, k=64, n=n), 4, True))
-
-    assert copied(whole, whole) and not copied(whole, off) and not copied(apart, whole)
-    assert not copied(whole, whole, m=60), "a block would reach into the next tile"
-    for backend, arch, has in (("cuda", 90, True), ("cuda", 80, False), ("hip", "gfx942", False)):
-        monkeypatch.setattr(_common, "INTERPRET", False)
-        target = SimpleNamespace(backend=backend, arch=arch)
-        active = SimpleNamespace(get_current_target=lambda target=target: target)
-        monkeypatch.setattr(triton.runtime.driver, "_active", active)
-        assert copied(whole, whole) == has
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")

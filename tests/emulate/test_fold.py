@@ -13,7 +13,6 @@ from wafer_triton.emulate import fuse
 from wafer_triton.emulate.segments import Tree, segments
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.emulate.triton import TritonExecutor
-from wafer_triton.kernels.fold import Chain
 from wafer_triton.mesh import Mesh
 from wafer_triton.models.random import config_of
 from wafer_triton.schedule import decode
@@ -46,17 +45,16 @@ def tree_of(mesh: Mesh, **options) -> Tree:
 
 
 @pytest.mark.parametrize(
-    ("size", "groups", "kept"),
-    [(64, default_groups(64), 3), (64, (), 1), (128, default_groups(128), 3), (60, (12, 4), 4), (9, (), 1)],
+    ("size", "groups"), [(64, default_groups(64)), (64, ()), (128, default_groups(128)), (60, (12, 4)), (9, ())]
 )
-def test_few_sums_are_kept_for_others(size, groups, kept):
+def test_a_fold_combines_every_part_and_sum_once(size, groups):
     tree = tree_of(Mesh(2, size), groups=groups)
     found = fuse.folded(tree, 5)
     assert found is not None
     assert np.array_equal(np.sort(found.cores, axis=1), np.arange(2 * size).reshape(2, size)), "each part once"
     assert [*found.roots] == [*np.flatnonzero(tree.parent < 0)]
-    begins, takes = (np.cumsum(each) for each in list(zip(*found.chains, strict=True))[::2])
-    assert (begins - takes).max() <= kept + 1 and begins[-1] - takes[-1] == 1, "one sum is left"
+    assert sorted(value for pair in found.pairs for value in pair) == [*range(2 * size - 2)], "all but the last sum"
+    assert all(max(pair) < size + number for number, pair in enumerate(found.pairs)), "sums that are there by then"
 
 
 @pytest.mark.parametrize("options", [{"segment": 4}, {"groups": (4,), "segment": 200}], ids=["unlike", "long"])
@@ -102,13 +100,9 @@ def test_a_fold_equals_hop_by_hop_sums_bit_for_bit(case):
 
 def test_a_fold_in_another_order_has_other_bits(monkeypatch):
     made, given = reduced(Mesh(1, 9)), {"a": torch.randn(1, 9, 5)}
-    want, order = bits(TritonExecutor().bind(made, given), ["twice"]), fuse._order
-
-    def from_the_left(parent, slot):
-        cores, _ = order(parent, slot)
-        return np.sort(cores), (Chain(True, len(cores), 0),)
-
-    monkeypatch.setattr(fuse, "_order", from_the_left)
+    want = bits(TritonExecutor().bind(made, given), ["twice"])
+    from_the_left = [(0, 1), *((size, size - 7) for size in range(9, 16))]  # a sum has the number of 9 parts and more
+    monkeypatch.setattr(fuse, "_order", lambda *_: ([*range(9)], from_the_left))
     program = TritonExecutor(exchange="elided").bind(made, given)
     assert not all(map(torch.equal, bits(program, ["twice"]), want))
 
@@ -178,7 +172,7 @@ def test_the_blocks_of_an_older_triton_have_the_same_bits(monkeypatch):
 
 
 @pytest.mark.parametrize("first", ["add", "reduce tree"])
-def test_parts_that_an_operation_updates_are_folded_in_place(first):
+def test_parts_that_an_operation_updates_are_folded_elsewhere(first, monkeypatch):
     b = Builder(Mesh(3, 2), "x + y, or all x, times w")
     for name, tile in (("x", (1, 4)), ("y", (1, 4)), ("w", (4, 40))):
         b.buffer(name, tile, "bf16", "state")
@@ -188,9 +182,11 @@ def test_parts_that_an_operation_updates_are_folded_in_place(first):
     all_reduce(b, "x", "y")
     meshgemv(b, "x", "w", "z", "y", m=1, k=4, n=40)
     made = b.build()
-    program = TritonExecutor(exchange="elided").bind(made, drawn(made))
-    assert "fold" in program.launches, "an update needs its parts, so no other program may overwrite them"
-    assert all(map(torch.equal, bits(program, "xz"), bits(TritonExecutor().bind(made, drawn(made)), "xz")))
+    want = bits(TritonExecutor().bind(made, drawn(made)), "xz")
+    program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
+    assert "fold, gemm" in program.launches, "each program folds for itself"
+    last_first(monkeypatch)
+    assert all(map(torch.equal, bits(program, "xz"), want))
 
 
 def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_it():
@@ -203,5 +199,5 @@ def test_a_launch_ends_where_a_core_reads_a_tile_of_another_that_is_written_in_i
     b.round(b.local("add", "z", ("h", "s"), size=5))
     made = b.build()
     program = TritonExecutor(exchange="elided", poison=True).bind(made, drawn(made))
-    assert len(program.launches) > 2
+    assert program.launches == ("fold, add", "add, copy")
     assert all(map(torch.equal, bits(program, "z"), bits(TritonExecutor().bind(made, drawn(made)), "z")))

@@ -10,8 +10,7 @@ import torch
 import wafer_triton
 from schedules import LAYERS, MOVES, SUMS, build, given
 from wafer_triton.emulate.executor import Executor
-from wafer_triton.emulate.plan import stale
-from wafer_triton.emulate.program import POOL, Pool, Program
+from wafer_triton.emulate.program import POOL, Pool, Program, stale
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
@@ -28,7 +27,7 @@ def empty() -> Iterator[None]:
 def plans(monkeypatch) -> list[str]:
     """Record the names of the schedules that are planned."""
     planned, plan = list[str](), Executor.plan
-    monkeypatch.setattr(Executor, "plan", lambda on, program, one: planned.append(one.name) or plan(on, program, one))
+    monkeypatch.setattr(Executor, "plan", lambda on, one, memory: planned.append(one.name) or plan(on, one, memory))
     return planned
 
 

@@ -245,7 +245,6 @@ def test_a_cpu_needs_the_interpreter(monkeypatch):
     if not torch.cuda.is_available():
         with pytest.raises(BackendError, match="found no GPU; use backend='torch', or set TRITON_INTERPRET=1"):
             TritonExecutor()
-        assert not triton_executor.available()
 
 
 def test_a_gpu_that_is_not_the_current_one_is_entered(monkeypatch):

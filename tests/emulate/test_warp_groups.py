@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import triton
 
 from gluon_machine import At, Machine, Matrix
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import Operand, blocks, warp_groups
+from wafer_triton.kernels import Operand, _common, blocks, warp_groups
 from wafer_triton.kernels.blocks import candidates
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.gemm import plan
@@ -41,7 +42,7 @@ def machine(monkeypatch):
                 return launch
 
         monkeypatch.setattr(warp_groups, "_groups_kernel", Kernel())
-        monkeypatch.setattr(blocks, "on_nvidia", lambda *_, **__: True)
+        monkeypatch.setattr(blocks, "on_hopper", lambda: True)
 
     return start
 
@@ -79,8 +80,8 @@ def test_the_bits_equal_the_plain_kernel_s(case, machine):
 
 
 def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
-    def taken(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, arch=90, add=False, out=None) -> list:
-        monkeypatch.setattr(blocks, "on_nvidia", lambda least, most=999, *, acted=False: least <= arch <= most)
+    def taken(m=64, k=64, n=64, side=64, shared=True, dtype=torch.bfloat16, hopper=True, add=False, out=None) -> list:
+        monkeypatch.setattr(blocks, "on_hopper", lambda: hopper)
         a, b, c = (Operand(torch.empty(64, dtype=dtype), 0, numel) for numel in (m * k, k * n, m * n))
         ways = candidates(a, b, out or c, plan(a, b, m=m, k=k, n=n, add=add), side, shared)
         assert ways[-1]["by"] == "loads", "the last is the way that always is"
@@ -94,7 +95,7 @@ def test_warp_groups_are_taken_where_they_can_be(monkeypatch):
     wide = Operand(torch.empty(64), 0, 64 * 64)
     apart = Operand(torch.empty(64, dtype=torch.bfloat16), 0, 2 * 64 * 64)
     for other in (
-        {"arch": 80}, {"arch": 100}, {"dtype": torch.float32}, {"add": True}, {"out": wide}, {"out": apart},
+        {"hopper": False}, {"dtype": torch.float32}, {"add": True}, {"out": wide}, {"out": apart},
         {"m": 32}, {"k": 96}, {"n": 96}, {"side": 63}, {"shared": False},
     ):  # fmt: skip
         assert not taken(**other), other
@@ -108,3 +109,14 @@ def test_an_unsupported_way_is_refused_with_the_supported_ones():
         elided(out, out, *given, *where, group=(2, 2), by="warps", m=64, k=64, n=64)
     with pytest.raises(BackendError, match="cannot serve any cores a program by warps; here it can 1 x 1 by loads$"):
         elided(out, out, *given, *where, by="warps", m=64, k=64, n=64, accumulate="fp16")
+
+
+@pytest.mark.parametrize(
+    ("backend", "arch", "has"),
+    [("cuda", 90, True), ("cuda", 80, False), ("cuda", 100, False), ("hip", "gfx942", False)],
+)
+def test_only_hopper_has_the_instructions_of_warp_groups(backend, arch, has, monkeypatch):
+    monkeypatch.setattr(_common, "INTERPRET", False)
+    active = SimpleNamespace(get_current_target=lambda: SimpleNamespace(backend=backend, arch=arch))
+    monkeypatch.setattr(triton.runtime.driver, "_active", active)
+    assert _common.on_hopper() == has

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from schedules import MIXTURE, ROOMY, SHAPE
-from wafer_triton.emulate.elision import aligned
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place import transfers
 from wafer_triton.schedule import (
@@ -23,7 +22,7 @@ from wafer_triton.schedule import (
 )
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.ring import ring_position
+from wafer_triton.schedule.ring import aligned, ring_position
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.verify.cuts import Tiles
@@ -196,7 +195,7 @@ def re_placements(mesh: Mesh) -> list[Case]:
         across = Intent(
             {"w": TILES}, {"t": {"i": "x", "j": "y"}}, reference=lambda tiles: {"t": tiles["w"].transpose(0, 1)}
         )
-        aligned_ = lambda tiles: {"w": tiles["w"].flatten(0, 1)[aligned(mesh)].view_as(tiles["w"])}  # noqa: E731
+        aligned_ = lambda tiles: {"w": tiles["w"].flatten(0, 1)[aligned(mesh.shape[0]).tolist()].view_as(tiles["w"])}  # noqa: E731
         cases.append(Case("transposed weights", turned, across))
         cases.append(Case("skewed weights", skewed, Intent({"w": TILES}, {}, reference=aligned_)))
     return [case for case in cases if case.schedule.rounds]

@@ -30,8 +30,6 @@ def test_benchmarked_kernels_stay_within_the_committed_bounds():
     spilling = {case: row["spills"] for case, row in bounds.items() if row["spills"] != "0"}
     assert spilling.keys() == {"all_rounds, 64 x 64 tiles, tight"}, "so that 8 programs fit: 64 registers a thread"
     assert max(map(int, spilling.values())) <= 96, "bytes a thread"
-    copied = [row["tma"] for case, row in found.items() if "copied by tensor" in case]
-    assert copied == ["1", "1"], "P = 64 and P = 32 of 8192^3"
     groups = [row for case, row in found.items() if "by warp groups" in case]
     assert len(groups) == 5 and all(row["wgmma"] == row["tma"] == row["specialised"] == "1" for row in groups)
     assert {row["warps"] for row in groups} == {"12"}, "two groups of 4, and one that fetches, which takes 4 as well"

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from wafer_triton import ops
 from wafer_triton.count.account import account, round_account
+from wafer_triton.emulate.reference import Reference
 from wafer_triton.errors import MeshError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, meshgemm, meshgemm_t
-from wafer_triton.schedule.ring import ring, ring_position, ring_step
+from wafer_triton.schedule.ring import aligned, ring, ring_position, ring_step
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.testing import assert_close
 
@@ -93,7 +94,16 @@ def test_alignment_takes_half_a_ring_and_skews_by_position(size):
     assert (position[held["a"]] == wanted).all()
 
 
-def aligned(size: int, transposed: bool = False) -> Schedule:
+@pytest.mark.parametrize(("size", "region"), [(1, None), (2, None), (5, None), (8, None), (8, 4), (9, 3)])
+def test_aligned_is_where_the_rounds_bring_tiles_from(size, region):
+    b = Builder(Mesh(size, size), "align")
+    align(b, b.buffer("w", (1,), "fp32", "state"), "y", region=region)
+    reference = Reference(b.build(), {"w": torch.arange(size * size).view(size, size, 1)})
+    reference.run()
+    assert reference.read("w").flatten().tolist() == aligned(size, region).tolist()
+
+
+def product(size: int, transposed: bool = False) -> Schedule:
     b = Builder(Mesh(size, size), "gemm")
     for name in ("a", "w", "c"):
         b.buffer(name, (2, 2), "fp32", "output" if name == "c" else "state")
@@ -103,7 +113,7 @@ def aligned(size: int, transposed: bool = False) -> Schedule:
 
 @some_sizes
 def test_meshgemm_is_one_two_hop_round_a_core_of_a_side_beside_the_product(size):
-    made = aligned(size)
+    made = product(size)
     shifts = [round_ for round_ in made.rounds if round_.exchanges]
     assert len(shifts) == size and len(made.rounds) == size + size % 2
     assert all(round_.overlaps for round_ in shifts), "every shift runs beside a product"
@@ -115,7 +125,7 @@ def test_meshgemm_is_one_two_hop_round_a_core_of_a_side_beside_the_product(size)
 
 @pytest.mark.parametrize("size", [2, 3, 8, 13])
 def test_gemm_t_needs_no_alignment_and_two_hop_shifts(size):
-    made = aligned(size, transposed=True)
+    made = product(size, transposed=True)
     along_y = [exchange for round_ in made.rounds for exchange in round_.exchanges if exchange.axis == "y"]
     assert len(along_y) == size
     assert {exchange.src.buffer for exchange in along_y} == {"w", "w.next"}
@@ -219,7 +229,7 @@ def test_the_weights_come_home(mesh):
     square = as_mesh(mesh).square()
     size = square.shape[0]
     for transposed in (False, True):
-        made = aligned(size, transposed)
+        made = product(size, transposed)
         for exchange in ("explicit", "elided"):
             given = {name: integers(size, size, 2, 2) for name in ("a", "w")}
             program = ops.executor(exchange=exchange).bind(made, given)

@@ -5,7 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from wafer_triton.kernels.protocol import (
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.product import recipe
+from wafer_triton.schedule.reduce import ktree
+from wafer_triton.verify.faults import Finding
+from wafer_triton.verify.interleavings import adversaries, at_random, explore, run
+from wafer_triton.verify.protocol import (
     ARRIVALS,
     SLOTS,
     UP,
@@ -16,11 +21,6 @@ from wafer_triton.kernels.protocol import (
     neighbours,
     reduce_tree,
 )
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.product import recipe
-from wafer_triton.schedule.reduce import ktree
-from wafer_triton.verify.faults import Finding
-from wafer_triton.verify.interleavings import adversaries, at_random, explore, run
 
 
 def line(size: int) -> list[list[int]]:

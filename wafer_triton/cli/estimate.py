@@ -88,7 +88,7 @@ def plan(args: argparse.Namespace) -> int:
     from wafer_triton.cost import search
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import LONG, Progress, duration
-    from wafer_triton.shapes import shape_of
+    from wafer_triton.shape.read import shape_of
 
     options = _with_experts(args, _with_model(given(args)))
     device = find_device(args.device)

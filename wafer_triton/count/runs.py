@@ -100,7 +100,7 @@ def _goes_on(before: Round, after: Round) -> bool:
     return own == kind(after) and _follows(own, before, after)
 
 
-def stages(run: Sequence[Round]) -> int:
+def stages(run: Run) -> int:
     """How often a run sets up an exchange, one after the other: once a round, or once for a whole circuit."""
     own = kind(run[0])
     return 0 if own == "local" else 1 if own == "circuit" else len(run)

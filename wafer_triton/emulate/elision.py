@@ -7,52 +7,19 @@ order stay the same, and so do the bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
-import torch
 
-from wafer_triton.emulate.plan import Memory, Planner, Step, TileMap, Workspace, flat
+from wafer_triton.emulate.plan import Memory, Planner, Step, TileMap, flat, sums_of
 from wafer_triton.emulate.segments import Products, Tree, mailboxes, segments
 from wafer_triton.local import find
-from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
 
 
 def elided(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]:
     """The steps of a schedule whose tiles stay in place as far as possible."""
     return planner.joined(memory, flat(_Elision(planner, schedule, memory).plan()))
-
-
-@lru_cache(maxsize=8)
-def aligned(mesh: Mesh, region: int | None = None) -> torch.Tensor:
-    """[cores], int64: the core that the tile of every core comes from, of weights aligned along y on a square mesh.
-
-    With `region` they are aligned in every square of so many cores a side by itself. Raises MeshError on a mesh that is
-    not square.
-    """
-    b = Builder(mesh, "skew")
-    align(b, b.buffer("w", (1,), "fp32", "weight"), "y", region=region)
-    schedule = b.build()
-    maps = _Elision(_Mover(), schedule, Memory(mesh, dict(schedule.buffers), {}, Workspace("cpu")))
-    for round_ in schedule.rounds:
-        maps.round(round_)
-    found = maps.maps.get("w", TileMap(Slot("w"))).flat(mesh.shape)
-    return torch.from_numpy(np.where(found < 0, np.arange(mesh.cores), found))
-
-
-class _Mover(Planner):
-    """Plans tile maps alone."""
-
-    def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
-        raise AssertionError("an alignment is all tile maps")
-
-    def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
-        raise AssertionError("an alignment is all tile maps")
 
 
 class _Elision:
@@ -108,12 +75,16 @@ class _Elision:
 
     def tree(self, tree: Tree) -> bool:
         """Plan a reduce tree as one step, if the planner has one; its broadcast becomes a tile map."""
+        sums = sums_of(tree.acc)
         self.written(tree.acc, keep=True)
+        self.written(sums, keep=False)
         steps = self.planner.segment(self.memory, tree)
         if steps is None:
             return False
         self.steps += steps
-        if tree.broadcast is not None:
+        if tree in self.memory.apart:
+            self.maps[tree.acc] = TileMap(Slot(sums), base=tree.roots)
+        elif tree.broadcast is not None:
             self.exchanges(tree.broadcast)
         return True
 
@@ -256,16 +227,10 @@ class _Elision:
             self.copy(moves[0][0], moves[0][1])
             return
         for lying, each in moves:  # they may lie in each other's memory: all move out before any moves in
-            self.copy(self.spare(lying), each)
+            self.memory.beside(lying, f"{lying}.settled")
+            self.copy(f"{lying}.settled", each)
         for lying, each in moves:
             self.copy(lying, replace(each, slot=Slot(f"{lying}.settled")), home=True)
-
-    def spare(self, name: str) -> str:
-        buffer = replace(self.memory.buffers[name], name=f"{name}.settled")
-        if buffer.name not in self.memory.buffers:
-            self.memory.buffers[buffer.name] = buffer
-            self.memory.tensors[buffer.name] = self.memory.tensors[name].clone()
-        return buffer.name
 
     def copy(self, name: str, each: TileMap, home: bool = False) -> None:
         """Copy the tiles that lie elsewhere; `home`: back from where each lies with its core by now."""

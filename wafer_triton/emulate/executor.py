@@ -6,9 +6,10 @@ is; see `elision`).
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -18,7 +19,7 @@ from wafer_triton.dtype import torch_dtype
 from wafer_triton.emulate.elision import elided
 from wafer_triton.emulate.plan import Memory, Planner, Step, Tables, Workspace, explicit
 from wafer_triton.emulate.program import POOL, Program
-from wafer_triton.errors import BackendError, DtypeError, ShapeError, check_type
+from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
 from wafer_triton.layout import cut
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules
@@ -88,7 +89,7 @@ class Executor(Planner):
                 if buffer not in pool:
                     pool[buffer] = self.allocate(schedule, buffer)
                 memory[name] = pool[buffer]
-        return self._program(schedule, memory, tables, workspace or self.workspace)
+        return Program(schedule, memory, self, workspace or self.workspace, tables)
 
     def borrow(self, schedule: Schedule) -> Program:
         """A program of its own memory from the pool, or a new one; `Program.give_back` returns it.
@@ -106,29 +107,15 @@ class Executor(Planner):
             POOL.clear()  # memory of programs at rest
             self.admit(schedule, list(schedule.buffers.values()))
         memory = {name: self.allocate(schedule, buffer) for name, buffer in schedule.buffers.items()}
-        return self._program(schedule, memory, None, Workspace(self.device))
+        return Program(schedule, memory, self, Workspace(self.device))
 
-    def _program(
-        self, schedule: Schedule, tensors: dict[str, torch.Tensor], tables: Tables | None, workspace: Workspace
-    ) -> Program:
-        program = Program(schedule, tensors, [], self, workspace, tables)
-        program.steps[:] = self.plan(program, schedule)
-        return program
-
-    def rebind(self, program: Program, schedule: Schedule) -> None:
-        """See `Program.rebind`."""
-        program.steps[:] = self.plan(program, schedule)
-        program.schedule = schedule
-
-    def plan(self, program: Program, schedule: Schedule) -> list[Step]:
-        """The steps of a schedule on the memory of a program."""
-        memory = Memory(schedule.mesh, dict(schedule.buffers), program.memory, program.workspace, program.tables)
-        if program.tables is not None:
-            program.tables.begin(schedule.name)
+    def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
+        if memory.tables is not None:
+            memory.tables.begin(schedule.name)
         with self.on_device():
             steps = EXCHANGES[self.exchange](self, schedule, memory)
-        if program.tables is not None:
-            program.tables.schedule = schedule
+        if memory.tables is not None:
+            memory.tables.schedule = schedule
         return steps
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
@@ -164,11 +151,6 @@ class Executor(Planner):
         self.admit(schedule, buffers)
         return {buffer.name: self.allocate(schedule, buffer) for buffer in buffers}
 
-    @property
-    def unwritten(self) -> float:
-        """The value of memory that is not written yet."""
-        return float("nan") if self.poison else 0.0
-
     def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
         """The share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer.
 
@@ -188,33 +170,14 @@ class Executor(Planner):
         """The rows and the columns of a mesh whose cores this executor holds."""
         return slice(0, mesh.shape[0]), slice(0, mesh.shape[1])
 
-    def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
-        """The values [rows, cols, ...] of all cores, from the share that this executor holds."""
-        return held
-
     def take(self, mesh: Mesh, held: torch.Tensor, source: torch.Tensor, out: torch.Tensor) -> None:
         """Give every core the tile of core source[core], from [rows, cols, numel] of what is held to `out` likewise."""
         torch.index_select(held.flatten(0, 1), 0, _moved(source, held.device), out=out.flatten(0, 1))
-
-    def on_device(self) -> AbstractContextManager[object]:
-        """The context in which kernels are compiled and launched, on this executor's device."""
-        return nullcontext()
-
-    def check(self) -> None:
-        """BackendError if a program failed on the device; results are read after it."""
 
     @property
     def graphs(self) -> bool:
         """Whether `capture` records launches."""
         return False
-
-    def capture(self, run: Step, compiled: bool = False) -> Step:
-        """Return `run` itself, or a step that replays a record of its launches from its second call on.
-
-        A record holds the launches, not values written to memory between them. Where all kernels of `run` are
-        `compiled` and tried, the first call records.
-        """
-        return run
 
     def precompile(self, steps: Iterable[Step], progress: Callable[[int, int], object] | None = None) -> int:
         """Compile the kernels of planned steps side by side, and return their number; nothing runs.
@@ -248,3 +211,50 @@ def whole(schedule: Schedule, buffer: Buffer, given: Any) -> torch.Tensor:
             f"{shape[0]} x {shape[1]} cores, the tensor given is {list(given.shape)}"
         )
     return given.reshape(shape)
+
+
+class Graph:
+    """Calls `run` at first, which compiles its kernels; records its launches at the second call, and replays them.
+
+    With `compiled` the first call records already. Launches that CUDA refuses to record go one by one from then on; a
+    `UserWarning` has the reason.
+    """
+
+    def __init__(
+        self, run: Step, on_device: Callable[[], AbstractContextManager[object]], compiled: bool = False
+    ) -> None:
+        self.run, self.on_device, self.compiled = run, on_device, compiled
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.refused = False
+
+    def __call__(self) -> None:
+        if self.refused or not self.compiled:
+            self.run()
+            self.compiled = True
+            return
+        with self.on_device():
+            if self.graph is None:
+                self.graph = self._recorded()
+            if self.graph is not None:
+                self.graph.replay()
+                return
+        self.run()
+
+    def _recorded(self) -> torch.cuda.CUDAGraph | None:
+        """Returns the record of a run, which computes nothing yet; None if CUDA refuses it."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own is the first GPU's
+                self.run()
+        except RuntimeError as error:
+            if isinstance(error, WaferError):
+                raise
+            self.refused = True
+            reason = " ".join(str(error).split())[:200]
+            warnings.warn(
+                f"CUDA recorded no graph of these launches ({type(error).__name__}: {reason}); they go one by one, "
+                f"with the same results, in more time",
+                stacklevel=3,
+            )
+            return None
+        return graph

@@ -7,17 +7,17 @@ tiles are small, the head of the launch that reads the sums, in which every prog
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast
 
 import numpy as np
 from torch import Tensor
 
-from wafer_triton.emulate.plan import Step
+from wafer_triton.emulate.plan import Step, sums_of
 from wafer_triton.emulate.segments import Tree
 from wafer_triton.kernels.exchange import Moves
-from wafer_triton.kernels.fold import MOST, Chain
+from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Index
@@ -53,19 +53,16 @@ class Moved(_Fused):
 
 @dataclass(frozen=True, eq=False)
 class Work(_Fused):
-    """A local operation on `cores` (None: all), on the buffers `outs` and `ins`.
+    """A local operation on `cores` (None: all), which writes the buffers `outs`.
 
-    `far` are the buffers of which it reads tiles of other cores, [cores] each. `fresh`: it writes all of its outputs,
-    and reads none.
+    `far` are the buffers of which it reads tiles of other cores, [cores] each.
     """
 
     what: str
     op: FusedOp
     outs: tuple[str, ...]
-    ins: frozenset[str]
     far: tuple[tuple[str, Index], ...]
     cores: Index | None
-    fresh: bool
     table: Tensor | None = None  # of `cores`
 
 
@@ -86,15 +83,20 @@ class Summed(_Fused):
 class Folded(_Fused):
     """A reduce tree that a fold replaces, with the tables of `kernels.fold`: `cores` [trees, parts], `roots` [trees].
 
-    `tree_of` [cores] is the tree of each core; `chains` serve all trees.
+    `tree_of` [cores] is the tree of each core; `pairs` serve all trees.
     """
 
     tree: Tree
     cores: Index
-    chains: tuple[Chain, ...]
+    pairs: tuple[tuple[int, int], ...]
     roots: Index
     tree_of: Index
     size: int
+
+    @property
+    def sums(self) -> str:
+        """The buffer that receives the sums, as other programs may still read the parts."""
+        return sums_of(self.tree.acc)
 
 
 @dataclass(eq=False)
@@ -116,7 +118,9 @@ class Group:
         if self.works and not _same(self.works[0].cores, cores):
             return False
         written = {name for work in self.works for name in work.outs}
-        held = {name for work in self.works for name, _ in work.far} | {fold.tree.acc for fold in self.folds}
+        held = {name for work in self.works for name, _ in work.far} | {
+            name for fold in self.folds for name in (fold.tree.acc, fold.sums)
+        }
         if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
             return False
         if isinstance(step, Summed):
@@ -169,34 +173,12 @@ def _same(one: Index | None, other: Index | None) -> bool:
     return one is other or (one is not None and other is not None and np.array_equal(one, other))
 
 
-def producer(steps: Sequence[Step], fold: Folded) -> Work | None:
-    """The work that writes the parts of a fold, if no step between reads them: they may then be written elsewhere."""
-    acc = fold.tree.acc
-    for step in reversed(steps[: list(map(id, steps)).index(id(fold))]):
-        if isinstance(step, Work):
-            if acc in step.outs:
-                return step if step.fresh and step.cores is None else None
-            touched = step.ins
-        elif isinstance(step, Moved):
-            touched = step.sources | step.targets
-        elif isinstance(step, Folded | Summed):
-            touched = frozenset({step.tree.acc})
-        else:
-            return None
-        if acc in touched:
-            return None
-    return None
-
-
-def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[list[Folded], Grid]:
-    """The folds that each program of a group does for itself, and how the group covers its cores.
-
-    `made` says of a fold whether its parts can be written elsewhere than its sums.
-    """
+def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
+    """The folds that each program of a group does for itself, and how the group covers its cores."""
     ops = [work.op for work in group.works]
     if not ops or group.tree is not None or any(work.cores is not None for work in group.works):
         return [], Grid()
-    found = [fold for fold in group.folds if made(fold) and _stays(fold, group)]
+    found = [fold for fold in group.folds if _stays(fold, group)]
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
     if not found:
         return [], Grid()
@@ -222,7 +204,7 @@ def heads(group: Group, mesh: Mesh, made: Callable[[Folded], bool]) -> tuple[lis
 
 def _stays(fold: Folded, group: Group) -> bool:
     """Whether all cores read sums of their own tree alone."""
-    far = [home for work in group.works for name, home in work.far if name == fold.tree.acc]
+    far = [home for work in group.works for name, home in work.far if name == fold.sums]
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 
@@ -239,51 +221,28 @@ def folded(tree: Tree, size: int) -> Folded | None:
     slots = np.where(tree.parent < 0, -1, tree.slot)[members]
     if (parents != parents[0]).any() or (slots != slots[0]).any():
         return None
-    order, chains = _order(parents[0], slots[0])
-    return Folded(tree, members[:, order], chains, roots, tree_of, size)
+    order, pairs = _order(parents[0], slots[0])
+    return Folded(tree, members[:, order], pairs, roots, tree_of, size)
 
 
-def _order(parent: Index, slot: Index) -> tuple[Index, tuple[Chain, ...]]:
-    """The cores of one tree in the order in which their parts are added, and the chains in which they are.
+def _order(parent: Index, slot: Index) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+    """The cores of one tree in the order in which their parts are added, and the pairs of `kernels.fold`."""
+    order, pairs = list[int](), list[tuple[int, int]]()
+    children: list[list[int]] = [[] for _ in (*parent, -1)]  # of -1 the root
+    for core in np.argsort(slot, kind="stable").tolist():
+        children[parent[core]].append(core)
 
-    As few sums as can be are kept at once, as of two sums the one that needs more goes first.
-    """
-    children: list[list[int]] = [[] for _ in parent]
-    for core in np.argsort(slot, kind="stable"):
-        if parent[core] >= 0:
-            children[parent[core]].append(int(core))
-    (root,) = np.flatnonzero(parent < 0).tolist()
-    above = [root]
-    for core in above:
-        above += children[core]
-    # [core][i]: how many wait while its part and the sums of i children are added
-    needs: list[list[int]] = [[] for _ in parent]
-    for core in reversed(above):
-        needs[core] = [0, *(needs[child][-1] for child in children[core][:1])]
-        for child in children[core][1:]:
-            fewer, more = sorted((needs[core][-1], needs[child][-1]))
-            needs[core].append(max(more, fewer + 1))
-    order, chains = list[int](), list[Chain]()
-    # of the last first: a core's sum with so many of its children, or its part alone, or a sum that was kept
-    todo = [("sum", root, len(children[root]))]
-    while todo:
-        what, one, number = todo.pop()
-        if what == "kept":
-            chains[-1] = chains[-1]._replace(takes=chains[-1].takes + 1)
-        elif what == "part" or not number:
-            order.append(one)
-            if what == "sum" or chains[-1].takes:
-                chains.append(Chain(what == "sum", 0, 0))
-            chains[-1] = chains[-1]._replace(length=chains[-1].length + 1)
-        else:
-            child = children[one][number - 1]
-            mine, its = ("sum", one, number - 1), ("sum", child, len(children[child]))
-            if number == 1:
-                todo += [("part", one, 0), its]
-            else:
-                mine_first = needs[one][number - 1] >= needs[child][-1]
-                todo += [("kept", one, 0), *([its, mine] if mine_first else [mine, its])]
-    return np.array(order), tuple(chains)
+    def summed(core: int) -> int:
+        """The number of the sum of a core."""
+        total = len(order)
+        order.append(core)
+        for child in children[core]:
+            pairs.append((total, summed(child)))
+            total = len(parent) + len(pairs) - 1
+        return total
+
+    summed(*children[-1])
+    return order, tuple(pairs)
 
 
 def spans(roots: Index) -> tuple[Index, Index, int] | None:

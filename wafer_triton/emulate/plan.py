@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from wafer_triton.emulate.segments import Segment, mailboxes, segments
+from wafer_triton.emulate.segments import Segment, Tree, segments
 from wafer_triton.errors import ScheduleError
-from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
-from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
 Step = Callable[[], object]
 
@@ -90,18 +89,38 @@ class Workspace:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are index tables that programs share."""
+    """Buffers of a mesh as tensors [rows, cols, slots * numel]; `tables` are index tables that programs share.
+
+    Of trees that are `apart` the roots' sums lie in the buffer `sums_of(tree.acc)`.
+    """
 
     mesh: Mesh
     buffers: dict[str, Buffer]
     tensors: dict[str, torch.Tensor]
     workspace: Workspace
     tables: Tables | None = None
+    apart: set[Tree] = field(default_factory=set)
 
     def rows(self, slot: Slot) -> torch.Tensor:
         """A buffer as [tiles, numel], every slot of every core a row; as one tile a core if the slot is the whole."""
         tensor = self.tensors[slot.buffer]
         return tensor.flatten(0, 1) if slot.index is None else tensor.view(-1, self.buffers[slot.buffer].numel)
+
+    def index(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """An index as the one item of a list that a step reads when it runs, as another schedule may replace it."""
+        return [values] if self.tables is None else self.tables.index(values)
+
+    def beside(self, name: str, other: str) -> torch.Tensor:
+        """The memory of buffer `other`, which lies like buffer `name`; made where there is none."""
+        if other not in self.buffers:
+            self.buffers[other] = replace(self.buffers[name], name=other, role="scratch")
+            self.tensors[other] = self.tensors[name].clone()
+        return self.tensors[other]
+
+
+def sums_of(acc: str) -> str:
+    """The buffer of the sums of reduce trees of `acc`, where they lie apart from its parts."""
+    return f"{acc}.sums"
 
 
 class Tables:
@@ -188,7 +207,14 @@ def _compose(before: Index | None, source: Index) -> Index | None:
 
 
 class Planner(ABC):
-    """What plans ask of an executor."""
+    """What plans and programs ask of an executor."""
+
+    poison: bool
+    exchange: str
+
+    @abstractmethod
+    def plan(self, schedule: Schedule, memory: Memory) -> list[Step]:
+        """The steps of a schedule on memory."""
 
     @abstractmethod
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
@@ -215,6 +241,34 @@ class Planner(ABC):
         moves = [self.move(memory, exchanges, TileMap(exchanges[0].src)) for exchanges in together(round_)]
         return moves + [self.compute(memory, op, tuple(map(TileMap, op.ins))) for op in round_.locals]
 
+    @property
+    def unwritten(self) -> float:
+        """The value of memory that is not written yet."""
+        return float("nan") if self.poison else 0.0
+
+    @abstractmethod
+    def part(self, schedule: Schedule, buffer: Buffer, given: torch.Tensor) -> torch.Tensor:
+        """The share of this executor, [rows, cols, slots * numel], of values for all cores of a buffer."""
+
+    def together(self, mesh: Mesh, held: torch.Tensor) -> torch.Tensor:
+        """The values [rows, cols, ...] of all cores, from the share that this executor holds."""
+        return held
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """The context in which kernels are compiled and launched, on this executor's device."""
+        return nullcontext()
+
+    def check(self) -> None:  # noqa: B027  most have nothing to check
+        """BackendError if a program failed on the device; results are read after it."""
+
+    def capture(self, run: Step, compiled: bool = False) -> Step:
+        """Return `run` itself, or a step that replays a record of its launches from its second call on.
+
+        A record holds the launches, not values written to memory between them. Where all kernels of `run` are
+        `compiled` and tried, the first call records.
+        """
+        return run
+
 
 def together(round_: Round) -> list[list[Exchange]]:
     """The exchanges of a round, grouped by their source and target slots."""
@@ -239,55 +293,3 @@ def explicit(planner: Planner, schedule: Schedule, memory: Memory) -> list[Step]
                 planned[id(round_)] = planner.round(memory, round_)
             steps += planned[id(round_)]
     return planner.joined(memory, flat(steps))
-
-
-_STALE: WeakKeyDictionary[Schedule, frozenset[str]] = WeakKeyDictionary()
-
-
-def stale(schedule: Schedule) -> frozenset[str]:
-    """Buffers, neither given nor mailboxes of trees, of which a tile may be read, or left, before a round writes it."""
-    if schedule not in _STALE:
-        _STALE[schedule] = frozenset(_stale(schedule))
-    return _STALE[schedule]
-
-
-def _stale(schedule: Schedule) -> set[str]:
-    buffers = schedule.buffers
-    kept = {name for name, buffer in buffers.items() if buffer.given} | mailboxes(schedule)
-    open_, found = set(buffers) - kept, set[str]()
-
-    def touched(name: str, written: bool) -> None:
-        if name in open_:
-            open_.remove(name)
-            if not written:
-                found.add(name)
-
-    for round_ in schedule.rounds:
-        if not open_:
-            break
-        for exchange in round_.exchanges:
-            touched(exchange.src.buffer, False)
-        for exchange in round_.exchanges:
-            full = _fills(exchange.dst, buffers[exchange.dst.buffer])
-            touched(exchange.dst.buffer, full and _every(exchange.receivers, schedule.mesh))
-        for op in round_.locals:
-            definition = find(op.op)
-            for slot in op.ins:
-                touched(slot.buffer, False)
-            for slot in op.outs:
-                buffer = buffers[slot.buffer]
-                size = op.params.get("size", 0 if definition.partial else buffer.numel)
-                full = _fills(slot, buffer) and size >= buffer.numel * (1 if slot.index is not None else buffer.slots)
-                every = op.where is None or _every(op.where, schedule.mesh)
-                touched(slot.buffer, every and full and not definition.updates(op.params))
-    return found | open_
-
-
-def _fills(slot: Slot, buffer: Buffer) -> bool:
-    """Whether a slot is the whole buffer."""
-    return slot.index is None or buffer.slots == 1
-
-
-def _every(cores: Cores, mesh: Mesh) -> bool:
-    """Whether these are all cores."""
-    return cores.lines is None and cores.at.ndim == 1 and len(cores.at) == mesh.length(cores.axis)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import torch
 
 from wafer_triton.cost.price import Prediction, price
-from wafer_triton.emulate.plan import Communication, Launch, Memory, Step, Tables, Workspace, stale
+from wafer_triton.emulate.plan import Communication, Launch, Memory, Planner, Step, Tables, Workspace
+from wafer_triton.emulate.segments import mailboxes, once
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
 from wafer_triton.layout import cut
-from wafer_triton.schedule.rounds import Buffer, Schedule
-
-if TYPE_CHECKING:
-    from wafer_triton.emulate.executor import Executor
+from wafer_triton.local import find
+from wafer_triton.schedule.rounds import Buffer, Cores, Round, Schedule
 
 
 @dataclass(eq=False)
@@ -32,11 +30,17 @@ class Program:
 
     schedule: Schedule
     memory: dict[str, torch.Tensor]
-    steps: list[Step]
-    executor: Executor
+    executor: Planner
     workspace: Workspace
     tables: Tables | None = None
-    _refills: list[Step] = field(default_factory=list)
+    steps: list[Step] = field(init=False)
+    _refills: list[Step] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.steps = self.executor.plan(self.schedule, self._memory(self.schedule))
+
+    def _memory(self, schedule: Schedule) -> Memory:
+        return Memory(schedule.mesh, dict(schedule.buffers), self.memory, self.workspace, self.tables)
 
     def run(self, until: int | str | None = None) -> None:
         """Execute every round; with `until` the rounds before one, given by number or as the first with a label."""
@@ -58,7 +62,7 @@ class Program:
                 f"{self.schedule.name}: with elided exchange tiles stay in place, so that no round can be shown; use "
                 f"exchange='explicit'"
             )
-        memory = Memory(self.schedule.mesh, dict(self.schedule.buffers), self.memory, self.workspace)
+        memory = replace(self._memory(self.schedule), tables=None)
         planned = dict[int, list[Step]]()
         for number, round_ in enumerate(self.schedule.rounds):
             with self.executor.on_device():
@@ -73,7 +77,11 @@ class Program:
 
         With `tables`, every record of this program, and of all that share them, is rebound too.
         """
-        self.executor.rebind(self, schedule)
+        if self.tables is None or not (self.tables.held or self.tables.indices):  # no step reads them
+            self.steps[:] = self.executor.plan(schedule, self._memory(schedule))
+        elif self.tables.schedule is not schedule:  # another program that shares them may have been here first
+            self.executor.plan(schedule, self._memory(schedule))
+        self.schedule = schedule
 
     @cached_property
     def captured(self) -> Step:
@@ -159,10 +167,10 @@ class Pool:
 
     def __init__(self, most: int = 2**31) -> None:
         self.most, self.bytes = most, 0
-        self._programs: OrderedDict[tuple[Executor, Schedule], list[Program]] = OrderedDict()
+        self._programs: OrderedDict[tuple[Planner, Schedule], list[Program]] = OrderedDict()
         self._lock = Lock()
 
-    def take(self, key: tuple[Executor, Schedule]) -> Program | None:
+    def take(self, key: tuple[Planner, Schedule]) -> Program | None:
         """A program that no call runs now, which leaves the pool; None if there is none."""
         with self._lock:
             programs = self._programs.get(key)
@@ -172,7 +180,7 @@ class Pool:
             self.bytes -= program.bytes
             return program
 
-    def give(self, key: tuple[Executor, Schedule], program: Program) -> None:
+    def give(self, key: tuple[Planner, Schedule], program: Program) -> None:
         """Take a program in; the least recently used leave for it."""
         with self._lock:
             self._programs.setdefault(key, []).append(program)
@@ -238,3 +246,41 @@ def number_of(schedule: Schedule, until: int | str) -> int:
     if not 0 <= until <= count:
         raise ScheduleError(f"{schedule.name}: until = {until} is not one of 0 to {count}, its number of rounds")
     return until
+
+
+@once
+def stale(schedule: Schedule) -> frozenset[str]:
+    """Buffers, neither given nor mailboxes of trees, of which a tile may be read, or left, before a round writes it."""
+    kept = {name for name, buffer in schedule.buffers.items() if buffer.given}
+    unwritten, found = set(schedule.buffers) - kept - mailboxes(schedule), set[str]()
+    for round_ in schedule.rounds:
+        if not unwritten:
+            break
+        for name, whole in _touched(round_, schedule):
+            if name in unwritten:
+                unwritten.remove(name)
+                found |= set() if whole else {name}
+    return frozenset(found | unwritten)
+
+
+def _touched(round_: Round, schedule: Schedule) -> Iterator[tuple[str, bool]]:
+    """The buffers that a round reads or writes, in order, and whether it writes them whole before it reads any tile."""
+
+    def every(cores: Cores | None) -> bool:
+        if cores is None:
+            return True
+        return cores.lines is None and cores.at.ndim == 1 and len(cores.at) == schedule.mesh.length(cores.axis)
+
+    yield from ((exchange.src.buffer, False) for exchange in round_.exchanges)
+    for exchange in round_.exchanges:
+        buffer = schedule.buffers[exchange.dst.buffer]
+        yield buffer.name, every(exchange.receivers) and (exchange.dst.index is None or buffer.slots == 1)
+    for op in round_.locals:
+        yield from ((slot.buffer, False) for slot in op.ins)
+        definition = find(op.op)
+        for slot in op.outs:
+            buffer = schedule.buffers[slot.buffer]
+            size = op.params.get("size", 0 if definition.partial else buffer.numel)
+            full = size >= buffer.numel * (buffer.slots if slot.index is None else 1)
+            full = full and (slot.index is None or buffer.slots == 1) and not definition.updates(op.params)
+            yield buffer.name, full and every(op.where)

@@ -6,16 +6,18 @@ One pass cuts a schedule, once. A round without a pattern, or with one that no e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Exchange, Index, Local, Round, Schedule, Slot
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,49 +71,23 @@ class Products(Segment):
 class Tree(Segment):
     """Reduce trees, all of one buffer `acc`, whose messages `op` combines; then the `broadcast` of their sums, if any.
 
-    Each core sends to its parent once it has combined the messages of its children.
+    Each core sends to its parent once it has combined the messages of its children. Of each core [cores]: its `parent`,
+    -1 for a root; the number `slot` of its message among those of the parent, in the order of their arrival; the
+    number of messages of `children`; the round in which it has `sent`, from the first, or their number for a root.
     """
 
     acc: str
     op: str
+    parent: Index
+    slot: Index
+    children: Index
+    sent: Index
     broadcast: Round | None = None
 
     @property
     def every(self) -> tuple[Round, ...]:
         """The rounds of the tree, then its broadcast."""
         return self.rounds if self.broadcast is None else (*self.rounds, self.broadcast)
-
-    @cached_property
-    def _messages(self) -> tuple[Index, Index, Index, Index]:
-        cores = self.mesh.cores
-        parent, slot, children = np.full(cores, -1), np.zeros(cores, np.int64), np.zeros(cores, np.int64)
-        sent = np.full(cores, len(self.rounds))
-        for number, round_ in enumerate(self.rounds):
-            for exchange in messages(round_):
-                send, recv = exchange.senders.flat(self.mesh), exchange.receivers.flat(self.mesh)
-                parent[send], slot[send], sent[send] = recv, children[recv], number
-                children[recv] += 1
-        return parent, slot, children, sent
-
-    @property
-    def parent(self) -> Index:
-        """[cores]: the core that each core sends to, -1 for a root."""
-        return self._messages[0]
-
-    @property
-    def slot(self) -> Index:
-        """[cores]: the number of each core's message among those of its parent, in the order of their arrival."""
-        return self._messages[1]
-
-    @property
-    def children(self) -> Index:
-        """[cores]: the number of messages that each core combines."""
-        return self._messages[2]
-
-    @property
-    def sent(self) -> Index:
-        """[cores]: the round in which each core sends, from the first of the tree; the number of rounds for a root."""
-        return self._messages[3]
 
     @cached_property
     def roots(self) -> Index:
@@ -121,32 +97,34 @@ class Tree(Segment):
             roots = further
         return roots
 
-    def round_of(self, core: int, slot: int) -> int:
-        """The round, from the first of the tree, in which message number `slot` of a core arrives."""
-        return int(self.sent[(self.parent == core) & (self.slot == slot)][0])
+
+def once(find: Callable[[Schedule], T]) -> Callable[[Schedule], T]:
+    """A function of schedules that finds its result for each of them once."""
+    known: WeakKeyDictionary[Schedule, T] = WeakKeyDictionary()
+
+    def found(schedule: Schedule) -> T:
+        if schedule not in known:
+            known[schedule] = find(schedule)
+        return known[schedule]
+
+    return found
 
 
-_CUT: WeakKeyDictionary[Schedule, tuple[Segment, ...]] = WeakKeyDictionary()
-_MAIL: WeakKeyDictionary[Schedule, frozenset[str]] = WeakKeyDictionary()
-
-
+@once
 def segments(schedule: Schedule) -> tuple[Segment, ...]:
-    """The segments of a schedule, in order; found once."""
-    if schedule not in _CUT:
-        _CUT[schedule] = tuple(_segments(schedule))
-    return _CUT[schedule]
+    """The segments of a schedule, in order."""
+    return tuple(_segments(schedule))
 
 
+@once
 def mailboxes(schedule: Schedule) -> frozenset[str]:
     """Scratch buffers that only carry messages of trees: an executor may combine messages without them."""
-    if schedule not in _MAIL:
-        mail, others = set[str](), set[str]()
-        for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
-            arriving = {exchange.dst.buffer for exchange in messages(round_)}
-            mail |= arriving
-            others |= round_.touched - arriving
-        _MAIL[schedule] = frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
-    return _MAIL[schedule]
+    mail, others = set[str](), set[str]()
+    for round_ in {id(round_): round_ for round_ in schedule.rounds}.values():
+        arriving = {exchange.dst.buffer for exchange in messages(round_)}
+        mail |= arriving
+        others |= round_.touched - arriving
+    return frozenset(name for name in mail - others if schedule.buffers[name].role == "scratch")
 
 
 def messages(round_: Round) -> tuple[Exchange, ...]:
@@ -286,16 +264,28 @@ def _trees(schedule: Schedule, start: int) -> list[Segment]:
         return []
     if not {one.dst.buffer for one in sent} <= mailboxes(schedule) or not all(one.src.is_fixed for one in sent):
         return []
-    trees = [
-        Tree(mesh, start, tuple(_only(name, round_) for round_ in rounds[start:stop]), name, pattern.op)
-        for name in pattern.buffers
-    ]
+    trees = []
+    for name in pattern.buffers:
+        own = tuple(_only(name, round_) for round_ in rounds[start:stop])
+        trees.append(Tree(mesh, start, own, name, pattern.op, *_links(own, mesh)))
     after = rounds[stop] if stop < len(rounds) else Round()
     sums = [_broadcast(tree, after) for tree in trees]
     sends = {exchange.src.buffer for exchange in after.exchanges}
     if after.pattern is None or sends != set(pattern.buffers) or None in sums:
         return list(trees)
     return [replace(tree, broadcast=round_) for tree, round_ in zip(trees, sums, strict=True)]
+
+
+def _links(rounds: tuple[Round, ...], mesh: Mesh) -> tuple[Index, Index, Index, Index]:
+    """Parents, slots, numbers of children and rounds of the messages of trees; see `Tree`."""
+    parent, sent = np.full(mesh.cores, -1), np.full(mesh.cores, len(rounds))
+    slot, children = np.zeros(mesh.cores, np.int64), np.zeros(mesh.cores, np.int64)
+    for number, round_ in enumerate(rounds):
+        for exchange in messages(round_):
+            send, recv = exchange.senders.flat(mesh), exchange.receivers.flat(mesh)
+            parent[send], slot[send], sent[send] = recv, children[recv], number
+            children[recv] += 1
+    return parent, slot, children, sent
 
 
 def _only(name: str, round_: Round) -> Round:

@@ -8,7 +8,7 @@ a window of what lay there in the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class Sweep:
         return step
 
     def elided(
-        self, a: torch.Tensor, b: torch.Tensor, rows: tuple[Index, Index], c: torch.Tensor, out: torch.Tensor
+        self, a: torch.Tensor, b: torch.Tensor, rows: Sequence[Index], c: torch.Tensor, out: torch.Tensor
     ) -> Step:
         """All rounds on tiles [-, numel] that stay where they lie: core i's were rows[0][i] of a, rows[1][i] of b.
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,16 +18,14 @@ import torch
 from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
-from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, messages
 from wafer_triton.emulate.torch_local import Form, form
 from wafer_triton.local import LocalOp, find
-from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, Slot
 
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
-Many: TypeAlias = "tuple[Exchange, ...]"
 Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of the tiles that are sent, and of their targets
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
@@ -41,19 +38,10 @@ class TorchExecutor(Executor):
     def __init__(self, *, device: str = "cpu", exchange: str = "explicit", poison: bool = False) -> None:
         super().__init__(exchange=exchange, poison=poison)
         self._device = device
-        # by the first of some exchanges, and by the others
-        self._known: WeakKeyDictionary[Exchange, dict[Many, Ends]] = WeakKeyDictionary()
 
     @property
     def device(self) -> str:
         return self._device
-
-    def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or not program.steps:
-            super().rebind(program, schedule)
-        elif program.tables.schedule is not schedule:  # another program that shares them was not here first
-            self.plan(program, schedule)
-        program.schedule = schedule
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         grids = [self._grid(memory, exchange, src) for exchange in exchanges]
@@ -64,11 +52,8 @@ class TorchExecutor(Executor):
 
     def indexed(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
         """The step of any exchanges from one slot to one: a gather of the tiles, then a scatter."""
-        sent, got = self._ends(memory, exchanges, src)
+        senders, receivers = map(memory.index, self._ends(memory, exchanges, src))
         source, target = memory.rows(src.slot), memory.rows(exchanges[0].dst)
-        if memory.tables is None:
-            return lambda: target.index_copy_(0, got, source.index_select(0, sent))
-        senders, receivers = memory.tables.index(sent), memory.tables.index(got)
         return lambda: target.index_copy_(0, receivers[0], source.index_select(0, senders[0]))
 
     def _grid(self, memory: Memory, exchange: Exchange, src: TileMap) -> Step | None:
@@ -89,24 +74,25 @@ class TorchExecutor(Executor):
             steps = [self._combine(memory, segment, round_) for round_ in segment.rounds]
             sends = segment.broadcast if self.exchange == "explicit" else None
             return [*steps, *(self.round(memory, sends) if sends is not None else [])]
-        if isinstance(segment, Products) and ins:
-            return self._products(memory, segment, ins)
-        if isinstance(segment, Products):
-            found = self._sweep(memory, segment)
-            a, b = ((_tiles(memory, first), _tiles(memory, second)) for first, second in (segment.a, segment.b))
-            rounding = segment.rounds[segment.number :]
-            rounded = [step for round_ in rounding for step in self.round(memory, round_)]
-            return None if found is None else [found.explicit(a, b, memory.tensors[segment.c]), *rounded]
-        return None
+        found = self._sweep(memory, segment, ins) if isinstance(segment, Products) else None
+        if found is None:
+            return None
+        run = found.run
+        c, out = memory.tensors[run.c], memory.tensors[run.out]
+        if ins:
+            a, b = (memory.rows(each.slot) for each in ins)
+            return [found.elided(a, b, [each.flat(memory.mesh.shape) for each in ins], c, out)]
+        first, second = ((_tiles(memory, one), _tiles(memory, other)) for one, other in (run.a, run.b))
+        rounded = [step for round_ in run.rounds[run.number :] for step in self.round(memory, round_)]
+        return [found.explicit(first, second, c), *rounded]
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
         """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
-        sent = messages(round_)
-        if all(exchange.recv.ndim == 1 for exchange in sent):
-            steps = [self._combined(memory, exchange, tree.op) for exchange in sent]
-            if all(steps):
-                return Steps([step for step in steps if step is not None])
-        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[tree.op]
+        sent, combine = messages(round_), COMBINE[tree.op]
+        views = [view for exchange in sent if (view := self._views(memory, exchange, exchange.src)) is not None]
+        if len(views) == len(sent) and all(send is None for _, _, send in views):
+            return Steps([partial(combine, target, source, out=target) for target, source, _ in views])
+        home = [replace(exchange, dst=exchange.src) for exchange in sent]
         rows, got = self._ends(memory, home, TileMap(home[0].src))
         acc = memory.rows(home[0].src)
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
@@ -119,58 +105,14 @@ class TorchExecutor(Executor):
 
         return step
 
-    def _combined(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
-        """The messages of a grid of cores, or of whole mesh rows or columns, combined where they arrive; else None."""
-        combine, views = COMBINE[op], self._views(memory, exchange, exchange.src)
-        if views is not None and views[2] is None:
-            return partial(combine, views[0], views[1], out=views[0])
-        if exchange.lines is not None or not exchange.src.is_fixed:
-            return None
-        tiles, dim = _tiles(memory, exchange.src), int(exchange.axis == "x")
-        send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (exchange.send, exchange.recv))
-        if op == "add" and tiles.dtype == torch.float32:
-            return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
-
-        def step() -> None:
-            values = combine(tiles.index_select(dim, recv), tiles.index_select(dim, send))
-            tiles.index_copy_(dim, recv, values)
-
-        return step
-
-    def _sweep(self, memory: Memory, run: Products) -> sweep.Sweep | None:
+    def _sweep(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> sweep.Sweep | None:
         """With explicit and elided exchange alike, as the last bit depends on which products are computed together."""
         fp32 = memory.tensors[run.c].dtype == torch.float32 and run.params.get("accumulate", "fp32") == "fp32"
         a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
-        if not fp32 or torch.device(self.device).type != "cpu" or a.slots > 1 or b.slots > 1:
+        several = any(memory.buffers[name].slots > 1 for name in (a.name, b.name, *(each.slot.buffer for each in ins)))
+        if not fp32 or several or torch.device(self.device).type != "cpu":
             return None
         return sweep.plan(run, (a.numel, b.numel), partial(form(find("gemm")).plan, **run.params))
-
-    def _products(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> list[Step] | None:
-        """A round gathers the tiles that the cores hold by then; the tiles themselves stay."""
-        shape = memory.mesh.shape
-        if any(memory.buffers[each.slot.buffer].slots > 1 for each in ins):
-            return None
-        starts = [each.flat(shape) for each in ins]
-        lie = [memory.rows(each.slot) for each in ins]
-        found = self._sweep(memory, run)
-        if found is not None:
-            ends = memory.tensors[run.c], memory.tensors[run.out]
-            return [found.elided(lie[0], lie[1], (starts[0], starts[1]), *ends)]
-        c, out = _tiles(memory, Slot(run.c)), _tiles(memory, Slot(run.out))
-        memory.workspace.begin()
-        held = [memory.workspace.take(tiles.numel(), tiles.dtype).view(tiles.shape) for tiles in lie]
-        reads = [tiles.view(*shape, -1) for tiles in held]
-        gives, steps = [np.argsort(to) for to in run.to], list[Step]()
-        first, rest = (
-            self._direct(memory, find("gemm"), {**run.params, "add": add}, [c], reads) for add in (run.add, True)
-        )
-        for number in range(run.number):
-            for tiles, hold, start in zip(lie, held, starts, strict=True):
-                rows = torch.from_numpy(start).to(self.device)
-                steps.append(partial(torch.index_select, tiles, 0, rows, out=hold))
-            steps.append(rest if number else first)
-            starts = [start[give] for start, give in zip(starts, gives, strict=True)]
-        return steps + ([partial(out.copy_, c)] if run.out != run.c else [])
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
         definition, params, area = find(op.op), op.params, _area(op.where)
@@ -244,18 +186,11 @@ class TorchExecutor(Executor):
         return target, source, send if isinstance(send, torch.Tensor) else None
 
     def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Ends:
-        """Row numbers of the tiles that are sent and of their targets; found once, however often it is bound."""
-        known, others = self._known.setdefault(exchanges[0], {}), tuple(exchanges[1:])
-        in_place = src.lies_in(exchanges[0].src)
-        if in_place and others in known:
-            return known[others]
+        """Row numbers of the tiles that are sent and of their targets."""
         pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
         at = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
-        ends = self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
-        if in_place:
-            known[others] = ends
-        return ends
+        return self._rows_of(memory, src.slot, at)[0], self._rows_of(memory, exchanges[0].dst, receivers)[0]
 
     def _rows_of(self, memory: Memory, slot: Slot, cores: Index) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of a slot's tiles in the buffer as [rows, numel], and that view."""
@@ -270,18 +205,14 @@ class TorchExecutor(Executor):
 
 
 def _gather(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step hold = flat[index]; with tables, the index is read as it runs."""
-    if memory.tables is None:
-        return partial(torch.index_select, flat, 0, index, out=hold)
-    held = memory.tables.index(index)
+    """The step hold = flat[index]."""
+    held = memory.index(index)
     return lambda: torch.index_select(flat, 0, held[0], out=hold)
 
 
 def _scatter(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step flat[index] = hold; with tables, the index is read as it runs."""
-    if memory.tables is None:
-        return partial(flat.index_copy_, 0, index, hold)
-    held = memory.tables.index(index)
+    """The step flat[index] = hold."""
+    held = memory.index(index)
     return lambda: flat.index_copy_(0, held[0], hold)
 
 

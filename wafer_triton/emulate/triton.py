@@ -19,11 +19,9 @@ import torch
 from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton.emulate import fuse
-from wafer_triton.emulate.executor import Executor
+from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Work
-from wafer_triton.emulate.graph import Graph
 from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
-from wafer_triton.emulate.program import Program
 from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
@@ -33,12 +31,11 @@ from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Moves, exchange
 from wafer_triton.kernels.fold import WIDE, fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
-from wafer_triton.kernels.protocol import SLOTS
 from wafer_triton.kernels.tree import Receivers, reduce_tree
 from wafer_triton.kernels.tree import Tree as TreeTables
 from wafer_triton.kernels.waiting import Watch
-from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
+from wafer_triton.verify.protocol import SLOTS
 
 LAUNCHES = ("auto", "persistent", "rounds")
 
@@ -122,14 +119,6 @@ class TritonExecutor(Executor):
                         progress(done, len(kernels.raw_futures))
             return len(kernels.raw_futures)
 
-    def rebind(self, program: Program, schedule: Schedule) -> None:
-        if program.tables is None or not program.steps:
-            super().rebind(program, schedule)
-            return
-        if program.tables.schedule is not schedule:  # another program that shares them may have been here first
-            self.plan(program, schedule)
-        program.schedule = schedule
-
     # --- hooks of plans ---
 
     def move(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Step:
@@ -174,15 +163,8 @@ class TritonExecutor(Executor):
         if not isinstance(kernel, LocalKernel):
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
         far = [(each.slot.buffer, each.flat(memory.mesh.shape)) for each in ins if not each.is_own]
-        written, updates = tuple(out.buffer for out in op.outs), find(op.op).updates(op.params)
-        read = frozenset(each.slot.buffer for each in ins)
-        buffers = [memory.buffers[name] for name in written]
-        whole = all(one.slots == 1 and op.params.get("size", one.numel) == one.numel for one in buffers)
-        fresh = whole and not updates and read.isdisjoint(written)
-        return Work(
-            op.op, kernel.fused(outs, reads, **op.params), written, read | frozenset(written if updates else ()),
-            tuple(far), where, fresh, cores,
-        )  # fmt: skip
+        written = tuple(out.buffer for out in op.outs)
+        return Work(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
@@ -191,9 +173,14 @@ class TritonExecutor(Executor):
 
     def _tree(self, memory: Memory, tree: Tree) -> list[Step]:
         if self.exchange == "elided":
-            size = memory.buffers[tree.acc].numel
-            found = fuse.folded(tree, size) if tree.broadcast is not None and memory.tables is None else None
-            return [Summed(tree, sends=False) if found is None else found]
+            found = None
+            if tree.broadcast is not None and memory.tables is None:
+                found = fuse.folded(tree, memory.buffers[tree.acc].numel)
+            if found is None:
+                return [Summed(tree, sends=False)]
+            memory.beside(tree.acc, found.sums).fill_(self.unwritten)
+            memory.apart.add(tree)
+            return [found]
         if tree.broadcast is None:
             return [Summed(tree, sends=False)]
         if fuse.spans(tree.roots) is None:
@@ -201,52 +188,30 @@ class TritonExecutor(Executor):
         return [Summed(tree, sends=True)]
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        groups = list(fuse.grouped(steps))
         among = [step.op for step in steps if isinstance(step, Work)]
-        made = {id(one): fuse.producer(steps, one) for one in steps if isinstance(one, Folded)}
-        plans = [
-            fuse.heads(group, memory.mesh, lambda one: made[id(one)] is not None) if isinstance(group, Group) else None
-            for group in groups
-        ]
-        # a fold that many programs do has its parts apart from its sums
-        parts: dict[int, torch.Tensor] = {}
-        elsewhere: dict[tuple[int, str], torch.Tensor] = {}
-        for one in (one for plan in plans if plan is not None for one in plan[0]):
-            acc, work = memory.tensors[one.tree.acc], made[id(one)]
-            parts[id(one)] = elsewhere[id(work), one.tree.acc] = torch.full_like(acc, self.unwritten)
         result: list[Step] = []
-        for group, plan in zip(groups, plans, strict=True):
+        for group in fuse.grouped(steps):
             if isinstance(group, Moved):
                 result.append(Launch("exchange", partial(exchange, *zip(*group.moves, strict=True))))
             elif isinstance(group, Group):
-                assert plan is not None
-                result += self._launches(memory, group, *plan, parts, elsewhere, among)
+                result += self._launches(memory, group, among)
             else:
                 result.append(group)
         return result
 
     # --- launches ---
 
-    def _launches(
-        self, memory: Memory, group: Group, heads: list[Folded], grid: Grid, parts: dict[int, torch.Tensor],
-        elsewhere: dict[tuple[int, str], torch.Tensor], among: Sequence[FusedOp],
-    ) -> list[Step]:  # fmt: skip
+    def _launches(self, memory: Memory, group: Group, among: Sequence[FusedOp]) -> list[Step]:
         """Launches of their own for the folds that are not at the head, then that of the works."""
+        heads, grid = fuse.heads(group, memory.mesh)
         alone = [self._fold(memory, one) for one in group.folds if one not in heads]
-        ops = []
-        for work in group.works:
-            args = list(work.op.args)
-            for number, name in enumerate(work.outs):
-                if (id(work), name) in elsewhere:
-                    args[number] = args[number]._replace(tensor=elsewhere[id(work), name])
-            op = work.op.sized(BLOCK_M=1) if grid.slices > 1 else work.op
-            ops.append(op._replace(args=tuple(args)))
+        ops = [work.op.sized(BLOCK_M=1) if grid.slices > 1 else work.op for work in group.works]
         if group.tree is not None:
             return [*alone, self._reduce(memory, group, ops, among)]
         if not ops:
             return alone
         if heads:
-            ops = [self._folding(memory, one, parts[id(one)], one.size // grid.slices) for one in heads] + ops
+            ops = [self._folding(memory, one, one.size // grid.slices) for one in heads] + ops
             order = self._order(memory.mesh.cores)
             order = order[np.argsort(heads[0].tree_of[order], kind="stable")]
             cores = self._table(memory, order)
@@ -258,18 +223,17 @@ class TritonExecutor(Executor):
         shown = replace(group, folds=heads)
         return [*alone, Launch(shown.what, run)]
 
-    def _folding(self, memory: Memory, one: Folded, parts: torch.Tensor, step: int) -> FusedOp:
-        total = self._operand(memory, TileMap(Slot(one.tree.acc)))
+    def _folding(self, memory: Memory, one: Folded, step: int) -> FusedOp:
+        total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.sums, one.tree.acc))
         tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of))
-        tiles = total._replace(tensor=parts)
-        return fold(total, tiles, *tables, chains=one.chains, size=one.size, op=one.tree.op, step=step)
+        return fold(total, parts, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
         """A launch of its own, whose slices are few columns."""
         trees, step = len(one.roots), 32
         while step < min(WIDE, one.size) and trees * -(-one.size // step) > 8192:
             step *= 2
-        op = self._folding(memory, one, memory.tensors[one.tree.acc], min(step, one.size))
+        op = self._folding(memory, one, min(step, one.size))
         cores = self._table(memory, one.roots[self._order(trees)])
         grid = Grid(slices=-(-one.size // step))
         return Launch("fold", partial(launch, [op], cores, (), grid))
@@ -421,8 +385,3 @@ class TritonExecutor(Executor):
     def _table(self, memory: Memory, values: Index) -> torch.Tensor:
         made = torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32))
         return made.to(self.device) if memory.tables is None else memory.tables.put(made, self.device)
-
-
-def available() -> bool:
-    """Whether Triton kernels can run here: a CUDA device, or the interpreter."""
-    return torch.cuda.is_available() or bool(INTERPRET.value)

@@ -70,6 +70,15 @@ class LocalOp:
     def _signature(self) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(self.run).parameters
 
+    @cached_property
+    def _defaults(self) -> Mapping[str, Any]:
+        entries = self._signature.items()
+        return {name: entry.default for name, entry in entries if entry.default is not entry.empty}
+
+    def filled(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters, with the definition's defaults where none is given."""
+        return {**self._defaults, **params}
+
     def fault(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
         """What is wrong with the parameters or the operands, in one line; None if nothing is."""
         return self._wrong_params(params) or self._wrong_operands(params, outs, ins)

@@ -77,6 +77,18 @@ def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index,
     return _frozen(send[ascending]), _frozen(recv[ascending])
 
 
+@cache
+def aligned(side: int, region: int | None = None) -> Index:
+    """[side * side]: the core whose tile each core has after `gemm.align` along y on a square mesh.
+
+    With `region` that is so in every square of so many cores a side by itself.
+    """
+    width, cores = region or side, np.arange(side)
+    position = ring_position(width)[cores % width]
+    rows = ring(width)[(position[:, None] + position) % width] + (cores // width * width)[:, None]
+    return _frozen((rows * side + cores).reshape(-1))
+
+
 def _frozen(index: Index) -> Index:
     index.flags.writeable = False
     return index

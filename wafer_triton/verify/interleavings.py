@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from wafer_triton.kernels.protocol import Instruction, Location, Protocol
 from wafer_triton.schedule.rules import Finding
+from wafer_triton.verify.protocol import Instruction, Location, Protocol
 
 
 @dataclass(frozen=True)

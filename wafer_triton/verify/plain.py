@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.block import Block
+from wafer_triton.schedule.ring import aligned
 from wafer_triton.verify.cuts import whole_reference
 from wafer_triton.verify.provenance import Intent
 
@@ -35,10 +36,8 @@ def straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
 
     With `region` the alignment is that of every square of `region` cores a side.
     """
-    from wafer_triton.emulate.elision import aligned
-
     result = tiles.clone()
-    result.flatten(0, 1)[aligned(mesh, region)] = tiles.flatten(0, 1)
+    result.flatten(0, 1)[aligned(mesh.shape[0], region).tolist()] = tiles.flatten(0, 1)
     return result
 
 

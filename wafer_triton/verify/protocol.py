@@ -24,11 +24,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from wafer_triton.mesh import Mesh
-    from wafer_triton.schedule.rounds import Round
+from wafer_triton.mesh import Mesh
+from wafer_triton.schedule.rounds import Round
 
 DOWN, UP = 0, 1  # a flag's values
 SLOTS = 2  # of a compute-shift operand
