@@ -1,0 +1,89 @@
+"""Kernels of planned steps compiled side by side ahead of the first run, for a GPU that need not be there.
+
+Run as a script, `python test_precompile.py`, it plans a small program, compiles its kernels, and prints what it saw: a
+process that interprets kernels cannot compile them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from threading import Barrier, get_ident
+from types import SimpleNamespace
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory) -> dict:
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))  # empty, or there is nothing to compile
+    child = subprocess.run([sys.executable, "-P", __file__], env=env, capture_output=True, text=True)
+    assert child.returncode == 0, child.stderr
+    return json.loads(child.stdout)
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_side_by_side_and_nothing_runs(seen):
+    assert sorted(seen["compiled"]) == ["_exchange_kernel", "_ops_kernel", "_ops_kernel"], "each once"
+    assert seen["threads"] == 2, "two of them wait for each other"
+    assert seen["number"] == 3 and seen["progress"] == [[1, 3], [2, 3], [3, 3]]
+    assert seen["unwritten"], "the outputs are NaN still"
+
+
+@pytest.mark.slow
+def test_kernels_that_are_compiled_are_not_compiled_again(seen):
+    assert seen["again"] == 0 and len(seen["compiled"]) == 3
+
+
+def test_the_interpreter_has_nothing_to_compile():
+    from wafer_triton.emulate.triton import TritonExecutor
+
+    assert TritonExecutor(device="cpu").precompile([lambda: pytest.fail("it ran")]) == 0
+
+
+def child() -> dict:
+    import torch
+    import triton
+    from triton.runtime import driver
+
+    from ahead import NoDevice
+    from wafer_triton.emulate import triton as executor
+    from wafer_triton.mesh import Mesh
+    from wafer_triton.schedule.builder import Builder
+
+    driver.set_active(NoDevice("cuda", "90", "32"))
+    b = Builder(Mesh(2, 2), "a sum, sent and doubled")
+    for name in "xyz":
+        b.buffer(name, (8,), "fp32", "state" if name == "x" else "output")
+    b.round(b.local("add", "y", ("x", "x"), size=8))
+    b.round(b.exchange("x", "y", "z", [0], [1]))
+    b.round(b.local("maximum", "z", ("y", "x"), size=8))
+    executor.INTERPRET = SimpleNamespace(value=True)  # plans on the memory of the CPU
+    on = executor.TritonExecutor(poison=True)
+    program = on.bind(b.build(), {"x": torch.ones(2, 2, 8)})
+    executor.INTERPRET = SimpleNamespace(value=False)
+
+    compiled, threads, both, progress = [], set(), Barrier(2), []
+
+    def listen(*, src, **_) -> None:  # called by the thread that compiles
+        compiled.append(src.name)
+        if len(compiled) <= 2:
+            both.wait(timeout=300)
+            threads.add(get_ident())
+
+    triton.knobs.compilation.listener = listen
+    os.cpu_count = lambda: 2
+    number = on.precompile(program.steps, lambda done, of: progress.append((done, of)))
+    again = on.precompile(program.steps)
+    unwritten = all(bool(program.memory[name].isnan().all()) for name in "yz")
+    return {
+        "number": number, "again": again, "progress": progress, "compiled": compiled, "threads": len(threads),
+        "unwritten": unwritten,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2] / "bench" / "harness"))
+    json.dump(child(), sys.stdout)
