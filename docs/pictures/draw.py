@@ -26,9 +26,6 @@ from wafer_triton.count.runs import kind
 from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
 from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
-from wafer_triton.schedule import decode
-from wafer_triton.schedule.block import Block
-from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.product import recipe
 from wafer_triton.shape.read import shape_of
 
@@ -42,13 +39,6 @@ def product(algorithm: str, side: int = SIDE) -> Schedule:
     """Return a whole product in fp16 by an algorithm."""
     shapes = ((SIZE, SIZE), (SIZE, SIZE))
     return recipe("gemm", Mesh(side, side), "fp16", shapes, (("algorithm", algorithm),)).schedule
-
-
-def attention() -> Schedule:
-    """Return the first sub-layer of a decode layer's attention block of SmolLM2-135M."""
-    block = Block(shape_of("smollm2-135m"), Mesh(16, 16), "fp16", entries=32)
-    part, args = decode.layer(block, SIZE)[0]
-    return built(part, block, *args)
 
 
 @cache
@@ -128,7 +118,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
     "wafer.png": wafer,
-    "schedule.png": lambda path: draw.schedule(attention(), path),
+    "schedule.png": lambda path: draw.schedule(product("mesh"), path),
     "mesh.png": lambda path: draw.mesh(product("mesh", 8), path, round=5),
     "links.png": lambda path: draw.links(product("cannon"), path),
     "sram.png": lambda path: draw.sram(product("allgather", 24), path),

@@ -95,7 +95,7 @@ def _title(schedule: Schedule) -> str:
 
 def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
     """Counts over the rounds, the steps of the algorithm in colours."""
-    shown = {"hops": "hops", "busiest_link_bytes": "busiest\nlink (B)", "macs": "multiply-\nadds"}
+    shown = {"hops": "longest\nmove (hops)", "busiest_link_bytes": "busiest\nlink (B)", "macs": "multiply-\nadds"}
     many = figure.subplots(len(shown), 1, sharex=True)
     steps = {label: float(traced.labels.count(label)) for label in dict.fromkeys(traced.labels)}
     colours, count = coloured(steps), len(traced.labels)
@@ -159,5 +159,6 @@ def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None
     numbers |= {f"cycles of {label}": [each] for label, each in cycles.items()}
     axes.set(yticks=range(3), yticklabels=tracks, ylim=(2.6, -0.6), xlim=(0, placed[-1].end or 1))
     axes.set(xlabel="cycles, predicted on the wafer")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_title(f"{placed[-1].end:,.0f} cycles", loc="right")
     legend(axes, colours, list(cycles))

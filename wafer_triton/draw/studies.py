@@ -153,19 +153,22 @@ def validation(path: str | Path) -> None:
             predicted = np.array([row.predict(fitted[family]) for row in measurements])
             numbers[family] = (predicted / measured).tolist()
             style = {"marker": _MARKERS[number], "color": COLOURS[number], "ls": "", "ms": 3, "alpha": 0.7}
-            units[measurements[0].unit].plot(measured, predicted, label=family, **style)
-            spread = np.linspace(-0.25, 0.25, len(measured))
-            axes[2].plot(100 * (predicted / measured - 1), number + spread, **style)
+            spread = number + np.linspace(-0.25, 0.25, len(measured))
+            (stage,) = (stage for stage in STAGES if stage.family == family)
+            taken = np.array([stage.takes(row) for row in measurements])
+            for chosen, name, look in ((taken, family, {}), (~taken, None, {"mfc": "none"})):  # left out: hollow
+                units[measurements[0].unit].plot(measured[chosen], predicted[chosen], label=name, **style | look)
+                axes[2].plot(100 * (predicted / measured - 1)[chosen], spread[chosen], **style | look)
         for unit, panel in units.items():
             low, high = min(panel.get_xlim()[0], panel.get_ylim()[0]), max(panel.get_xlim()[1], panel.get_ylim()[1])
             limits = (max(low, 200), high * 1.3)
             panel.plot(limits, limits, "k-", lw=0.6)
             panel.set(xscale="log", yscale="log", xlim=limits, ylim=limits, title=titles[unit])
             panel.set(xlabel=f"measured ({unit})", ylabel=f"predicted ({unit})")
-            panel.legend()
+            panel.legend(loc="lower right")
         axes[2].axvline(0, color="k", lw=0.6)
         axes[2].set(yticks=range(len(FAMILIES)), yticklabels=FAMILIES, xlabel="predicted over measured, less 1 (%)")
-        axes[2].set(title="errors, a point a measurement")
+        axes[2].set(title="errors (hollow: not in the fit)")
         axes[2].invert_yaxis()
 
 

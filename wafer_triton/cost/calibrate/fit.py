@@ -34,9 +34,13 @@ class Stage:
     least_mesh: int = 0
     hands_on: tuple[str, ...] = ()
 
+    def takes(self, row: Row) -> bool:
+        """Return whether the stage is fitted on a measurement of its family."""
+        return int(row.groups.get("mesh", self.least_mesh)) >= self.least_mesh
+
     def rows(self) -> list[Row]:
-        """The measurements that the stage is fitted on."""
-        return [row for row in rows(self.family) if int(row.groups.get("mesh", self.least_mesh)) >= self.least_mesh]
+        """Return the measurements that the stage is fitted on."""
+        return [row for row in rows(self.family) if self.takes(row)]
 
 
 # In this order, as later ones build on earlier ones.

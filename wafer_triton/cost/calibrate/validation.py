@@ -29,12 +29,9 @@ class Family:
 
     @property
     def errors(self) -> list[float]:
-        """Relative errors of all rows; of MeshGEMV those of meshes of 80 and up, on which it is fitted."""
-        return [
-            predicted / row.measured - 1
-            for row, predicted in self.rows
-            if self.name != "MeshGEMV" or int(row.groups["mesh"]) >= 80
-        ]
+        """Return the relative errors of all rows that the family's stage is fitted on: MeshGEMV from 80 x 80 on."""
+        (stage,) = (stage for stage in STAGES if stage.family == self.name)
+        return [predicted / row.measured - 1 for row, predicted in self.rows if stage.takes(row)]
 
 
 def families() -> list[Family]:
