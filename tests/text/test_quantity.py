@@ -134,14 +134,14 @@ class Shown:
 LEGEND = Legend(Shown)
 
 
-def test_what_is_no_number_is_its_own_text():
+def test_a_text_is_shown_as_it_is():
     assert (LEGEND.shown("fits", True), LEGEND.shown("fits", False), LEGEND.shown("error", None)) == ("yes", "no", "-")
     assert LEGEND.shown("mesh", "12x24") == "12x24"
     with pytest.raises(KeyError, match="colour"):
         LEGEND.shown("colour", 3)
 
 
-def test_a_label_is_that_of_the_field_or_its_name():
+def test_a_label_is_given_by_the_field_or_its_name():
     assert [LEGEND.label(name) for name in ("error", "like", "head_groups")] == [
         "largest error", "fitted on", "head groups",
     ]  # fmt: skip

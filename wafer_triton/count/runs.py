@@ -55,7 +55,7 @@ def distinct_runs(schedule: Schedule | Builder) -> list[tuple[list[Round], int]]
 
 
 def stages(run: Sequence[Round]) -> int:
-    """How often a run sets up an exchange, one after the other: once a round, or once for a whole circuit."""
+    """Count how often a run sets up an exchange, one after the other: once a round, or once for a whole circuit."""
     own = kind(run[0])
     return 0 if own == "local" else 1 if own == "circuit" else len(run)
 
