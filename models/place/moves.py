@@ -57,11 +57,11 @@ class Phases:
         return moved
 
     def move_weights(self) -> Iterator[Scheduled]:
-        """The schedules that bring all weights from one phase's place to the other's."""
+        """Return the schedules that bring all weights from one phase's place to the other's."""
         return iter(moves.between_phases(self.placement))
 
     def move_cache(self, parts: Sequence[Chunk], cache: KvCache) -> Iterator[Scheduled]:
-        """The schedules that bring a prompt's keys and values from where prefill left them into the cache of decode."""
+        """Return the schedules that bring a prompt's keys and values from prefill's cores into the cache of decode."""
         rows = torch.cat([(part.position >= 0).nonzero()[:, 0] for part in parts])
         order = torch.cat([part.position[part.position >= 0] for part in parts]).argsort()
         source = rows[order].numpy()

@@ -186,7 +186,7 @@ class Decode:
         return self.results[tuple(active)].clone()  # the next step overwrites it
 
     def runs(self, held: Mapping[int, tuple[int, int]]) -> Iterator[Scheduled]:
-        """The schedules that run for a token of each sequence through all layers.
+        """Yield the schedules that run for a token of each sequence through all layers.
 
         `held` has, for each sequence that takes part, the tokens in its cache and how many of them were the prompt.
         """

@@ -46,7 +46,7 @@ class End:
         fill(self.tiles, self.buffers, weights, 0, self.block.mesh, self.executor.rectangle(self.block.mesh))
 
     def runs(self, tokens: int) -> list[Scheduled]:
-        """The schedule that runs for `tokens` tokens at once."""
+        """Return the schedule that runs for `tokens` tokens at once."""
         return [(schedule(self.part, self.block, tokens), 1)]
 
     def program(self, tokens: int) -> Program:
@@ -120,7 +120,7 @@ class Embedding(End):
         return torch.cat(rows)
 
     def prompt_runs(self, tokens: int) -> list[Scheduled]:
-        """The schedules that run for a prompt of `tokens` tokens, in batches if need be."""
+        """Return the schedules that run for a prompt of `tokens` tokens, in batches if need be."""
         sizes = blocks.batches(self.part, self.block, tokens)
         return [(schedule(self.part, self.block, size), times) for size, times in sizes.items()]
 

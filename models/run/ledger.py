@@ -1,4 +1,4 @@
-"""The counts and the predicted cost of what ran."""
+"""The counts and the predicted cost of a run."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Prefill:
         self.forget()
 
     def runs(self, parts: Sequence[Chunk], passes: Sequence[int] = ()) -> Iterator[Scheduled]:
-        """The schedules that run for a prompt through all layers, with `passes` of experts of each chunk."""
+        """Yield the schedules that run for a prompt through all layers, with `passes` of experts of each chunk."""
         for number, part in enumerate(parts):
             for kind, layers in self.block.shape.layers_of.items():
                 past = part.past if kind == "attention" else 0

@@ -120,7 +120,7 @@ def test_devices_show_one_with_the_source_of_each_number(capsys):
     assert shown["constants"]["k_step_cycles"]["standard_error"] > 0
     lines = {line.split()[0]: line for line in err.splitlines() if line.strip()}
     assert "data sheet" in lines["rows"] and "fitted" in lines["k_step_cycles"] and "49,152" in lines["sram_bytes"]
-    assert "of which shares of a peak are taken" in err
+    assert "shares of a peak are taken" in err
 
 
 def test_devices_show_no_unknown_one(capsys):

@@ -159,7 +159,7 @@ def test_every_number_and_constant_has_a_source(name):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_spec_repeats_no_number_that_a_rule_gives(name):
-    """One home for a fact: what follows from a number of the device is not written down beside it."""
+    """Judge by the rules: a constant that follows from a number of the device is not written down beside it."""
     derived = {key for key, (_, kind, _) in RULES.items() if kind == "derived"}
     same = {key for key, entry in read(name).constants.items() if key in derived and entry.value == follow(name, key)}
     assert same == set()
@@ -170,7 +170,7 @@ def follow(name: str, key: str) -> float:
     return RULES[key][0](device(name), 1 if lanes is None else lanes.value)
 
 
-def test_cores_are_rows_times_cols_and_the_paper_counts_those_of_the_whole_wafer():
+def test_cores_are_rows_times_cols_and_the_paper_counts_the_whole_wafer():
     wse2 = device("wse2")
     assert (wse2.cores, wse2.wafer_cores) == (750 * 994, 850_000)
     assert sources(wse2)["wafer_cores"].kind == "data sheet"
@@ -179,7 +179,7 @@ def test_cores_are_rows_times_cols_and_the_paper_counts_those_of_the_whole_wafer
     assert (sources(half)["rows"].kind, sources(half)["cols"].kind) == ("own", "data sheet")
 
 
-def test_a_constant_of_ones_own_device_says_what_scaled_it():
+def test_a_constant_of_ones_own_device_names_the_number_that_scaled_it():
     entry = described(replace(device("wse2"), name="mine", stage_cycles=32))["stage_cycles"]
     assert entry.kind == "scaled" and entry.source.startswith("by stage_cycles; of wse2, carried over: wse3, fitted on")
     assert entry.value == pytest.approx(2 * constants(device("wse2")).stage_cycles)
@@ -187,6 +187,6 @@ def test_a_constant_of_ones_own_device_says_what_scaled_it():
 
 @pytest.mark.parametrize("name", ["wse2", "wse3"])
 def test_judged_by_the_numbers_that_price(name):
-    """The L of PLMR takes hops, stages and words in the cycles of the constants."""
+    """Compare the latency of the L of PLMR with hops, stages and words in the cycles of the constants."""
     c, counts = constants(device(name)), Account(hops=7, stages=5, serial_bytes=12)
     assert latency(counts, c) == 7 * c.hop_cycles + 5 * c.stage_cycles + 3 * c.word_cycles

@@ -34,7 +34,7 @@ def test_the_committed_constants_are_the_fitted_ones(fitted: tuple[dict[str, Con
             assert replace(held.constants[key], value=0, standard_error=0) == replace(entry, value=0, standard_error=0)
 
 
-def test_what_is_fitted_or_handed_on_says_so(fitted: tuple[dict[str, Constants], list[fit.Fitted]]) -> None:
+def test_fitted_and_carried_over_constants_say_so(fitted: tuple[dict[str, Constants], list[fit.Fitted]]) -> None:
     for name in fitted[0]:
         kinds = {key: entry.kind for key, entry in described(device(name)).items()}
         own = {key for stage in fit.STAGES if stage.device == name for key in stage.names}

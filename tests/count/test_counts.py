@@ -39,7 +39,7 @@ def test_a_circuit_that_goes_on_is_set_up_once():
     assert (account(made).rounds, account(made).stages) == (2, 1)
 
 
-def test_multiply_adds_are_those_of_products_alone():
+def test_products_alone_have_multiply_adds():
     b = Builder(Mesh(1, 1), "work")
     for name, size in (("x", 12), ("y", 12), ("s", 3), ("c", 9)):
         b.buffer(name, (size,), "fp32", "output" if name in "cs" else "input")

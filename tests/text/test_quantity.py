@@ -141,7 +141,7 @@ def test_a_value_that_is_no_number_is_shown_as_text():
         LEGEND.shown("colour", 3)
 
 
-def test_a_label_is_that_of_the_field_or_its_name():
+def test_a_label_is_given_by_the_field_or_its_name():
     assert [LEGEND.label(name) for name in ("error", "like", "head_groups")] == [
         "largest error", "fitted on", "head groups",
     ]  # fmt: skip

@@ -157,8 +157,8 @@ def _plain(finding: Finding) -> dict[str, Any]:
 
 WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
 PEAK = (
-    "a number is what the hardware can do, of which shares of a peak are taken; a constant is what programs take, by "
-    "which they are priced and judged"
+    "numbers are limits of the hardware, of which shares of a peak are taken; constants are of programs as measured, "
+    "which are priced and judged by them"
 )
 
 

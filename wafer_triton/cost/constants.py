@@ -1,8 +1,8 @@
 """The constants of the cost model: few, each with unit, meaning, standard error and source, in its device's spec.
 
 `wafer-triton fit` writes the fitted ones into the spec (`wafer_triton.device.spec`). A constant that a spec lacks
-follows from the device's numbers by one of `RULES`. A device has the constants of the one that it is `like`, scaled by
-its own numbers, or, if it is like none, all by the rules.
+follows from the device's numbers by one of `RULES`. A device that is `like` another has its constants, scaled by its
+own numbers. A device that is like none has all by the rules.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ NAMES = tuple(Legend(Constants).entries)  # of all constants that a spec may hol
 
 
 def constants(of: Device) -> Constants:
-    """The constants of a device: those of what it is `like`, scaled by `SCALES`, or by `RULES` from its numbers.
+    """Return the constants of a device: of the one that it is `like`, scaled by `SCALES`, or by `RULES`.
 
     Its name and its power do not count.
     """
@@ -162,7 +162,7 @@ def scaled(of: Device) -> tuple[str, ...]:
 
 
 def described(of: Device) -> dict[str, Sourced]:
-    """Every constant of a device by name, with its source."""
+    """Return every constant of a device by name, with its source."""
     held = {} if of.like is None else read(of.like).constants
     own, numbers, found = constants(of), scaled(of), {}
     for name in NAMES:
@@ -178,7 +178,7 @@ def described(of: Device) -> dict[str, Sourced]:
 
 
 def ruled(of: Device, **held: Any) -> Constants:
-    """The constants by `RULES`, but for those that are `held`; one without a rule takes no time."""
+    """Return the constants by `RULES`, in place of which `held` ones stand; one without a rule takes no time."""
     lanes = {name: held.get(f"{name[:4]}_lanes", 1) for name in RULES}
     own: dict[str, Any] = {name: rule(of, lanes[name]) for name, (rule, *_) in RULES.items()}
     return Constants(**own | held)

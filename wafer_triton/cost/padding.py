@@ -1,4 +1,4 @@
-"""Padding: what a mesh computes, and what it keeps in decode, that is not the model's, as tiles are whole.
+"""Padding: numbers that a mesh computes, and keeps in decode, beyond the model's own, as tiles are whole.
 
 A width that is cut over P lines is rounded up on each: 4,096 over 660 rows are 7 a row, of which 586 rows hold all.
 Trimming takes that part of a mesh alone, so that cores with little but padding stay idle: no schedule computes on the

@@ -35,7 +35,7 @@ from wafer_triton.text.quantity import Legend, as_in, named, unit
 
 @dataclass(frozen=True)
 class Cost(Counts):
-    """Counts and the cycles predicted for them; `+` and `*` are those of `Counts`.
+    """Counts and the cycles that are predicted for them; they add up as `Additive` says.
 
     What is `relayed`, in part at least, needs more routes than a router holds and goes core by core.
     """
@@ -88,7 +88,7 @@ def price(schedule: Schedule, using: Constants | None = None) -> Cost:
 
 
 def priced(runs: Iterable[Scheduled], using: Constants | None = None) -> Cost:
-    """The price of schedules, each as often as it runs."""
+    """Price schedules, each as often as it runs."""
     return sum((price(schedule, using) * times for schedule, times in runs), Cost())
 
 

@@ -67,7 +67,7 @@ class Layered:
     outside: str | None = field(metadata=as_in(Kernel, "outside"))
     as_if: str | None = field(default=None, metadata=named("priced as if it fitted"))
     head_groups: int | None = field(default=None, metadata=unit("groups"))
-    # multiply-adds of a layer on the mesh over those of the model
+    # multiply-adds of a layer on the mesh over the model's
     padding: float | None = field(default=None, metadata=unit("x", "multiply-adds over the model's"))
     experts: str | None = field(default=None, metadata=named("experts in prefill"))  # in prefill, where they live
     # that the layers, the embedding and the head take

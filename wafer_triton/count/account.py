@@ -39,7 +39,7 @@ def _fuller(own: dict[str, int], other: dict[str, int]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Account(Counts):
-    """The counts of a schedule, with those of single links; `+` and `*` are those of `Counts`."""
+    """The counts of a schedule and of its single links; they add up as `Additive` says."""
 
     messages: int = field(default=0, metadata=unit("messages"))  # tiles sent; a multicast counts once
     # on the directed link that carries most; of runs added up, the sum
@@ -93,7 +93,7 @@ class LinkDistribution:
 
 
 def account(schedule: Schedule) -> Account:
-    """The totals of a schedule."""
+    """Count a schedule."""
     check_type("account: schedule", schedule, Schedule)
     totals, held, runs = _Totals(schedule), sram.account(schedule), distinct_runs(schedule)
     distinct = _distinct(schedule)
@@ -109,12 +109,12 @@ def account(schedule: Schedule) -> Account:
 
 
 def round_account(schedule: Schedule, round_: Round) -> Account:
-    """The counts of one round that stands alone, but for its SRAM; the hops are those of its longest move."""
+    """Count one round that stands alone, but for its SRAM; its longest move has its hops."""
     return _Totals(schedule).round(round_)
 
 
 def per_round(schedule: Schedule) -> tuple[Account, ...]:
-    """The `round_account` of every round in order; rounds that are one object share theirs."""
+    """Return the `round_account` of every round in order; rounds that are one object share it."""
     totals = _Totals(schedule)
     counts = {id(round_): totals.round(round_) for round_ in {id(one): one for one in schedule.rounds}.values()}
     return tuple(counts[id(round_)] for round_ in schedule.rounds)
@@ -235,7 +235,7 @@ class _Totals:
 
 
 def multiply_adds(op: Local) -> int:
-    """The multiply-adds of a local operation, which are those of its products."""
+    """Return the multiply-adds of the products of a local operation."""
     return int(local.find(op.op).work(**op.params)[0])
 
 

@@ -35,8 +35,8 @@ class Additive:
 class Counts(Additive):
     """Counts of a schedule, which add up as `Additive` says.
 
-    Multiply-adds are those of products, `heads * m * k * n` of each local product with its padding, of one physical
-    core; a vector operation has none. The same schedule has the same counts in its `Account` and in its `Cost`.
+    Products alone have multiply-adds, `heads * m * k * n` for each local product of a physical core, padding included.
+    A vector operation has elements. The same schedule has the same counts in its `Account` and in its `Cost`.
     """
 
     rounds: int = field(default=0, metadata=unit("rounds"))

@@ -10,8 +10,8 @@ It stays like a WSE-2: the constants of the cost model that were fitted on that 
 number that it stands for (`SCALES` in `wafer_triton.cost.constants`). The numbers of the presets are in the files
 beside this one, each with its source (see `wafer_triton.device.spec`).
 
-A number here is what the hardware can do, and shares of a peak are of it. A constant is what programs were measured to
-take, and by it they are priced, and judged by the L of PLMR. So a WSE-2 has 1 multiply-add in fp32 a cycle by its data
+A number here is a limit of the hardware, and shares of a peak are of it. A constant was measured on programs, which are
+priced by it, and judged by it in the L of PLMR. So a WSE-2 has 1 multiply-add in fp32 a cycle by its data
 sheet, and 2.71 cycles for one by a measured product; a routing stage is 16 cycles as it was characterised, and 10.4 as
 fitted on kernels. A constant that nothing measured follows from the number.
 """
@@ -130,7 +130,7 @@ PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
 
 
 def sources(of: Device) -> dict[str, Sourced]:
-    """Each number of a device with its source: that of the preset of its name or that it is like, where it has it."""
+    """Return each number of a device with its source, which a preset of its name, or that it is like, may have."""
     base = of.name if of.name in PRESETS else of.like
     held = {} if base is None else read(base).numbers
     found = {}
@@ -138,7 +138,7 @@ def sources(of: Device) -> dict[str, Sourced]:
         value = getattr(of, number)
         same = number in held and held[number].value == value
         found[number] = held[number] if same else Sourced(value, "own", "given by the user")
-    rule = "rows times cols" + f", in proportion to those of {of.like}" * (of.like is not None)
+    rule = "rows times cols" + f", in proportion to {of.like}" * (of.like is not None)
     found["wafer_cores"] = Sourced(of.wafer_cores, "derived", rule)
     if "wafer_cores" in held and held["wafer_cores"].value == of.wafer_cores:
         found["wafer_cores"] = held["wafer_cores"]

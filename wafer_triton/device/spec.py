@@ -19,10 +19,10 @@ KINDS = {
     "data sheet": "the maker's documents",
     "published": "a paper, or a third party's measurement of silicon",
     "fitted": "least squares on the calibration files, `wafer-triton fit`",
-    "carried over": "that of another device, as this one was not measured",
+    "carried over": "a number of another device, as this one was not measured",
     "assumed": "a choice here, for the reason that is given",
     "derived": "from the device's own numbers, by a rule",
-    "scaled": "that of the device that it is like, in proportion to a number in which the two differ",
+    "scaled": "a constant of the device that it is like, in proportion to a number in which the two differ",
     "own": "given by the user",
 }
 
@@ -37,13 +37,13 @@ class Sourced:
     standard_error: float | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """All fields but an absent standard error."""
+        """Return all fields but an absent standard error."""
         return {name: value for name, value in asdict(self).items() if name != "standard_error" or value is not None}
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What the file of a device holds; `like` is that of `Device`."""
+    """The contents of the file of a device; `like` is as in `Device`."""
 
     like: str | None
     numbers: Mapping[str, Sourced]
@@ -61,7 +61,7 @@ _PARTS = ("numbers", "constants")
 
 @cache
 def read(name: str) -> Spec:
-    """The spec of a preset."""
+    """Read the spec of a preset."""
     values = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     numbers, constants = ({key: Sourced(**entry) for key, entry in values[part].items()} for part in _PARTS)
     return Spec(values["like"], numbers, constants)

@@ -79,7 +79,7 @@ def devices_table(devices: Iterable[Device]) -> str:
 
 
 def sourced(title: str, entries: Mapping[str, Sourced], legend: Legend) -> str:
-    """Numbers of a device's spec, one a line: value with its standard error, kind and source, meaning."""
+    """Return numbers of a device's spec as a table: value with its standard error, unit, meaning, kind, source."""
     rows = [
         (name, _value(entry), legend.unit(name), legend.label(name), entry.kind, entry.source)
         for name, entry in entries.items()

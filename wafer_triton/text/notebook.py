@@ -17,7 +17,7 @@ def table(title: str, rows: Iterable[Iterable[Any]], head: Iterable[str] = ()) -
 
 
 def numbers(title: str, values: Mapping[str, Any], legend: Legend) -> str:
-    """A table of the numbers among named values, a line each, with their labels and units."""
+    """Return a table of the numbers among named values, a line each, with their labels and units."""
     return table(
         title, ((legend.head(name), value) for name, value in values.items() if isinstance(value, int | float))
     )

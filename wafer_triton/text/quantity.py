@@ -26,21 +26,21 @@ SCALES: dict[str, tuple[tuple[float, str], ...]] = {
 
 
 def unit(name: str, label: str = "", **more: Any) -> Metadata:
-    """Metadata of a field that holds a number, or a table of numbers: its unit, and its label (default: its name).
+    """Return metadata of a field that holds a number or a table of numbers: its unit, its label (default: its name).
 
-    "%" is the unit of a share and "+-%" that of an error band, "side" that of a square mesh, "x" that of a ratio, "id"
-    that of a number that counts nothing, "" that of a number without dimension.
+    A share has the unit "%", an error band "+-%", a square mesh "side", a ratio "x". A number that counts nothing has
+    "id", a number without dimension "".
     """
     return {"unit": name, "label": label, **more}
 
 
 def named(label: str, **more: Any) -> Metadata:
-    """Metadata of a field that holds no number: its label, where its name alone does not say it."""
+    """Return metadata of a field that holds no number: its label, where its name is not enough."""
     return {"label": label, **more}
 
 
 def as_in(of: type, name: str) -> Metadata:
-    """The metadata of a field of another dataclass, for a field that holds the same."""
+    """Return the metadata of a field of another dataclass, for a field that holds the same."""
     held: Metadata = of.__dataclass_fields__[name].metadata  # type: ignore[attr-defined]
     return held
 
@@ -62,21 +62,21 @@ class Legend:
                 self.entries |= source
 
     def unit(self, name: str) -> str:
-        """The unit of a field; KeyError where none is given."""
+        """Return the unit of a field; KeyError where none is given."""
         held: str = self.entries[name]["unit"]
         return held
 
     def label(self, name: str) -> str:
-        """The words for a field."""
+        """Return the words for a field."""
         return self.entries.get(name, {}).get("label") or name.replace("_", " ").strip()
 
     def head(self, name: str) -> str:
-        """The label of a field with its unit, where the label does not say that: for numbers that stand without one."""
+        """Return the label of a field with its unit, where the label lacks it: for numbers that stand without one."""
         label, own = self.label(name), self.entries.get(name, {}).get("unit")
         return f"{label} ({own})" if own and own != label else label
 
     def shown(self, name: str, value: Any) -> str:
-        """A field's value: a number in the unit of its field, anything else as its own text.
+        """Return a field's value: a number in the unit of its field, anything else as its own text.
 
         Raises KeyError for a number whose field has no unit.
         """
@@ -87,7 +87,7 @@ class Legend:
         return quantity(value, self.unit(name)) if isinstance(value, int | float) else str(value)
 
     def asked(self, name: str, value: Any) -> str:
-        """A value that the user gave: as `shown`, but whole numbers in full, as a rounded one is another request."""
+        """Return a value that the user gave: as `shown`, but whole numbers in full, as rounding changes a request."""
         own = self.entries.get(name, {}).get("unit", "")
         if type(value) is int and own not in SCALES and own != "side":
             return f"{value:,} {own.removesuffix('s') if value == 1 else own}".rstrip()
@@ -95,7 +95,7 @@ class Legend:
 
 
 def digits(number: float) -> str:
-    """A number in at most four significant digits, its thousands separated."""
+    """Return a number in at most four significant digits, its thousands separated."""
     rounded = float(f"{number:.4g}")
     if not isfinite(rounded) or rounded == 0:
         return f"{rounded:g}"
@@ -106,7 +106,7 @@ def digits(number: float) -> str:
 
 
 def quantity(number: float, unit: str) -> str:
-    """A number beside its unit, which is scaled to the number: 49152 "B" is 48 KiB, 0.5 "%" is 50 %."""
+    """Return a number beside its unit, which is scaled to the number: 49152 "B" is 48 KiB, 0.5 "%" is 50 %."""
     if unit == "id":
         return f"{number:d}"
     if unit == "side":

@@ -71,7 +71,7 @@ class Cell:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """All fields, with error and verdict."""
+        """Return all fields, with error and verdict."""
         return vars(self) | {"error": self.error, "verdict": self.verdict}
 
 

@@ -126,7 +126,7 @@ def solve(names: Sequence[str], measurements: Sequence[Row], start: Constants) -
 
 @cache  # of the package's own files, which do not change while it runs
 def fit() -> tuple[dict[str, Constants], list[Fitted]]:
-    """All stages, from what is not fitted on: the constants by device, and the result of each stage."""
+    """Run all stages in order; returns the constants by device, and the result of each stage."""
     by_device = {name: _start(name) for name in MEASURED}
     results = []
     for stage in STAGES:
@@ -142,7 +142,7 @@ def fit() -> tuple[dict[str, Constants], list[Fitted]]:
 
 
 def _start(name: str) -> Constants:
-    """The constants of a device before any stage: those that no stage finds, and for the others where it starts."""
+    """Return the constants of a device before any stage, with a start for those that stages find."""
     found = {key for stage in STAGES for key in (stage.names if stage.device == name else stage.hands_on)}
     held = {key: entry.value for key, entry in read(name).constants.items() if key not in found}
     start = {key: _START.get(key, 0.0) for key in found if key != "stage_cycles"}  # which starts with the device's
@@ -150,7 +150,7 @@ def _start(name: str) -> Constants:
 
 
 def spec(name: str, c: Constants, results: Sequence[Fitted]) -> Spec:
-    """The spec of a device with the constants that stages found."""
+    """Return the spec of a device with the constants that stages found."""
     held = read(name)
     constants = dict(held.constants)
     for result in results:
