@@ -14,8 +14,8 @@ from wafer_triton.device import device
 from wafer_triton.draw.units import digits
 from wafer_triton.errors import WaferError
 from wafer_triton.mesh import Mesh, as_mesh
+from wafer_triton.place.layouts import endless
 from wafer_triton.place.need import prefill_need
-from wafer_triton.place.regions import endless
 from wafer_triton.shapes import shape_of
 
 PAGE = Path(__file__).resolve().parents[1] / "head-groups.md"

@@ -61,7 +61,7 @@ class Layered:
     padding: float | None = None  # multiply-adds of a layer on the mesh over those of the model
     experts: str | None = None  # in prefill, where they live
     regions: int | None = None  # that the layers, the embedding and the head take
-    layout: str | None = None  # of the regions, see `wafer_triton.place.regions`
+    layout: str | None = None  # of the regions, see `wafer_triton.place.layouts`
 
 
 @dataclass(frozen=True)
