@@ -14,8 +14,8 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.device import device
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.need import decode_need
-from wafer_triton.place.regions import Region, block_names, decode_regions, prefill_alone
+from wafer_triton.place.need import block_names, decode_need
+from wafer_triton.place.regions import Region, decode_regions, prefill_alone
 from wafer_triton.schedule import prefill
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import shape_of

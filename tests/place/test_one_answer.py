@@ -1,7 +1,7 @@
 """Estimates, plans and runs find the same place, or refuse it with the same words."""
 
 from dataclasses import replace
-from itertools import cycle
+from itertools import product
 
 import pytest
 
@@ -10,19 +10,20 @@ from wafer_triton.cost import inference, search
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import priced
 from wafer_triton.device import device
-from wafer_triton.errors import WaferError
+from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.models.place import choice
 from wafer_triton.models.random import RandomWeights, config_of
 from wafer_triton.place import moves
+from wafer_triton.place.fitting import with_hint
 from wafer_triton.place.regions import Placement
 from wafer_triton.shape.published import MODELS
 
 pytestmark = pytest.mark.slow
-MESHES = ((248, 248), (330, 330), (360, 660), (720, 720), (200, 250), (375, 375))
-CASES = list(zip(MODELS, cycle(("wse2", "wse3")), cycle(MESHES), cycle((1024, 4096, 512)), strict=False))
+CHIPS, CONTEXTS = ("wse2", "wse3"), (512, 4096, 16384)
+MESHES = ((200, 200), (330, 330), (450, 450), (600, 600), (720, 720), (248, 360), (360, 660))  # of decode, of prefill
 
 
 def answer(place: object) -> object:
@@ -37,27 +38,65 @@ def answer(place: object) -> object:
     return alike + [(region.mesh, region.blocks, region.sram_by_buffer) for each in regions for region in each]
 
 
-@pytest.mark.parametrize(("model", "chip", "sides", "context"), CASES, ids=lambda value: str(value))
-def test_an_estimate_and_a_run_find_the_same_place(model, chip, sides, context, monkeypatch):
-    config, (mesh, other), prompt = config_of(model), sides, context // 2
-    monkeypatch.setattr(choice, "with_hint", lambda place, mesh, reason: str(reason))
-    run = answer(lambda: choice.place(
-        config, mesh=mesh, device=chip, dtype="fp16", accumulate="fp16", max_length=context, max_prompt=prompt,
+def run_place(config: DecoderConfig, chip: str, mesh: int, other: int | None, context: int) -> Placement:
+    """The place that `generate` finds, for a prompt of half the context."""
+    return choice.place(
+        config, mesh=mesh, device=chip, dtype="fp16", accumulate="fp16", max_length=context, max_prompt=context // 2,
         kv_policy="shift", batch=1, prefill_mesh=other, groups=None, prefill_groups=None, head_groups=None,
-        prefill_head_groups=None, trim=False, experts="spread" if config.experts else None,
-    ))  # fmt: skip
-    decode, prefill = (Mesh(side, side, device(chip)) for side in sides)
-    estimated = answer(lambda: inference.request_placed(
-        prefill, decode, config, prompt, context - prompt, constants(device(chip)),
-        experts="spread" if config.experts else None,
-    ))  # fmt: skip
-    assert run == estimated
-    if not isinstance(run, str):
-        request = estimate.request(
-            device=chip, model=config, prefill_mesh=other, decode_mesh=mesh, input=prompt, output=context - prompt,
-            experts="spread" if config.experts else None,
-        )  # fmt: skip
-        assert (request.decode_regions, request.layout) == (run[0][-1], "rectangles")
+        prefill_head_groups=None, trim=False, experts=experts_of(config),
+    )  # fmt: skip
+
+
+def estimated_place(config: DecoderConfig, decode: Mesh, prefill: Mesh, context: int) -> Placement:
+    prompt, c = context // 2, constants(decode.device)
+    return inference.request_placed(
+        prefill, decode, config, prompt, context - prompt, c, experts=experts_of(config)
+    )  # fmt: skip
+
+
+def experts_of(config: DecoderConfig) -> str | None:
+    return "spread" if config.experts else None
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+@pytest.mark.parametrize("model", MODELS)
+def test_an_estimate_and_a_run_find_the_same_place(model, chip, monkeypatch):
+    """The same regions, buffers and bytes of a core, or the same refusal, on every mesh and for every context."""
+    config, on = config_of(model), device(chip)
+    monkeypatch.setattr(choice, "with_hint", lambda place, mesh, reason: str(reason))
+    for (side, other), context in product(MESHES, CONTEXTS):
+        run = answer(lambda: run_place(config, chip, side, other, context))  # noqa: B023
+        meshes = Mesh(side, side, on), Mesh(other, other, on)
+        assert run == answer(lambda: estimated_place(config, *meshes, context)), (side, other, context)  # noqa: B023
+        if context == CONTEXTS[0] and not isinstance(run, str):
+            request = estimate.request(
+                device=chip, model=config, prefill_mesh=other, decode_mesh=side, input=context // 2,
+                output=context // 2, experts=experts_of(config),
+            )  # fmt: skip
+            assert (request.decode_regions, request.layout) == (run[0][-1], "rectangles"), (side, other)
+
+
+@pytest.mark.parametrize(
+    ("model", "chip", "side", "smallest"),
+    [("smollm2-135m", "wse2", 8, 14), ("llama3.2-1b", "wse3", 24, 60), ("olmoe-1b-7b", "wse2", 40, 187)],
+)
+def test_the_smallest_mesh_is_that_of_estimates_and_of_plans(model, chip, side, smallest):
+    config, on = config_of(model), device(chip)
+
+    def place(mesh: Mesh) -> Placement:
+        return estimated_place(config, mesh, mesh, 256)
+
+    with pytest.raises(SramError, match=f"that fits is {smallest}x{smallest}$") as refusal:
+        run_place(config, chip, side, None, 256)
+    small = Mesh(side, side, on)
+    with pytest.raises(SramError) as estimated:
+        place(small)
+    assert str(refusal.value) == with_hint(place, small, estimated.value)
+    asked = {"model": config, "device": on, "input": 128, "output": 128, "experts": experts_of(config)}
+    (best,) = search.plan(**asked, sides=(smallest,), best=1)
+    assert best.regions == len(place(Mesh(smallest, smallest, on)).regions)
+    with pytest.raises(WaferError, match=r"no (mesh|two meshes) that .* hold"):
+        search.plan(**asked, sides=(smallest - 1,), best=1)
 
 
 SMALL = replace(device("wse2"), name="small", rows=9, cols=12, sram_bytes=5 * 1024)

@@ -155,3 +155,15 @@ def measured(shape: DecoderShape, dtype: str, device: Device, passes: Sequence[P
         s_mfu=own / seconds / rate,
         mfu=every / seconds / rate,
     )
+
+
+def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -> tuple[float | None, float | None]:
+    """S-MBU of decode steps of so many seconds with one sequence, and the most if experts lived in regions.
+
+    A token then takes k of E regions. None of a dense model.
+    """
+    if shape.experts is None:
+        return None, None
+    taken = dict.fromkeys(range(shape.experts.chosen), 1)
+    step = Pass.decode([context], seconds, [taken] * shape.layers_of["experts"])
+    return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.chosen / shape.experts.count

@@ -12,8 +12,9 @@ from wafer_triton.cost.results import Capacity
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import fitted
+from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.need import decode_need
-from wafer_triton.place.regions import FullError, decode_regions, device_regions
+from wafer_triton.place.regions import FullError, decode_regions
 from wafer_triton.schedule import decode, sram
 from wafer_triton.schedule.block import drafted
 from wafer_triton.schedule.product import tiles

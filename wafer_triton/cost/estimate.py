@@ -36,7 +36,8 @@ from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import AS_IF, as_if_held, fitted
-from wafer_triton.place.regions import FullError, device_regions
+from wafer_triton.place.layouts import device_regions
+from wafer_triton.place.regions import FullError
 from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule import gemm as gemm_schedules
 from wafer_triton.schedule.heads import HeadGroups
@@ -112,7 +113,7 @@ def decode(
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
     `head_groups` that of the head groups on the columns (None: the best that fits; the measured program has one). With
     `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`. `layout` says
-    how regions lie on the device, see `wafer_triton.place.regions` (None: in rectangles, in the measured program by
+    how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the measured program by
     area).
     """
     mesh, c = _mesh(device, mesh)

@@ -17,14 +17,13 @@ from wafer_triton.cost.results import Layered, Request
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
+from wafer_triton.place.layouts import LAYOUTS, device_regions
 from wafer_triton.place.regions import (
-    LAYOUTS,
     FullError,
     Placement,
     Prefill,
     Regions,
     decode_regions,
-    device_regions,
     placed,
     prefill_alone,
 )

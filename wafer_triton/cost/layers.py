@@ -164,26 +164,6 @@ def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(part, block, *args))
 
 
-def decode_stays(block: Block) -> dict[str, int]:
-    """Bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
-    cores = block.mesh.rows * block.mesh.cols
-    return {kind: sum(decode_need(block, kind).stays.values()) * cores for kind in block.shape.layers_of}
-
-
-def decode_macs(block: Block, context: int) -> dict[str, int]:
-    """Multiply-adds on the whole mesh of one token through each kind of block of decode layers."""
-    return _macs(block, decode_phases(block, context))
-
-
-def prefill_macs(block: Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
-    """Multiply-adds on the whole mesh of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
-    return _macs(block, prefill_phases(block, tokens, at_once))
-
-
-def _macs(block: Block, phases_: PhasesOf) -> dict[str, int]:
-    return {kind: block.mesh.cores * sum(one.macs * one.times for one in each) for kind, each in phases_.items()}
-
-
 PhasesOf = dict[str, list[Phase]]  # by the kind of block
 
 

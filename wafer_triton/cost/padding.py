@@ -16,6 +16,7 @@ from wafer_triton.cost.price import product_cycles
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ShapeError
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.need import decode_need
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -41,8 +42,8 @@ def padding(block: Block, context: int) -> dict[str, Padding]:
     A number that lies on many cores, such as a norm's weight on all columns, counts on each. So do keys and values that
     are repeated, and free slots of the cache.
     """
-    macs, model = layers.decode_macs(block, context), block.shape.decode_macs(context)
-    needs = layers.decode_stays(block)
+    macs, model = _decode_macs(block, context), block.shape.decode_macs(context)
+    needs = _decode_stays(block)
     own = {kind: numbers * BYTES[block.dtype] for kind, numbers in block.shape.decode_elements(context).items()}
     return {kind: Padding(macs[kind], model[kind], needs[kind], own[kind]) for kind in model}
 
@@ -62,7 +63,7 @@ def of_prefill(block: Block, tokens: int, at_once: int) -> float:
     """
     rows = -(-tokens // block.mesh.shape[0])
     own = tokens * _of_all(block, block.shape.decode_macs(tokens))
-    return _of_all(block, layers.prefill_macs(block, rows, at_once)) / own
+    return _of_all(block, _prefill_macs(block, rows, at_once)) / own
 
 
 def _of_all(block: Block, numbers: dict[str, int]) -> int:
@@ -129,3 +130,23 @@ def check_trim(trim: object, program: str = "true") -> None:
         raise ShapeError(f"trim = {trim!r} must be true or false")
     if trim and layers.is_measured(program):
         raise ShapeError("trim = True: the measured program ran on all cores of its mesh; give program 'true'")
+
+
+def _decode_stays(block: layers.Block) -> dict[str, int]:
+    """Bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
+    cores = block.mesh.rows * block.mesh.cols
+    return {kind: sum(decode_need(block, kind).stays.values()) * cores for kind in block.shape.layers_of}
+
+
+def _decode_macs(block: layers.Block, context: int) -> dict[str, int]:
+    """Multiply-adds on the whole mesh of one token through each kind of block of decode layers."""
+    return _macs(block, layers.decode_phases(block, context))
+
+
+def _prefill_macs(block: layers.Block, tokens: int, at_once: int | None = None) -> dict[str, int]:
+    """Multiply-adds on the whole mesh of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
+    return _macs(block, layers.prefill_phases(block, tokens, at_once))
+
+
+def _macs(block: layers.Block, phases_: layers.PhasesOf) -> dict[str, int]:
+    return {kind: block.mesh.cores * sum(one.macs * one.times for one in each) for kind, each in phases_.items()}

@@ -72,7 +72,7 @@ class Layered:
     experts: str | None = field(default=None, metadata=named("experts in prefill"))  # in prefill, where they live
     # that the layers, the embedding and the head take
     regions: int | None = field(default=None, metadata=unit("regions"))
-    layout: str | None = None  # of the regions, see `wafer_triton.place.regions`
+    layout: str | None = None  # of the regions, see `wafer_triton.place.layouts`
 
 
 @dataclass(frozen=True)

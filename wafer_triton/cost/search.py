@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
-from wafer_triton.cost.cap import Cap, Pass, measured
+from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_measured
 from wafer_triton.cost.placement import Placement, checked
@@ -178,23 +178,11 @@ def plan(
             request.error_band,
             request.outside,
             request.experts,
-            *_sparse(shape, target, decodes[side].seconds, input + output),
+            *sparse(shape, target, decodes[side].seconds, input + output),
             request.layout,
         )
         for first, side, request in candidates[:best]
     ]
-
-
-def _sparse(shape: DecoderShape, device: Device, seconds: float, context: int) -> tuple[float | None, float | None]:
-    """S-MBU of decode steps of so many seconds with one sequence, and the most if experts lived in regions.
-
-    A token then takes k of E regions. None of a dense model.
-    """
-    if shape.experts is None:
-        return None, None
-    taken = dict.fromkeys(range(shape.experts.chosen), 1)
-    step = Pass.decode([context], seconds, [taken] * shape.layers_of["experts"])
-    return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.chosen / shape.experts.count
 
 
 def _first_and_last(

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from wafer_triton.errors import ShapeError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.regions import FullError, LargeError, endless
+from wafer_triton.place.layouts import endless
+from wafer_triton.place.regions import FullError, LargeError
 from wafer_triton.schedule import sram
 
 T = TypeVar("T")

@@ -55,6 +55,11 @@ def size_of(need: sram.Need) -> int:
     return sum(need.stays.values()) + sum(need.passes.values())
 
 
+def block_names(shape: DecoderShape) -> list[str]:
+    """The blocks of all layers in order, such as "layer 0 attention"."""
+    return [f"layer {layer} {kind}" for layer in range(shape.num_hidden_layers) for kind in shape.kinds(layer)]
+
+
 @lru_cache(maxsize=64)
 def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
     """Every parameter of a model by its Hugging Face name, as the buffers of its decode schedules hold them."""

@@ -1,8 +1,6 @@
 """Which regions of a device hold a model: the one answer of estimates, plans and what runs.
 
-As many consecutive blocks go to a region as its SRAM holds. A `layout` says how regions lie on the device. "rectangles"
-fill it in rows, to and fro, so that consecutive ones are neighbours. With "area" their cores are added up, as in the
-paper, and they are taken to lie in one row.
+As many consecutive blocks go to a region as its SRAM holds; `place.layouts` says how regions lie on the device.
 """
 
 from __future__ import annotations
@@ -11,18 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from wafer_triton.device import MOST, Device
+from wafer_triton.device import Device
 from wafer_triton.dtype import BYTES
-from wafer_triton.errors import MeshError, ShapeError, SramError
+from wafer_triton.errors import MeshError, SramError
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.need import ENDS, decode_need, prefill_need, size_of, weights_of
+from wafer_triton.place.layouts import LAYOUTS, laid_out
+from wafer_triton.place.need import ENDS, block_names, decode_need, prefill_need, size_of, weights_of
 from wafer_triton.schedule import decode as decode_blocks
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.block import Block
-from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.text import notebook
 
-LAYOUTS = ("rectangles", "area")
 Needs = dict[str, sram.Need]  # by the kind of block
 
 
@@ -251,8 +248,6 @@ def _head(block: Block) -> Block:
 
 def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> Regions:
     """The regions of all blocks in order, each kind with one need; FullError if the device is too small."""
-    if layout not in LAYOUTS:
-        raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
     shape, limit = head.shape, mesh.device.sram_bytes
     ends: tuple[str, ...] = ENDS if shape.vocab_size else ()
     if shape.tie_word_embeddings:
@@ -270,8 +265,7 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
             packed.append((own, [name]))
             stays, passes = more, most
     meshes = [own for own, _ in packed]
-    lay = _in_rows if layout == "rectangles" else _in_one_row
-    laid = lay(meshes)
+    laid = laid_out(meshes, layout)
     if len(laid) < len(meshes):
         raise FullError(_full(what, mesh.device, packed, len(laid), layout))
     regions = []
@@ -280,11 +274,6 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
         resident = sum(sizes[name.split()[-1]][0] for name in names)
         regions.append(Region(own, tuple(names), sum(held.values()), held, resident))
     return tuple(regions)
-
-
-def block_names(shape: DecoderShape) -> list[str]:
-    """The blocks of all layers in order, such as "layer 0 attention"."""
-    return [f"layer {layer} {kind}" for layer in range(shape.num_hidden_layers) for kind in shape.kinds(layer)]
 
 
 def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid: int, layout: str) -> str:
@@ -298,49 +287,6 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
         f"{what} does not fit {device.name}: its {every:,} blocks take {len(packed):,} regions, {wanted:,} cores, and "
         f"there are {cores:,}; {how}, {room} find room, with {blocks:,} of the blocks"
     )
-
-
-def _in_rows(meshes: list[Mesh]) -> list[Mesh]:
-    """The meshes, as many as there is room for, in rows from the top, every second row from right to left."""
-    device = meshes[0].device
-    laid: list[Mesh] = []
-    top, height, used, leftwards = 0, 0, 0, False
-    for mesh in meshes:
-        if used + mesh.cols > device.cols:
-            top, height, used, leftwards = top + height, 0, 0, not leftwards
-        if top + mesh.rows > device.rows or mesh.cols > device.cols:
-            break
-        laid.append(replace(mesh, origin=(top, device.cols - used - mesh.cols if leftwards else used)))
-        used, height = used + mesh.cols, max(height, mesh.rows)
-    return laid
-
-
-def _in_one_row(meshes: list[Mesh]) -> list[Mesh]:
-    """The meshes, as many as the device has cores for, beside each other."""
-    device, area, used = meshes[0].device, 0, 0
-    laid: list[Mesh] = []
-    for mesh in meshes:
-        area += mesh.rows * mesh.cols
-        if area > device.wafer_cores:
-            break
-        row = replace(device, cols=max(device.cols, used + mesh.cols)) if used + mesh.cols <= MOST["cols"] else None
-        used = used if row is not None else 0
-        laid.append(replace(mesh, device=row or device, origin=(0, used)))
-        used += mesh.cols
-    return laid
-
-
-def endless(device: Device) -> Device:
-    """The device with as many cores as any can have, for a model that is priced as if it fitted."""
-    return replace(device, rows=int(MOST["rows"]), cols=int(MOST["cols"]))
-
-
-def device_regions(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
-    """The regions as large as a mesh that its device has."""
-    device = mesh.device
-    if layout == "area":
-        return device.wafer_cores // (mesh.rows * mesh.cols)
-    return (device.rows // mesh.rows) * (device.cols // mesh.cols)
 
 
 def held_by_all(block: Block) -> None:
