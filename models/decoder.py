@@ -291,11 +291,11 @@ class WaferForCausalLM(PlacedModule):
         return self.embedding.run(self._known(tokens))
 
     def _known(self, tokens: Prompt) -> torch.Tensor:
-        ids = torch.as_tensor(list(tokens), dtype=torch.long)
-        if not len(ids):
+        ids = [int(token) for token in tokens]
+        if not ids:
             raise ShapeError("no tokens to look up; give at least one")
-        self.config.check_tokens(ids.tolist())
-        return ids
+        self.config.check_tokens(ids)
+        return torch.as_tensor(ids, dtype=torch.long)
 
     @cached_property
     def hand_off(self) -> Tally:

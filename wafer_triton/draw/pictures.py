@@ -20,6 +20,7 @@ from wafer_triton.draw.units import quantity
 from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.rounds import Schedule
 
+MANY_ROUNDS = 1_000  # from which on rounds are lines and not bars
 _NAMED = 16  # cores a side, up to which a mesh has the name of a tile in each core
 _PANELS = 4  # buffers in one picture of a mesh
 
@@ -102,7 +103,11 @@ def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
     for axes, (name, unit) in zip(many, shown.items(), strict=True):
         numbers[name] = traced.counts[name].tolist()
         bars = [colours[label] for label in traced.labels]
-        axes.bar(np.arange(count) + 0.5, traced.counts[name], 1 if count > 100 else 0.85, color=bars)
+        middles, heights = np.arange(count) + 0.5, traced.counts[name]
+        if count > MANY_ROUNDS:  # a bar is an object of its own
+            axes.vlines(middles, 0, heights, colors=bars, linewidth=0.5)
+        else:
+            axes.bar(middles, heights, 1 if count > 100 else 0.85, color=bars)
         axes.set(ylabel=unit, xlim=(0, max(1, count)))
         whole_ticks(axes)
     many[-1].set_xlabel("round")
