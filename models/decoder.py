@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
+from operator import index
 from pathlib import Path
 from typing import Any, overload
 
@@ -291,7 +292,10 @@ class WaferForCausalLM(PlacedModule):
         return self.embedding.run(self._known(tokens))
 
     def _known(self, tokens: Prompt) -> torch.Tensor:
-        ids = [int(token) for token in tokens]
+        try:
+            ids = [index(token) for token in tokens]
+        except TypeError:
+            raise ShapeError("a token is no whole number; give token ids, text goes through the tokenizer") from None
         if not ids:
             raise ShapeError("no tokens to look up; give at least one")
         self.config.check_tokens(ids)

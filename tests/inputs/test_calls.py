@@ -149,6 +149,9 @@ def test_a_token_that_no_integer_of_torch_holds_is_outside_of_the_vocabulary(tmp
     model = WaferForCausalLM.from_pretrained(checkpoint(tmp_path / "ok"), mesh=2)
     with pytest.raises(WaferError, match=f"token {2**70} is outside the vocabulary of 256"):
         list(model.generate([2**70], 2))
+    for token in ("a", 1.5):
+        with pytest.raises(WaferError, match="a token is no whole number; give token ids"):
+            model.embed([token])
 
 
 def test_a_generation_config_that_is_a_folder_is_named(tmp_path):

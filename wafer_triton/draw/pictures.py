@@ -153,13 +153,16 @@ def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None
         cycles[each.label] = cycles.get(each.label, 0.0) + each.cost.cycles
     colours = coloured(cycles)
     tracks = ("compute", "wait or set up", "busiest link")
+    many: dict[tuple[int, str], list[tuple[float, float]]] = {}  # bars of one track and colour are one object
     for each in placed:
         cost, colour = each.cost, colours[each.label]
         waiting = cost.communication_cycles
         bars = ((each.start + waiting, cost.compute_cycles), (each.start, waiting), (each.start, cost.link_cycles))
         for track, bar in enumerate(bars):
             if bar[1] > 0:
-                axes.broken_barh([bar], (track - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2)
+                many.setdefault((track, colour), []).append(bar)
+    for (track, colour), bars_ in many.items():
+        axes.broken_barh(bars_, (track - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2)
     numbers["end of the timeline"] = [placed[-1].end]
     numbers |= {f"cycles of {label}": [each] for label, each in cycles.items()}
     axes.set(yticks=range(3), yticklabels=tracks, ylim=(2.6, -0.6), xlim=(0, placed[-1].end or 1))
