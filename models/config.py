@@ -58,7 +58,7 @@ class DecoderConfig(DecoderShape):
     def from_file(cls, path: Path) -> "DecoderConfig":
         """Reads a `config.json`, and the `generation_config.json` beside it; ConfigError for what is in them."""
         values, beside = read_json(path), path.with_name("generation_config.json")
-        if beside.is_file():
+        if beside.exists():
             generation = read_json(beside)
             _token_ids(str(beside), "eos_token_id", generation)
             if generation.get("eos_token_id") is not None:

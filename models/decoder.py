@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from itertools import chain
+from operator import index
 from pathlib import Path
 from typing import Any, overload
 
@@ -294,11 +295,14 @@ class WaferForCausalLM(PlacedModule):
         return self.embedding.run(self._known(tokens))
 
     def _known(self, tokens: Prompt) -> torch.Tensor:
-        ids = torch.as_tensor(list(tokens), dtype=torch.long)
-        if not len(ids):
+        try:
+            ids = [index(token) for token in tokens]
+        except TypeError:
+            raise ShapeError("a token is no whole number; give token ids, text goes through the tokenizer") from None
+        if not ids:
             raise ShapeError("no tokens to look up; give at least one")
-        self.config.check_tokens(ids.tolist())
-        return ids
+        self.config.check_tokens(ids)
+        return torch.as_tensor(ids, dtype=torch.long)
 
     @cached_property
     def hand_off(self) -> list[Scheduled]:

@@ -5,14 +5,17 @@ import pytest
 import torch
 from torch import nn
 
+from tiny import checkpoint
 from wafer_triton import (
     Builder,
+    Cores,
     Intent,
     MeshTensor,
     WaferError,
     WaferForCausalLM,
     account,
     as_mesh,
+    check,
     convert,
     distributed,
     draw,
@@ -25,6 +28,8 @@ from wafer_triton import (
 )
 from wafer_triton.compare.algorithms import compare_gemm
 from wafer_triton.device import PRESETS
+from wafer_triton.draw import pictures
+from wafer_triton.draw.figure import numbers_of
 from wafer_triton.models.checkpoint.text import chat_ids
 from wafer_triton.models.generate import token_rows
 from wafer_triton.schedule.product import recipe
@@ -60,6 +65,7 @@ def program():
     return executor().bind(built(), {"x": torch.ones(2, 2, 4)})
 
 
+CUTS = {"x": "y r"}, {"y": "y r"}
 CALLS = [
     (lambda: run(GEMM, (A, A[:5]), executor()), r"operand 2 is \[5, 6\], and its recipe is for \[6, 6\]"),
     (lambda: run(GEMM, (A, A), None), "run: executor None is none; give what wafer_triton.executor makes"),
@@ -68,6 +74,11 @@ CALLS = [
     (lambda: account(built()) * -1, "an account -1 times: give a whole number of at least 0"),
     (lambda: account(built()) * 1.5, "an account 1.5 times: give a whole number of at least 0"),
     (lambda: Intent.of(built()), "Intent.of: a Schedule is no recipe; "),
+    (
+        lambda: check(built(), Intent(*CUTS, on={"y": Cores("x", np.array([9]))})),
+        r"on\['y'\] names a core that is off m",
+    ),
+    (lambda: check(built(), Intent(*CUTS, on={"y": Cores("x", [0])})), r"on\['y'\]: positions \[0\] must be an array"),
     (lambda: Builder(as_mesh(2), ""), "Builder: the schedule has no name"),
     (lambda: draft().round(draft().local("copy", "y", "x", size=4), label=5), "label of a round is of type int"),
     (lambda: draft().round(draft().local("copy", "y", "x", size=4), pattern="ring"), "pattern of a round is of type s"),
@@ -132,3 +143,27 @@ def test_what_fits_is_taken():
     assert torch.equal(run(GEMM, (A, A), executor()).gather(), A @ A)
     assert draft().repeat(0, print) is None
     assert np.isfinite([row.cycles for row in compare_gemm(2, 4, 4, 4)]).all()
+
+
+def test_a_token_that_no_integer_of_torch_holds_is_outside_of_the_vocabulary(tmp_path):
+    model = WaferForCausalLM.from_pretrained(checkpoint(tmp_path / "ok"), mesh=2)
+    with pytest.raises(WaferError, match=f"token {2**70} is outside the vocabulary of 256"):
+        list(model.generate([2**70], 2))
+    for token in ("a", 1.5):
+        with pytest.raises(WaferError, match="a token is no whole number; give token ids"):
+            model.embed([token])
+
+
+def test_a_generation_config_that_is_a_folder_is_named(tmp_path):
+    folder = checkpoint(tmp_path / "ok")
+    (folder / "generation_config.json").mkdir()
+    with pytest.raises(WaferError, match="generation_config.json: is a folder, not a file"):
+        WaferForCausalLM.from_pretrained(folder, mesh=2)
+
+
+def test_a_picture_of_very_many_rounds_shows_them_all(tmp_path):
+    b = draft()
+    for _ in range(pictures.MANY_ROUNDS + 1):
+        b.round(b.local("copy", "y", "x", size=4))
+    draw.schedule(b.build(), tmp_path / "many.png")
+    assert numbers_of(tmp_path / "many.png")["macs"] == [0] * (pictures.MANY_ROUNDS + 1)

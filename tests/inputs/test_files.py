@@ -9,12 +9,13 @@ import threading
 
 import pytest
 
-from tiny import checkpoint
+from tiny import CONFIG, checkpoint
 from wafer_triton.cli.main import main
 from wafer_triton.text.files import read_text
 from wafer_triton.train.step import Trainer
 
 ROW = "16,1,1,1,2600\n"
+LAYER = "mesh,dim,sequence,ffn_dim,group_num,total_cycles,phases_cycles,communication_cycles\n"
 HEAD = "mesh,tile_m,tile_k,tile_n,cycles\n"
 
 
@@ -63,6 +64,7 @@ def test_a_schedule_s_own_file_and_a_config_are_not_written_over(wrong, tmp_path
         (f"{HEAD}16,1,1,1,-3\n", "line 2: cycles = '-3' must be a positive number"),
         (f"{HEAD}16,100000,100000,100000,5\n", "line 2: mesh gemm [1600000, 1600000] x "),
         (HEAD, "0 rows; give from 1 to 1,000"),
+        (f"{LAYER}240,2160,2160,7200,10,19546,19546,99999\n", "line 2: communication_cycles is more than total_cycles"),
     ],
 )
 def test_a_table_of_measurements_that_is_none(wrong, tmp_path, text, message):
@@ -96,10 +98,13 @@ def test_a_table_of_a_device_that_is_none(wrong, tmp_path, values, message):
     [
         ("--workload llama2-7b --config x", "--workload llama2-7b: --config x stands in its place; give one of them"),
         ("--out a.gif", "a.gif: a picture is one of .png, .svg, .pdf"),
+        ("--workload ''", "unknown training workload ''"),
+        ("--config config.json", "config.json: vocab_size is missing; training is planned with embedding and head"),
         ("--workload llama2-7b --wafer wafer-32 --batch 1000000000 --no-baselines", " B over the 72,000,000,000 B of"),
     ],
 )
-def test_a_plan_of_training_that_makes_no_sense(wrong, options, message):
+def test_a_plan_of_training_that_makes_no_sense(wrong, tmp_path, options, message):
+    (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in CONFIG.items() if k != "vocab_size"}))
     assert message in wrong(f"plan-training {options}")
 
 

@@ -155,3 +155,14 @@ def test_decoders_are_priced_in_fp16_alone(capsys, line):
     found = said(capsys, f"{line} --model smollm2-135m {mesh} --dtype fp32")
     page = " ".join(line.split()[:2]) if "estimate" in line else line
     assert f"unrecognized arguments: --dtype fp32; see `wafer-triton {page} --help`" in found
+
+
+def test_experts_in_regions_that_do_not_fit_blame_no_mesh_but_the_one_given(capsys):
+    line = "estimate prefill --model qwen1.5-moe-a2.7b --mesh 320 --tokens 320 --experts regions"
+    found = said(capsys, line)
+    assert "prefill of 320 tokens does not fit wse2: its 50 blocks take 9 regions" in found and "341" not in found
+
+
+def test_whatever_a_schedule_s_file_raises_is_one_line(capsys, tmp_path):
+    (tmp_path / "own.py").write_text("def f():\n    raise BaseException('base')\n")
+    assert said(capsys, f"check {tmp_path}/own.py:f").endswith("own.py, line 2: BaseException: base")

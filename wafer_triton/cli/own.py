@@ -101,7 +101,9 @@ def _told(path: Path) -> Iterator[None]:
     """Whatever the user's code raises, in one line with the line of the file."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit as well
         name = str(path.resolve())
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == name]
         if isinstance(error, SyntaxError) and error.filename == name:

@@ -173,7 +173,7 @@ def workload_of(args: argparse.Namespace) -> Any:
     from wafer_triton.train.workload import Workload, workload
 
     if args.config is None:
-        return workload(args.workload or WORKLOAD, args.sequence, args.batch)
+        return workload(WORKLOAD if args.workload is None else args.workload, args.sequence, args.batch)
     if args.workload is not None:
         raise ConfigError(f"--workload {args.workload}: --config {args.config} stands in its place; give one of them")
     from wafer_triton.shape.read import shape_of
@@ -183,6 +183,8 @@ def workload_of(args: argparse.Namespace) -> Any:
         raise ConfigError(
             f"{args.config}: training is planned for dense decoders whose heads together are as wide as the model"
         )
+    if not shape.vocab_size:
+        raise ConfigError(f"{args.config}: vocab_size is missing; training is planned with embedding and head")
     whole = Workload(
         shape.name, shape.num_hidden_layers, shape.hidden_size, shape.num_attention_heads, shape.num_key_value_heads,
         shape.intermediate_size, shape.vocab_size, True,

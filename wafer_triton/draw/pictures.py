@@ -20,6 +20,7 @@ from wafer_triton.errors import DrawError, check_type
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.text.quantity import quantity
 
+MANY_ROUNDS = 1_000  # from which on rounds are lines and not bars
 _NAMED = 16  # cores a side, up to which a mesh has the name of a tile in each core
 _PANELS = 4  # buffers in one picture of a mesh
 
@@ -102,7 +103,11 @@ def _rounds(figure: Any, traced: Trace, numbers: Numbers) -> None:
     for axes, (name, unit) in zip(many, shown.items(), strict=True):
         numbers[name] = traced.counts[name].tolist()
         bars = [colours[label] for label in traced.labels]
-        axes.bar(np.arange(count) + 0.5, traced.counts[name], 1 if count > 100 else 0.85, color=bars)
+        middles, heights = np.arange(count) + 0.5, traced.counts[name]
+        if count > MANY_ROUNDS:  # a bar is an object of its own
+            axes.vlines(middles, 0, heights, colors=bars, linewidth=0.5)
+        else:
+            axes.bar(middles, heights, 1 if count > 100 else 0.85, color=bars)
         axes.set(ylabel=unit, xlim=(0, max(1, count)))
         whole_ticks(axes)
     many[-1].set_xlabel("round")
@@ -148,13 +153,16 @@ def _timeline(axes: Any, placed: tuple[Interval, ...], numbers: Numbers) -> None
         cycles[each.label] = cycles.get(each.label, 0.0) + each.cost.cycles
     colours = coloured(cycles)
     tracks = ("compute", "wait or set up", "busiest link")
+    many: dict[tuple[int, str], list[tuple[float, float]]] = {}  # bars of one track and colour are one object
     for each in placed:
         cost, colour = each.cost, colours[each.label]
         waiting = cost.communication_cycles
         bars = ((each.start + waiting, cost.compute_cycles), (each.start, waiting), (each.start, cost.link_cycles))
         for track, bar in enumerate(bars):
             if bar[1] > 0:
-                axes.broken_barh([bar], (track - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2)
+                many.setdefault((track, colour), []).append(bar)
+    for (track, colour), bars_ in many.items():
+        axes.broken_barh(bars_, (track - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.2)
     numbers["end of the timeline"] = [placed[-1].end]
     numbers |= {f"cycles of {label}": [each] for label, each in cycles.items()}
     axes.set(yticks=range(3), yticklabels=tracks, ylim=(2.6, -0.6), xlim=(0, placed[-1].end or 1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import gcd
 from typing import Any, TypeVar
 
-from wafer_triton.errors import ShapeError, SramError
+from wafer_triton.errors import MeshError, ShapeError, SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import endless
 from wafer_triton.place.regions import FullError, LargeError
@@ -34,7 +34,11 @@ def fitted(place: Callable[[Mesh], Any], mesh: Mesh, as_if: bool | None) -> tupl
         reason = error
     if not as_if:
         offer = "" if as_if is None else f"; {AS_IF}"
-        raise type(reason)(with_hint(place, mesh, reason) + offer) from None
+        try:
+            said = with_hint(place, mesh, reason)
+        except MeshError:  # other meshes are refused for their sides, as by regions of experts: no hint
+            said = str(reason)
+        raise type(reason)(said + offer) from None
     return as_if_held(place, mesh)[0][0], str(reason)
 
 

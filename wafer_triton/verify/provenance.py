@@ -125,6 +125,12 @@ def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
     unknown = sorted({*intent.given, *intent.result, *intent.on} - schedule.buffers.keys())
     if unknown:
         raise ScheduleError(f"{schedule.name}: the intent names undeclared buffers: {', '.join(unknown)}")
+    for name, cores in intent.on.items():
+        if not isinstance(cores.at, np.ndarray):
+            raise ScheduleError(f"Intent: on[{name!r}]: positions {cores.at!r} must be an array of whole numbers")
+        for places, sides in zip(cores.grid(schedule.mesh), schedule.mesh.shape, strict=True):
+            if places.max(initial=-1) >= sides:
+                raise ScheduleError(f"Intent: on[{name!r}] names a core that is off mesh {schedule.mesh}")
     if not intent.result:
         return []
     try:

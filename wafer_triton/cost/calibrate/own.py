@@ -106,6 +106,9 @@ def _checked(path: Path, line: int, record: dict[str, Any]) -> None:
         if not 0 < value < 1e15:
             kind = "a whole number of at least 1" if whole else "a positive number"
             raise ConfigError(f"{path}, line {line}: {name} = {text!r} must be {kind}")
+    parts = [float(record[name]) for name in ("communication_cycles", "total_cycles") if name in record]
+    if parts != sorted(parts):
+        raise ConfigError(f"{path}, line {line}: communication_cycles is more than total_cycles; mend one of them")
 
 
 @dataclass(frozen=True)
