@@ -110,7 +110,7 @@ def _broadcast(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
 
 
 def _one_way(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
-    """No core sends a buffer and receives a message for it in the same round."""
+    """Demand that no core sends a buffer and receives a message for it in the same round."""
     for name in pattern.buffers:
         each = [exchange for exchange in round_.exchanges if exchange.src.buffer == name]
         sends, receives = (

@@ -2,8 +2,9 @@
 
 `explore` visits every state that any order of the programs can reach, `run` follows one order, random or adversarial.
 An instruction is atomic, and its write is visible to every later instruction. The GPU's means for that (release,
-acquire, no stale cache line) are the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten, unwritten-read;
-and stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch needs them).
+acquire, no stale cache line) are the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten,
+unwritten-read; and stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch
+needs them).
 
 With `bounded` waits a program gives up once no program can go on. After that no program waits any more, so every order
 ends, and a deadlock becomes gave-up, with its core and round. Results computed after that count for nothing.

@@ -1,8 +1,8 @@
 """Plain computations of blocks of experts, and routings that reach every expert, every region and every pass.
 
 A router's choice depends on values, so its schedules are judged by values alone. Random values seldom fill a pass. The
-intents of this module therefore draw tokens whose logits rank the experts by a routing, and expert ids that fill every
-row of a pass.
+intents of this module therefore draw tokens whose logits rank the experts by a routing. They also draw expert ids that
+fill every row of a pass.
 """
 
 from __future__ import annotations
