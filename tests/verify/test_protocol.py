@@ -196,7 +196,7 @@ def test_a_missing_credit_is_found_in_the_protocol():
     found = explore(replace(sound, programs=unpaid))
     assert isinstance(found.finding, Finding)
     assert str(found.finding) == (
-        "overwritten (core 0, round 1): core 0 in round 1 writes tile[operand 0, slot 0] of core 1 before what it held "
+        "overwritten (core 0, round 1): core 0 in round 1 writes tile[operand 0, slot 0] of core 1 before its tile "
         "was read"
     )
 

@@ -119,8 +119,8 @@ def test_an_output_that_no_core_writes_is_named():
     ("reference", "why"),
     [
         (None, "the intent has neither a result nor a reference; give one of them"),
-        (lambda tiles: {}, "the reference makes nothing; let it make what must come out"),
-        (lambda tiles: {"x": tiles["x"] * float("nan")}, "the reference makes NaN alone; let it make what must"),
+        (lambda tiles: {}, "the reference makes nothing; let it make the results"),
+        (lambda tiles: {"x": tiles["x"] * float("nan")}, "the reference makes NaN alone; let it make the results"),
     ],
 )
 def test_an_intent_that_compares_nothing_is_a_fault(reference, why):

@@ -1,9 +1,9 @@
-"""Local operations: what one core computes between exchanges, each defined by a few plain lines of torch.
+"""Local operations: the computation of one core between exchanges, each defined by a few plain lines of torch.
 
-An operation's definition is what its fast form (`wafer_triton.emulate.torch_local`) and its Triton kernel
-(`wafer_triton.kernels`) are judged by. A tile is flat memory; an operation's parameters say how it is cut into
+The definition of an operation judges its fast form (`wafer_triton.emulate.torch_local`) and its Triton kernel
+(`wafer_triton.kernels`). A tile is flat memory; an operation's parameters say how it is cut into
 dimensions. Operands carry any leading core dimensions (`...`), so one call computes a whole batch of cores. All
-arithmetic is fp32: an executor widens what it reads and rounds what it writes to the buffer's dtype, as a core does.
+arithmetic is fp32: an executor widens operands and rounds results to the buffer's dtype, as a core does.
 With `accumulate="fp16"` every multiply-add rounds to fp16 as well, as WSE-2 software does.
 
 Importing this package imports no torch: schedules are checked and priced where there is none.

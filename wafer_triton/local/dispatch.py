@@ -1,7 +1,7 @@
-"""Experts in regions of cores, on one core: which rows go to which region, and what comes back.
+"""Experts in regions of cores, on one core: the rows that go to each region, and the rows that return.
 
-The tokens of a row of cores queue for regions. A message to a region has `capacity` rows, each with the number of its
-expert there behind it. Rows that are not taken are zeros, and what the experts make of them is not read.
+The tokens of a mesh row queue for regions. A message to a region has `capacity` rows. Each row ends with the number of
+its expert there. Rows that are not taken are zeros, and the experts' results for them are not read.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def enqueue_torch(
     slots: Tensor, ranks: Tensor, demand: Tensor, chosen: Tensor, real: Tensor, *, m: int, k: int, picks: int,
     regions: int, held: int, copies: tuple[tuple[int, int], ...],
 ) -> None:  # fmt: skip
-    """slots [m, k] = where the first k of a token's chosen experts live, and ranks [m, k] which row to there each is.
+    """Set slots [m, k] to the places of the first k of a token's chosen experts, and ranks [m, k] to their rows there.
 
-    Expert e lives in slot e // regions of the `held` slots of region e % regions, and in the slots that `copies` has
-    for it, (e, slot); the tokens that choose it take these in turn. demand [1] is the most rows for a region. Tokens
+    Expert e has place e // regions of the `held` slots of region e % regions, and the places that `copies` has for it,
+    (e, slot); the tokens that choose it take these in turn. demand [1] is the most rows for a region. Tokens
     whose `real` is not above 0 go nowhere: their slots are -1.
     """
     expert = cut(chosen, m, picks)[..., :k].flatten(-2)
@@ -62,28 +62,28 @@ def dispatch_torch(
     out: Tensor, h: Tensor, slots: Tensor, ranks: Tensor, *, m: int, k: int, n: int, regions: int, held: int,
     capacity: int, first: int,
 ) -> None:  # fmt: skip
-    """out [regions, capacity, n + 1] = the tokens' rows of h [m, n] with ranks from `first` on, each with its expert.
+    """Set out [regions, capacity, n + 1] to the rows of h [m, n] with ranks from `first` on, each with its expert.
 
-    Behind a row stands the number of its slot in the region.
+    The last element of a row is the number of its slot in the region.
     """
     row = _row(slots, ranks, m * k, held, capacity, first, regions)
     slot = cut(slots, m * k, 1)
     rows = _followed(cut(h, m, 1, n).expand(*h.shape[:-1], m, k, n).flatten(-3, -2), slot % held)
-    # rows for none go behind all others, which is cut off
+    # rows for none go after all others, into a row that is cut off
     whole = h.new_zeros(*h.shape[:-1], regions * capacity + 1, n + 1)
     whole.scatter_(-2, row[..., None].expand_as(rows), rows)
     cut(out, regions * capacity, n + 1).copy_(whole[..., :-1, :])
 
 
 def _followed(rows: Tensor, last: Tensor) -> Tensor:
-    """Rows [..., n, width] with one more column."""
+    """Return rows [..., n, width] with one more column."""
     whole = rows.new_empty(*rows.shape[:-1], rows.shape[-1] + 1)
     whole[..., :-1], whole[..., -1:] = rows, last
     return whole
 
 
 def _row(slots: Tensor, ranks: Tensor, size: int, held: int, capacity: int, first: int, regions: int) -> Tensor:
-    """[..., size]: the row of all messages, region by region, that holds a pick; one behind the last if none does."""
+    """Return the row [..., size] of all messages, region by region, of each expert id; one after the last for none."""
     slot, rank = cut(slots, size), cut(ranks, size) - first
     inside = (slot >= 0) & (rank >= 0) & (rank < capacity)
     return ((slot / held).floor() * capacity + rank).where(inside, regions * capacity).long()
@@ -99,9 +99,9 @@ def _arrived(*, sources: int, capacity: int, n: int, **_: Any) -> tuple[tuple[in
     dtypes=_FP32,
 )  # fmt: skip
 def permute_torch(a: Tensor, picks: Tensor, arrived: Tensor, *, sources: int, capacity: int, n: int) -> None:
-    """a [sources * capacity, sources * n] = the rows that arrived from [sources rows, sources columns] side by side.
+    """Set a [sources * capacity, sources * n] to the arrived rows of [sources rows, sources columns], side by side.
 
-    picks [sources * capacity] are the experts that stand behind them.
+    picks [sources * capacity] are the expert ids at the end of these rows.
     """
     rows = cut(arrived, sources, sources, capacity, n + 1)
     cut(a, sources, capacity, sources, n).copy_(rows[..., :n].transpose(-3, -2))

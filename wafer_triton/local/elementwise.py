@@ -24,7 +24,7 @@ def maximum_torch(out: Tensor, a: Tensor, b: Tensor, *, size: int) -> None:
 
 @local_op(tiles=lambda *, size: ((size,),) * 2, work=lambda *, size: (0, size), elementwise=True, partial=True)
 def copy_torch(out: Tensor, a: Tensor, *, size: int) -> None:
-    """The first `size` elements of out = those of a; either may be longer."""
+    """Copy the first `size` elements of a to out; either may be longer."""
     out[..., :size] = a[..., :size]
 
 

@@ -50,7 +50,7 @@ def top_k_torch(
 
 
 def _product(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tuple[int, int, int, int]:
-    """One product for each expert, if the tokens take as many as they can, evenly: what a core reads at most."""
+    """Return one product for each expert, if tokens take as many as they can, evenly: the most that a core reads."""
     taken = min(m * picks, experts)
     return -(-m * picks // taken), k, n, taken
 

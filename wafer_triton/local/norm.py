@@ -1,4 +1,4 @@
-"""RMS norm's two halves: squares of what a core holds of a row, and the scaling by those of the whole row."""
+"""RMS norm's two halves: the squares of a core's part of a row, and the scaling by the squares of the whole row."""
 
 from __future__ import annotations
 

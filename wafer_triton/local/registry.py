@@ -28,7 +28,7 @@ _WANTED = {
 
 @dataclass(frozen=True)
 class Operand:
-    """What a schedule gives an operation: the name of a slot, its elements and dtype."""
+    """An operand that a schedule gives an operation: the name of a slot, its elements and dtype."""
 
     slot: str
     numel: int
@@ -58,7 +58,7 @@ class LocalOp:
     dtypes: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def updates(self, params: Mapping[str, Any]) -> bool:
-        """Whether the outputs are also read, as accumulators."""
+        """Return whether the outputs are also read, as accumulators."""
         return bool(params.get("add", False))
 
     @cached_property
@@ -80,7 +80,7 @@ class LocalOp:
         return {**self._defaults, **params}
 
     def fault(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
-        """What is wrong with the parameters or the operands, in one line; None if nothing is."""
+        """Return the fault of the parameters or the operands, in one line; None if there is none."""
         return self._wrong_params(params) or self._wrong_operands(params, outs, ins)
 
     def _wrong_params(self, params: Mapping[str, Any]) -> str | None:
@@ -151,12 +151,12 @@ def local_op(
 
 
 def find(name: str) -> LocalOp:
-    """The registered local operation `name`; ScheduleError with the known names otherwise."""
+    """Return the registered local operation `name`; ScheduleError with the known names otherwise."""
     if name not in LOCAL_OPS:
         raise ScheduleError(f"local operation {name!r} is not registered; known: {', '.join(sorted(LOCAL_OPS))}")
     return LOCAL_OPS[name]
 
 
 def cut(tile: Tensor, *dims: int) -> Tensor:
-    """A view of a flat tile [..., numel] as [..., *dims]."""
+    """Return a view of a flat tile [..., numel] as [..., *dims]."""
     return tile.view(*tile.shape[:-1], *dims)  # quicker than `unflatten`

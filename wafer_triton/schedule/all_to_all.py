@@ -1,16 +1,16 @@
 """All-to-all on an open mesh: every core has a tile for every other, and each axis is crossed once.
 
-Tiles go along one axis to the line of their destination, then along the other. On a line they pass from neighbour to
-neighbour (see `schedule.lines`), so two routes an axis serve all of them, where direct circuits would need one for
-every pair of cores.
+Tiles go along one axis to the mesh row or column of their destination, then along the other. They pass from neighbour
+to neighbour (see `schedule.lines`), so two routes an axis serve all of them. Direct circuits would need one for every
+pair of cores.
 
 Where the mesh is cut into square or oblong regions, a core has a tile for each region alone. It goes to one core there,
 so that neighbours' tiles lie together: of a line of n cores in regions of w, core s sends to core s // (n / w) of each.
 
-With dimension-ordered routes the busiest link of R x C cores carries R floor(C/2) ceil(C/2) tiles, or as many with R
-and C exchanged if these are more. No all-to-all has less: so many tiles have to cross the middle. "farthest" keeps the
-links of the middle busy all the time. With two parts, of which one goes along x first and one along y first, those of
-both axes are.
+With dimension-ordered routes the busiest link of R x C cores carries R floor(C/2) ceil(C/2) tiles. If the number
+is larger with R and C exchanged, that holds. No all-to-all has less: this many tiles must cross the middle. "farthest"
+keeps the middle links busy all the time. With two parts, one along x first and one along y first, the middle links of
+both axes are busy.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def all_to_all(
     b: Builder, x: str, out: str, *, size: int, parts: int = 1, algorithm: str = "farthest",
     regions: tuple[int, int] | None = None, back: bool = False, label: str = "all-to-all",
 ) -> None:  # fmt: skip
-    """out [parts, row, column, size] = the tiles that all cores had in x [parts, row, column, size] for this one.
+    """Set out [parts, row, column, size] to the tiles of all cores' x [parts, row, column, size] for this core.
 
-    Of x rows and columns are those of destinations, of out those of sources; a part is a slot. The first part goes
+    Rows and columns of x are destinations, of out sources; a part is a slot. The first part goes
     along x first, the second, if there is one, along y first.
 
-    With `regions`, how many there are along y and x, x has a tile for each of these, and out those of the cores that
-    send to this one of its region. `back` is the way back: x is as that out, and out as that x.
+    With `regions`, their numbers along y and x, x has a tile for each region, and out has the tiles of the cores that
+    send to this core of its region. `back` is the return: its x is as the forward out, and its out as the forward x.
 
     Raises MeshError for another algorithm, for more parts, and for regions that the mesh cannot be cut into.
     """
@@ -70,7 +70,7 @@ def all_to_all(
 def _along(
     b: Builder, x: Slot, out: Slot, name: str, size: int, algorithm: str, first: str, along: dict[str, Line]
 ) -> Steps:
-    """The rounds of one part, along the axis `first` and then along the other."""
+    """Add the rounds of one part, along the axis `first` and then along the other."""
     rows, cols = along["y"].regions, along["x"].regions
     buffers = []
     for number, axis in enumerate(("x", "x", "y", "y") if first == "x" else ("y", "y", "x", "x")):
@@ -94,7 +94,7 @@ def _along(
 
 
 def _line(b: Builder, src: str, dst: str, name: str, axis: str, algorithm: str, line: Line) -> Steps:
-    """The tiles of src go to dst of the cores along an axis for which they are, into the slots that `line` says."""
+    """Move the tiles of src to dst of their destinations along an axis, into the slots of `line`."""
     own = [core for core in range(line.length) if (core, core) in line.slots]
     sent, kept = np.zeros((2, line.length), np.int64)
     for core in own:
@@ -116,5 +116,5 @@ def _line(b: Builder, src: str, dst: str, name: str, axis: str, algorithm: str, 
 
 
 def busiest(rows: int, cols: int) -> int:
-    """Tiles over the busiest link, at least: those that have to cross the middle of an axis, over its links."""
+    """Return the least tiles over the busiest link: the tiles that must cross the middle of an axis, over its links."""
     return max(rows * (cols // 2) * -(-cols // 2), cols * (rows // 2) * -(-rows // 2))

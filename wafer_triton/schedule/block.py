@@ -1,4 +1,4 @@
-"""One model's blocks on one mesh: the sizes of a core's tiles, and what decode and prefill share.
+"""One model's blocks on one mesh: the sizes of a core's tiles, and the common parts of decode and prefill.
 
 The columns hold the heads in groups (see `schedule.heads`); with one group every column holds the same few rotary
 pairs of every head. A score, and the norm of a head (Qwen3), is a sum along x over the columns of a group.
@@ -29,7 +29,7 @@ from wafer_triton.shape.decoder import DecoderShape
 class Block:
     """A model on a mesh: storage and accumulation types, KV cache, K-tree, sequences decoded together.
 
-    A row holds `entries` KV entries for each of `batch` sequences. `policy` is that of `KvCache`; with None the cache
+    A row holds `entries` KV entries for each of `batch` sequences. `policy` is as of `KvCache`; with None the cache
     is given and never grows. `groups` are the K-tree's, as of `ktree` (None: `default_groups`). With `overlap` prefill
     has a second buffer for the partial sums of scores, so that their reduction flows beside the next product.
 
@@ -55,7 +55,7 @@ class Block:
         head_groups(self.shape, self.mesh.shape[1], self.head_groups)
 
     def cache(self, prefilled: int = 0) -> KvCache:
-        """The KV cache of a sequence whose prompt had `prefilled` tokens."""
+        """Return the KV cache of a sequence whose prompt had `prefilled` tokens."""
         assert self.policy is not None, "a cache that never grows has no policy"
         return KvCache(self.mesh.shape[0], self.entries, self.policy, prefilled)
 
@@ -101,7 +101,7 @@ class Block:
 
     @property
     def over_heads(self) -> dict[str, Any]:
-        """How an all-reduce along x sums what the columns of a head hold."""
+        """Return the options of an all-reduce along x that sums over the columns of a head."""
         if self.head_groups == 1:
             return {"groups": self.groups}
         return {"groups": self.head_tree, "segment": self.layout.width}
@@ -113,15 +113,15 @@ class Block:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
+        """Return the factor of scores."""
         return self.shape.head_dim**-0.5
 
     @property
     def apart(self) -> bool:
-        """Whether every step goes by itself, as in the measured kernels.
+        """Whether every step is unfused, as in the measured kernels.
 
-        Else prefill has its projections side by side in one product, which RoPE splits, and decode sums the weights of
-        softmax together with the weighted values.
+        If not, prefill has its projections side by side in one product, which RoPE splits. Decode then sums the weights
+        of softmax together with the weighted values.
         """
         return not self.shape.rotary
 
@@ -131,7 +131,7 @@ class Block:
         return self.all_heads * self.head
 
     def share(self, width: int, axis: str) -> int:
-        """A core's share of `width` cut along an axis."""
+        """Return a core's share of `width` cut along an axis."""
         return -(-width // self.mesh.length(axis))
 
     @property
@@ -140,15 +140,15 @@ class Block:
         return {"heads": self.query_heads, "kv_heads": self.kv_heads}
 
     def expected_passes(self, tokens: int) -> int:
-        """Passes that take `tokens` tokens a row to experts in regions, if each expert is as likely as any other."""
+        """Return the passes that take `tokens` tokens a row to experts in regions, all experts being equally likely."""
         e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
         return regions.expected_passes(e.chosen, tokens, self.mesh.shape[0])
 
     def norm(self, b: Builder, axis: str) -> None:
-        """h = RMSNorm of x, whose rows are cut along `axis`.
+        """Add h = RMSNorm of x, whose rows are cut along `axis`.
 
-        Sums of squares are fp32, whatever the dtype of other sums: those of real models overflow fp16.
+        Sums of squares are fp32, whatever the dtype of other sums: sums of squares of real models overflow fp16.
         """
         c = self.shape
         rms_norm(b, "x", "norm", "h", axis, width=c.hidden_size, eps=c.rms_norm_eps, groups=self.groups)
@@ -169,7 +169,7 @@ class Block:
         b.round(turned, *steps, label="rope")
 
     def _head_norm(self, b: Builder, tokens: int) -> None:
-        """RMSNorm of each query and key head, whose columns are those of a head group."""
+        """Add RMSNorm of each query and key head, whose columns are a head group's."""
         squares = b.buffer("heads.squares", (tokens, self.all_heads), "fp32")
         b.round(b.local("sum_squares", squares, "qkv", m=tokens * self.all_heads, n=self.head), label="head norm")
         all_reduce(b, squares, "x", label="head norm", **self.over_heads)
@@ -192,7 +192,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A part of a decoder: what adds its buffers and rounds to a builder, and its schedule's title and family."""
+    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family."""
 
     adds: Callable[..., None]  # of a builder, a block and whole numbers
     title: str

@@ -1,4 +1,4 @@
-"""Builders: algorithms are functions that add their buffers and rounds to a `Builder`, which checks what it builds."""
+"""Builders: algorithms are functions that add their buffers and rounds to a `Builder`, which checks its schedule."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Builder:
         """Declare a buffer of `slots` tiles of shape `tile` and return its name; the same buffer may be declared again.
 
         `dtype` is as of `dtype_name`, the others as of `Buffer`. Raises ScheduleError for sizes that are not positive
-        whole numbers, an unknown role, or when the name stands for a different buffer, DtypeError for an unknown dtype.
+        whole numbers, an unknown role, or a name that stands for a different buffer; DtypeError for an unknown dtype.
         """
         if not isinstance(name, str) or not name:
             raise ScheduleError(f"{self.name}: buffer {name!r} has no name; give a text of one character or more")
@@ -97,7 +97,7 @@ class Builder:
         return name
 
     def like(self, name: str, of: str) -> str:
-        """A scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if that is not declared."""
+        """Declare a scratch buffer with the tile, dtype and slots of buffer `of`; ScheduleError if there is no `of`."""
         if of not in self.buffers:
             raise ScheduleError(f"{self.name}: no buffer {of!r} to be like; declared: {', '.join(self.buffers)}")
         model, known = self.buffers[of], self.buffers.get(name)
@@ -116,7 +116,7 @@ class Builder:
         recv: ArrayLike,
         lines: ArrayLike | None = None,
     ) -> Exchange:
-        """An exchange for `round`, from positions `send` to positions `recv` (see `Exchange`).
+        """Return an exchange for `round`, from positions `send` to positions `recv` (see `Exchange`).
 
         Receivers are put in ascending order where all lines share them. Raises ScheduleError for positions that are not
         whole numbers, or not as many senders as receivers.
@@ -141,7 +141,7 @@ class Builder:
         where: Cores | None = None,
         **params: Any,
     ) -> Local:
-        """A local operation for `round`, on the cores `where` (None: all); `wafer_triton.local` names its `params`.
+        """Return a local operation for `round` on the cores `where` (None: all); `wafer_triton.local` names `params`.
 
         Raises ScheduleError when `where` is something else, or its positions are not whole numbers.
         """
@@ -219,7 +219,7 @@ class Builder:
                         )
 
     def _positions(self, what: str, positions: ArrayLike) -> Index:
-        """Positions [n] or [lines, n] as whole numbers."""
+        """Return positions [n] or [lines, n] as whole numbers."""
         try:
             array = np.atleast_1d(positions)
         except ValueError:  # ragged
@@ -231,7 +231,7 @@ class Builder:
         return array.astype(np.int64, copy=False)
 
     def build(self, draft: bool = False) -> Schedule:
-        """The finished schedule; a draft is not checked, so that `wafer_triton.verify.faults` can read a faulty one.
+        """Return the finished schedule; a draft is not checked, so that `verify.faults` can read a faulty one.
 
         Raises ScheduleError when a rule of the machine is broken, SramError when a core's buffers do not fit.
         """
@@ -240,7 +240,7 @@ class Builder:
 
 
 def checked(schedule: Schedule) -> Schedule:
-    """The schedule itself; raises ScheduleError for a broken rule, SramError when a core's buffers do not fit."""
+    """Return the schedule itself; raise ScheduleError for a broken rule, SramError if a core's buffers do not fit."""
     rules.validate(schedule)
     sram.check(schedule)
     return schedule
@@ -251,6 +251,6 @@ def _positive(size: object) -> bool:
 
 
 def _slots(slots: str | Slot | Sequence[str | Slot]) -> tuple[Slot, ...]:
-    if isinstance(slots, str | Slot) or not isinstance(slots, tuple | Sequence):  # a tuple is told quickest
+    if isinstance(slots, str | Slot) or not isinstance(slots, tuple | Sequence):  # a tuple is recognised fastest
         return (as_slot(slots),)
     return tuple(map(as_slot, slots))

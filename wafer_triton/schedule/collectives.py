@@ -1,6 +1,6 @@
 """Collectives that only move tiles along an axis: broadcast, all-gather, reduce-scatter, shift and transpose.
 
-A multicast crosses each link once; what a collective needs of routes and links is read off its rounds.
+A multicast crosses each link once; the routes and links of a collective follow from its rounds.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from wafer_triton.schedule.rounds import Buffer, Cores, Exchange, Index, Pattern
 
 
 def multicast(b: Builder, src: str | Slot, dst: str | Slot, axis: str, root: int) -> list[Exchange]:
-    """Exchanges in which position `root` of every line sends its tile to all others of the line, both ways at once."""
+    """Return exchanges in which position `root` of every mesh row or column sends its tile to all others of it."""
     ways = _both_ways(b.mesh.length(axis), root, 1)
     return [Exchange(axis, as_slot(src), as_slot(dst), send, recv) for send, recv in ways]
 
 
 @lru_cache(maxsize=1024)
 def _both_ways(size: int, root: int, times: int) -> list[tuple[Index, Index]]:
-    """Senders and receivers of a multicast to lower and to higher positions; multicasts share these arrays."""
+    """Return senders and receivers of a multicast to lower and to higher positions; multicasts share these arrays."""
     sides = (np.arange(root), np.arange(root + 1, size))
     ways = ((np.full_like(side, root), side) for side in sides if side.size)
     return [(repeated(send, size, times), repeated(recv, size, times)) for send, recv in ways]
 
 
 def repeated(positions: Index, size: int, times: int) -> Index:
-    """Positions on a segment of `size` cores as those on each of the first `times` segments of a line."""
+    """Return positions on a segment of `size` cores as positions on each of the first `times` segments."""
     return positions if times == 1 else (np.arange(times)[:, None] * size + positions).reshape(-1)
 
 
 def segments(b: Builder, axis: str, segment: int | None) -> tuple[int, int]:
-    """The cores of a segment of a line, and how many whole segments a line has; None is the line itself.
+    """Return the cores of a segment of an axis, and how many whole segments there are; None is the whole axis.
 
     Raises MeshError for a segment that is longer than the line, or shorter than a core.
     """
@@ -52,7 +52,7 @@ def broadcast(
     b: Builder, name: str | Slot | Sequence[str], axis: str, root: int, label: str = "broadcast",
     segment: int | None = None,
 ) -> None:  # fmt: skip
-    """Every core of a line gets the tile of its position `root`; several buffers and `segment` are as of `reduce`."""
+    """Send the tile of position `root` to all of its mesh row or column; `segment` and buffers are as of `reduce`."""
     slots = [as_slot(name)] if isinstance(name, str | Slot) else map(as_slot, name)
     tiles = tuple((b.buffers[slot.buffer], slot.index is None) for slot in slots)
     b.steps += _broadcast(b.mesh.shape, tiles, axis, root, label, *segments(b, axis, segment))
@@ -63,7 +63,7 @@ def _broadcast(
     mesh: tuple[int, int], tiles: tuple[tuple[Buffer, bool], ...], axis: str, root: int, label: str, size: int,
     times: int,
 ) -> tuple[Round, ...]:  # fmt: skip
-    """The round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
+    """Return the round of a broadcast, if it moves anything; schedules that broadcast alike share it."""
     slots = [Slot(buffer.name, None if whole else 0) for buffer, whole in tiles]
     ways = _both_ways(size, root, times)
     moves = tuple(Exchange(axis, slot, slot, send, recv) for slot in slots for send, recv in ways)
@@ -81,7 +81,7 @@ def all_gather(b: Builder, src: str, dst: str, axis: str, label: str = "all-gath
 
 
 def ring_all_gather(b: Builder, chunks: str, axis: str, label: str = "all-gather") -> None:
-    """All chunks to all cores around the two-hop ring, from where `reduce_scatter` leaves them."""
+    """Send all chunks to all cores around the two-hop ring, from where `reduce_scatter` leaves them."""
     size = b.mesh.length(axis)
     position, pattern = ring_position(size), Pattern("relay", (chunks,))
     for number in range(size - 1):
@@ -108,7 +108,7 @@ def reduce_scatter(b: Builder, chunks: str, axis: str, *, op: str = "add", label
 def shift(
     b: Builder, src: str, dst: str, axis: str, distance: int = 1, wrap: bool = False, label: str = "shift"
 ) -> None:
-    """Every core sends its tile `distance` positions on; a tile over the edge is dropped unless `wrap` is set."""
+    """Send every core's tile `distance` positions on; a tile over the edge is dropped unless `wrap` is set."""
     size = b.mesh.length(axis)
     here = np.arange(size)
     there = here + distance

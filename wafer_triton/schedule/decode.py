@@ -21,7 +21,7 @@ from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Slot
 
-# what a model gives and takes: the activation [tokens, width] and its cut, the tokens' ids, the logits, the angles of
+# buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
 # rotary embedding, the mask of scores, the experts chosen
 HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, CHOSEN = (
     "x",
@@ -35,7 +35,7 @@ HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, CHOSEN = (
 
 
 def cache_name(which: str, sequence: int) -> str:
-    """The buffer of a sequence's "k" or "v" cache."""
+    """Return the buffer of a sequence's "k" or "v" cache."""
     return f"{which}_cache" + (f".{sequence}" if sequence else "")
 
 
@@ -108,7 +108,7 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     run: dict[str, Any] = {"sums": block.sums, "groups": block.groups, "summed": block.apart}
     z = softmax_parts(b, "s", "bias", "p", "y", scale=block.scale, **run)
     b.round(b.local("gemm", "o", ("p", values), k=block.slots, n=block.head, **sizes), label="attention")
-    # the sums of weights go with those of weighted values: both are needed here first
+    # the sums of weights go with the weighted values: both are needed here first
     all_reduce(b, "o" if block.apart else ("o", z), "y", groups=block.groups, label="attention")
     b.round(b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head), label="attention")
 
@@ -147,7 +147,7 @@ def ffn(b: Builder, block: Block) -> None:
 
 @part("embedding", "decode")
 def embed(b: Builder, block: Block, tokens: int) -> None:
-    """ids of `tokens` tokens -> x, their rows of the table, which lies as the head's does.
+    """Set x to the rows of the table for the ids of `tokens` tokens; the table lies as the head's does.
 
     A core's ids count from its first column of the table, and are -1 where the column is another core's. So one column
     of cores has a token's row and all others zeros, and their sum is exact.
@@ -177,7 +177,7 @@ def head(b: Builder, block: Block, tokens: int) -> None:
 
 
 def sharing(block: Block, kind: str) -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts that share the memory of a layer's "attention", "ffn" or "experts", of "embedding" or of "head".
+    """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts", or of an end.
 
     Of appends and attentions one stands for all: sequences follow one another, and an append needs less.
     """
@@ -192,7 +192,7 @@ def sharing(block: Block, kind: str) -> tuple[tuple[Part, tuple[int, ...]], ...]
 
 @lru_cache(maxsize=1024)
 def at_once(adds: Part, block: Block) -> int:
-    """The most tokens, of 32 halved again and again, that `embed` or `head` takes at once on the block's mesh."""
+    """Return the most tokens, of 32 halved repeatedly, that `embed` or `head` takes at once on the block's mesh."""
     return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(adds, block, tokens))
 
 
@@ -210,9 +210,9 @@ FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
 
 
 def layer(block: Block, context: int, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts of a layer in order, each with its arguments; the cache holds `context` tokens after the step.
+    """Return the sub-layers of a layer in order, each with its arguments; the cache holds `context` tokens then.
 
-    `kind` is that of the block after attention, "ffn" or "experts".
+    `kind` is the kind of the block after attention, "ffn" or "experts".
     """
     sequences = range(block.batch)
     appends = [] if block.policy is None else [(append, (number, context - 1, context - 1)) for number in sequences]
@@ -222,7 +222,7 @@ def layer(block: Block, context: int, kind: str = "ffn") -> tuple[tuple[Part, tu
 
 @lru_cache(maxsize=1024)
 def head_block(block: Block) -> Block:
-    """The block on the smallest whole multiple of its mesh that holds the LM head.
+    """Return the block on the smallest whole multiple of its mesh that holds the LM head.
 
     Raises MeshError when no multiple on the device does.
     """

@@ -36,9 +36,9 @@ class ExpertRegions:
         return self.side * self.side
 
     def living(self, experts: Experts) -> tuple[tuple[int, ...], ...]:
-        """The experts of every region: one after the other in turn, then copies where the fewest live.
+        """Return the experts of every region: one after the other in turn, then copies where the fewest live.
 
-        Raises MeshError for a copy of an expert that there is not, or that lives in every region.
+        Raises MeshError for a copy of an unknown expert, or of one that lives in every region.
         """
         living = [list(range(region, experts.count, self.count)) for region in range(self.count)]
         for expert in self.copies:
@@ -53,11 +53,11 @@ class ExpertRegions:
         return tuple(map(tuple, living))
 
     def held(self, experts: Experts) -> int:
-        """The most experts of a region, copies among them."""
+        """Return the most experts of a region, copies among them."""
         return max(map(len, self.living(experts)))
 
     def homes(self, experts: Experts) -> tuple[tuple[int, int], ...]:
-        """The slot of every copy, as (expert, slot): `held` slots of a region follow one another."""
+        """Return the slot of every copy, as (expert, slot): `held` slots of a region follow one another."""
         held = self.held(experts)
         return tuple(
             (expert, region * held + place)
@@ -67,7 +67,7 @@ class ExpertRegions:
         )
 
     def expected_passes(self, chosen: int, tokens: int, rows: int) -> int:
-        """Passes of `tokens` tokens on each of `rows` rows, each of which takes `chosen` experts."""
+        """Return the passes of `tokens` tokens on each of `rows` rows, each of which takes `chosen` experts."""
         return -(-expected_demand(chosen, self.count, tokens, rows) // self.capacity)
 
     def check(self, e: Experts, mesh: Mesh) -> None:
@@ -87,17 +87,17 @@ class ExpertRegions:
 
 
 def fewest_regions(mesh: Mesh) -> ExpertRegions:
-    """The fewest regions, of several, that a square mesh can be cut into, or one."""
+    """Return the fewest regions, of several, that a square mesh can be cut into, or one."""
     side = mesh.shape[0]
     return ExpertRegions(next((count for count in range(2, side + 1) if side % count == 0), 1), 1)
 
 
 @lru_cache(maxsize=1024)
 def expected_demand(chosen: int, regions: int, tokens: int, rows: int) -> int:
-    """The most rows of tokens that one of `rows` rows of cores has for a region, if each region is as likely.
+    """Return the most rows of tokens that one of `rows` mesh rows has for a region, if all regions are equally likely.
 
-    Every token chooses so many experts. It is the number that fewer than one of all rows and regions exceeds, if the
-    picks of a token were independent.
+    Every token takes `chosen` experts. Fewer than one of all rows and regions exceeds the number, if the expert ids of
+    a token were independent.
     """
     picks, odds, above = tokens * chosen, 1 / regions, 1.0
     for most in range(picks):

@@ -3,8 +3,8 @@
 The mesh is cut into squares of cores, and a square holds some experts, tiled over it. Rows of tokens go to the experts
 that they chose by an all-to-all, and come back by another. The tiles of an expert circle within its square alone.
 
-A row of cores sends `capacity` rows of tokens to every region, and what it has more goes in a further pass. All rows of
-cores make as many passes as the fullest needs, which each knows after one all-reduce.
+A mesh row sends `capacity` rows of tokens to every region; further rows go in a further pass. All mesh rows make as
+many passes as the fullest needs. Each core has this number after one all-reduce.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def prefill_pass(b: Builder, block: Block, tokens: int, past: int, number: int) 
 
 @part("prefill experts in regions, whole")
 def prefill_experts_in_regions(b: Builder, block: Block, tokens: int, past: int, passes: int) -> None:
-    """x -> x plus the sum of the chosen experts' outputs by their shares, in so many passes; `past` is ignored."""
+    """Set x to x plus the sum of the chosen experts' outputs by their shares, in passes; `past` is ignored."""
     _routing(b, block, tokens, "scratch")
     for number in range(passes):
         _pass(b, block, tokens, number)
@@ -53,7 +53,7 @@ def _regions(block: Block) -> tuple[Experts, ExpertRegions]:
 
 
 def _queues(b: Builder, block: Block, m: int, role: str) -> None:
-    """Declare what the passes need of routing."""
+    """Declare the buffers of routing that the passes need."""
     e, _ = _regions(block)
     b.buffer("x", (m, block.share(block.shape.hidden_size, "x")), block.dtype, "state")
     b.buffer("h", (m, block.share(block.shape.hidden_size, "x")), block.dtype, role)

@@ -1,8 +1,8 @@
 """Blocks of experts as schedules: every expert is cut over the whole mesh, so a core has a tile of each.
 
-All cores of a token know its router's logits after one all-reduce, so each makes the choice by itself and multiplies by
-its own tiles of the experts chosen. No message depends on a choice: rounds, hops and bytes are those of a dense block
-as wide as the experts that a token takes, and the router's.
+All cores of a token have its router's logits after one all-reduce. So each chooses by itself and multiplies by its own
+tiles of the chosen experts. No message depends on expert ids. Rounds, hops and bytes are the sum of the router's and of
+a dense block as wide as a token's experts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
 
 
 def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[..., None]) -> None:
-    """The block for m tokens a core, the model's width cut along `axis`.
+    """Add the block for m tokens a core, the model's width cut along `axis`.
 
     `multiplied(product, w, y, axis, label)` adds the rounds of a product with the weights w into the buffer y: of h
     with its width cut along y, or of act along x.

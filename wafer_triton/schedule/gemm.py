@@ -7,8 +7,8 @@ of Cannon's crosses the whole line. SUMMA multicasts one column of A and one row
 core's whole row of A and column of B before it multiplies.
 
 The grid is square: `Mesh.square` folds a rectangular mesh to its lcm grid. m, k and n are sizes of local tiles:
-a [heads, m, k], w [k, kv_heads, n], c [m, heads, n]. With op="gemm_t" the tiles of w are [n, k] and lie where those of
-[k, n] would: for A B^T `matmul` first moves tile (j, k) of B to core (k, j). Only `meshgemm_t` needs no such move.
+a [heads, m, k], w [k, kv_heads, n], c [m, heads, n]. With op="gemm_t" the tiles of w are [n, k] and lie where tiles
+[k, n] would lie: for A B^T `matmul` first moves tile (j, k) of B to core (k, j). Only `meshgemm_t` needs no such move.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def align(
 
     `by` [lines] has the ring steps of every line where they are others. Each line moves in its shorter direction, by
     half a ring at most. Lines that moved an odd number of times copy back from the second buffer. With `region` every
-    square of so many cores a side is skewed by itself.
+    square of `region` cores a side is skewed by itself.
     """
     _align(b, ((name, axis),), order, f"align {name}", by, region)
 
@@ -97,7 +97,7 @@ def _skewing(
 
 @lru_cache(maxsize=128)
 def _skewed_lines(size: int, by: bytes) -> tuple[list[list[tuple[int, Index]]], Index]:
-    """Of an alignment, the ring steps of each round with their lines, and the lines that take an odd number of them."""
+    """Return the ring steps of each round of an alignment with their lines, and lines with an odd number of steps."""
     position = np.frombuffer(by, np.int64)
     backwards = position <= size // 2
     steps = np.where(backwards, position, size - position)
@@ -126,10 +126,10 @@ def meshgemm(
     op: str = "gemm",
     again: bool = False,
 ) -> None:
-    """C = A B for aligned A and B (see `align`), in P rounds on P x P cores: each shifts both beside a local product.
+    """Add C = A B for aligned A and B (see `align`), in P rounds on P x P cores: shifts of both beside a product.
 
     The last shift brings both back where they started. With an odd P a copy of B from the second buffer follows, so
-    that weights stay in place between uses, and of A as well if it is to be used `again`.
+    that weights stay in place between uses. A is copied as well if it is to be used `again`.
     """
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
 
@@ -143,9 +143,9 @@ def compute_shift(
     b: Builder, a: str, w: str, product: Callable[[tuple[str, str], bool], Local], *, label: str, order: Ring = ring,
     again: bool = False, region: int | None = None,
 ) -> None:  # fmt: skip
-    """The rounds of `meshgemm` around any local product of the two buffers that hold a and w, and whether it adds.
+    """Add the rounds of `meshgemm` around any local product of the two buffers that hold a and w.
 
-    With `region` every square of so many cores a side has a product of its own.
+    With `region` every square of `region` cores a side has a product of its own.
     """
     size = side(b) if region is None else region
     hands = (a, w)
@@ -294,7 +294,7 @@ def come_home(b: Builder, name: str, spare: str, label: str, size: int | None = 
 
 
 def side(b: Builder) -> int:
-    """The side of the builder's square grid; MeshError for any other."""
+    """Return the side of the builder's square grid; MeshError for any other."""
     rows, cols = b.mesh.shape
     if rows != cols:
         raise MeshError(f"{b.name}: compute-shift needs a square grid, not {rows} x {cols}; use mesh.square()")
@@ -302,10 +302,10 @@ def side(b: Builder) -> int:
 
 
 def turn(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
-    """Core (i, j) of `dst` gets the tile of core (j, i) by rings, in two P rounds of neighbours; `src` is used up.
+    """Set `dst` of core (i, j) to the tile of core (j, i) by rings, in two P rounds of neighbours; `src` is used up.
 
-    Positions count along the ring. A skew along x brings the tile of (i, j) to column i + j, where that of (j, i) is
-    as well. The tiles of a column then circle along y, and core i of column s copies the tile of s - i as it passes. A
+    Positions count along the ring. A skew along x brings the tile of (i, j) to column i + j, and the tile of (j, i) as
+    well. The tiles of a column then circle along y, and core i of column s copies the tile of s - i as it passes. A
     skew the other way brings every tile to its core.
     """
     size, numel = side(b), b.buffers[src].numel

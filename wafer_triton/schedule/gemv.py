@@ -26,9 +26,9 @@ def meshgemv(
     accumulate: str = "fp32",
     label: str = "gemv",
 ) -> None:
-    """y [m, n] = x [m, k] @ w [k, n] for a batch of m vectors cut along `axis`; every core of a line gets the sum.
+    """Add y [m, n] = x [m, k] @ w [k, n] for m vectors cut along `axis`, with the sum on every core along `axis`.
 
-    m, k and n are sizes of local tiles; `algorithm` and `groups` are those of `all_reduce`.
+    m, k and n are sizes of local tiles; `algorithm` and `groups` are as of `all_reduce`.
     """
     b.round(b.local("gemm", y, (x, w), m=m, k=k, n=n, accumulate=accumulate), label=label)
     all_reduce(b, y, axis, algorithm=algorithm, groups=groups, label=label)

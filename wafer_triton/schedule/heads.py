@@ -1,9 +1,9 @@
-"""Head groups: which heads, and which rotary pairs of them, a column of the mesh holds.
+"""Head groups: the heads, and their rotary pairs, that a column of the mesh holds.
 
-The columns are cut into groups of equally many. A group holds some key-value heads with their query heads, and its
+The columns are cut into groups of equally many. A group holds some key-value heads with their query heads. Its
 columns share the rotary pairs, so a score is a sum over the columns of a group. With more groups than key-value heads,
-a key-value head is repeated over some groups, which share its query heads. What does not divide is padding at the end:
-groups without heads, columns without a group.
+a key-value head is repeated over some groups, which share its query heads. The padding is at the end: groups without
+heads, columns without a group.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HeadGroups:
 
     @cached_property
     def query_heads(self) -> int:
-        """Query heads of a core: those of its key-value heads, or as few of one as the groups allow."""
+        """Return the query heads of a core: of all its key-value heads, or as few of one as the groups allow."""
         total, each = self.shape.num_key_value_heads, self.shape.queries_each
         if self.count <= total:
             return self.kv_heads * each
@@ -107,23 +107,23 @@ class HeadGroups:
 
 
 def _up_to(numbers: Index, end: int) -> Index:
-    """The numbers below `end`, -1 in place of the others."""
+    """Return the numbers below `end`, -1 in place of the others."""
     return np.where(numbers < end, numbers, -1)
 
 
 def most_groups(shape: DecoderShape, columns: int) -> int:
-    """The most head groups of a model on so many columns; without rotary embedding there is one."""
+    """Return the most head groups of a model on `columns` columns; without rotary embedding there is one."""
     return min(shape.num_attention_heads, columns) if shape.rotary else 1
 
 
 @lru_cache(maxsize=4096, typed=True)
 def head_groups(shape: DecoderShape, columns: int, count: int = 1) -> HeadGroups:
-    """The head groups, made once; raises as `HeadGroups`."""
+    """Return the head groups, made once; raises as `HeadGroups`."""
     return HeadGroups(shape, columns, count)
 
 
 @lru_cache(maxsize=1024)
 def distinct(shape: DecoderShape, columns: int) -> tuple[HeadGroups, ...]:
-    """The largest number of groups for each size of a core's tiles: with fewer a sum over a group only goes further."""
+    """Return the largest number of groups for each size of a core's tiles: with fewer a sum only goes further."""
     every = (head_groups(shape, columns, count) for count in range(1, most_groups(shape, columns) + 1))
     return tuple({(groups.query_heads, groups.kv_heads, groups.pairs): groups for groups in every}.values())

@@ -1,9 +1,9 @@
-"""The KV cache on a mesh (WaferLLM, OSDI'25, section 4.3), by two policies behind one interface.
+"""The KV cache on a mesh (WaferLLM, OSDI'25, section 4.3), by two policies with one interface.
 
 The cache is cut along y: row 0 holds the oldest entries, the last row the newest. A new entry enters at the last row.
 `concat` leaves it there, so that the last row fills up. `shift` first lets the fuller rows hand their oldest entry one
-row up: rows never differ by more than one entry, order is kept, only neighbours exchange, and the cache holds as many
-times more as there are rows. Entry e lies in slot e mod slots of its row: entries move between rows, never inside one.
+row up. Rows never differ by more than one entry, order is kept, and only neighbours exchange. On R rows the cache holds
+R times as many entries. Entry e lies in slot e mod slots of its row: entries move between rows, never inside one.
 """
 
 from __future__ import annotations

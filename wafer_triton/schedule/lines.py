@@ -1,7 +1,7 @@
-"""All-to-all on one line of cores: who sends to whom, and in which round a tile crosses which link.
+"""All-to-all along one mesh row or column: the senders and receivers, and the round in which a tile crosses a link.
 
-- "shift": in every round all tiles that are under way move on, so a link carries bundles that shrink;
-- "farthest": in every round a link carries one tile each way, of those that wait the one with the farthest to go;
+- "shift": in every round all tiles that have not arrived move on, so a link carries bundles that shrink;
+- "farthest": in every round a link carries one tile each way, of the waiting tiles the one with the farthest to go;
 - "ring": bundles go one way around the interleaved ring, whose steps take at most two hops.
 """
 
@@ -24,7 +24,7 @@ ALGORITHMS = ("shift", "farthest", "ring")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of cores in regions of `width`, and who sends to whom: cores to regions or, with `back`, regions to cores.
+    """A mesh row in regions of `width`: cores send to regions or, with `back`, regions to cores.
 
     Where every core is a region of its own, each sends to each.
     """
@@ -35,7 +35,7 @@ class Line:
 
     @property
     def regions(self) -> int:
-        """Regions of the line, so many tiles of a core to send and to receive."""
+        """Return the regions of the row, which is the number of tiles that a core sends and receives."""
         return self.length // self.width
 
     @cached_property
@@ -53,7 +53,7 @@ class Line:
 
     @cached_property
     def targets(self) -> list[list[int]]:
-        """[length]: to whom a core sends, itself left out."""
+        """Return the receiver of each core [length], itself left out."""
         targets: list[list[int]] = [[] for _ in range(self.length)]
         for source, target in self.slots:
             if source != target:
@@ -78,10 +78,10 @@ Sends = tuple[
 
 @lru_cache(maxsize=32)
 def planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
-    """The exchanges of every round, as ends of slots by position, senders and receivers; and the slots for waiting.
+    """Return the exchanges of every round, as slots by position, senders and receivers; and the slots for waiting.
 
-    A tile on its way lies in a slot that is free when it arrives: one that is sent in that round is not. The way back
-    is the way there, backwards.
+    A moving tile lies in a slot that is free when it arrives: a slot that is sent in that round is not. The return
+    route is the forward route reversed.
     """
     if line.back:
         onward, slots = planned(replace(line, back=False), algorithm)
@@ -124,7 +124,7 @@ def planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
 
 
 def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
-    """The ends of one exchange, in which a core sends one tile at most: receivers, slots, senders and their slots."""
+    """Return the ends of an exchange in which a core sends one tile at most: receivers, slots, senders, slots."""
     recv, after, send, before = moves
     held, placed = np.zeros((2, length), np.int64)
     held[send], placed[recv] = before, after
@@ -132,14 +132,14 @@ def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
 
 
 def _farthest(line: Line) -> tuple[list[list[Sends]], int]:
-    """In every round one tile each way over a link, of those that wait the one with the farthest to go.
+    """Move in every round one tile each way over a link: of the waiting tiles the one with the farthest to go.
 
-    Upwards, the tiles that have t regions beyond theirs take rounds t (j + 1) to t (j + 1) + j of the link above core
-    j, first that of core j, last that of core 0. So they wait t rounds at a core, and a core has a slot for each region
-    from its own on, and one more. Downwards is the mirror image.
+    Upwards, the tiles with t regions beyond theirs take rounds t (j + 1) to t (j + 1) + j of the link above core j. The
+    first is the tile of core j, the last the tile of core 0. So they wait t rounds at a core, and a core has a slot for
+    each region from its own on, and one more. Downwards is the mirror image.
     """
     length, count = line.length, line.regions
-    room = count + 1 - np.arange(length) // line.width  # slots of a core for tiles on their way upwards
+    room = count + 1 - np.arange(length) // line.width  # slots of a core for tiles that move upwards
     source, region = np.divmod(np.arange(length * count), count)
     hops = np.maximum(region * line.width + source // count - source, 0)
     done = np.arange(hops.sum()) - np.repeat(np.cumsum(hops) - hops, hops)
@@ -167,7 +167,7 @@ def _farthest(line: Line) -> tuple[list[list[Sends]], int]:
 
 
 def _backwards(sends: Sends) -> Sends:
-    """The ends of an exchange that undoes one."""
+    """Return the ends of an exchange that undoes one."""
     ((src, held), (dst, placed)), send, recv = sends
     order = np.argsort(send)
     other = {"src": "dst", "dst": "src"}
@@ -176,7 +176,7 @@ def _backwards(sends: Sends) -> Sends:
 
 
 def _shift(line: Line) -> Iterator[list[Move]]:
-    """In round t every tile is t hops from where it came."""
+    """Move tiles so that in round t every tile is t hops from its source."""
     for done in range(line.length - 1):
         moves = []
         for way in (1, -1):
@@ -187,7 +187,7 @@ def _shift(line: Line) -> Iterator[list[Move]]:
 
 
 def _ring(line: Line) -> Iterator[list[Move]]:
-    """In step t every tile is t steps of the interleaved ring from where it came."""
+    """Move tiles so that in step t every tile is t steps of the interleaved ring from its source."""
     length, order, position = line.length, ring(line.length).tolist(), ring_position(line.length).tolist()
     for done in range(length - 1):
         moves = []

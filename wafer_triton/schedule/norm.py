@@ -46,11 +46,11 @@ def softmax_parts(
     summed: bool = True,
     label: str = "softmax",
 ) -> str:
-    """p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
+    """Add p = exp(scale s + bias - row maximum) for tiles s [heads, m, n] and bias [m, n], rows cut along `axis`.
 
     A core has as many tiles of a row as `slots` says: of each slot of s, bias and p the cores that have a tile there
     (None: all). `groups` and `segment` are as of `reduce`. Returns the buffer of p's row sums [heads, m]: the caller
-    divides where it is cheapest. Unless `summed`, they are those of a core alone, for the caller to sum together with
+    divides where it is cheapest. Unless `summed`, these are sums of a core alone, for the caller to sum together with
     something else.
     """
     heads, m, n = b.buffers[s].tile
@@ -60,7 +60,7 @@ def softmax_parts(
     over: dict[str, Any] = {"groups": groups, "segment": segment, "label": label}
 
     def each(total: str, join: str, step: Callable[[str, int, Cores | None], Local]) -> None:
-        """A round that makes a statistic of every slot in turn and joins those of a core."""
+        """Add a round that makes a statistic of every slot in turn and joins the statistics of a core."""
         steps = [step(total, 0, slots[0])]
         for slot, cores in enumerate(slots[1:], 1):
             more = b.like(f"{total}.slot", total)

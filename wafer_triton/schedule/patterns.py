@@ -111,7 +111,7 @@ def _broadcast(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
 
 
 def _one_way(round_: Round, pattern: Pattern, mesh: Mesh) -> None:
-    """No core sends a buffer and receives a message for it in the same round."""
+    """Demand that no core sends a buffer and receives a message for it in the same round."""
     for name in pattern.buffers:
         each = [exchange for exchange in round_.exchanges if exchange.src.buffer == name]
         if all(one.lines is None and one.send.ndim == 1 and one.axis == each[0].axis for one in each):  # as on one line

@@ -19,8 +19,8 @@ from wafer_triton.schedule.norm import softmax_parts
 from wafer_triton.schedule.rounds import Slot
 from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
 
-# what a model gives and takes: the activation, the angles of rotary embedding, the mask of scores, the keys and values
-# of the tokens before, and of the new ones, the experts chosen, and of experts in regions real rows, demand and ranks
+# Buffers that a model writes and reads: the activation, the angles of rotary embedding, the mask of scores. Then the
+# keys and values of earlier and of new tokens, and expert ids; with experts in regions real rows, demand and ranks.
 HIDDEN, HIDDEN_CUT, ANGLES, MASK, PAST, NEW = "x", "(y m) (x d)", ("cos", "sin"), "bias", ("keys", "values"), ("k", "v")
 CHOSEN, REAL, DEMAND, RANKS = "chosen", "real", "demand", "ranks"
 
@@ -85,10 +85,10 @@ def _attend(b: Builder, block: Block, m: int, seen: int) -> None:
 
 
 def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
-    """q, keys, values, bias -> att, over the columns of every head group by itself.
+    """Set att from q, keys, values and bias, over the columns of every head group by itself.
 
-    The weights take the place of the scores, if they are of one dtype. The bias has the dtype of tiles, which tells 0
-    from -inf. Columns left over pass on q, of which they hold padding.
+    The weights take the place of the scores, if they are of one dtype. The bias has the dtype of tiles, which separates
+    0 from -inf. Columns left over pass on q, of which they hold padding.
     """
     heads, width, blocks = block.query_heads, block.head, block.blocks
     run: dict[str, Any] = {"m": m, "accumulate": block.accumulate, **block.heads}
@@ -137,12 +137,12 @@ PARTS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by t
 
 
 def first(block: Block, kind: str) -> Part:
-    """The part that a block of this kind begins with; all of it but for the passes of experts in regions."""
+    """Return the sub-layer that a block of this kind begins with; all of it but the passes of experts in regions."""
     return prefill_routing if kind == "experts" and block.expert_regions is not None else PARTS[kind]
 
 
 def sharing(block: Block, kind: str, tokens: int, past: int) -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts that share the memory of a layer's "attention", "ffn" or "experts"."""
+    """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts"."""
     parts: tuple[tuple[Part, tuple[int, ...]], ...] = (
         (first(block, kind), (tokens, past if kind == "attention" else 0)),
     )
@@ -150,10 +150,10 @@ def sharing(block: Block, kind: str, tokens: int, past: int) -> tuple[tuple[Part
 
 
 def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
-    """The parts of a layer in order, each with its arguments: `tokens` new and `past` old tokens on each row.
+    """Return the sub-layers of a layer in order, each with its arguments: `tokens` new, `past` old tokens on each row.
 
-    `kind` is that of the block after attention, "ffn" or "experts". Experts in regions have as many passes as are
-    expected if each is as likely as any other.
+    `kind` is the kind of the block after attention, "ffn" or "experts". Experts in regions have the expected number of
+    passes if all experts are equally likely.
     """
     parts: tuple[tuple[Part, tuple[int, ...]], ...] = ((attention, (tokens, past)), (first(block, kind), (tokens, 0)))
     if kind == "experts" and block.expert_regions is not None:

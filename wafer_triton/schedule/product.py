@@ -56,7 +56,7 @@ class Recipe:
 def recipe(
     name: str, mesh: Mesh, dtype: str, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]
 ) -> Recipe:
-    """The recipe of operation `name`: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
+    """Return the recipe of an operation: "gemm", "gemv", "all_reduce", "all_to_all", "rms_norm" or "softmax".
 
     Raises MeshError or ShapeError for wrong options or sizes, SramError, which names the smallest mesh that fits.
     """
@@ -217,7 +217,7 @@ def _rounded(b: Builder, acc: str, dtype: str, sums: str | None) -> str:
 
 
 def tiles(length: int, *sizes: int) -> tuple[int, ...]:
-    """Each size's share of one core when it is cut over a line."""
+    """Return each size's share of one core when it is cut over `length` cores."""
     return tuple(-(-size // length) for size in sizes)
 
 

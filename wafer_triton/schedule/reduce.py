@@ -50,7 +50,7 @@ class Stages:
 
 
 def default_groups(size: int) -> tuple[int, ...]:
-    """Two levels with about sqrt(size) groups, which balances their lengths; one level on up to four cores."""
+    """Return two levels with about sqrt(size) groups, which balances their lengths; one level on up to four cores."""
     return (isqrt(size),) if size > 4 else ()
 
 
@@ -58,7 +58,7 @@ def default_groups(size: int) -> tuple[int, ...]:
 def ktree(
     size: int, groups: tuple[int, ...] = (), root: int | None = None, ends: bool = False
 ) -> tuple[tuple[Stage, ...], int]:
-    """The stages of a K-tree over a line of `size` cores and its root.
+    """Return the stages of a K-tree over `size` cores and its root.
 
     `groups` holds the number of groups of each level but the last, which is one group; K = len(groups) + 1. The root of
     a group of g cores is its core g // 2, or with `ends` its last core. A given `root` of the tree is the root of its
@@ -94,9 +94,9 @@ def _check_root(size: int, root: int) -> None:
 
 
 def two_level(size: int) -> tuple[Index, Index, Index]:
-    """[size] each: the numbers of groups of a two-level K-tree over a line, and its stages and hops with each number.
+    """Return [size] each: numbers of groups of a two-level K-tree, and its stages and hops with each number.
 
-    Hops are those of the longest way to the root and of the multicast from it. Groups are those of `ktree`: the first
+    Hops are the hops of the longest route to the root and of the multicast from it. Groups are as of `ktree`: the first
     `size % count` groups are one core larger, and roots lie in the middle.
     """
     count = np.arange(1, size + 1)
@@ -118,7 +118,7 @@ def checked_groups(groups: object) -> None:
 
 
 def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None) -> tuple[tuple[Stage, ...], int]:
-    """The tree of a reduction algorithm: "ktree", "pipeline" (one chain) or "two-phase" (chains of sqrt(size) cores).
+    """Return the tree of an algorithm: "ktree", "pipeline" (one chain) or "two-phase" (chains of sqrt(size) cores).
 
     The chains of pipeline and two-phase run one way, to the last core of each, unless `root` is given. Raises MeshError
     for another algorithm, or for groups where the algorithm has its own.
@@ -127,7 +127,7 @@ def tree(size: int, algorithm: str, groups: tuple[int, ...] | None, root: int | 
 
 
 def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The number of groups of each level but the last."""
+    """Return the number of groups of each level but the last."""
     checked_groups(groups)
     if algorithm == "ktree":
         return default_groups(size) if groups is None else groups
@@ -143,7 +143,7 @@ def _group_counts(size: int, algorithm: str, groups: tuple[int, ...] | None) -> 
 def _arrays(
     size: int, times: int, algorithm: str, groups: tuple[int, ...] | None, root: int | None
 ) -> tuple[Stages, int]:
-    """The stages of equal trees on so many segments as arrays, receivers in ascending order, and their root."""
+    """Return the stages of equal trees on `times` segments as arrays, receivers in ascending order, and their root."""
     stages, place = tree(size, algorithm, groups, root)
     return Stages(tuple(tuple(_sorted(way, size, times) for way in stage) for stage in stages)), place
 
@@ -177,11 +177,11 @@ def reduce(
     Chains from both ends reach roots that differ from line to line: their routes lead to neighbours, and serve every
     root.
 
-    With `segment` a line is cut into segments of so many cores, each of which is reduced by itself, all at the same
-    time over links of their own. Cores left over at the end do nothing. A root is then a position in its segment.
+    With `segment` an axis is cut into segments of `segment` cores. Each is reduced by itself, all at the same time over
+    links of their own. Cores left over at the end do nothing. A root is then a position in its segment.
 
-    Raises MeshError for a root off the line, for groups, segments or another algorithm with roots that differ, and for
-    a segment that is longer than the line.
+    Raises MeshError for a root off the mesh, and for a segment longer than the mesh row or column. Roots that differ
+    allow no groups, no segments and no other algorithm: MeshError, too.
     """
     if root is not None and np.ndim(root):
         lines, given = b.mesh.length("y" if axis == "x" else "x"), np.asarray(root)
@@ -247,7 +247,7 @@ def _combining(
 
 
 def star(b: Builder, acc: str, axis: str, *, op: str = "add", label: str = "star") -> int:
-    """All other cores of a line send to its middle at once; the links of the middle serialise the messages.
+    """Send all other cores' tiles to the middle of a mesh row at once; the links of the middle serialise the messages.
 
     Returns the position of the middle, which needs a mailbox for each sender.
     """
@@ -288,7 +288,7 @@ def all_reduce(
     segment: int | None = None,
     label: str = "all-reduce",
 ) -> None:
-    """Every core of a line gets the combination of the line's tiles of `acc`, or of its segment's (see `reduce`).
+    """Combine the tiles of `acc` of a mesh row or column, or of its segment (see `reduce`), onto all of its cores.
 
     "ktree", "pipeline", "two-phase" and "star" reduce to one core, which multicasts; "ring" passes chunks around. The
     trees take a whole buffer as well, `Slot(name, None)`, or several buffers together. Raises MeshError for another
@@ -337,7 +337,7 @@ def _chains(size: int, roots: bytes) -> Stages:
 
 @lru_cache(maxsize=4096)
 def _point(position: int) -> Index:
-    """An array of one position, shared by all stages that need it."""
+    """Return an array of one position, shared by all stages that need it."""
     return np.array([position])
 
 

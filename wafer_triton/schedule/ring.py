@@ -20,13 +20,13 @@ Ring = Callable[[int], Index]  # the cores of a line of a given size in ring ord
 
 @cache
 def ring(size: int) -> Index:
-    """The interleaved ring: evens upwards, then odds downwards."""
+    """Return the interleaved ring: evens upwards, then odds downwards."""
     return _frozen(np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)[::-1]]))
 
 
 @cache
 def wrapped_line(size: int) -> Index:
-    """The plain ring: upwards, and from the last core back to the first."""
+    """Return the plain ring: upwards, and from the last core back to the first."""
     return _frozen(np.arange(size))
 
 
@@ -52,9 +52,9 @@ def ring_step(
     order: Ring = ring,
     segment: int | None = None,
 ) -> Exchange:
-    """Every core sends its tile one ring step forwards (step = 1) or backwards (-1).
+    """Return an exchange in which every core sends its tile one ring step forwards (step = 1) or backwards (-1).
 
-    Each segment of so many cores of a line, if it is cut into some, has a ring of its own.
+    With `segment` each segment of `segment` cores has a ring of its own.
     """
     length = b.mesh.length(axis)
     send, recv = ring_ends(segment or length, step, order, length // (segment or length))
@@ -63,9 +63,9 @@ def ring_step(
 
 @cache
 def ring_ends(size: int, step: int, order: Ring, times: int = 1) -> tuple[Index, Index]:
-    """Senders and receivers of a step on each of so many rings, receivers in ascending order; steps share the arrays.
+    """Return senders and receivers of a step on each of `times` rings, receivers ascending; steps share the arrays.
 
-    The rings lie one behind the other on a line.
+    The rings follow one another along the axis.
     """
     if times > 1:
         send, recv = ring_ends(size, step, order)

@@ -56,7 +56,7 @@ class Parameter:
     repeated: bool = False
 
     def of(self, layer: int) -> str:
-        """The name in a layer."""
+        """Return the name in a layer."""
         return self.name.format(layer)
 
 
@@ -74,7 +74,7 @@ class Buffer:
 
     `pattern` says how a whole tensor is cut into the tiles, as of `layout`; "" where it is not said. A weight `holds`
     parameters. With `skew` the tiles of a weight are given as MeshGEMM's alignment along y leaves them, in squares of
-    so many cores a side. These three do not tell buffers apart.
+    `skew` cores a side. Buffers that differ in these three alone are equal.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Buffer:
         return self.tile_bytes * self.slots
 
     def slot_bytes(self, slot: Slot) -> int:
-        """Bytes of one of its slots, or of the whole buffer where the slot stands for it."""
+        """Return the bytes of one of its slots, or of the whole buffer where the slot stands for it."""
         return self.bytes if slot.index is None else self.tile_bytes
 
 
@@ -144,7 +144,7 @@ class Slot:
         return not isinstance(self.index, np.ndarray)
 
     def of_cores(self, flat: Index, mesh: Mesh) -> Index:
-        """The slot number that each of the given cores uses."""
+        """Return the slot number that each of the given cores uses."""
         if isinstance(self.index, np.ndarray):
             rows, cols = np.divmod(flat, mesh.shape[1])
             return self.index[cols if self.axis == "x" else rows]
@@ -152,7 +152,7 @@ class Slot:
 
 
 def _index(buffer: str, index: Any) -> int | Index:
-    """A slot number, or one for each position; ScheduleError for anything else."""
+    """Return a slot number, or one for each position; ScheduleError for anything else."""
     if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
         return index
     try:
@@ -178,7 +178,7 @@ class Cores:
     lines: Index | None = None
 
     def grid(self, mesh: Mesh) -> tuple[Index, Index]:
-        """Rows and columns of the cores, each [lines, n]; where a position is -1, so are both."""
+        """Return rows and columns of the cores, each [lines, n]; where a position is -1, so are both."""
         lines = np.arange(mesh.length("y" if self.axis == "x" else "x")) if self.lines is None else self.lines
         at = np.broadcast_to(self.at, (len(lines), self.at.shape[-1]))
         across = np.where(at < 0, -1, lines[:, None])
@@ -271,7 +271,7 @@ class Round:
 
     @cached_property
     def overlaps(self) -> bool:
-        """Whether compute runs beside the exchange: no local operation reads what arrives in this round."""
+        """Return whether compute runs beside the exchange: no local operation reads an arrival of this round."""
         arriving = {exchange.dst.buffer for exchange in self.exchanges}
         return not any(slot.buffer in arriving for op in self.locals for slot in (*op.ins, *op.outs))
 
@@ -307,7 +307,7 @@ class Schedule:
 
 
 def as_slot(slot: str | Slot) -> Slot:
-    """A buffer's name stands for its slot 0; ScheduleError for what is neither a name nor a slot."""
+    """Return a buffer's name as its slot 0; ScheduleError for a value that is neither a name nor a slot."""
     if isinstance(slot, Slot):
         return slot
     if type(slot) is str:

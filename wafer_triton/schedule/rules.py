@@ -4,8 +4,8 @@
 - Every message has a sender and a receiver.
 - A slot of a core receives from one sender in a round.
 - A slot that a core sends in a round is not overwritten in it.
-- A local operation does not write what it reads, unless it works element by element.
-- A round does what its pattern says (see `patterns`).
+- A local operation does not write its inputs, unless it works element by element.
+- A round follows its pattern (see `patterns`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _VALID: WeakSet[Schedule] = WeakSet()  # schedules that break no rule
 
 
 def findings(schedule: Schedule) -> Iterator[Finding]:
-    """The first broken rule of every round."""
+    """Yield the first broken rule of every round."""
     seen: set[int] = set()
     for number, round_ in _rounds(schedule):
         if id(round_) in seen:  # rounds repeat by identity
@@ -84,7 +84,7 @@ def _rounds(schedule: Schedule) -> Iterator[tuple[int, Round]]:
 
 
 def title(schedule: Schedule, number: int) -> str:
-    """How messages begin: the schedule, the round and its label."""
+    """Return the beginning of a message: the schedule, the round and its label."""
     label = schedule.rounds[number].label
     return f"{schedule.name}, round {number}" + (f" ({label})" if label else "")
 
@@ -158,7 +158,7 @@ class _Check:
         self.paired(exchange)
 
     def paired(self, exchange: Exchange) -> None:
-        """Every receive has its send and every send its receive; without it a core waits for ever."""
+        """Demand a send for every receive and a receive for every send; without it a core waits for ever."""
         send, recv = exchange.send, exchange.recv
         message = f"a message {exchange.src} to {exchange.dst} has a sender or a receiver, not both"
         if send.shape != recv.shape:
@@ -190,7 +190,7 @@ class _Check:
             self.fail("off-mesh", f"{role} off the mesh: position {worst} along {cores.axis} of {length}{what}", core)
 
     def core(self, cores: Cores | Exchange, at: Index, place: tuple[int, ...]) -> tuple[int, int]:
-        """The core at `place` of positions [n] or [lines, n]."""
+        """Return the core at `place` of positions [n] or [lines, n]."""
         line = 0 if len(place) == 1 else place[0]
         across = line if cores.lines is None else cores.lines[line]
         pair = (int(across), int(at[place]))
@@ -222,13 +222,13 @@ class _Check:
                         self.fail("overwritten", f"{op.op} writes {out}, which it reads", core)
 
     def operand(self, slot: Slot) -> Operand:
-        """A slot as an operation sees it; fails unless it exists."""
+        """Check a slot as an operand of an operation; fail unless it exists."""
         self.slot(slot)
         buffer = self.schedule.buffers[slot.buffer]
         return Operand(str(slot), buffer.numel * (buffer.slots if slot.index is None else 1), buffer.dtype)
 
     def conflicts(self) -> None:
-        """One sender a slot; nothing that a core sends is overwritten in the same round."""
+        """Demand one sender a slot; no tile that a core sends is overwritten in the same round."""
         for exchange in self.round.exchanges:
             twice = self.repeated(exchange.receivers)
             if twice is not None:
@@ -250,7 +250,7 @@ class _Check:
             self.apart(write, read, "overwritten", f"overwrites {{}} by {write.op} while it is being sent")
 
     def repeated(self, cores: Cores) -> tuple[int, int] | None:
-        """A core that `cores` names twice."""
+        """Return a core that `cores` names twice."""
         places = cores.at if cores.at.ndim == 1 else cores.flat(self.mesh)
         counts = np.bincount(places)
         if counts.size == 0 or counts.max() < 2:
@@ -273,7 +273,7 @@ class _Check:
             self.fail(verdict, f"core {core} {message.format(slot)}", core)
 
     def meeting(self, first: _Access, second: _Access) -> tuple[int, int] | None:
-        """A core of which two accesses of the same buffer touch the same slot."""
+        """Return a core of which two accesses of the same buffer touch the same slot."""
         slots = self.schedule.buffers[first.slot.buffer].slots
         axis = next((access.cores.axis for access in (first, second) if access.cores is not None), "x")
         everywhere = Cores(axis, np.arange(self.mesh.length(axis)))
@@ -302,7 +302,7 @@ class _Check:
 
 
 def _pairs(firsts: list[_Access], seconds: list[_Access]) -> Iterator[tuple[_Access, _Access]]:
-    """Pairs that may touch the same slot; the many pairs of different buffers or fixed slots are left out."""
+    """Yield pairs that may touch the same slot; the many pairs of different buffers or fixed slots are left out."""
     table: dict[tuple[str, int | None], list[_Access]] = {}
     for second in seconds:
         table.setdefault((second.slot.buffer, _number(second.slot)), []).append(second)
@@ -335,7 +335,7 @@ def _common(first: Index | None, second: Index | None, across: int) -> Index:
 
 
 def _cells(slots_of: Index | int | None, at: Index, slots: int) -> NDArray[np.int64]:
-    """What an access touches, as core (or position on a line) * slots + slot; `slots_of` is a slot, or one a core."""
+    """Return the slots that an access touches, as core (or position) * slots + slot; `slots_of`: one, or one a core."""
     if slots_of is None:
         return (at[:, None] * slots + np.arange(slots)).ravel()
     return at * slots + slots_of

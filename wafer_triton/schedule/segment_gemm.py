@@ -3,11 +3,11 @@
 On P x P cores every row of a segment of W columns has P blocks of scores. They lie on a ring of P places, laid along
 the two-hop ring of the segment's columns: a column has P / W places in a row, one more where that does not divide.
 
-GEMM-T makes the block of place t on every row in turn t, so the columns that the sums go to are the same for all rows.
-For MeshGEMM the ring turns: in every round a column multiplies the block in its first place, and hands it to the column
+In iteration t GEMM-T makes the block of place t on every row, so all rows send their sums to the same columns. For
+MeshGEMM the ring turns: in every round a column multiplies the block in its first place, and hands it to the column
 that has the places before. The others move up, which is a change of slots alone. Both take P rounds, as with one
-segment, for products and messages that are as many times smaller as there are segments. What GEMM-T leaves lies where
-MeshGEMM needs it, so that the operand along y alone is skewed.
+segment. Products and messages are smaller by the number of segments. GEMM-T's results lie where MeshGEMM needs them,
+so that the operand along y alone is skewed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class BlockRing:
 
     @property
     def turning(self) -> int:
-        """Slots that a column needs while the ring turns: one more, for what arrives."""
+        """Return the slots that a column needs while the ring turns: one more, for the arrival."""
         return self.slots + (self.width > 1)
 
     @cached_property
@@ -90,7 +90,7 @@ class BlockRing:
         return None if self.size % self.width == 0 else Cores("x", np.flatnonzero(self.station < 0))
 
     def holding(self, slot: int) -> Cores | None:
-        """The columns that have a place in a slot; None if that is every column."""
+        """Return the columns that have a place in a slot; None if every column has."""
         columns = np.flatnonzero(self.places > slot)
         return None if len(columns) == self.size else Cores("x", columns)
 
@@ -107,7 +107,7 @@ class BlockRing:
 
 @lru_cache(maxsize=256)
 def block_ring(size: int, width: int) -> BlockRing:
-    """The ring of blocks, made once."""
+    """Return the ring of blocks, made once."""
     return BlockRing(size, width)
 
 
@@ -127,10 +127,10 @@ def segment_gemm_t(
     overlap: bool = True,
     label: str = "gemm-t",
 ) -> None:
-    """C = A B^T within every segment, whose blocks end on the ring of `blocks`; B circles along y and ends as it began.
+    """Add C = A B^T within every segment, whose blocks end on the ring of `blocks`; B circles along y and returns.
 
-    In turn t a row meets the tile of B that was t ring steps before it, and the products are summed along x to the
-    column that has place t. Local tiles are a [m, heads, k], w [n, kv_heads, k], and c [heads, m, n] in a slot for
+    In iteration t a row multiplies by the tile of B that was t ring steps before it. The products are summed along x to
+    the column that has place t. Local tiles are a [m, heads, k], w [n, kv_heads, k], and c [heads, m, n] in a slot for
     each place. `overlap` is as of `meshgemm_t`.
     """
     size, width = side(b), blocks.width
@@ -206,7 +206,7 @@ def segment_gemm(
 
 
 def _turned(a: str, blocks: BlockRing, here: int) -> list[Exchange]:
-    """Every column's first block, in slot `here`, goes one ring step on, behind the blocks that are there."""
+    """Return exchanges that send every column's first block, in slot `here`, a ring step on, after the blocks there."""
     if blocks.width == 1:
         return []
     (send, recv), behind = blocks.ends, (here + blocks.places) % blocks.turning

@@ -52,7 +52,7 @@ def spans(schedule: Schedule) -> dict[str, Span]:
 
 
 def account(schedule: Schedule) -> SramAccount:
-    """The SRAM peak of a schedule; all cores of a mesh hold the same buffers."""
+    """Return the SRAM peak of a schedule; all cores of a mesh hold the same buffers."""
     living = spans(schedule)
     change = Counter[int]()  # by the number of a round
     for span in living.values():
@@ -82,19 +82,19 @@ def check(schedule: Schedule) -> None:
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes on a core, by buffer: what stays (weights, caches), and the largest working set that comes and goes."""
+    """Bytes on a core, by buffer: resident ones (weights, caches), and the largest workspace."""
 
     stays: dict[str, int]
     passes: dict[str, int]
 
     def beside(self, other: Need) -> Need:
-        """Both phases of a block in the same memory: the larger of each buffer that stays and of the working sets."""
+        """Return the need of both phases in the same memory: the larger of resident buffers and of workspaces."""
         stays = {name: max(self.stays.get(name, 0), other.stays.get(name, 0)) for name in self.stays | other.stays}
         return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
 
 
 def need(schedules: Iterable[Schedule]) -> Need:
-    """What a core needs for schedules that run one after another and share what stays."""
+    """Return the need of a core for schedules that run one after another and share resident buffers."""
     built = list(schedules)
     stays: dict[str, int] = {}
     passes: dict[str, int] = {}
@@ -110,7 +110,7 @@ def need(schedules: Iterable[Schedule]) -> Need:
 
 
 def total(needs: Iterable[Need]) -> dict[str, int]:
-    """The most that a core holds, by buffer: all blocks' weights and caches, and the largest working set of a block."""
+    """Return the most that a core holds, by buffer: all blocks' weights and caches, and a block's largest workspace."""
     stays: dict[str, int] = {}
     passing: dict[str, int] = {}
     for block in needs:
@@ -149,7 +149,7 @@ def fitting(build: Callable[[Mesh], T], mesh: Mesh) -> T:
 
 
 def _smallest(build: Callable[[Mesh], T], mesh: Mesh) -> Mesh | None:
-    """Of the multiples of a mesh's proportions, whose lcm grids all fold alike, the smallest that fits."""
+    """Return the smallest mesh that fits, of the multiples of a mesh's proportions, whose lcm grids all fold alike."""
     common = gcd(mesh.rows, mesh.cols)
     rows, cols = mesh.rows // common, mesh.cols // common
 

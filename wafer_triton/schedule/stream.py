@@ -43,7 +43,7 @@ Group = tuple[Die, ...]  # the die of each position
 
 
 class Send(NamedTuple):
-    """In a transfer, position `here` sends what its lane `src` holds to the lane `dst` of position `there`."""
+    """A send of a transfer, from lane `src` of position `here` to lane `dst` of position `there`."""
 
     here: int
     src: str

@@ -208,7 +208,7 @@ def _across(axis: str) -> str:
 
 
 def _skew(block: Block, axis: str) -> int:
-    """The side of the squares in which the matrices of prefill are skewed; 0 in decode."""
+    """Return the side of the squares in which the matrices of prefill are skewed; 0 in decode."""
     return block.mesh.shape[0] if axis == "x" else 0
 
 

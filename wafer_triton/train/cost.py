@@ -1,8 +1,9 @@
-"""What a schedule costs on a wafer of dies: seconds and joules, from the accountant's counts of every round.
+"""The cost of a schedule on a wafer of dies: seconds and joules, from the accountant's counts of every round.
 
 A round takes the longer of its transfers and its products where the products read nothing that arrives in it, else
-both. Products run at the die's rate. Other local operations take no time beside the HBM bytes of what they read and
-write. HBM is read and written while rounds go on (slices are double-buffered), so a schedule takes the longer of both.
+both. Products run at the die's rate. Other local operations take no time beside the HBM bytes of their operands and
+results. HBM is read and written while rounds go on (slices are double-buffered), so a schedule takes the longer of
+both.
 """
 
 from __future__ import annotations
@@ -80,5 +81,5 @@ def _hides(round_: Round) -> bool:
 
 
 def total(runs: Mapping[Schedule, int], on: Wafer) -> DieCost:
-    """Return the cost of schedules that run one after the other, each so many times."""
+    """Return the cost of schedules that run one after the other, each a number of times."""
     return sum((die_cost(schedule, on) * times for schedule, times in runs.items()), DieCost())

@@ -31,7 +31,7 @@ CLOCK_HZ = 2e9  # of the table of evaluation; only ratios to it matter
 
 @dataclass(frozen=True)
 class Wafer:
-    """A mesh of dies; every number says its unit, a link's are those of one direction.
+    """A mesh of dies; every number names its unit, and a link's numbers are for one direction.
 
     `forwarding` says how a transfer of several hops goes. With "cut" a die passes bytes on as they arrive, so h hops
     take h latencies and the bytes once. With "store" a die receives the whole transfer first, so h hops take both h
@@ -140,11 +140,11 @@ def _links(rows: int, cols: int) -> nx.DiGraph:
 
 # Sources: [T] machine-read summaries of TEMP's text (its tables were not at hand), [D] derived here.
 _DIE = {
-    "flops": 1800e12,  # [T] half precision
-    "sram_bytes": 80_000_000,  # [T] 80 MB
+    "flops": 1800e12,  # [T] half precision.
+    "sram_bytes": 80_000_000,  # [T] 80 MB.
     "hbm_bytes": 72_000_000_000,  # [T] about 72 GB
     "hbm_bytes_per_second": 1e12,  # [T] 0.8 to 1 TB/s
-    "link_bytes_per_second": 4e12,  # [T] 4 TB/s a link; taken as that of one direction, which the summaries leave open
+    "link_bytes_per_second": 4e12,  # [T] 4 TB/s a link; taken as one direction's rate, which the summaries leave open.
     "link_seconds": 200e-9,  # [T] 200 ns
     "flops_per_joule": 2e12,  # [T] 2 TFLOP/s per watt
     "link_joules_per_byte": 5.0e-12 * 8,  # [T] 5.0 pJ a bit

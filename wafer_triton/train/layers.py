@@ -1,6 +1,6 @@
-"""What a layer computes on dies, forward and backward: norms, products, attention, activations, embedding.
+"""The computation of a layer on dies, forward and backward: norms, products, attention, activations, embedding.
 
-A `Pass` is that of one micro-batch. With weights moving, a die has own rows and all heads; keys and values of other
+A `Pass` is one micro-batch. With weights moving, a die has own rows and all heads; keys and values of other
 rows of its group are gathered, and their gradients summed. With "xy" it has all rows of the group and own heads.
 """
 
@@ -51,7 +51,7 @@ def _embedding(team: Team, m: int, d: int, v: int, back: bool) -> Schedule:
 
 
 class Pass:
-    """Forward and backward of one micro-batch: what a layer computes, in terms of a machine's runs."""
+    """Forward and backward of one micro-batch: the computation of a layer, in terms of a machine's runs."""
 
     def __init__(self, trainer: Trainer, rows: Rows, vectors: Tensor) -> None:
         self.trainer, self.rows, self.m = trainer, rows, rows.m

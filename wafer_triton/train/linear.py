@@ -1,6 +1,6 @@
 """A linear layer over groups of dies: whole operands in HBM, streamed product by product in slices that fit SRAM.
 
-With N dies in a group, dimensions m, k, n are those of one die (rows of X, its columns, columns of Y):
+With N dies in a group, dimensions m, k, n belong to one die (rows of X, its columns, columns of Y):
 
 | moving | X in HBM | W in HBM | Y in HBM |
 | --- | --- | --- | --- |

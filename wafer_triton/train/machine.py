@@ -1,7 +1,7 @@
 """A machine of dies: tensors in every die's HBM, schedules that run on slices of them in SRAM, and a count of both.
 
 A tensor in HBM is [rows, cols, ...], one part for every die. A machine runs schedules on an executor of the project or,
-if it is `exact`, in fp64 on the reference. It counts every run, so that a training step is priced by what ran.
+if it is `exact`, in fp64 on the reference. It counts every run, so that a training step is priced by its runs.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from wafer_triton.errors import MeshError
 from wafer_triton.train.dies import Die, Link, Wafer
 
 Tree = frozenset[Link]
-EXACT = 30_000  # combinations of trees up to which a phase is solved by trying all
+EXACT = 30_000  # combinations of trees up to which a phase is solved by trying all.
 SMALL = 9  # dies up to which all trees of a flow are listed
 TRIES = 60  # reroutes without gain after which the search ends
 
@@ -367,7 +367,7 @@ def _reorders(ring: tuple[Die, ...]) -> Iterator[tuple[Die, ...]]:
             yield (*ring[:start], *reversed(ring[start:end]), *ring[end:])
 
 
-# --- what tests and documents compare with ---
+# --- peers for tests and documents ---
 
 
 def all_gather(wafer: Wafer, size: float) -> list[Flow]:

@@ -1,7 +1,7 @@
-"""Local operations of training: what one die computes beside products, forward and backward, in plain lines of torch.
+"""Local operations of training: the work of one die beside products, forward and backward, in plain lines of torch.
 
-They are registered when this module is imported. Those with the suffix `_back` take the gradient of an output and give
-those of the inputs. Rows that are padding see no key, have no target and get no gradient.
+They are registered when this module is imported. Operations with the suffix `_back` take the gradient of an output and
+give the gradients of the inputs. Rows that are padding see no key, have no target and get no gradient.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def adamw_torch(
     weight: Tensor, first: Tensor, second: Tensor, weight_in: Tensor, first_in: Tensor, second_in: Tensor, grad: Tensor,
     corrections: Tensor, *, size: int, rate: float, beta1: float, beta2: float, eps: float, decay: float,
 ) -> None:  # fmt: skip
-    """One step of AdamW: weight [size] and its moments, from those before and grad.
+    """Take one step of AdamW: weight [size] and its moments, from the previous ones and grad.
 
     corrections [2] are 1 - beta1^t and 1 - beta2^t.
     """

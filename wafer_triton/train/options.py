@@ -1,10 +1,10 @@
-"""What an operator can do on a wafer: its tuple of parallel sizes with a placement, seconds, bytes and traffic.
+"""The options of an operator on a wafer: its tuple of parallel sizes with a placement, seconds, bytes and traffic.
 
 A tuple is (data, tensor, sequence, context, sharded, stream, moving). Sizes multiply to the dies. `sequence` splits the
 rows of plain tensor parallelism as well. `sharded` is a stage of ZeRO over data and context. A stream moves weights
 ("w"), or inputs into the first product of a pair and sums out of the second ("xy").
 
-Seconds are those of one micro-batch, forward and backward, at the dies' peak rate:
+Seconds are for one micro-batch, forward and backward, at the dies' peak rate:
 
 | traffic | steps | bytes of a step | hidden by |
 | --- | --- | --- | --- |
@@ -273,7 +273,7 @@ class _Priced:
                 else:
                     sync += self._ring(axis, size - 1, block * rules.sums, once=True)
                     sync += self._ring(axis, size - 1, block * rules.weight, once=True)
-            block *= size  # the second axis gathers what the first has gathered
+            block *= size  # the second axis gathers the first one's results
         return max(0.0, exposed - products), max(0.0, sync - products * 2 / 3)
 
     def _kept(self) -> tuple[float, float]:

@@ -1,9 +1,10 @@
-"""Placements: which dies of a wafer form the groups of each parallel axis, and what one step of their rings costs.
+"""Placements: the dies of a wafer that form the groups of each parallel axis, and the cost of one step of their rings.
 
 A rectangular placement gives every axis a rectangle of dies, axes nested in an order: the first lies on neighbouring
 dies, the next strides over it. The fixed placement numbers dies row by row, first axis innermost, and runs each ring in
 the order of numbers, whatever the links. Steps of all groups of an axis are routed along rows first, then columns. On
-a wafer with failed links those of rectangular placements are mapped around them (`wafer_triton.train.mapping.route`).
+a wafer with failed links the steps of rectangular placements are mapped around these
+(`wafer_triton.train.mapping.route`).
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ IDLE = Step("none", 0, 0, 0.0)
 
 @dataclass(frozen=True)
 class Placement:
-    """Of every axis its rectangle (rows, columns) and stride (rows, columns), or `fixed`; and its fastest steps.
+    """The rectangle (rows, columns) and stride (rows, columns) of every axis, or `fixed`; and their fastest steps.
 
-    `steps[axis]` are those of a ring, `streams[axis]` those of a stream, which may be a relay.
+    `steps[axis]` are a ring's, `streams[axis]` a stream's, which may be a relay.
     """
 
     sides: tuple[tuple[int, int], ...]
@@ -150,7 +151,7 @@ def _sides(sizes: Sequence[int], rows: int, cols: int) -> Iterator[tuple[tuple[i
 
 
 def _numbers(placed: Placement) -> tuple[float, ...]:
-    """Return what seconds grow with."""
+    """Return the numbers with which seconds grow."""
     return tuple(number for axis in range(4) for number in (placed.step(axis).hops, placed.step(axis).load))
 
 

@@ -82,9 +82,9 @@ PLANNED = Strategy("planned", _useful, _every, uniform=False)
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan of a strategy. Seconds are those of a step; `parts` split them, `held` are bytes of a die by name.
+    """A plan of a strategy. Seconds are of one step; `parts` split them, `held` are bytes of a die by name.
 
-    With `why` the workload does not fit, and everything else is that of the smallest plan there is.
+    With `why` the workload does not fit, and everything else belongs to the smallest plan there is.
     """
 
     strategy: str
@@ -210,7 +210,7 @@ def plan(
 
 
 def _options(case: Case, op: Operator, pairs: list[tuple[Split, Placement]], kind: str) -> list[Option]:
-    """Return the options of an operator; one without weights has those of one stage of sharding."""
+    """Return the options of an operator; one without weights has the options of one stage of sharding."""
     if not op.weights:
         pairs = list(dict.fromkeys((replace(split, sharded=0), placed) for split, placed in pairs))
     return [option(case, op, split, placed, kind) for split, placed in pairs]
@@ -313,7 +313,7 @@ def _planned(case: Case, strategy: Strategy, wafers: int, mix: Mix, recompute: t
 
 
 def link_loads(wafer: Wafer, sent: dict[Placement, list[float]]) -> dict[Link, float]:
-    """Return bytes over every link in a step, of what every die sends along the axes of placements."""
+    """Return bytes over every link in a step, from the bytes that every die sends along the axes of placements."""
     loads: dict[Link, float] = {}
     for placed, totals in sent.items():
         if placed.fixed:

@@ -1,6 +1,6 @@
 """Streamed products: Y = X W and its two gradients over a group of N dies, with W, X or Y moving.
 
-A die's tiles are those of one slice, in SRAM; whole operands lie in HBM (`wafer_triton.train.linear` cuts them).
+A die's tiles belong to one slice, in SRAM; whole operands lie in HBM (`wafer_triton.train.linear` cuts them).
 
 | moving | before | after | forward | backward |
 | --- | --- | --- | --- | --- |
@@ -186,7 +186,7 @@ def collective(team: Team, which: str, size: int, dtype: str = "fp32") -> Schedu
 def stream_blocks(
     b: Builder, moves: Stream, on: Sequence[tuple[tuple[int, int], ...]], which: str, size: int, dtype: str
 ) -> Schedule:
-    """Return what `collective` does, on groups given as dies of every position; ScheduleError for another name."""
+    """Return a schedule of "gather" or "reduce" on groups given as dies of every position; else ScheduleError."""
     if which == "gather":
         own, out = b.buffer("own", (size,), dtype, "input"), b.buffer("out", (size,), dtype, "output", moves.size)
         gather(b, moves, on, own, lambda t, block, where: [b.local("copy", Slot(out, t), block, where, size=size)])

@@ -1,7 +1,7 @@
-"""Which die holds which part of parameters and tokens: whole tensors to [rows, cols, ...] in HBM, and back.
+"""The shards of parameters and tokens on dies: whole tensors to [rows, cols, ...] in HBM, and back.
 
 Every parameter is cut into N blocks, one for each position of a group; all groups hold the same. Matrices are cut by
-columns. With "xy" the second of a pair of products is cut by rows, and the first by columns so that a position has
+columns. With "xy" the second of a pair of products is cut by rows. The first is cut by columns so that a position has
 whole heads, or the same columns of the gate and of the up-projection. Vectors lie one after the other in one block.
 """
 
@@ -24,9 +24,9 @@ class Plan:
     """How a model is trained on groups of dies.
 
     `moving`: "w" streams weights; "xy" streams the input into the first product of a pair and the sums out of the
-    second. `split`: a position has whole samples, or a run of tokens ("sequence"). `recompute`: what backward computes
-    again: "none", "selective" (attention's weights) or "full" (layers). Each group takes its part of a batch in
-    `micro_batches`. Raises ConfigError for other names.
+    second. `split`: a position has whole samples, or a run of tokens ("sequence"). `recompute`: the part that
+    backward computes again: "none", "selective" (attention's weights) or "full" (layers). Each group takes its part of
+    a batch in `micro_batches`. Raises ConfigError for other names.
     """
 
     team: Team
@@ -124,12 +124,12 @@ def spread(team: Team, blocks: Tensor) -> Tensor:
 
 
 def padded(flat: Tensor, size: int) -> Tensor:
-    """Return a tensor whose last dimension is `size`, with zeros after what is given."""
+    """Return a tensor whose last dimension is `size`, with zeros after the given elements."""
     return torch.nn.functional.pad(flat, (0, size - flat.shape[-1]))
 
 
 def first_group(team: Team, tiles: Tensor) -> Tensor:
-    """Return [N, ...]: what the dies of the first group hold."""
+    """Return [N, ...]: the tiles of the dies of the first group."""
     return torch.stack([tiles[die] for die in team.groups[0]])
 
 
@@ -137,8 +137,8 @@ def first_group(team: Team, tiles: Tensor) -> Tensor:
 class Rows:
     """The tokens of one micro-batch on dies: [rows, cols, m] each, with padding where rows do not divide.
 
-    `ids` and `targets` (-1: padding); of attention, a row's number `at`, and the numbers `low` to `high` that it sees.
-    `position` is that in the sample.
+    `ids` and `targets` (-1: padding). For attention, a row's number `at`, and the numbers `low` to `high` of the
+    rows that it attends to. `position` is the row's position in the sample.
     """
 
     m: int

@@ -1,8 +1,8 @@
 """The solver's first level: one option for every operator of a layer, exactly, with labels of seconds and bytes.
 
 A layer is a closed chain: after its last operator comes the first of the next layer. Between options of different
-layouts an activation is re-sharded, which costs the same everywhere. A best chain either has no re-sharding, so that
-all its operators share a placement and sizes, or it has one, after which it is an open chain. Both are solved by
+layouts an activation is re-sharded, which costs the same everywhere. A best chain has no re-sharding, so that all its
+operators share a placement and sizes; or it has one, after which it is an open chain. Both are solved by
 dynamic programming over layouts that keeps every label which no other beats in both seconds and bytes.
 """
 

@@ -1,9 +1,9 @@
 """A training step with values on a wafer of dies: forward, backward, gradient accumulation, AdamW, all as schedules.
 
 Rows of activations lie on positions, weights and their gradients in blocks (`wafer_triton.train.shards`). Products and
-everything that dies exchange are streams; the rest are local operations. Gradients are summed over data parallel groups
-by a reduce stream between the dies of one place, each of which updates its part and sends it round by a gather stream:
-moments are cut over groups (ZeRO-1). HBM is held to its limit with the bytes of every tensor that is kept.
+all exchanges between dies are streams; the rest are local operations. Gradients are summed over data parallel groups
+by a reduce stream between the dies of one place. Each of these dies updates its part and sends it round by a gather
+stream: moments are cut over groups (ZeRO-1). HBM is held to its limit with the bytes of every tensor that is kept.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from wafer_triton.errors import ConfigError, check_counts
 
 @dataclass(frozen=True)
 class Rules:
-    """Bytes of a parameter's states and of what moves. The default is mixed-precision Adam: 16 bytes a parameter."""
+    """Bytes of a parameter's states and of moving elements; by default mixed-precision Adam, 16 bytes a parameter."""
 
     weight: int = 2
     gradient: int = 2
@@ -30,7 +30,7 @@ class Rules:
         return self.weight + self.gradient + self.optimizer
 
     def state_bytes(self, parameters: float, sharded: int, over: int) -> float:
-        """Return bytes on a die of so many parameters.
+        """Return bytes on a die of `parameters` parameters.
 
         `sharded` is a stage of ZeRO: 0 cuts nothing over the dies, 1 the optimizer, 2 gradients as well, 3 all.
         """
@@ -41,11 +41,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator of a layer for one token: `flops` forward, bytes kept for backward, what it takes and gives.
+    """One operator of a layer for one token: `flops` forward, and bytes kept for backward.
 
     Of a product the weights are [k, n]. `side` is "in" for the first of a pair of products, "out" for the second, else
-    "attention". `common` bytes are on every die of plain tensor parallelism, `split` bytes are cut, `scores` bytes are
-    those that selective recompute drops. `width` are the elements of its input.
+    "attention". `common` bytes are on every die of plain tensor parallelism, `split` bytes are cut, and selective
+    recompute drops the `scores` bytes. `width` are the elements of its input.
     """
 
     name: str

@@ -1,1 +1,1 @@
-"""What a schedule, its routes or a kernel's protocol would do wrong on the machine."""
+"""Faults that a schedule, its routes or a kernel's protocol would have on the machine."""

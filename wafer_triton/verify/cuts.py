@@ -1,7 +1,7 @@
-"""How buffers are cut into tiles: a tile's index of each letter, and tiles put together and cut again.
+"""The cut of buffers into tiles: a tile's index of each letter, and tiles put together and cut again.
 
-A cut is an einops pattern as of `layout` ("(y m) (x k)"), or a mapping from letters to "y", "x", "slot", a number, or
-an array [rows, cols]. Under "(y m) (x k)" the tile of core (2, 3) is m=2, k=3.
+A cut is an einops pattern as of `layout`, such as "(y m) (x k)", or a mapping from letters. A letter maps to "y", "x",
+"slot", a number, or an array [rows, cols]. Under "(y m) (x k)" the tile of core (2, 3) is m=2, k=3.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EVERY_CORE = {"row": "y", "column": "x"}  # the cut of tiles that no pattern nam
 
 
 def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
-    """Of each letter of a cut its index at every core and slot, [rows, cols, slots]; ScheduleError for one without."""
+    """Return the index of each letter of a cut at every core and slot, [rows, cols, slots]; else ScheduleError."""
     shape = (*mesh.shape, slots)
     places = {}
     for letter, at in (letters(cut) if isinstance(cut, str) else cut).items():
@@ -50,10 +50,10 @@ def indices(cut: Cut, mesh: Mesh, slots: int) -> dict[str, NDArray[np.int64]]:
 def whole_reference(
     mesh: Mesh, given: Mapping[str, str], results: Mapping[str, str], compute: Callable[..., Any]
 ) -> Callable[[Tiles], Tiles]:
-    """A reference on tiles, from one on whole tensors.
+    """Return a reference on tiles, from one on whole tensors.
 
-    `compute` takes the tensors of `given` in order, each put together as its pattern says (padding stays), and returns
-    that of the one result, or a tuple of all. The pattern "" stands for tiles that stay tiles.
+    `compute` takes the tensors of `given` in order, each put together by its pattern (padding stays). It returns the
+    tensor of the one result, or a tuple of all. The pattern "" stands for tiles that stay tiles.
     """
 
     def reference(tiles: Tiles) -> Tiles:
@@ -68,7 +68,7 @@ def whole_reference(
 
 
 def whole(tiles: Tensor, pattern: str) -> Tensor:
-    """Tiles [rows, cols, *tile] as one tensor; of repeated tiles the first copy is taken."""
+    """Return tiles [rows, cols, *tile] as one tensor; of repeated tiles the first copy is taken."""
     if not pattern:
         return tiles
     from einops import rearrange  # patterns are parsed where there is no torch
@@ -83,7 +83,7 @@ def whole(tiles: Tensor, pattern: str) -> Tensor:
 
 
 def tiled(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
-    """A tensor of whole tiles as tiles [rows, cols, *tile]."""
+    """Return a tensor of whole tiles as tiles [rows, cols, *tile]."""
     if not pattern:
         return whole
     from einops import repeat
@@ -93,5 +93,5 @@ def tiled(whole: Tensor, mesh: Mesh, pattern: str) -> Tensor:
 
 
 def _tile(pattern: str) -> str:
-    """The tile's own axes, in the pattern's order."""
+    """Return the tile's own axes, in the pattern's order."""
     return " ".join(axis for axis in re.findall(r"\w+", pattern) if axis not in MESH_AXES)

@@ -1,7 +1,7 @@
-"""What the parts of a decoder compute, plainly: the intents by whose references `check` judges their values.
+"""Plain computations of a decoder's sub-layers: the intents by whose references `check` judges their values.
 
-A reference works on whole tensors with their padding, which is filled like all else. Columns of cores stand in front of
-what a core holds of a head: a core's projections are [all heads, head].
+A reference works on whole tensors with their padding, which is filled like all else. The axis of mesh columns comes
+before the axes of a core's part of a head: a core's projections are [all heads, head].
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def part_intent(part: Part, block: Block, *args: int) -> Intent:
-    """The intent of a decoder's part on a block: what `block.schedule` builds of the same arguments."""
+    """Return the intent of a decoder's sub-layer on a block: of the schedule that `block.schedule` builds."""
     return _INTENTS[part](block, *args)
 
 
 def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
-    """q, k and v [tokens, heads, width] of projections [tokens, width of all columns].
+    """Return q, k and v [tokens, heads, width] of projections [tokens, width of all columns].
 
-    With RoPE `more` are cos and sin [tokens, pairs], then the bias like the projections and the norms of heads
-    [query and key heads, width], as the model has them.
+    With RoPE `more` are cos and sin [tokens, pairs]. Then follow, as the model has them, the bias like the projections
+    and the norms of heads [query and key heads, width].
     """
     c, rest = block.shape, iter(more)
     kinds = (block.query_heads, block.kv_heads, block.kv_heads)
@@ -54,7 +54,7 @@ def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
 
 
 def _thirds(qkv: Tensor, block: Block) -> tuple[Tensor, ...]:
-    """Queries, keys and values [tokens, columns, heads * head] that lie behind one another on every column."""
+    """Return queries, keys and values [tokens, columns, heads * head] that follow one another on every column."""
     return qkv.unflatten(-1, (-1, block.qkv)).split(block.qkv // 3, -1)
 
 
@@ -89,12 +89,12 @@ def _merged(block: Block, att: Tensor) -> Tensor:
 
 
 def _slots(block: Block, pattern: str) -> str:
-    """The pattern of a buffer with a slot for each sequence, which one sequence does without."""
+    """Return the pattern of a buffer with a slot for each sequence, which one sequence does without."""
     return f"b {pattern}" if block.batch > 1 else pattern
 
 
 def _rotary(block: Block, rows: str) -> dict[str, str]:
-    """Patterns of what `_heads` takes beside the projections."""
+    """Return patterns of the operands of `_heads` beside the projections."""
     c = block.shape
     if block.apart:
         return {}
@@ -116,7 +116,7 @@ def _append(block: Block, sequence: int, count: int, prefilled: int) -> Intent:
     before, after = cache.positions(count), cache.positions(count + 1)
 
     def appended(held: Tensor, new: Tensor) -> Tensor:
-        """The cache [rows, cols, slots, ...], NaN where no entry lies."""
+        """Return the cache [rows, cols, slots, ...], NaN where no entry lies."""
         result = held.new_full(held.shape, float("nan"))
         for entry in range(count):
             (to, slot), (source, _) = (np.argwhere(table == entry)[0] for table in (after, before))
@@ -184,7 +184,7 @@ def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
     size = block.mesh.shape[0]
 
     def seen(new: Tensor, old: Tensor) -> Tensor:
-        """Entries of every row: the new ones first, then the old ones, which lie behind."""
+        """Return the entries of every row: the new ones first, then the old ones."""
         new, old = (t.unflatten(0, (size, -1)) for t in (new, old))
         kept = old.clone()
         kept[:, :tokens] = new
@@ -214,9 +214,10 @@ def _prefill_attention(block: Block, tokens: int, past: int) -> Intent:
 
 
 def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
-    """Of every segment of columns in prefill the bias of its scores [all tokens, all entries]; None of one column left.
+    """Return, for every head group's columns in prefill, the bias of its scores [all tokens, all entries], or None.
 
-    `bias` is that, or with several head groups the tiles [rows, cols, slots, tokens, entries] of a ring's places.
+    `bias` is the whole bias, or with several head groups the tiles [rows, cols, slots, tokens, entries] of a ring's
+    places. A column left over without a head has None.
     """
     if block.head_groups == 1:
         return [bias]
@@ -229,7 +230,7 @@ def _biases(block: Block, bias: Tensor) -> list[Tensor | None]:
         if (row_of < 0).all():
             biases.append(None)
             continue
-        # the places of a row in the order of the rows that they are of, behind those that are none
+        # the places of a row in the order of their rows, after the places that hold none
         order = tiles.new_tensor(row_of.reshape(len(row_of), -1).argsort(1)[:, -len(row_of) :]).long()
         biases.append(tiles.take_along_dim(order[..., None, None], 1).transpose(1, 2).flatten(2).flatten(0, 1))
     return biases

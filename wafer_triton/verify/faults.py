@@ -1,4 +1,4 @@
-"""The checker: what a schedule would do wrong on the machine, as findings with a name, a core and a round.
+"""The checker: the faults that a schedule would have on the machine, with a name, a core and a round.
 
     >>> verdict = check(recipe.schedule, Intent.of(recipe))
     >>> verdict.ok or print(verdict)
@@ -9,21 +9,21 @@ A schedule is read up to four times, the last two only if nothing was found befo
 - if the intent is given, for the tiles in every slot and the parts of every sum (`wafer_triton.verify.provenance`);
 - if the intent has a reference, for values that differ from it (`wafer_triton.verify.values`).
 
-| verdict | what it means |
+| verdict | meaning |
 | --- | --- |
 | malformed | a buffer, slot, axis, operation or shape that does not exist or does not fit |
 | off-mesh | a message to or from a core that the mesh does not have |
 | deadlock | a core waits for a tile that no core sends, for a credit that none returns, or in a circle |
 | two-writers | a slot of a core gets two tiles in one round |
-| overwritten | a slot is written in the round that reads it, or before what arrived in it was read |
-| unwritten-read | a core reads or sends a slot that nothing was written to |
+| overwritten | a slot is written in the round that reads it, or before its arrived tile was read |
+| unwritten-read | a core reads or sends a slot before any write to it |
 | unwritten-output | an output that no core writes |
 | sram, routes | a core's buffers, or its router's colours, are more than the device has |
 | misaligned | a product of tiles that do not belong together, or a sum of such products |
 | double-count | a part that enters a sum twice |
 | incomplete | a sum that lacks parts where it is used, or at the end |
 | misplaced | a core that ends with another core's tile |
-| wrong-values | a result that is not what the intent's reference computes, or a resident buffer that changed |
+| wrong-values | a result that differs from the intent's reference, or a resident buffer that changed |
 | nothing-compared | an intent without a result, or with a reference that is empty or NaN throughout |
 """
 
@@ -86,7 +86,7 @@ class Verdict:
 
 
 def check(schedule: Schedule, intent: Intent | None = None) -> Verdict:
-    """The faults of a schedule, which may be a draft.
+    """Return the faults of a schedule, which may be a draft.
 
     After a malformed, off-mesh or deadlocked round the later readings are left out: they would be guesswork. Raises
     ScheduleError for an intent that does not fit the schedule.
@@ -129,7 +129,7 @@ def _overflow(schedule: Schedule) -> list[Finding]:
 
 
 def _circle(schedule: Schedule, number: int) -> Iterator[Finding]:
-    """Cores of a round that wait for each other: each writes into the slot that the next has yet to send."""
+    """Return the cores of a round that wait for each other: each writes into the slot that the next has yet to send."""
     exchanges, mesh = schedule.rounds[number].exchanges, schedule.mesh
     slots = {(exchange.src.buffer, exchange.src.index) for exchange in exchanges if exchange.src.is_fixed}
     waits: dict[int, set[int]] = {}

@@ -1,4 +1,4 @@
-"""What every core holds while a schedule is followed: of each slot the terms of its value, and what made them."""
+"""The content of every core while a schedule is followed: for each slot the terms of its value, and their maker."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MOST = 1 << 27  # counts that are held at once, of two bytes
 
 
 class Value(NamedTuple):
-    """What some cores hold: counts [..., parts, indices], and what made them [..., parts].
+    """The content of some cores: counts [..., parts, indices], and the origin of these terms [..., parts].
 
-    What made a value's terms is a whole number, times `len(JOINTS)`, plus the number of how they were joined.
+    An origin is a maker, a whole number, times `len(JOINTS)`, plus the number of the joint of the terms.
     """
 
     counts: Counts
     origin: Origin
 
     def maker(self) -> Origin:
-        """Which operation made the terms; 0 for what was given."""
+        """Return the operation that made the terms; 0 for given ones."""
         return self.origin // len(JOINTS)
 
     def joint(self) -> Origin:
-        """How the terms were joined, as a place in `JOINTS`."""
+        """Return the joint of the terms, as a place in `JOINTS`."""
         return self.origin % len(JOINTS)
 
 
@@ -67,11 +67,11 @@ class Held:
                 self.letters.set(self.counts[name], PART, np.arange(self.parts[name]))
 
     def cells(self, slot: Slot) -> int:
-        """How many parts a slot's value has; the parts of all slots where it stands for the whole buffer."""
+        """Return how many parts a slot's value has; the parts of all slots where it stands for the whole buffer."""
         return self.parts[slot.buffer] * (self.schedule.buffers[slot.buffer].slots if slot.index is None else 1)
 
     def get(self, slot: Slot, cores: Cores | None) -> Value:
-        """What cores hold in a slot, part by part."""
+        """Return the value that cores hold in a slot, part by part."""
         here = slot_view(slot, cores, self.mesh)
         counts, origin = here.get(self.counts[slot.buffer]), here.get(self.origins[slot.buffer])
         if slot.index is None:
@@ -95,7 +95,7 @@ class Held:
 
 
 def _parts(schedule: Schedule) -> dict[str, int]:
-    """In how many parts a slot of each buffer is followed: as many as there are slots of others that it is cut into."""
+    """Return in how many parts each buffer's slots are followed: as many as there are slots that they are cut into."""
     parts = dict.fromkeys(schedule.buffers, 1)
     groups = {
         frozenset((slot.buffer, slot.index is None) for slot in slots)

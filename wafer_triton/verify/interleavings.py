@@ -1,13 +1,13 @@
 """Every interleaving of a waiting protocol's programs, so that it is shown free of faults before a GPU runs it.
 
 `explore` visits every state that any order of the programs can reach, `run` follows one order, random or adversarial.
-An instruction is atomic, and a write is seen by all that come later: what a GPU needs for that (release, acquire, no
-stale cache line) is the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten, unwritten-read;
-and stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch needs them).
+An instruction is atomic, and its write is visible to every later instruction. The GPU's means for that (release,
+acquire, no stale cache line) are the kernel's part. Faults are named as by `verify.faults`: deadlock, overwritten,
+unwritten-read; and stale-read (not the tile awaited), lost-flag (raised twice), flags-left (not as the next launch
+needs them).
 
-With `bounded` waits a program gives up once no program can go on, and then nobody waits any more: every order ends, and
-what was a deadlock is gave-up, with the core and the round that are told. What is computed after that counts for
-nothing.
+With `bounded` waits a program gives up once no program can go on. After that no program waits any more, so every order
+ends, and a deadlock becomes gave-up, with its core and round. Results computed after that count for nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Machine:
         self.start = _State((0,) * len(protocol.programs), protocol.up, tiles)
 
     def able(self, state: _State) -> list[int]:
-        """The programs that can take a step."""
+        """Return the programs that can take a step."""
         return [
             program
             for program in self.running(state)
@@ -68,12 +68,12 @@ class _Machine:
         ]
 
     def running(self, state: _State) -> list[int]:
-        """The programs that have been started and have not ended."""
+        """Return the programs that have been started and have not ended."""
         programs = self.protocol.programs
         return [number for number, done in enumerate(state.done) if done < len(programs[number])][: self.resident]
 
     def step(self, state: _State, program: int) -> tuple[_State, Finding | None]:
-        """The state after the program's next step, and what is wrong with the step."""
+        """Return the state after the program's next step, and the fault of the step."""
         step = _next(self.protocol, state, program)
         done = (*state.done[:program], state.done[program] + 1, *state.done[program + 1 :])
         up, tiles, location = state.up, state.tiles, step.location
@@ -89,7 +89,7 @@ class _Machine:
             if step.action == "write":
                 again = old is not None and old[1] == step.tile
                 if old is not None and not again and old[2] < self.reads.get((location, old[1]), 0):
-                    fault = self.fault("overwritten", step, f"writes {location} before what it held was read")
+                    fault = self.fault("overwritten", step, f"writes {location} before its tile was read")
                 new = (location, step.tile, old[2] if old is not None and again else 0)
             else:
                 if old is None or old[1] != step.tile:
@@ -102,12 +102,12 @@ class _Machine:
         return _State(done, up, tiles, state.given_up), None if state.given_up else fault
 
     def late(self, state: _State) -> Iterator[tuple[_State, int]]:
-        """The states in which one of the programs, none of which can go on, has given up, and which one."""
+        """Yield the states in which one of the programs, none of which can go on, has given up, with that program."""
         for program in self.running(state) if self.bounded and not state.given_up else ():
             yield state._replace(given_up=_next(self.protocol, state, program)), program
 
     def stop(self, state: _State) -> Finding | None:
-        """What is wrong with a state in which no program can go on."""
+        """Return the fault of a state in which no program can go on."""
         programs = self.protocol.programs
         running = self.running(state)
         if state.given_up:
@@ -136,7 +136,7 @@ class _Machine:
 def explore(
     protocol: Protocol, *, resident: int | None = None, bounded: bool = False, most: int = 2_000_000
 ) -> Outcome:
-    """Every state that any interleaving reaches, breadth first, up to the first fault or `most` states."""
+    """Visit every state that any interleaving reaches, breadth first, up to the first fault or `most` states."""
     machine = _Machine(protocol, resident, bounded)
     before: dict[_State, tuple[_State, int] | None] = {machine.start: None}
     todo = deque([machine.start])
@@ -165,7 +165,7 @@ Choice = Callable[[list[int]], int]  # of the programs that can take a step, the
 
 
 def run(protocol: Protocol, choose: Choice, *, resident: int | None = None) -> Outcome:
-    """One interleaving from start to end, or to its first fault."""
+    """Run one interleaving from start to end, or to its first fault."""
     machine = _Machine(protocol, resident, bounded=False)
     state, trace = machine.start, list[Instruction]()
     while able := machine.able(state):
@@ -178,17 +178,17 @@ def run(protocol: Protocol, choose: Choice, *, resident: int | None = None) -> O
 
 
 def at_random(seed: int) -> Choice:
-    """Any program, each as likely."""
+    """Return a random order: any able program, each as likely."""
     return random.Random(seed).choice
 
 
 def adversaries(programs: int) -> Iterator[tuple[str, Choice]]:
-    """Unfair orders by name: always the first or the last able program; one as far ahead or behind as can be."""
+    """Yield unfair orders by name: always the first or the last able program; one as far ahead or as late as can be."""
     yield "first", min
     yield "last", max
     for program in range(programs):
         yield f"ahead {program}", partial(_ahead, program)
-        yield f"behind {program}", partial(_behind, program)
+        yield f"late {program}", partial(_behind, program)
 
 
 def _ahead(program: int, able: list[int]) -> int:

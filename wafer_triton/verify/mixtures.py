@@ -1,8 +1,8 @@
-"""What blocks of experts compute, plainly, and routings that reach every expert, every region and every pass.
+"""Plain computations of blocks of experts, and routings that reach every expert, every region and every pass.
 
 A router's choice depends on values, so its schedules are judged by values alone. Random values seldom fill a pass. The
-intents of this module therefore draw tokens whose logits rank the experts as a routing says, and picks that fill every
-row of a pass.
+intents of this module therefore draw tokens whose logits rank the experts by a routing. They also draw expert ids that
+fill every row of a pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CLOSE = 1e-9  # of the largest logit: experts whose logits differ by less may be chosen the other way round
-PADDED = 4  # of so many runs one has tokens of padding
+PADDED = 4  # one of this many runs has tokens of padding
 
 
 class Routing(NamedTuple):
@@ -53,7 +53,7 @@ def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
 def _mixed(
     block: Block, tokens: int, given: Mapping[str, str], results: Mapping[str, str], skewed: tuple[str, ...] = ()
 ) -> Intent:
-    """Returns the intent of experts that every core has a tile of."""
+    """Return the intent of experts that every core has a tile of."""
 
     def compute(x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor) -> tuple[Tensor, Tensor]:
         e, h = _experts(block), normed(block, x, norm)
@@ -101,7 +101,7 @@ def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> In
     results = {"x": given["x"], "chosen": "(y m) k", "demand": "n"}
 
     def intent(left_out: int | None = None) -> Intent:
-        """Returns the intent of all passes, or of all but one, which has as many as there are rows."""
+        """Return the intent of all passes, or of all but one; there are as many passes as rows need."""
 
         def compute(x: Tensor, norm: Tensor, router: Tensor, real: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
             h = normed(block, x, norm)
@@ -128,7 +128,7 @@ def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> In
     return replace(_with_routings(block, tokens, given, intent()), pieces=pieces)
 
 
-# --- what is computed ---
+# --- plain computations ---
 
 
 def _experts(block: Block) -> Experts:
@@ -142,7 +142,7 @@ def _regions(block: Block) -> ExpertRegions:
 
 
 def _shared(block: Block) -> tuple[str, ...]:
-    """The weights of the shared expert, if the model has one."""
+    """Return the names of the shared expert's weights, if the model has one."""
     return ("wgu.shared", "wdown.shared") if _experts(block).shared else ()
 
 
@@ -152,7 +152,7 @@ def _routing_given(block: Block) -> dict[str, str]:
 
 
 def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns a token's experts and shares, both [tokens, picks], and whether rounding may decide, [tokens, 1]."""
+    """Return a token's experts and shares, both [tokens, picks], and whether rounding may decide, [tokens, 1]."""
     ranked = logits[:, : e.count].sort(-1, True)
     own = ranked.indices[:, : e.chosen].sort(-1).values
     shares = logits[:, : e.count].softmax(-1).gather(-1, own)
@@ -167,7 +167,7 @@ def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _routing(block: Block, logits: Tensor, real: Tensor) -> Routing:
-    """Returns the routing of tokens whose `real` is above 0; others go nowhere.
+    """Return the routing of tokens whose `real` is above 0; others go nowhere.
 
     The tokens of each row of cores that choose an expert with copies take its homes in turn.
     """
@@ -189,7 +189,7 @@ def _routing(block: Block, logits: Tensor, real: Tensor) -> Routing:
 
 
 def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
-    """Of every expert its region and its place there, and then those of its copies."""
+    """Return, for every expert, its region and its place there, and then the regions and places of its copies."""
     homes = [[(expert % regions.count, expert // regions.count)] for expert in range(e.count)]
     for region, living in enumerate(regions.living(e)):
         for place, expert in enumerate(living):
@@ -199,7 +199,7 @@ def _homes(e: Experts, regions: ExpertRegions) -> list[list[tuple[int, int]]]:
 
 
 def _with_shared(block: Block, x: Tensor, h: Tensor, routing: Routing, *weights: Tensor) -> Tensor:
-    """Returns x plus the shared expert's output, times the token's share of it."""
+    """Return x plus the shared expert's output, times the token's share of it."""
     if not weights:
         return x
     e, (up, down) = _experts(block), weights
@@ -209,7 +209,7 @@ def _with_shared(block: Block, x: Tensor, h: Tensor, routing: Routing, *weights:
 def _taken(
     block: Block, own: range, h: Tensor, shares: Tensor, slots: Tensor, ranks: Tensor, wgu: Tensor, wdown: Tensor
 ) -> Tensor:
-    """Returns the experts' outputs times their shares, of the picks whose ranks are in a range."""
+    """Return the experts' outputs times their shares, for the expert ids whose ranks are in a range."""
     held, size = _regions(block).held(_experts(block)), block.mesh.shape[0] // _regions(block).side
     ups, downs = _living(block, wgu), _living(block, wdown)
     y = h.new_zeros(h.shape)
@@ -222,7 +222,7 @@ def _taken(
 
 
 def _living(block: Block, tiles: Tensor) -> Tensor:
-    """Returns [regions, held, rows, columns] of the weights' tiles, which alignment has moved."""
+    """Return [regions, held, rows, columns] of the weights' tiles, which alignment has moved."""
     side, regions = block.mesh.shape[0], _regions(block)
     size = side // regions.side
     lying = straight(tiles.reshape(side, side, *tiles.shape[-3:]), block.mesh, size)
@@ -230,11 +230,11 @@ def _living(block: Block, tiles: Tensor) -> Tensor:
     return cut.permute(0, 2, 4, 1, 5, 3, 6).flatten(5).flatten(3, 4).flatten(0, 1)
 
 
-# --- what is drawn ---
+# --- drawn tokens ---
 
 
 def _with_routings(block: Block, tokens: int, given: Mapping[str, str], intent: Intent) -> Intent:
-    """Returns the intent with a run for each region that a row of cores sends all it can to, and some with padding."""
+    """Return the intent with a run for each region to which a mesh row sends all it can, and runs with padding."""
     count = _regions(block).count
     return replace(intent, draw=_tokens(block, tokens, given), runs=count + -(-count // (PADDED - 1)))
 
@@ -244,12 +244,12 @@ def _is_padded(run: int) -> bool:
 
 
 def _full(run: int) -> int:
-    """Returns how many runs without padding came before."""
+    """Return how many runs without padding came before."""
     return run - (run + PADDED - 2) // PADDED
 
 
 def _tokens(block: Block, tokens: int, given: Mapping[str, str]) -> Callable[[Tiles, int], Tiles]:
-    """Returns what draws tokens that choose the experts of `_wanted`; none is padding but in some runs."""
+    """Return a function that draws tokens which choose the experts of `_wanted`; only some runs have padding."""
 
     def draw(tiles: Tiles, run: int) -> Tiles:
         x, norm, router = (whole(tiles[name], given[name]) for name in ("x", "norm", "router"))
@@ -261,7 +261,7 @@ def _tokens(block: Block, tokens: int, given: Mapping[str, str]) -> Callable[[Ti
 
 
 def _wanted(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
-    """Returns the experts of `count` tokens, `tokens` a row of cores, that differ from run to run.
+    """Return the experts of `count` tokens, `tokens` a row of cores, that differ from run to run.
 
     With regions a row prefers the experts of one region, another one in each run. Else the tokens take all in turn.
     """
@@ -282,7 +282,7 @@ def _wanted(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
 
 
 def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[list[int]]) -> Tensor:
-    """Returns tokens near x [tokens, width] whose logits rank the `wanted` experts first, none far above another.
+    """Return tokens near x [tokens, width] whose logits rank the `wanted` experts first, none far above another.
 
     It is as near as the router allows, whose experts are mostly fewer than the model is wide.
     """
@@ -295,13 +295,13 @@ def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[l
 
 
 def _picks(block: Block, tokens: int, given: Mapping[str, str], first: int) -> Callable[[Tiles, int], Tiles]:
-    """Returns what draws picks that fill the rows of a pass one after another; in some runs some are not for it."""
+    """Return a function that draws expert ids which fill the rows of a pass; some runs have ids of other passes."""
     e, regions = _experts(block), _regions(block)
     held, picks, own = regions.held(e), tokens * e.chosen, regions.living(e)
     rows = [(region, rank) for rank in range(regions.capacity) for region in range(regions.count) if own[region]]
 
     def pick(row: int, number: int, run: int) -> tuple[float, float]:
-        """Returns the slot and the rank of one of a row's picks."""
+        """Return the slot and the rank of one of a row's expert ids."""
         place = number + _full(run) * picks + row
         region, rank = rows[place % len(rows)]
         slot, rank = region * held + (place + run) % len(own[region]), first + rank

@@ -1,4 +1,4 @@
-"""What blocks of a decoder compute, plainly, on whole tensors with their padding: what `verify.decoder` is made of."""
+"""Plain computations of a decoder's blocks on whole tensors with their padding, for `verify.decoder`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Patterns = Mapping[str, str]
 def plain_intent(
     block: Block, given: Patterns, results: Patterns, compute: Callable[..., Any], skewed: tuple[str, ...] = ()
 ) -> Intent:
-    """Returns an intent by its reference alone; tiles of weights `skewed` are given as the alignment leaves them.
+    """Return an intent by its reference alone; tiles of weights `skewed` are given as the alignment leaves them.
 
     Of tiles that stay tiles (the pattern "") none are alike.
     """
@@ -32,9 +32,9 @@ def plain_intent(
 
 
 def straight(tiles: Tensor, mesh: Mesh, region: int | None = None) -> Tensor:
-    """Returns tiles [rows, cols, ...] of weights as they were before the alignment.
+    """Return tiles [rows, cols, ...] of weights as they were before the alignment.
 
-    With `region` the alignment is that of every square of `region` cores a side.
+    With `region` every square of `region` cores a side was aligned by itself.
     """
     result = tiles.clone()
     result.flatten(0, 1)[aligned(mesh.shape[0], region).tolist()] = tiles.flatten(0, 1)
@@ -48,13 +48,13 @@ def normed(block: Block, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def head_means(block: Block, qkv: Tensor) -> Tensor:
-    """Of projections [tokens, columns, heads, head] the mean square of each head over the columns that hold it."""
+    """Return the mean square of each head of projections [tokens, columns, heads, head], over its columns."""
     squares = [part.sum((1, 3), True).expand_as(part) for part in qkv.square().split(segments(block), 1)]
     return joined(squares, 1) / block.shape.head_dim
 
 
 def whole_means(block: Block, qkv: Tensor) -> Tensor:
-    """Of such projections the mean square of all query heads, and of all key heads as often as columns repeat them."""
+    """Return the mean square of all query heads, and of all key heads as often as columns repeat them."""
     c, squares = block.shape, qkv.square().sum((1, 3), True).expand_as(qkv)
     copies = (block.layout.rows("k") >= 0).sum() / c.kv_width
     q, k, v = squares.split((block.query_heads, block.kv_heads, block.kv_heads), 2)
@@ -63,13 +63,13 @@ def whole_means(block: Block, qkv: Tensor) -> Tensor:
 
 
 def segments(block: Block) -> list[int]:
-    """Columns that hold a head together, of each head group, and of the columns left over each by itself."""
+    """Return the number of columns that hold a head together, for each head group; a column left over counts as 1."""
     columns, width = block.mesh.shape[1], block.layout.width
     return [width] * (columns // width) + [1] * (columns % width)
 
 
 def joined(parts: list[Tensor], dim: int) -> Tensor:
-    """Tensors one after the other along a dimension, of torch's, which importing this does without."""
+    """Return tensors joined along a dimension; torch is imported here, as importing this module does without."""
     import torch
 
     return torch.cat(parts, dim)

@@ -1,13 +1,13 @@
-"""Provenance: which tiles every slot holds and which parts every sum has, followed through a schedule without values.
+"""Provenance: the tiles in every slot and the parts of every sum, followed through a schedule without values.
 
 Every tile that is given gets a name: one index per letter of its buffer's cut. Under "(y m) (x k)" the tile of core
 (2, 3) is m=2, k=3. A product, or another operation on several tiles, joins the letters of its operands, which must
 agree in those that they share. A sum or a maximum joins terms (`wafer_triton.verify.terms`). Any other operation may
-only read a sum that is whole. At the end every core of a result must hold the indices that the result's cut says, and
-every other letter it has must be summed up whole.
+only read a sum that is whole. At the end every core of a result must hold the indices of the result's cut. All
+its other letters must be summed up whole.
 
-Beside its terms a value has what made them and how they were joined, so that a maximum of row sums is told from their
-sum. A tile that is cut into the slots of another buffer is followed in so many parts everywhere.
+Beside its terms a value has their maker and their joint, so that a maximum of row sums differs from their sum. A tile
+that is cut into the slots of another buffer is followed in as many parts everywhere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wafer_triton.schedule.rounds import Schedule
 
 PRODUCTS = ("gemm", "gemm_t")
-# operations with a statistic of rows among their operands: which it is, what makes it, and what joins it
+# operations with a statistic of rows among their operands: its place, its maker, and the joint of its terms
 STATISTICS = {
     "rms_scale": (1, "sum_squares", "add"),
     "exp_sum": (2, "row_max", "maximum"),
@@ -46,20 +46,20 @@ JOINS = (*PRODUCTS, *STATISTICS, *COMBINES)
 
 @dataclass(frozen=True)
 class Intent:
-    """What a schedule is given and what it must end with.
+    """The inputs of a schedule and the results that it must end with.
 
-    A cut says which index of each letter a core's tile has: an einops pattern as of `layout` ("(y m) (x k)"), or a
-    mapping from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer whose indices are
+    A cut gives the index of each letter in a core's tile. It is an einops pattern as of `layout`, or a mapping
+    from letters to "y", "x", "slot", a number, or an array [rows, cols]. Tiles of one buffer whose indices are
     all alike are copies of each other. A letter that a result lacks must be summed over whole. `on` limits a result to
     some cores (a reduction's root); else it is asked of all.
 
-    `reference` computes the results plainly, from the tiles that are given to those that must come out: both go by
-    buffer name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. What it makes NaN is not
+    `reference` computes the results plainly, from the given tiles to the resulting tiles: both go by buffer
+    name, [rows, cols, *tile], or [rows, cols, slots, *tile] of several slots, in fp64. Its NaN elements are not
     judged.
 
     Tiles are random unless `draw` replaces some: of the tiles of a run and its number, from 0, it makes those that are
-    given instead. `runs` are as many as it takes to reach all of a schedule. `pieces` makes references of the results
-    that lack a piece of the schedule, by the piece's name, for a finding to name what is missing.
+    given instead. `runs` is the number of runs that reach all of a schedule. `pieces` makes references of the results
+    that lack a piece of the schedule, by the piece's name, for a finding to name the missing piece.
     """
 
     given: Mapping[str, Cut]
@@ -99,7 +99,7 @@ class Intent:
 
     @classmethod
     def of(cls, recipe: Recipe) -> Intent:
-        """The intent of a recipe, its reference included."""
+        """Return the intent of a recipe, its reference included."""
         if not hasattr(recipe, "constants"):
             raise ScheduleError(
                 f"Intent.of: a {type(recipe).__name__} is no recipe; wafer_triton.schedule.product.recipe makes one"
@@ -118,7 +118,7 @@ class Intent:
 
 
 def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
-    """The first fault on the way to the intended results, if there are any; counts after it would mean nothing.
+    """Return the first fault before the intended results, if there is any; counts after it would mean nothing.
 
     Raises ScheduleError for an intent that does not fit the schedule, or a mesh too large to follow every tile.
     """
@@ -165,7 +165,7 @@ class _Run:
     def run(self) -> None:
         for number, round_ in enumerate(self.schedule.rounds):
             self.number = number
-            for exchange in round_.exchanges:  # in any order: what a core sends is not overwritten in its round
+            for exchange in round_.exchanges:  # in any order: a sent tile is not overwritten in its round
                 value = self.held.get(exchange.src, exchange.senders)
                 self.held.put(exchange.dst, exchange.receivers, value, number)
             for op in round_.locals:
@@ -182,7 +182,7 @@ class _Run:
     ) -> None:
         """Fail at the first core for a part of which `wrong` [..., parts] holds.
 
-        The message is told the texts of what the values [..., parts, indices] have there.
+        `message` gets the texts of the wrong values [..., parts, indices].
         """
         if wrong.any():
             there = [np.broadcast_to(each, (*wrong.shape, each.shape[-1]))[wrong][0] for each in values]
@@ -209,9 +209,9 @@ class _Run:
             self.held.put(slot, op.where, value, self.number)
 
     def tile(self, op: Local, slot: Slot, value: Value) -> Value:
-        """An operand as one tile [..., 1, indices]: its sums must be whole, and then their letters are gone.
+        """Return an operand as one tile [..., 1, indices]: its sums must be whole, and then their letters are gone.
 
-        Of several parts it is what all of them have in common.
+        Of several parts it is the letters that all of them have in common.
         """
         counts, letters = value.counts, self.letters
         by = f"reads {slot} (by {op.op})"
@@ -225,7 +225,7 @@ class _Run:
         return Value(closed, value.origin[..., :1])
 
     def joined(self, op: Local, tiles: list[Value]) -> Value:
-        """The letters of all tiles, which must agree in those that they share."""
+        """Return the letters of all tiles, which must agree in the letters that they share."""
         result, *others = tiles
         verb = "multiplies" if op.op in PRODUCTS else "combines"
         for slot, other in zip(op.ins[1:], others, strict=True):
@@ -237,7 +237,7 @@ class _Run:
         return result
 
     def statistic(self, op: Local, ins: list[Value]) -> None:
-        """A statistic of rows is made and joined by the operations that it should be, unless it was given."""
+        """Demand that a statistic of rows was made and joined by its own operations, unless it was given."""
         place, maker, joint = STATISTICS[op.op]
         value, by = ins[place], f"reads {op.ins[place]} (by {op.op})"
         other = (value.maker() > 0) & (value.maker() != _maker(maker))
@@ -246,7 +246,7 @@ class _Run:
         self.demand(other, "misaligned", op, lambda: f"{by}, whose terms {joint} has not joined")
 
     def combined(self, op: Local, joint: str, a: Value, b: Value) -> Value:
-        """Terms of one kind joined by "add" or "maximum"; those of one product share the result's letters."""
+        """Return terms of one kind joined by "add" or "maximum"; terms of one product share the result's letters."""
         letters, code, pair = self.letters, JOINTS.index(joint), (a.counts, b.counts)
         total = a.counts + b.counts if joint == "add" else letters.union(*pair)
         support = letters.support(total)
@@ -264,7 +264,7 @@ class _Run:
         return Value(total, a.maker() * len(JOINTS) + code)
 
     def judge(self, name: str, cut: dict[str, NDArray[np.int64]]) -> None:
-        """Every core of a result holds what its cut says, in every part that has elements."""
+        """Demand that every core of a result holds the indices of its cut, in every part that has elements."""
         buffer, parts, letters = self.schedule.buffers[name], self.held.parts[name], self.letters
         here = slot_view(Slot(name, None), self.on.get(name), self.mesh)
         used = -(-buffer.numel // -(-buffer.numel // parts))
@@ -289,5 +289,5 @@ class _Run:
 
 
 def _maker(name: str) -> int:
-    """The number of an operation as what makes terms; 0 stands for what is given."""
+    """Return the number of an operation as a maker of terms; 0 stands for given ones."""
     return 1 + list(local.LOCAL_OPS).index(name)

@@ -1,4 +1,4 @@
-"""The judge of a route assignment: it sends every message through routers that know only their tables.
+"""The judge of a route assignment: it sends every message through routers by their tables alone.
 
 It shares the tables and the colours of the messages with the assigner, and nothing else: no intervals, no circuits.
 """
@@ -23,9 +23,9 @@ Table = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 def validate_routes(schedule: Schedule, routes: Routes) -> None:
     """Walk every message of every round from its sender, by the tables alone.
 
-    A word enters at its sender with the colour that `routes` gives it. Raises ScheduleError, which names round, core
-    and colour, when a word meets a router that does not expect it, joins another sender's words of the same round, or
-    does not reach exactly its receivers. For tests: the time grows with messages and hops.
+    A word enters at its sender with the colour that `routes` gives it. Raises ScheduleError with round, core
+    and colour for three faults: a word meets a router that does not expect it, joins another sender's words of the
+    round, or does not reach exactly its receivers. For tests: the time grows with messages and hops.
     """
     mesh, seen = schedule.mesh, set()
     tables = [routes.table(colour) for colour in range(routes.colours)]
@@ -53,7 +53,7 @@ def validate_routes(schedule: Schedule, routes: Routes) -> None:
 
 
 def _walk(table: Table, sender: Core, colour: int, passing: dict[tuple[int, Core], Core], where: str) -> set[Core]:
-    """The cores that a word from `sender` is handed to."""
+    """Return the cores that receive a word from `sender`."""
     come, go = table
     reached, words = set(), [(sender, CORE)]
     while words:

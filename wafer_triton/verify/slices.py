@@ -14,7 +14,7 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, S
 
 
 def sliced(schedule: Schedule, wanted: Mapping[str, NDArray[np.bool_]]) -> Schedule:
-    """The schedule with only what the `wanted` slots need, [rows, cols, slots] of each result's name."""
+    """Return the schedule with only the parts that the `wanted` slots need, [rows, cols, slots] by result's name."""
     return _Backwards(schedule, wanted).run()
 
 
@@ -33,7 +33,7 @@ class _Backwards:
         rounds: list[Round] = []
         for round_ in reversed(self.schedule.rounds):
             locals_ = [kept for op in reversed(round_.locals) if (kept := self.local(op)) is not None]
-            # what a round sends is read before anything arrives
+            # the tiles that a round sends are read before anything arrives
             keeps = [self.take(exchange.dst, exchange.receivers) for exchange in round_.exchanges]
             for exchange, keep in zip(round_.exchanges, keeps, strict=True):
                 self.need(exchange.src, exchange.senders.flat(self.mesh)[keep])
@@ -46,7 +46,7 @@ class _Backwards:
         return replace(self.schedule, rounds=Rounds(reversed(rounds)))
 
     def local(self, op: Local) -> Local | None:
-        """The operation on the cores where one of its outputs is needed."""
+        """Return the operation on the cores where one of its outputs is needed, or None."""
         cores = self.flat(op.where)
         keep = np.zeros(len(cores), np.bool_)
         for slot in op.outs:
@@ -63,12 +63,12 @@ class _Backwards:
         return replace(op, where=_only(op.where or everywhere, keep, self.mesh.shape))
 
     def partly(self, op: Local, slot: Slot) -> bool:
-        """Whether the operation leaves a part of the slot as it was."""
+        """Return whether the operation leaves a part of the slot as it was."""
         buffer = self.schedule.buffers[slot.buffer]
         return op.op == "copy" and op.params["size"] < buffer.numel * (buffer.slots if slot.index is None else 1)
 
     def take(self, slot: Slot, cores: Cores) -> NDArray[np.bool_]:
-        """Which of the receiving cores' tiles are needed; before they arrive they are not."""
+        """Return which of the receiving cores' tiles are needed; before they arrive they are not."""
         flat = cores.flat(self.mesh)
         keep = self.at(slot, flat)
         self.needed[slot.buffer][self.key(slot, flat)] = False
@@ -94,7 +94,7 @@ class _Backwards:
 
 
 def _only(cores: Cores, keep: NDArray[np.bool_], shape: tuple[int, int]) -> Cores:
-    """Those of the cores, in the order of `flat`, for which `keep` holds."""
+    """Return the cores, in the order of `flat`, for which `keep` holds."""
     lines = (shape[0] if cores.axis == "x" else shape[1]) if cores.lines is None else len(cores.lines)
     at = np.broadcast_to(cores.at, (lines, cores.at.shape[-1])).copy()
     places = np.argwhere(at >= 0)[~keep]

@@ -28,7 +28,7 @@ class SlotView:
     ragged: bool
 
     def get(self, state: NDArray[Any]) -> NDArray[Any]:
-        """The entries of an array [rows, cols, slots, ...] that the view selects."""
+        """Return the entries of an array [rows, cols, slots, ...] that the view selects."""
         return self._turned(state)[self.index]
 
     def put(self, state: NDArray[Any], value: Any) -> None:
@@ -36,7 +36,7 @@ class SlotView:
         self._turned(state)[self.index] = value
 
     def core(self, mask: NDArray[np.bool_]) -> tuple[int, int]:
-        """The first core (row, column) for which `mask`, in the shape of `get`, holds."""
+        """Return the first core (row, column) for which `mask`, in the shape of `get`, holds."""
         line, place = np.argwhere(mask)[0][[0, 0 if self.ragged else 1]]
         across, along = int(self.lines[line]), int(self.at[place])
         return (across, along) if self.axis == "x" else (along, across)
@@ -46,7 +46,7 @@ class SlotView:
 
 
 def slot_view(slot: Slot, cores: Cores | None, mesh: Mesh) -> SlotView:
-    """The view of a slot on the given cores (None: all)."""
+    """Return the view of a slot on the given cores (None: all)."""
     axis = "x" if cores is None else cores.axis
     along, across = mesh.length(axis), mesh.length("y" if axis == "x" else "x")
     lines = np.arange(across) if cores is None or cores.lines is None else cores.lines
@@ -73,14 +73,14 @@ def slot_view(slot: Slot, cores: Cores | None, mesh: Mesh) -> SlotView:
 
 
 def fault(schedule: Schedule, verdict: str, number: int, core: tuple[int, int], message: str) -> Finding:
-    """A finding about a core in round `number`; of a schedule without rounds it names none."""
+    """Return a finding about a core in round `number`; of a schedule without rounds it names none."""
     if not schedule.rounds:
         return Finding(verdict, f"{schedule.name}: core {core} {message}", None, core)
     return Finding(verdict, f"{title(schedule, number)}: core {core} {message}", number, core)
 
 
 def given_buffers(schedule: Schedule, named: Iterable[str] | None) -> set[str]:
-    """The buffers that hold something at the start: inputs, residents and those that an intent has `named`.
+    """Return the buffers with values at the start: inputs, residents and the buffers that an intent has `named`.
 
     Without an intent (None) they are the outputs that are read first.
     """
@@ -89,7 +89,7 @@ def given_buffers(schedule: Schedule, named: Iterable[str] | None) -> set[str]:
 
 
 def _read_first(schedule: Schedule) -> set[str]:
-    """Outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
+    """Return outputs that are read before they are written: they are given as well, as for an all-reduce in place."""
     written: set[str] = set()
     unwritten: set[str] = set()
     for round_ in schedule.rounds:

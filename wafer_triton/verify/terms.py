@@ -1,8 +1,8 @@
-"""Terms: what a value is made of, as counts of tiles' indices, letter by letter.
+"""Terms: the parts of a value, as counts of tiles' indices, letter by letter.
 
-A value is, for each letter, how many of its terms have each index: a tile has one term. A count that is more than the
-other letters can tell apart is a term that entered twice. The counts are kept per letter, not per combination of
-letters, so P cores a side cost P bytes times a few a slot.
+A value is, for each letter, how many of its terms have each index: a tile has one term. A count above the number of
+combinations of the other letters shows a term that entered twice. The counts are kept per letter, not per combination
+of letters, so P cores a side cost P bytes times a few a slot.
 """
 
 from __future__ import annotations
@@ -32,51 +32,51 @@ class Letters:
         counts[..., self.places[letter]] = at[..., None] == np.arange(counts[..., self.places[letter]].shape[-1])
 
     def support(self, value: NDArray[Any]) -> NDArray[np.int32]:
-        """How many indices of each letter a value has, [..., letters]."""
+        """Return how many indices of each letter a value has, [..., letters]."""
         return np.add.reduceat(value > 0, self.starts, -1, dtype=np.int32)
 
     def terms(self, support: NDArray[np.int32]) -> NDArray[np.int64]:
-        """How many different terms with one index of a letter the other letters can tell apart, [..., letters]."""
+        """Return how many terms with one index of a letter differ in the other letters, [..., letters]."""
         present = np.maximum(support, 1)
         return present.prod(-1, keepdims=True) // present
 
     def twice(self, value: Counts) -> NDArray[np.bool_]:
-        """Whether some term of a value must have entered twice, [...]."""
+        """Return whether some term of a value must have entered twice, [...]."""
         return np.asarray((np.maximum.reduceat(value, self.starts, -1) > self.terms(self.support(value))).any(-1))
 
     def partial(self, value: Counts) -> NDArray[np.bool_]:
-        """Whether a value is a sum that lacks parts, [...]."""
+        """Return whether a value is a sum that lacks parts, [...]."""
         support = self.support(value)
         return np.asarray(((support > 1) & (support < self.sizes)).any(-1))
 
     def full(self, value: Counts) -> NDArray[np.bool_]:
-        """Which letters are summed over whole, each term once, [..., letters]."""
+        """Return which letters are summed over whole, each term once, [..., letters]."""
         support = self.support(value)
         whole = (support == self.sizes) & (np.minimum.reduceat(value, self.starts, -1) == self.terms(support))
         return np.asarray(whole)
 
     def closed(self, value: Counts) -> Counts:
-        """A whole sum as a tile: the letters that it was summed over are gone."""
+        """Return a whole sum as a tile: the letters that it was summed over are gone."""
         return np.where(np.repeat(self.support(value) > 1, self.sizes, -1), 0, value).astype(np.int16)
 
     def union(self, *values: Counts) -> Counts:
-        """The terms of all values, each once: for maxima, to which a term that comes twice is as one."""
+        """Return the terms of all values, each once: for maxima, to which a term that comes twice is as one."""
         present = np.maximum.reduce(values) > 0
         return (present * np.repeat(self.terms(self.support(present)), self.sizes, -1)).astype(np.int16)
 
     def differ(self, letter: str, a: Counts, b: Counts) -> NDArray[np.bool_]:
-        """Whether two values both have the letter, with other indices, [...]."""
+        """Return whether two values both have the letter, with other indices, [...]."""
         place = self.places[letter]
         left, right = a[..., place] > 0, b[..., place] > 0
         return np.asarray(left.any(-1) & right.any(-1) & (left != right).any(-1))
 
     def astray(self, value: Counts) -> NDArray[np.bool_]:
-        """Which parts of tiles [..., parts, indices] are not the part that their place says, [..., parts]."""
+        """Return which parts of tiles [..., parts, indices] are out of place, [..., parts]."""
         numbered = np.zeros_like(value)
         self.set(numbered, PART, np.arange(value.shape[-2]))
         return self.differ(PART, value, numbered)
 
     def text(self, value: Counts) -> str:
-        """One value [indices], such as "m=1, k=0 2 3"."""
+        """Return one value [indices] as text, such as "m=1, k=0 2 3"."""
         shown = {letter: np.flatnonzero(value[place]) for letter, place in self.places.items() if letter != PART}
         return ", ".join(f"{letter}={' '.join(map(str, at))}" for letter, at in shown.items() if at.size)

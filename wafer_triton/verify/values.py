@@ -1,13 +1,13 @@
-"""The reading by values: a schedule runs on the reference executor, and its results are held to the intent's reference.
+"""The check by values: a schedule runs on the reference executor, and its results are compared with the intent's.
 
 Every given tile is filled with random quarters, from 1/4 to 7/4 and of both signs: sums and products of them are exact
 in fp64, no part of a sum is nought, and exponents stay small. Every other run takes eight times as much, for which a
 softmax without its maximum overflows. Tiles that the intent calls alike are alike. All other memory is NaN. Results
-must equal the reference's but for what fp64 itself rounds. A resident buffer that the reference does not name must end
+must equal the reference's within the rounding of fp64. A resident buffer that the reference does not name must end
 as it began.
 
-A schedule that is too much work is sampled: tiles are compared where some lines of both axes cross, and only what they
-depend on is computed.
+A schedule that is too much work is sampled: tiles are compared where some mesh rows and columns cross, and only their
+inputs are computed.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
     from wafer_triton.schedule.rounds import Schedule
 
-RUNS = 4  # on values of their own, side by side
-WORK = 1e8  # elements moved or computed, about a second
+RUNS = 4  # on values of their own, side by side.
+WORK = 1e8  # elements moved or computed, about a second.
 MOST = 1 << 27  # elements that are held at once, of eight bytes
-TOLERANCE = 1e-10  # of the largest value of a result: what fp64 rounds in norms, and in exponents of some 10^5
+TOLERANCE = 1e-10  # of the largest value of a result: the rounding of fp64 in norms, and in exponents of some 10^5
 
 
 def values(schedule: Schedule, intent: Intent) -> list[Finding]:
-    """The first tile of a result that is not as the intent's reference has it, or nothing.
+    """Return the first tile of a result that differs from the intent's reference, or nothing.
 
     Raises ScheduleError for a reference that does not fit the schedule, or for more memory than can be held.
     """
@@ -65,7 +65,7 @@ def values(schedule: Schedule, intent: Intent) -> list[Finding]:
     wanted = expected(schedule, intent, tiles, runs)
     if all(_is_free(want, judged[name]) for name, want in wanted.items()):
         made = "NaN alone" if wanted else "nothing"
-        return [nothing_compared(schedule, f"the reference makes {made}; let it make what must come out")]
+        return [nothing_compared(schedule, f"the reference makes {made}; let it make the results")]
     if work > WORK:
         schedule = sliced(schedule, {name: judged[name] for name in wanted})
     machine = Reference(schedule, tiles, exact=True, runs=runs)
@@ -87,7 +87,7 @@ def _missing(
     schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], got: dict[str, Tensor],
     judged: dict[str, NDArray[np.bool_]],
 ) -> str:  # fmt: skip
-    """Returns the name of the piece of the schedule without which all results would be right, or nothing."""
+    """Return the name of the piece of the schedule without which all results would be right, or nothing."""
     runs = len(next(iter(got.values())))
     for name, reference in intent.pieces().items() if intent.pieces is not None else ():
         wanted = expected(schedule, replace(intent, reference=reference), tiles, runs)
@@ -97,7 +97,7 @@ def _missing(
 
 
 def nothing_compared(schedule: Schedule, why: str) -> Finding:
-    """Returns the finding that an intent compares nothing, and why."""
+    """Return the finding that an intent compares nothing, and why."""
     return Finding("nothing-compared", f"{schedule.name}: nothing was compared, as {why}")
 
 
@@ -125,7 +125,7 @@ def drawn(schedule: Schedule, intent: Intent, runs: int, seed: int) -> dict[str,
 def _redrawn(
     schedule: Schedule, tiles: dict[str, Tensor], draw: Callable[[Tiles, int], Tiles]
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Returns the tiles with what an intent draws in place of some, as a machine is given it."""
+    """Return the tiles with the intent's drawn tiles in place of some, as a machine is given them."""
     for run in range(len(next(iter(tiles.values()), ()))):
         made = _computed(schedule, partial(_called, draw, run), _run(tiles, run), "draw")
         for name, new in made.items():
@@ -144,14 +144,14 @@ def _called(draw: Callable[[Tiles, int], Tiles], run: int, tiles: Tiles) -> Tile
 
 
 def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs: int) -> dict[str, Tensor]:
-    """What must come out, [runs, rows, cols, *tile]: the reference's results, and residents as they were given.
+    """Return the wanted results, [runs, rows, cols, *tile]: the reference's, and residents as they were given.
 
     Raises ScheduleError for a result of another name or shape than the schedule's buffers have.
     """
     import torch
 
     assert intent.reference is not None
-    # a reference may write what it is given
+    # a reference may write its inputs
     computed = [_computed(schedule, intent.reference, _run(tiles, run)) for run in range(runs)]
     unknown = sorted(computed[0].keys() - schedule.buffers.keys())
     if unknown:
@@ -168,7 +168,7 @@ def expected(schedule: Schedule, intent: Intent, tiles: dict[str, Tensor], runs:
 def _computed(
     schedule: Schedule, reference: Callable[[Tiles], Tiles], tiles: dict[str, Tensor], what: str = "reference"
 ) -> dict[str, Tensor]:
-    """What a reference makes of tiles; ScheduleError, with the line, where it raises or makes anything else."""
+    """Return the results of a reference; ScheduleError, with the line, where it raises or makes anything else."""
     import torch
 
     try:
@@ -192,13 +192,13 @@ def _run(tiles: dict[str, Tensor], run: int) -> dict[str, Tensor]:
 
 
 def _shape(schedule: Schedule, name: str) -> tuple[int, ...]:
-    """Of a buffer on all cores: [rows, cols, *tile], or [rows, cols, slots, *tile] if it has several slots."""
+    """Return the shape of a buffer on all cores: [rows, cols, *tile], with slots [rows, cols, slots, *tile]."""
     buffer = schedule.buffers[name]
     return (*schedule.mesh.shape, *((buffer.slots,) if buffer.slots > 1 else ()), *buffer.tile)
 
 
 def _work(schedule: Schedule) -> float:
-    """Elements that a run moves, and multiply-adds by a tenth."""
+    """Return the elements that a run moves, plus a tenth of its multiply-adds."""
     times = Counter(map(id, schedule.rounds))  # rounds repeat by identity
     rounds = {id(round_): round_ for round_ in schedule.rounds}
     return sum(times[number] * _round_work(schedule, round_) for number, round_ in rounds.items())
@@ -221,7 +221,7 @@ def _elements(schedule: Schedule, slot: Slot) -> int:
 
 
 def _judged(schedule: Schedule, intent: Intent, share: float) -> dict[str, NDArray[np.bool_]]:
-    """The slots of every buffer that are compared, [rows, cols, slots]: where a share of the lines of both axes cross.
+    """Return the slots of every buffer that are compared, [rows, cols, slots]: where a share of rows and columns cross.
 
     At least one line of each axis is taken, and a result that is asked of some cores is compared there alone.
     """
@@ -258,14 +258,14 @@ class _Departure:
 
 
 def _is_free(want: Tensor, judged: NDArray[np.bool_]) -> bool:
-    """Whether no element of tiles [runs, rows, cols, ...] is compared."""
+    """Return whether no element of tiles [runs, rows, cols, ...] is compared."""
     import torch
 
     return bool(want.reshape(len(want), *judged.shape, -1)[:, torch.from_numpy(judged)].isnan().all())
 
 
 def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departure | None:
-    """The first core, slot and element of tiles [runs, rows, cols, ...] that is wrong in a run."""
+    """Return the first core, slot and element of tiles [runs, rows, cols, ...] that is wrong in a run."""
     import torch
 
     mask = torch.from_numpy(judged)
@@ -281,7 +281,7 @@ def _departure(got: Tensor, want: Tensor, judged: NDArray[np.bool_]) -> _Departu
 
 
 def _last_write(schedule: Schedule, name: str, place: _Departure) -> int:
-    """The last round that writes a slot of a core; the last round of all if none does."""
+    """Return the last round that writes a slot of a core; the last round of all if none does."""
     mesh = schedule.mesh
     core = np.array([place.core[0] * mesh.shape[1] + place.core[1]])
 
