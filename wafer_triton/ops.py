@@ -188,12 +188,10 @@ def _run(
     for name, (values, pattern) in operation.constants.items():
         runner.enter(program, name, torch.from_numpy(values), pattern)
     for (name, pattern), operand in zip(operation.inputs, operands, strict=True):
-        if isinstance(operand, MeshTensor):
-            runner.give(program, name, operand.tiles)
-        elif pattern:
-            runner.enter(program, name, operand, pattern)
+        if isinstance(operand, MeshTensor) or not pattern:
+            program.write(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
         else:
-            runner.give(program, name, operand)
+            runner.enter(program, name, operand, pattern)
     program.captured()
     result = take(program)
     program.give_back()

@@ -109,30 +109,24 @@ class _Elision:
         return tuple(self.maps.get(slot.buffer, TileMap(slot)) for slot in op.ins)
 
     def exchanges(self, round_: Round) -> None:
-        renamed = {exchange.dst.buffer: self.renaming(exchange) for exchange in round_.exchanges}
-        if len(renamed) < len(round_.exchanges):  # several into one buffer: all are renamed, or none
-            renamed = self.joint_renaming(round_)
+        into: dict[str, list[Exchange]] = {}
+        for exchange in round_.exchanges:
+            into.setdefault(exchange.dst.buffer, []).append(exchange)
+        renamed = {name: self.renaming(name, many) for name, many in into.items()}
         self.maps.update({name: each for name, each in renamed.items() if each is not None})
         for exchange in round_.exchanges:  # real moves may settle what is renamed, so they come second
             if renamed[exchange.dst.buffer] is None:
                 self.move(exchange)
 
-    def renaming(self, exchange: Exchange) -> TileMap | None:
-        """The tile map of an exchange's target after it; None if tiles must move."""
-        src = self.maps.get(exchange.src.buffer, TileMap(exchange.src))
-        every = exchange.lines is None and exchange.recv.ndim == 1
-        every = every and len(exchange.recv) == self.memory.mesh.length(exchange.axis)
-        if every and self.single(exchange) and not self.own_among(src, None):
-            return src.moved(exchange.axis, exchange.send)
-        return self.partly(exchange.dst.buffer, [exchange])
-
-    def joint_renaming(self, round_: Round) -> dict[str, TileMap | None]:
-        into: dict[str, list[Exchange]] = {}
-        for exchange in round_.exchanges:
-            into.setdefault(exchange.dst.buffer, []).append(exchange)
-        return {
-            name: self.renaming(many[0]) if len(many) == 1 else self.partly(name, many) for name, many in into.items()
-        }
+    def renaming(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
+        """The tile map of buffer `name` after all exchanges into it; None if tiles must move."""
+        first = exchanges[0]
+        src = self.maps.get(first.src.buffer, TileMap(first.src))
+        every = len(exchanges) == 1 and first.lines is None and first.recv.ndim == 1
+        every = every and len(first.recv) == self.memory.mesh.length(first.axis)
+        if every and self.single(first) and not self.own_among(src, None):
+            return src.moved(first.axis, first.send)
+        return self.partly(name, exchanges)
 
     def partly(self, name: str, exchanges: list[Exchange]) -> TileMap | None:
         """The tile map of a buffer some of whose cores receive tiles of one other."""

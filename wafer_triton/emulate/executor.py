@@ -158,10 +158,6 @@ class Executor(Planner):
         """
         return whole(schedule, buffer, given)
 
-    def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:
-        """Give a buffer of a borrowed program the values [rows, cols, *tile]; see `Program.write`."""
-        program.write(name, tiles)
-
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
         """Cut a whole tensor by `pattern` into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""
         cut(pattern, tuple(tensor.shape), program.schedule.mesh.shape).fill(program.memory[name], tensor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -107,11 +107,14 @@ class Group:
     works: list[Work] = field(default_factory=list)
     tree: Summed | None = None
 
-    def takes(self, step: Work | Summed) -> bool:
-        """Whether the launch can run the step as well, and if so adds it."""
-        if self.tree is not None or (
-            isinstance(step, Summed) and (self.folds or any(w.cores is not None for w in self.works))
-        ):
+    def takes(self, step: Work | Summed | Folded) -> bool:
+        """Whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
+        if self.tree is not None:
+            return False
+        if isinstance(step, Folded):
+            self.folds += [] if self.works else [step]
+            return not self.works
+        if isinstance(step, Summed) and (self.folds or any(work.cores is not None for work in self.works)):
             return False
         outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
         far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
@@ -141,31 +144,21 @@ Fusing: TypeAlias = "Group | Moved | Step"
 
 def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
     """The steps in order, neighbours in a group where one launch can run them."""
-    group, moved = Group(), cast("Moved | None", None)
+    now: Group | Moved | None = None
     for step in (*steps, None):
-        if isinstance(step, Work | Summed) and moved is None and group.takes(step):
+        both = now.joined(step) if isinstance(now, Moved) and isinstance(step, Moved) else None
+        if both is not None or (
+            isinstance(now, Group) and isinstance(step, Work | Summed | Folded) and now.takes(step)
+        ):
+            now = both or now
             continue
-        if isinstance(step, Folded) and moved is None and not group.works and group.tree is None:
-            group.folds.append(step)
-            continue
-        if group.what:
-            yield group
-        group = Group()
-        if isinstance(step, Moved):
-            both = None if moved is None else moved.joined(step)
-            if both is None and moved is not None:
-                yield moved
-            moved = both or step
-            continue
-        if moved is not None:
-            yield moved
-            moved = None
-        if isinstance(step, Work | Summed):
-            taken = group.takes(step)
-            assert taken, "an empty launch takes any step"
-        elif isinstance(step, Folded):
-            group.folds.append(step)
-        elif step is not None:
+        if now is not None:
+            yield now
+        now = step if isinstance(step, Moved) else None
+        if isinstance(step, Work | Summed | Folded):
+            now = Group()
+            now.takes(step)
+        elif now is None and step is not None:
             yield step
 
 

@@ -162,45 +162,34 @@ def _cycle(exchange: Exchange) -> Index:
 
 
 def _segments(schedule: Schedule) -> Iterator[Segment]:
-    at, plain = 0, 0
-    rounds = schedule.rounds
-    while at < len(rounds):
-        pattern = rounds[at].pattern
-        found: list[Segment] = []
-        if pattern is not None and pattern.kind == "ring":
-            found = _products(schedule, at)
-        elif pattern is not None and pattern.kind == "tree":
-            found = _trees(schedule, at)
-        if not found:
-            at += 1
-            continue
-        if plain < at:
+    rounds, at, plain = schedule.rounds, 0, 0
+    whole = {"ring": _products, "tree": _trees}
+    while at <= len(rounds):
+        pattern = rounds[at].pattern if at < len(rounds) else None
+        found = whole[pattern.kind](schedule, at) if pattern is not None and pattern.kind in whole else []
+        if plain < at and (found or at == len(rounds)):
             yield Segment(schedule.mesh, plain, rounds[plain:at])
         yield from found
-        at = plain = at + len(found[0].every)
-    if plain < at:
-        yield Segment(schedule.mesh, plain, rounds[plain:at])
+        at += len(found[0].every) if found else 1
+        plain = at if found else plain
 
 
 def _products(schedule: Schedule, start: int) -> list[Segment]:
     """The compute-shift segment that begins with a round, if its sums are of a kind that can be kept."""
     first, rounds = schedule.rounds[start], schedule.rounds
-    ends = {str(exchange.src): exchange.dst for exchange in first.exchanges}
-    (product,) = first.locals
+    ends, (product,) = {str(exchange.src): exchange.dst for exchange in first.exchanges}, first.locals
     if product.op != "gemm" or {str(slot) for slot in product.ins} != set(ends):
         return []
     a, b = ((slot, ends[str(slot)]) for slot in product.ins)
-    moving = {slot.buffer for slot in (*a, *b)}
-    c = product.outs[0].buffer
+    c, moving = product.outs[0].buffer, {slot.buffer for slot in (*a, *b)}
     if c in moving or not _keeps_sums(schedule, product):
         return []
     number = 1
     while start + number < len(rounds) and _continues(rounds[start + number], first, product, a, b, number):
         number += 1
     out = _rounding(schedule, start + number, product.outs[0], moving)
-    params = {name: value for name, value in product.params.items() if name != "add"}
-    every = rounds[start : start + number + (out is not None)]
-    add = bool(product.params.get("add"))
+    params, every = dict(product.params), rounds[start : start + number + (out is not None)]
+    add = bool(params.pop("add", False))
     return [Products(schedule.mesh, start, every, number, c, out or c, a, b, add, params)]
 
 

@@ -32,7 +32,6 @@ from wafer_triton.layout import scatter
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 
-Many = tuple[Exchange, ...]
 _Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
 
 
@@ -57,8 +56,6 @@ class DistributedExecutor(Executor):
         options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison, "cut": cut}
         agree(options | {"device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
-        # by the first of some exchanges, and by the others
-        self._known: WeakKeyDictionary[Exchange, dict[tuple[Mesh, Many], SendRecv]] = WeakKeyDictionary()
         self._fetched: WeakKeyDictionary[Memory, dict[str, tuple[str, bytes]]] = WeakKeyDictionary()
 
     @property
@@ -92,11 +89,6 @@ class DistributedExecutor(Executor):
             self.agree(buffer.name, given)
         return super().store(schedule, buffer, given)
 
-    def give(self, program: Program, name: str, tiles: torch.Tensor) -> None:
-        """As of `Executor`; raises as `store` does."""
-        agree({f"{OPERAND}{name}": digest(tiles)}, self.group)
-        program.write(name, tiles)
-
     def allocate(self, schedule: Schedule, buffer: Buffer) -> torch.Tensor:
         return self.inside.allocate(self._here(schedule), buffer)
 
@@ -108,7 +100,7 @@ class DistributedExecutor(Executor):
         return whole(schedule, buffer, given)[self.rectangle(schedule.mesh)]
 
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
-        self.give(program, name, scatter(tensor, program.schedule.mesh, pattern).tiles)
+        program.write(name, scatter(tensor, program.schedule.mesh, pattern).tiles)
 
     def borrow(self, schedule: Schedule) -> Program:
         """As of `Executor`; all ranks agree on the schedule in every call."""
@@ -215,18 +207,12 @@ class DistributedExecutor(Executor):
         return Memory(shard.mesh, memory.buffers, memory.tensors, memory.workspace)
 
     def _way(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> _Way:
-        """The way of some exchanges from one slot to one; found once, however often it is bound."""
-        known, key = self._known.setdefault(exchanges[0], {}), (memory.mesh, tuple(exchanges[1:]))
-        in_place = src.lies_in(exchanges[0].src)
-        if not in_place or key not in known:
-            ends = [(each.senders.flat(memory.mesh), each.receivers.flat(memory.mesh)) for each in exchanges]
-            senders, receivers = map(np.concatenate, zip(*ends, strict=True))
-            homes = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
-            found = self._route(memory, src.slot, exchanges[0].dst, homes, receivers)
-            if not in_place:
-                return found, memory.rows(src.slot), memory.rows(exchanges[0].dst)
-            known[key] = found
-        return known[key], memory.rows(src.slot), memory.rows(exchanges[0].dst)
+        """The way of some exchanges from one slot to one."""
+        ends = [(each.senders.flat(memory.mesh), each.receivers.flat(memory.mesh)) for each in exchanges]
+        senders, receivers = map(np.concatenate, zip(*ends, strict=True))
+        homes = senders if src.is_own else src.flat(memory.mesh.shape)[senders]
+        found = self._route(memory, src.slot, exchanges[0].dst, homes, receivers)
+        return found, memory.rows(src.slot), memory.rows(exchanges[0].dst)
 
     def _route(self, memory: Memory, src: Slot, dst: Slot, homes: Index, receivers: Index) -> SendRecv:
         shard, rows = self.shard(memory.mesh), []
