@@ -49,7 +49,7 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
     assert found["device"] == "wse3" and found["within_band"] == 0 and found["worst_error"] > found["mean_error"] * 0.99
     assert cli.main(["fit", "--data", str(path)]) == 0
     said = capsys.readouterr().out
-    assert "MeshGEMV on wse3: fitted on 1 rows, beside 24 calibration rows" in said and "nothing written" in said
+    assert "MeshGEMV on wse3: fitted on 1 row, beside 24 calibration rows" in said and "nothing written" in said
 
 
 def test_an_own_device_is_a_table_of_its_numbers(tmp_path: Path) -> None:

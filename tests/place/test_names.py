@@ -22,6 +22,7 @@ MEANT = {
     "wafer_triton/draw/scenes.py": {"values", "slots"}, "wafer_triton/draw/summaries.py": {"norm"},
     "wafer_triton/compare.py": {"values", "qkv", "bias"},  # labels of steps
     "wafer_triton/ops.py": {"ranks"}, "wafer_triton/cost/calibrate/paper.py": {"table"},
+    "wafer_triton/cost/calibrate/tried.py": {"table"},
     "wafer_triton/shapes.py": {"qk_norm"}, "models/convert.py": {"bias"},
 }  # fmt: skip
 
