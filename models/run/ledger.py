@@ -52,6 +52,11 @@ class Ledger:
         return self._cost
 
 
+def cycles_of(runs: Iterable[Scheduled]) -> float:
+    """Add up the predicted cycles of schedules, each of which is priced once."""
+    return sum(_known(schedule)[1].cycles * times for schedule, times in runs)
+
+
 @lru_cache(maxsize=512)
 def _known(schedule: Schedule) -> tuple[Account, Cost]:
     return account(schedule), price(schedule)

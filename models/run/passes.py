@@ -9,9 +9,8 @@ from itertools import chain
 import torch
 
 from wafer_triton.cost import cap
-from wafer_triton.cost.price import priced
 from wafer_triton.device import Device
-from wafer_triton.models.run.ledger import Due
+from wafer_triton.models.run.ledger import Due, cycles_of
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.routing import hits
 
@@ -34,7 +33,7 @@ class Forward:
 
     def measured(self, device: Device) -> cap.Pass:
         """The pass as MoE-CAP has it."""
-        seconds = sum(priced(entry()).cycles for entry in self.due) / device.clock_hz
+        seconds = sum(cycles_of(entry()) for entry in self.due) / device.clock_hz
         taken = [hits(layer.tolist()) for layer in self.chosen]
         if self.mode == "prefill":
             passes, overflow = self.sent or (None, None)

@@ -23,7 +23,7 @@ from wafer_triton.device import PRESETS, Device
 from wafer_triton.mesh import Mesh
 from wafer_triton.shape.decoder import DecoderShape
 
-FOLDER = Path(__file__).parent / "data"
+FOLDER = Path(__file__).parent / "calibrate"
 SHARE = 0.9  # of measurements that a band is to hold
 Sizes = Mapping[str, tuple[int, ...]]  # of a measurement or an estimate, by the name of what they are sizes of
 

@@ -1,6 +1,6 @@
 """A user's own measurements, in the form of the calibration files: how far predictions are off, and what a fit gives.
 
-The columns of a file say what was measured, as those of `wafer_triton/cost/data/*.csv` do.
+The columns of a file say what was measured, as in `wafer_triton/cost/calibrate/*.csv`.
 """
 
 from __future__ import annotations

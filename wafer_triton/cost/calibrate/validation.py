@@ -64,7 +64,7 @@ def markdown(of: Sequence[Family], cells: Sequence[Cell], requests: Sequence[Par
         "## The fit",
         "",
         "Left out: the constants are fitted on all other groups, then predict the one left out. Sources of the",
-        "measurements: `wafer_triton/cost/data/README.md`; constants beside it.",
+        "measurements: `wafer_triton/cost/calibrate/README.md`; constants: `wafer_triton/device/*.json`.",
         "",
         "| family | rows | fitted constants | mean error | worst error | left out: mean / worst error |",
         "| --- | ---: | ---: | ---: | ---: | --- |",

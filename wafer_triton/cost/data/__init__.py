@@ -1,1 +1,0 @@
-"""Measurements on silicon, and the constants that are fitted on them; see README.md."""
