@@ -38,7 +38,7 @@ def all_to_all(
     Rows and columns of x are destinations, of out sources; a part is a slot. The first part goes
     along x first, the second, if there is one, along y first.
 
-    With `regions`, their numbers along y and x, x has a tile for each region, and out has the tiles of the cores that
+    With `regions`, their numbers along y and x, x has a tile for each region. Then out has the tiles of the cores that
     send to this core of its region. `back` is the return: its x is as the forward out, and its out as the forward x.
 
     Raises MeshError for another algorithm, for more parts, and for regions that the mesh cannot be cut into.
