@@ -163,14 +163,14 @@ LAYERS = [
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.fuse", "emulate.triton"},
-    {"ops", "operation", "compare", "distributed", "train"},
+    {"ops", "operation", "compare", "distributed", "train", "serve"},
     {"models"},
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
 PLAIN = ("errors", "files", "report", "notebook", "device", "dtype", "kernels.protocol", "mesh", "faults", "settings")
 PLAIN += ("experts", "published", "shapes", "local")
-PLAIN += ("schedule", "count", "place", "cost", "verify")
+PLAIN += ("schedule", "count", "place", "cost", "verify", "serve")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 
 Files = dict[str, Path]
