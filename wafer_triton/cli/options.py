@@ -60,7 +60,7 @@ def option(*flags: str, **settings: Any) -> Option:
 
 
 WRITTEN = ("out", "trace", "write", "profile", "routing_out")  # options that name a file which is written
-READ = ("record", "runs", "text", "routing", "perplexity", "data")
+READ = ("record", "runs", "text", "routing", "perplexity", "data", "requests")
 
 
 def prepare(args: argparse.Namespace) -> None:

@@ -7,9 +7,9 @@ of its s over all regions. It takes at least as long as the busiest region needs
     max(latency(most sequences, most attention), sum over groups of max over regions s(r, G))
 
 It is exact where groups are alike. Take a circuit in the graph of a cyclic flow shop that goes p times through the
-regions and q times through the groups. It weighs at most p times the first term plus q times the second. Its mean, the weight over
-p + q, is then at most the larger term, and both terms are means of circuits. Where groups differ, the period is an
-upper bound (cycle means: Baccelli et al., "Synchronization and Linearity", 1992).
+regions and q times through the groups. It weighs at most p times the first term plus q times the second. Its mean, the
+weight over p + q, is then at most the larger term, and both terms are means of circuits. Where groups differ, the
+period is an upper bound (cycle means: Baccelli et al., "Synchronization and Linearity", 1992).
 
 A period changes when a sequence comes, ends, or takes one more entry in every row of its cache. In between it is
 constant, so `Pipeline` counts turns and needs no step for each token.
