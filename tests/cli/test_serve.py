@@ -92,3 +92,55 @@ def test_bad_input_is_one_line(more, said, capsys):
 def test_a_rate_that_is_too_high_is_reported_when_asked(capsys):
     assert main(["serve", *MODEL, "--rate", "9999", "--count", "99", *LENGTHS, "--overload", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["requests_per_second"] < 9999
+
+
+def test_a_sweep_has_a_row_for_each_value_and_the_knee(tmp_path, capsys):
+    files = [tmp_path / name for name in ("sweep.csv", "sweep.png")]
+    asked = ["serve", *MODEL, *LENGTHS, "--rate", "1", "--count", "40", "--sweep", "rate=2,20,400", "--slo", "ttft=1s"]
+    assert main([*asked, "--out", str(files[0]), "--draw", str(files[1]), "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out.splitlines()[-1])
+    assert [row["rate"] for row in found["rows"]] == [2, 20, 400]
+    assert found["rows"][0]["e2e_p50"] <= found["rows"][1]["e2e_p50"] < found["rows"][2]["e2e_p50"]
+    assert "knee: the median end to end is at most twice the first up to rate " in shown.err
+    assert list(csv.DictReader(files[0].open()))[2]["rate"] == "400.0" and files[1].stat().st_size > 0
+
+
+@pytest.mark.parametrize("values", ["policy=replace,shared", "batch=1,4", "order=first,shortest"])
+def test_policies_and_sizes_are_swept(values, tmp_path, capsys):
+    out = tmp_path / "front.svg"
+    assert main(["serve", *MODEL, *OPEN, "--sweep", values, "--draw", str(out), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert len(rows) == 2 and out.exists() and all(row["finished"] == 30 for row in rows)
+
+
+def test_a_run_is_drawn_and_traced(tmp_path, capsys):
+    files = [str(tmp_path / name) for name in ("run.png", "run.json")]
+    assert main(["serve", *MODEL, *OPEN, "--draw", files[0], "--trace", files[1]]) == 0
+    assert f"written: {files[1]}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (
+            ["serve", *MODEL, *OPEN, "--sweep", "speed=1,2"],
+            "--sweep 'speed=1,2': write NAME=A,B,... with one of rate, us",
+        ),
+        (["serve", *MODEL, *OPEN, "--sweep", "rate"], "--sweep 'rate': write NAME=A,B,... with one of rate, users"),
+        (
+            ["serve", *MODEL, *OPEN, "--sweep", "batch=1,x"],
+            "--sweep 'batch=1,x': 'x' is not a whole number of at least",
+        ),
+        (["serve", *MODEL, *OPEN, "--sweep", "policy=one"], "policy 'one': choose of replace, shared, split"),
+        (["serve", *MODEL, *OPEN, "--sweep", "rate=1", "--trace", "x.json"], "--trace x.json: a trace shows one run"),
+        (
+            ["plan", "--model", "smollm2-135m", "--input", "9", "--output", "9", "--slo", "ttft=1s"],
+            "--slo and --rate go ",
+        ),
+    ],
+)
+def test_bad_sweeps_and_plans_are_one_line(line, said, capsys):
+    assert main(line) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1, error

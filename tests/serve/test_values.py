@@ -46,8 +46,8 @@ FULL = Policy(Shared(20, 2), "shortest", cache="grow", chunk=6), 10
 
 @pytest.mark.parametrize(
     "name, policy, pool",
-    [("dense", Policy(Replacing()), None), ("dense", *FULL), ("mixture", *FULL)],
-    ids=["dense, replaced", "dense, full cache", "mixture, full cache"],
+    [("dense", *FULL), ("mixture", *FULL)],
+    ids=["dense", "mixture"],
 )
 def test_answers_under_continuous_batching_are_those_alone(name, policy, pool, request):
     own, alone = request.getfixturevalue(name)

@@ -59,7 +59,7 @@ def option(*flags: str, **settings: Any) -> Option:
     return flags, settings
 
 
-WRITTEN = ("out", "trace", "write", "profile", "routing_out")  # options that name a file which is written
+WRITTEN = ("out", "draw", "trace", "write", "profile", "routing_out")  # options that name a file which is written
 READ = ("record", "runs", "text", "routing", "perplexity", "data", "requests")
 
 

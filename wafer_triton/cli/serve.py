@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ def serve(args: argparse.Namespace) -> int:
     from wafer_triton.serve.report import report, write_csv
     from wafer_triton.serve.simulate import simulate
 
+    if args.sweep is not None:
+        return sweep(args)
     slo = slo_of(args)
     workload = workload_of(args)
     policy = policy_of(args)
@@ -44,10 +47,119 @@ def serve(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_csv(run, args.out)
         files.append(str(args.out))
+    title = f"{times.block.shape.name} on {times.device.name}, policy {args.policy}"
+    if args.draw is not None:
+        from wafer_triton.draw import serving
+
+        serving.run(run, times.pool, args.draw, title)
+        files.append(str(args.draw))
+    if args.trace is not None:
+        from wafer_triton.draw import serving
+
+        serving.perfetto(run, args.trace)
+        files.append(str(args.trace))
     refused = [one.refused for one in run.served if one.refused]
     notes = [f"refused: {len(refused):,} requests; of the first: {refused[0]}"] if refused else []
     answer = asdict(found) | {"sizes": sizes(times), "policy": named(policy), "files": files, "events": run.events}
     return tell(args, answer, text_of(args, times, policy, found), *notes, *(f"written: {name}" for name in files))
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """Simulate each value of --sweep, and print one row for each."""
+    from wafer_triton.cost.search import write_csv
+    from wafer_triton.draw import serving, tables
+    from wafer_triton.draw.progress import Progress
+    from wafer_triton.draw.units import PREDICTED, quantity
+    from wafer_triton.serve.report import flat, report
+    from wafer_triton.serve.simulate import simulate
+
+    if args.trace is not None:
+        raise ConfigError(f"--trace {args.trace}: a trace shows one run; leave out --sweep")
+    name, values = swept(args)
+    placed: dict[Any, Priced] = {}
+    rows: list[dict[str, Any]] = []
+    with Progress() as progress:
+        for value in values:
+            own = argparse.Namespace(**vars(args) | {name: value})
+            workload, policy = workload_of(own), policy_of(own)
+            largest = argparse.Namespace(**vars(own) | ({"batch": max(values)} if name == "batch" else {}))
+            key = (own.policy, own.columns, own.at_once)
+            if key not in placed:
+                placed[key] = times_of(largest, workload)
+            times = placed[key]
+            times.batch = own.batch
+            run = simulate(workload, times, policy)
+            found = report(run, times.pool, times.device, times.block.dtype, slo_of(args))
+            rows.append({name: value} | flat(found))
+            progress("values", len(rows), len(values))
+    shown = ("requests_per_second", "goodput", "tokens_per_second", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
+    units = ("requests/s", "requests/s", "tokens/s", "s", "s", "s", "s")
+    lines = [(str(row[name]), *(quantity(row[each], unit) for each, unit in zip(shown, units, strict=True)))
+             for row in rows]  # fmt: skip
+    title = f"{times.block.shape.name} on {times.device.name}, {PREDICTED}"
+    texts = [tables.table((name, *(each.replace("_", " ") for each in shown)), lines, title=title)]
+    files = []
+    if name in ("rate", "users"):
+        texts.append(
+            f"knee: the median end to end is at most twice the first up to {name} {serving.knee(rows, name):g}"
+        )
+    if args.draw is not None:
+        (serving.latency if name in ("rate", "users") else serving.pareto)(rows, name, args.draw, title)
+        files.append(args.draw)
+    if args.out is not None:
+        write_csv(rows, args.out)
+        files.append(args.out)
+    texts += [f"written: {each}" for each in files]
+    return tell(args, {"rows": rows, "files": [str(each) for each in files]}, *texts)
+
+
+SWEPT: dict[str, Callable[[str], Any]] = {
+    "rate": number, "users": count, "batch": count, "at_once": count, "chunk": count, "quantum": count, "turns": count,
+    "columns": count, "policy": str, "order": str, "cache": str,
+}  # fmt: skip
+
+
+def swept(args: argparse.Namespace) -> tuple[str, list[Any]]:
+    """Return the option that --sweep names, and its values; ConfigError for an unknown option or value."""
+    name, _, text = args.sweep.partition("=")
+    name = name.strip("-").replace("-", "_")
+    if name not in SWEPT or not text:
+        raise ConfigError(f"--sweep {args.sweep!r}: write NAME=A,B,... with one of {', '.join(SWEPT)}")
+    known = {"policy": POLICIES, "order": ORDERS, "cache": CACHES}.get(name)
+    try:
+        values = [SWEPT[name](each) for each in text.split(",")]
+    except argparse.ArgumentTypeError as error:
+        raise ConfigError(f"--sweep {args.sweep!r}: {error}") from None
+    unknown = [each for each in values if known and each not in known]
+    if unknown:
+        raise ConfigError(f"--sweep {args.sweep!r}: {name} {unknown[0]!r}: choose of {', '.join(known or ())}")
+    return name, values
+
+
+def plan(args: argparse.Namespace) -> int:
+    """Print the ways to serve a rate with the most goodput, for `plan --slo`."""
+    from wafer_triton.device import device
+    from wafer_triton.draw import tables
+    from wafer_triton.draw.progress import Progress
+    from wafer_triton.draw.units import PREDICTED, quantity
+    from wafer_triton.serve.plan import plan
+    from wafer_triton.shapes import shape_of
+
+    if args.slo is None or args.rate is None:
+        raise ConfigError("--slo and --rate go together: give the bounds of a request, and the requests a second")
+    with Progress() as progress:
+        found = plan(
+            shape_of(args.model), device(args.device), input=args.input, output=args.output, rate=args.rate,
+            slo=slo_of(args), best=args.best, progress=progress,
+        )  # fmt: skip
+    plans = [asdict(one) for one in found]
+    units = {"goodput": "requests/s", "good": "%", "ttft_p99": "s", "tpot_p99": "s"}
+    names = [name for name in plans[0] if any(one[name] is not None for one in plans)]
+    rows = [["-" if one[name] is None else quantity(one[name], units[name]) if name in units else str(one[name])
+             for name in names] for one in plans]  # fmt: skip
+    title = f"{args.model} on {args.device}, {args.rate:g} requests a second, {args.slo}, {PREDICTED}"
+    text = tables.table([name.replace("_", " ") for name in names], rows, title=title)
+    return tell(args, {"best": plans[0], "plans": plans}, text)
 
 
 def slo_of(args: argparse.Namespace) -> Slo:
@@ -243,7 +355,10 @@ COMMANDS = (
             *PLACED,
             SLO,
             option("--overload", action="store_true", help="report a rate that is too high all the same"),
-            option("--out", type=path, metavar="FILE", help="CSV with a row for each request"),
+            option("--sweep", metavar="NAME=A,B,...", help="a row for each value of an option, such as rate=1,2,4"),
+            option("--out", type=path, metavar="FILE", help="CSV with a row for each request, or each value"),
+            option("--draw", type=path, metavar="FILE", help="a picture, .png, .svg or .pdf: the run, or the sweep"),
+            option("--trace", type=path, metavar="FILE", help="the run as a trace for Perfetto"),
         ),
     ),
 )  # fmt: skip
