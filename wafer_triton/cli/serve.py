@@ -91,7 +91,7 @@ def sweep(args: argparse.Namespace) -> int:
             run = simulate(workload, times, policy)
             found = report(run, times.pool, times.device, times.block.dtype, slo_of(args))
             rows.append({name: value} | flat(found))
-            progress("values", len(rows), len(values))
+            progress("simulations", len(rows), len(values))
     shown = ("requests_per_second", "goodput", "tokens_per_second", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
     units = ("requests/s", "requests/s", "tokens/s", "s", "s", "s", "s")
     lines = [(str(row[name]), *(quantity(row[each], unit) for each, unit in zip(shown, units, strict=True)))
