@@ -21,6 +21,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.cost.search import sweep
 from wafer_triton.count.runs import kind
+from wafer_triton.draw import serving
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, picture, whole_ticks
 from wafer_triton.draw.trace import Trace, trace
 from wafer_triton.place.regions import decode_regions
@@ -28,6 +29,11 @@ from wafer_triton.schedule import decode
 from wafer_triton.schedule.block import Block
 from wafer_triton.schedule.block import schedule as built
 from wafer_triton.schedule.product import recipe
+from wafer_triton.serve.policies import Policy, Shared
+from wafer_triton.serve.report import Slo, flat, report
+from wafer_triton.serve.simulate import simulate
+from wafer_triton.serve.sizes import Given, Load, priced
+from wafer_triton.serve.workload import both, poisson, uniform
 from wafer_triton.shapes import shape_of
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
@@ -104,6 +110,19 @@ def tree_groups(path: Path) -> None:
     draw.sweep(rows, path, show="cycles", title="MeshGEMV [4096] x [4096, 4096] on 360 x 360 cores of a WSE-2")
 
 
+def served(path: Path) -> None:
+    """Latency of Llama 3 8B on a WSE-2 against the rate of requests, and its knee."""
+    load, given = Load(64, 2048, 1024, 1024, 211), Given("187", "187")
+    times = priced("shared", shape_of("llama3-8b"), Mesh(1, 1).device, load, given)
+    lengths, policy = both(uniform(256, 1024), uniform(50, 370)), Policy(Shared(16384, 64), chunk=748)
+    rows = []
+    for rate in (1, 2, 4, 8, 12, 16, 20):
+        run = simulate(poisson(rate, 1000, lengths), times, policy)
+        rows.append({"rate": rate} | flat(report(run, times.pool, times.device, slo=Slo(2.0, 0.025))))
+    title = "Llama 3 8B on a WSE-2, prompts of 256 to 1,024 tokens, answers of 50 to 370, goodput: TTFT 2 s, TPOT 25 ms"
+    serving.latency(rows, "rate", path, title)
+
+
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
     "reproduction.png": lambda path: draw.reproduction(cells(), path),
@@ -116,6 +135,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),
     "compare.png": lambda path: draw.compare(compare_gemm(120, 1440, 1440, 1440, values=False), path),
     "sweep.png": tree_groups,
+    "serving.png": served,
 }
 
 
