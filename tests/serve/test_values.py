@@ -14,7 +14,7 @@ from wafer_triton.serve.workload import Request
 COUNT, LONGEST, SIDE = 12, 16, 2
 DRAW = random.Random(4)
 PROMPTS = [[DRAW.randrange(256) for _ in range(DRAW.randint(1, 11))] for _ in range(COUNT)]
-REQUESTS = [Request(number, number * 2e-5, len(prompt), DRAW.randint(1, 4)) for number, prompt in enumerate(PROMPTS)]
+REQUESTS = [Request(number, number * 4e-6, len(prompt), DRAW.randint(1, 4)) for number, prompt in enumerate(PROMPTS)]
 
 
 def model(config, batch, **more):
@@ -25,12 +25,12 @@ def model(config, batch, **more):
 
 @pytest.fixture(scope="module")
 def dense():
-    return both_of(CONFIG)
+    return both_of(CONFIG | {"num_hidden_layers": 1})
 
 
 @pytest.fixture(scope="module")
 def mixture():
-    return both_of(MIXTURE)
+    return both_of(MIXTURE | {"num_hidden_layers": 1, "mlp_only_layers": []})
 
 
 def both_of(config):
