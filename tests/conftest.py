@@ -38,12 +38,12 @@ gc.set_threshold(30_000, 20)
 # `make test` leaves these out, `make all` runs them: other targets, whole models, searches, large meshes, ranks, pages.
 LARGE = (
     "bench/test_suites", "cost/test_paper", "cost/test_placement", "cost/test_residence", "cost/test_search",
-    "docs/test_cli", "docs/test_head_groups", "docs/test_moe", "docs/test_readme", "docs/test_temp", "draw/test_page",
-    "draw/test_pictures", "emulate/test_any_schedule", "emulate/test_distributed", "kernels/test_compile",
-    "kernels/test_static_gate", "models/test_checkpoint", "models/test_ranks", "models/test_triton_decoder",
-    "parity/test_families", "parity/test_head_groups", "parity/test_planned", "parity/test_smollm2",
-    "place/test_one_answer", "test_packaging", "test_wafer_scale", "train/test_planner", "verify/test_model_intents",
-    "verify/test_mutants",
+    "docs/test_cli", "docs/test_head_groups", "docs/test_moe", "docs/test_readme", "docs/test_serving",
+    "docs/test_temp", "draw/test_page", "draw/test_pictures", "emulate/test_any_schedule", "emulate/test_distributed",
+    "kernels/test_compile", "kernels/test_static_gate", "models/test_checkpoint", "models/test_ranks",
+    "models/test_triton_decoder", "parity/test_families", "parity/test_head_groups", "parity/test_planned",
+    "parity/test_smollm2", "place/test_one_answer", "serve/test_plan", "test_packaging", "test_wafer_scale",
+    "train/test_planner", "verify/test_model_intents", "verify/test_mutants",
 )  # fmt: skip
 
 

@@ -165,13 +165,13 @@ LAYERS = [
     {"cost", "verify", "emulate", "testing"},
     {"kernels"},
     {"emulate.fuse", "emulate.triton"},
-    {"ops", "compare", "distributed", "train"},
+    {"ops", "compare", "distributed", "train", "serve"},
     {"models"},
     {"draw", "cli", "__main__"},
 ]
 # Planning, checking and costing work where torch is missing.
 PLAIN = ("errors", "text", "device", "dtype", "mesh", "shape", "local")
-PLAIN += ("schedule", "count", "place", "cost", "verify")
+PLAIN += ("schedule", "count", "place", "cost", "verify", "serve")
 HEAVY = {"torch", "triton", "transformers", "einops"}
 
 Files = dict[str, Path]

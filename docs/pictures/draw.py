@@ -23,10 +23,16 @@ from wafer_triton.cost.calibrate.paper import cells
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.count.runs import kind
+from wafer_triton.draw import serving
 from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
 from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.product import recipe
+from wafer_triton.serve.policies import Policy, Shared
+from wafer_triton.serve.report import Slo, flat, report
+from wafer_triton.serve.simulate import simulate
+from wafer_triton.serve.sizes import Given, Load, priced
+from wafer_triton.serve.workload import both, poisson, uniform
 from wafer_triton.shape.read import shape_of
 
 SIDE, SIZE = 16, 512  # cores a side, and rows of the matrices: a core holds tiles of 32 x 32
@@ -112,6 +118,19 @@ def tree_groups(path: Path) -> None:
     draw.sweep(rows, path, show="cycles", title="MeshGEMV [4096] x [4096, 4096] on 360 x 360 cores of a WSE-2")
 
 
+def served(path: Path) -> None:
+    """Latency of Llama 3 8B on a WSE-2 against the rate of requests, and its knee."""
+    load, given = Load(64, 2048, 1024, 1024, 211), Given("187", "187")
+    times = priced("shared", shape_of("llama3-8b"), Mesh(1, 1).device, load, given)
+    lengths, policy = both(uniform(256, 1024), uniform(50, 370)), Policy(Shared(16384, 64), chunk=748)
+    rows = []
+    for rate in (1, 2, 4, 8, 12, 16, 20):
+        run = simulate(poisson(rate, 1000, lengths), times, policy)
+        rows.append({"rate": rate} | flat(report(run, times.pool, times.device, slo=Slo(2.0, 0.025))))
+    title = "Llama 3 8B on a WSE-2, prompts of 256 to 1,024 tokens, answers of 50 to 370, goodput: TTFT 2 s, TPOT 25 ms"
+    serving.latency(rows, "rate", path, title)
+
+
 PICTURES: dict[str, Callable[[Path], None]] = {
     "meshgemm.png": meshgemm,
     "meshgemm-dark.png": lambda path: meshgemm(path, dark=True),
@@ -125,6 +144,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),
     "compare.png": lambda path: draw.compare(compare_gemm(120, 1440, 1440, 1440, values=False), path),
     "sweep.png": tree_groups,
+    "serving.png": served,
 }
 
 

@@ -42,7 +42,7 @@ at once. Where the phases differ, the heads go along x between them, which is co
 
 A width that is cut over P mesh rows is rounded up on each: 4,096 over 660 rows are 7 a row, which 586 rows hold. With
 `trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
-(`wafer_triton/cost/trim.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
+(`wafer_triton/cost/padding.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
 the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best below is trimmed, and
 "cores" are its cores. The measured program and the program with one group take the whole mesh.
 

@@ -161,9 +161,7 @@ def test_missing_parameters(tmp_path, weights):
 
 def test_unexpected_tensors(tmp_path, weights):
     single(tmp_path, weights | {"model.layers.0.self_attn.q_proj.bias": torch.ones(8)})
-    with pytest.raises(
-        CheckpointError, match=r"1 tensor that a llama decoder of 2 layers does not have: .*bias; does"
-    ):
+    with pytest.raises(CheckpointError, match=r"1 tensor that a llama decoder of 2 layers does not have: .*bias; does"):
         load_weights(tmp_path, CONFIG)
 
 

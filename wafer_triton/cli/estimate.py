@@ -20,6 +20,7 @@ from wafer_triton.cli.options import (
     cut_short,
     experts_of,
     given,
+    number,
     option,
     path,
     size,
@@ -90,7 +91,12 @@ def plan(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import LONG, Progress, duration
     from wafer_triton.shape.read import shape_of
 
+    if args.slo is not None or args.rate is not None:
+        from wafer_triton.cli import serve
+
+        return serve.plan(args)
     options = _with_experts(args, _with_model(given(args)))
+    options = {name: value for name, value in options.items() if name not in ("slo", "rate")}
     device = find_device(args.device)
     sides = min(device.rows, device.cols) // args.step
     seconds = sides * (SECONDS_A_SIDE if shape_of(options["model"]).experts is None else OF_A_MIXTURE)
@@ -373,6 +379,8 @@ COMMANDS = (
                 "--step", type=count, default=20, metavar="N", help="sides are multiples of N (default: %(default)s)"
             ),
             option("--best", type=count, default=5, metavar="N", help="plans to show (default: %(default)s)"),
+            option("--slo", metavar="BOUNDS", help="ttft=200ms,tpot=1ms: plan for the most goodput at --rate instead"),
+            option("--rate", type=number, metavar="R", help="with --slo: requests a second of these sizes"),
         ),
     ),
     Command(

@@ -60,8 +60,8 @@ def option(*flags: str, **settings: Any) -> Option:
     return flags, settings
 
 
-WRITTEN = ("out", "trace", "write", "profile", "routing_out")  # options that name a file which is written
-READ = ("record", "runs", "text", "routing", "perplexity", "data")
+WRITTEN = ("out", "draw", "trace", "write", "profile", "routing_out")  # options that name a file which is written
+READ = ("record", "runs", "text", "routing", "perplexity", "data", "requests")
 CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*")  # which reading a model may need
 
 

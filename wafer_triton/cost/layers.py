@@ -94,11 +94,16 @@ def _prefill_parts(block: Block, tokens: int, at_once: int | None) -> Parts:
     """The parts of prefill layers of every kind that the model has, for every chunk in turn."""
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
-        for kind in feed_forward(block):
-            first, *others = prefill.layer(block, min(size, tokens - past), past, kind)
-            if kind == feed_forward(block)[0]:
-                yield "attention", *first
-            yield from ((kind, *each) for each in others)
+        yield from _chunk_parts(block, min(size, tokens - past), past)
+
+
+def _chunk_parts(block: Block, tokens: int, past: int) -> Parts:
+    """Yield the parts of prefill layers for a chunk of `tokens` tokens a row, after `past` ones."""
+    for kind in feed_forward(block):
+        first, *others = prefill.layer(block, tokens, past, kind)
+        if kind == feed_forward(block)[0]:
+            yield "attention", *first
+        yield from ((kind, *each) for each in others)
 
 
 def feed_forward(block: Block) -> tuple[str, ...]:
@@ -113,6 +118,23 @@ def _mean(block: Block, parts: Parts, c: Constants) -> Steps:
         for name, cost in _part(part, block, args, c).items():
             steps[name] = steps.get(name, Cost()) + (cost if held[kind] == every else cost * (held[kind] / every))
     return steps
+
+
+def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
+    """Return the cost of one token of each sequence through each kind of block of decode layers."""
+    return _costs(block, _decode_parts(block, context), c)
+
+
+def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
+    """Return the cost of `tokens` tokens a row, after `past` ones, through each kind of block of prefill layers."""
+    return _costs(block, _chunk_parts(block, tokens, past), c)
+
+
+def _costs(block: Block, parts: Parts, c: Constants) -> dict[str, Cost]:
+    costs = dict.fromkeys(block.shape.layers_of, Cost())
+    for kind, part, args in parts:
+        costs[kind] += total(_part(part, block, args, c))
+    return costs
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:

@@ -203,30 +203,32 @@ def _to_regions(
     return [*steps, skewed(other, numel, decode.dtype, size)] if turning else steps
 
 
-def keys_and_values(placement: Placement, source: Index, target: Index) -> Steps:
+def keys_and_values(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
     """A prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
 
-    Those of the layers that lie in one of prefill's regions go together.
+    Those of the layers that lie in one of prefill's regions go together. Decode's first column is `right` columns from
+    prefill's.
     """
     counts = Counter(sum(name.endswith("attention") for name in region.blocks) for region in placement.prefill_regions)
-    every = ((_cached(placement.decode, placement.prefill, source, target, 2 * each), times)
+    every = ((_cached(placement.decode, placement.prefill, source, target, 2 * each, right), times)
              for each, times in counts.items() if each)  # fmt: skip
     return tuple((schedule, number * times) for steps, times in every for schedule, number in steps)
 
 
-def _cached(decode: Block, prefill: Block, source: Index, target: Index, together: int) -> Steps:
+def _cached(decode: Block, prefill: Block, source: Index, target: Index, together: int, right: int) -> Steps:
     """So many caches going from rows of prefill to rows of decode."""
     here, there = prefill.mesh, decode.mesh
     (down, cols), (f_rows, f_cols) = sides(here, there), here.fold
     steps = list[Scheduled]()
-    if decode.layout != prefill.layout:
+    if decode.layout != prefill.layout or right:
         c = decode.shape
         rows = [block.layout.rows("k") if c.rotary else None for block in (decode, prefill)]
         cuts = [Parameter("", (c.kv_width,), "(x n)", own) for own in rows]
         columns, placed = _along(cuts[0], cuts[1], 0, there, here)
         order = np.lexsort((columns, placed))
-        own, held = grid(here, here.rows, cols, here.fold), int(np.bincount(source).max())
-        steps.append(moved(own, "x", placed[order], columns[order] * f_cols, held * together, decode.dtype))
+        own, held = grid(here, here.rows, right + cols, here.fold), int(np.bincount(source).max())
+        target_columns = (right + columns[order]) * f_cols
+        steps.append(moved(own, "x", placed[order], target_columns, held * together, decode.dtype))
     if (source != target * f_rows).any():
         own, held = grid(here, down, there.cols, (f_rows, 1)), decode.kv_heads * decode.head * together
         steps.append(moved(own, "y", source, target * f_rows, held, decode.dtype))

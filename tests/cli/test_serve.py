@@ -1,0 +1,146 @@
+"""`wafer-triton serve`: its figures, its files, and one clear line for each bad input."""
+
+import csv
+import json
+
+import pytest
+
+from wafer_triton.cli.main import main
+
+MODEL = ["--model", "smollm2-135m", "--prefill-mesh", "100", "--decode-mesh", "100", "--batch", "4"]
+LENGTHS = ["--input", "50:150", "--output", "lognormal:20:0.5"]
+OPEN = [*LENGTHS, "--rate", "2", "--count", "30"]
+
+
+def test_figures_are_printed_and_written(tmp_path, capsys):
+    out = tmp_path / "run.csv"
+    asked = ["serve", *MODEL, *OPEN, "--slo", "ttft=50ms,tpot=1ms", "--out", str(out), "--json"]
+    assert main(asked) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out.splitlines()[-1])
+    assert found["finished"] == 30 and found["policy"] == {
+        "organisation": "shared", "order": "first", "cache": "reserve", "chunk": None, "quantum": 4096, "turns": 64,
+    }  # fmt: skip
+    assert found["sizes"]["decode_mesh"] == "100x100" and found["sizes"]["batch"] == 4
+    assert 0 < found["ttft"]["p50"] <= found["ttft"]["p90"] <= found["ttft"]["p99"] < found["e2e"]["p99"]
+    assert found["goodput"] == pytest.approx(found["good"] * 30 / found["seconds"])
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 30 and sum(int(row["output"]) for row in rows) == pytest.approx(
+        found["tokens_per_second"] * found["seconds"]
+    )
+    assert "smollm2-135m on wse2, policy shared, predicted on the wafer: prefill on " in shown.err
+    for word in ("TTFT", "TPOT", "ITL", "end to end", "keep ttft=50ms,tpot=1ms", "J a token", f"written: {out}"):
+        assert word in shown.err
+    assert main(asked) == 0 and json.loads(capsys.readouterr().out.splitlines()[-1]) == found, "the same seed"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--policy", "split", "--columns", "500", *OPEN],
+        ["--policy", "replace", "--order", "shortest", *OPEN],
+        ["--cache", "grow", "--chunk", "64", "--quantum", "64", "--turns", "3", "--at-once", "2", *OPEN],
+        ["--users", "3", "--pause", "0.5", "--count", "12", *LENGTHS],
+    ],
+)
+def test_policies_and_users_serve_all_requests(more, capsys):
+    assert main(["serve", *MODEL, *more, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["finished"] == found["requests"] in (30, 12) and found["refused"] == 0
+
+
+def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"arrival": 10 + 0.5 * number, "input": 40 + number, "output": 5} for number in range(20)]
+    trace.write_text("\n".join(map(json.dumps, [*lines, lines[0] | {"input": 600}])))
+    asked = ["serve", *MODEL, "--requests", str(trace), "--context", "200", "--json"]
+    for more, seconds in (([], 9.5), (["--rate", "20"], 1.0), (["--count", "11"], 4.5)):
+        assert main([*asked, *more]) == 0
+        shown = capsys.readouterr()
+        assert json.loads(shown.out.splitlines()[-1])["seconds"] == pytest.approx(seconds, rel=0.12)
+        assert "refused: 1 requests; of the first: 605 tokens are more than the 200 of the cache" in shown.err
+
+
+@pytest.mark.parametrize(
+    "more, said",
+    [
+        ([], "give --requests FILE, or lengths by --input and --output"),
+        (LENGTHS, "give --rate, at which requests arrive, or --users, or --requests FILE"),
+        ([*OPEN, "--users", "3"], "--users send requests one after the other, at no rate: leave out --rate and --cv"),
+        ([*OPEN, "--requests", "x.csv"], "--requests FILE has lengths and arrivals: leave out --input, --output"),
+        ([*OPEN, "--policy", "wafer"], "argument --policy: invalid choice: 'wafer'"),
+        (
+            [*OPEN, "--policy", "split", "--turns", "3"],
+            "--quantum and --turns say when a shared mesh changes its phase",
+        ),
+        ([*OPEN, "--slo", "fast"], "SLO 'fast': write ttft=200ms,tpot=1ms, one or both, in us, ms or s"),
+        ([*OPEN, "--columns", "7"], "columns = 7 of prefill: only policy split has columns of its own; leave it out"),
+        ([*OPEN, "--policy", "split", "--columns", "994"], "columns = 994 of prefill: wse2 has 994, and decode needs"),
+        ([*OPEN, "--context", "10"], "no request is served: "),
+        (["--rate", "9999", "--count", "99", *LENGTHS], "requests come faster than they are served, at most "),
+        (["--input", "x", "--output", "3", "--rate", "1"], "length 'x': write 512, 64:1024 or lognormal:512:0.8"),
+        (["--input", "3", "--output", "3", "--rate", "-1"], "rate = -1.0 must be a positive number"),
+        (["--requests", "missing.csv"], "missing.csv"),
+    ],
+)
+def test_bad_input_is_one_line(more, said, capsys):
+    assert main(["serve", *MODEL, *more]) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1, error
+
+
+def test_a_rate_that_is_too_high_is_reported_when_asked(capsys):
+    assert main(["serve", *MODEL, "--rate", "9999", "--count", "99", *LENGTHS, "--overload", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["requests_per_second"] < 9999
+
+
+def test_a_sweep_has_a_row_for_each_value_and_the_knee(tmp_path, capsys):
+    files = [tmp_path / name for name in ("sweep.csv", "sweep.png")]
+    asked = ["serve", *MODEL, *LENGTHS, "--rate", "1", "--count", "40", "--sweep", "rate=2,20,400", "--slo", "ttft=1s"]
+    assert main([*asked, "--out", str(files[0]), "--draw", str(files[1]), "--json"]) == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out.splitlines()[-1])
+    assert [row["rate"] for row in found["rows"]] == [2, 20, 400]
+    assert found["rows"][0]["e2e_p50"] <= found["rows"][1]["e2e_p50"] < found["rows"][2]["e2e_p50"]
+    assert "knee: the median end to end is at most twice the first up to rate " in shown.err
+    assert list(csv.DictReader(files[0].open()))[2]["rate"] == "400.0" and files[1].stat().st_size > 0
+
+
+@pytest.mark.parametrize("values", ["policy=replace,shared", "batch=1,4", "order=first,shortest"])
+def test_policies_and_sizes_are_swept(values, tmp_path, capsys):
+    out = tmp_path / "front.svg"
+    assert main(["serve", *MODEL, *OPEN, "--sweep", values, "--draw", str(out), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert len(rows) == 2 and out.exists() and all(row["finished"] == 30 for row in rows)
+
+
+def test_a_run_is_drawn_and_traced(tmp_path, capsys):
+    files = [str(tmp_path / name) for name in ("run.png", "run.json")]
+    assert main(["serve", *MODEL, *OPEN, "--draw", files[0], "--trace", files[1]]) == 0
+    assert f"written: {files[1]}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        (
+            ["serve", *MODEL, *OPEN, "--sweep", "speed=1,2"],
+            "--sweep 'speed=1,2': write NAME=A,B,... with one of rate, us",
+        ),
+        (["serve", *MODEL, *OPEN, "--sweep", "rate"], "--sweep 'rate': write NAME=A,B,... with one of rate, users"),
+        (
+            ["serve", *MODEL, *OPEN, "--sweep", "batch=1,x"],
+            "--sweep 'batch=1,x': 'x' is not a whole number of at least",
+        ),
+        (["serve", *MODEL, *OPEN, "--sweep", "policy=one"], "policy 'one': choose of replace, shared, split"),
+        (["serve", *MODEL, *OPEN, "--sweep", "rate=1", "--trace", "x.json"], "--trace x.json: a trace shows one run"),
+        (
+            ["plan", "--model", "smollm2-135m", "--input", "9", "--output", "9", "--slo", "ttft=1s"],
+            "--slo and --rate go ",
+        ),
+    ],
+)
+def test_bad_sweeps_and_plans_are_one_line(line, said, capsys):
+    assert main(line) == 2
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1, error

@@ -1,0 +1,41 @@
+"""The plan of serving finds the most goodput of the ways that it simulates, and says where none keeps the SLO."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from wafer_triton.device import device
+from wafer_triton.errors import ConfigError, SramError
+from wafer_triton.serve.plan import plan
+from wafer_triton.serve.report import Slo
+from wafer_triton.shape.read import shape_of
+
+SMALL = replace(device("wse2"), name="small", rows=60, cols=120)
+SIZES = {"input": 150, "output": 40, "rate": 20.0, "count": 20}
+
+
+@pytest.fixture(scope="module")
+def shape():
+    return replace(shape_of("smollm2-135m"), num_hidden_layers=2, vocab_size=1024)
+
+
+def test_the_best_way_has_the_most_goodput_and_every_organisation_is_tried(shape):
+    told = []
+    every = plan(shape, SMALL, slo=Slo(0.1, 0.01), best=10**6, progress=lambda *each: told.append(each), **SIZES)
+    assert {one.policy for one in every} == {"replace", "shared", "split"}
+    assert all(one.goodput >= other.goodput for one, other in pairwise(every))
+    assert told[-1] == ("placements", 7, 7) and every[0].good > 0
+    assert plan(shape, SMALL, slo=Slo(0.1, 0.01), best=2, **SIZES) == every[:2]
+
+
+def test_an_slo_that_no_way_keeps_is_refused_with_the_least_latencies(shape):
+    with pytest.raises(
+        ConfigError, match=r"no way keeps the SLO at rate 20: the least 99th percentiles are .* s of TTF"
+    ):
+        plan(shape, SMALL, slo=Slo(1e-9, 1e-9), **SIZES)
+
+
+def test_a_device_that_holds_no_way_is_refused(shape):
+    with pytest.raises(SramError):
+        plan(shape, replace(SMALL, rows=8, cols=8), slo=Slo(), **SIZES)

@@ -1,0 +1,234 @@
+"""The simulation against queueing theory, against stages event by event, and on random workloads."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from serving import Given
+from wafer_triton.errors import ShapeError
+from wafer_triton.serve.pipeline import period
+from wafer_triton.serve.policies import ORGANISATIONS, Policy, Replacing, Shared, Split
+from wafer_triton.serve.simulate import SAMPLES, simulate
+from wafer_triton.serve.workload import Closed, Request, both, bursty, fixed, poisson, uniform
+
+
+def test_one_server_waits_as_long_as_the_queue_of_theory():
+    """M/D/1: a mean wait of rho D / (2 (1 - rho)) (Pollaczek and Khinchine)."""
+    load, count = 0.5, 100_000
+    times = Given(batch=10**5, at_once=10**5, pool=10**9, step=1e-15, depth=1, fill=(1.0,), longest=8)
+    # a prompt of a token takes 1.01 s in the one region of prefill
+    requests = poisson(load / 1.01, count, both(fixed(1), fixed(1)), seed=5)
+    run = simulate(requests, times, Policy(Split()))
+    waits = [one.started - one.request.arrival for one in run.served]
+    assert sum(waits) / count == pytest.approx(load * 1.01 / (2 * (1 - load)), rel=0.02)
+    wait = 0.0
+    for (one, other), found in zip(pairwise(requests), waits[1:], strict=True):  # Lindley's recursion
+        wait = max(0.0, wait + 1.01 - (other.arrival - one.arrival))
+        assert found == pytest.approx(wait, abs=1e-6)
+    assert run.events <= 6 * count, "an event a token or a request would be more"
+
+
+def staged(groups, turns):
+    """Return seconds of a turn of groups with given times in each stage, simulated stage by stage."""
+    free, ready = [0.0] * len(groups[0]), [0.0] * len(groups)
+    marks = []
+    for _ in range(turns):
+        for number, group in enumerate(groups):
+            at = ready[number]
+            for stage, seconds in enumerate(group):
+                at = free[stage] = max(at, free[stage]) + seconds
+            ready[number] = at
+        marks.append(ready[0])
+    half = turns // 2
+    return (marks[-1] - marks[half]) / (turns - 1 - half)
+
+
+class Stages(Given):
+    """Decode whose regions have different shares of the layers."""
+
+    own, attentions = (1.0, 2.0, 1.5), (1, 2, 1)
+
+    def of(self, count, attending):
+        return [base * (1 + 0.5 * (count - 1)) + n * attending
+                for base, n in zip(self.own, self.attentions, strict=True)]  # fmt: skip
+
+    def attend(self, entries):
+        return 0.125 * (entries - 1)
+
+    def latency(self, count, attending):
+        return sum(self.of(count, attending))
+
+    def slowest(self, count, attending):
+        return max(self.of(count, attending))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("size", [1, 2])
+def test_groups_alike_go_round_in_the_period_of_the_formula(count, size):
+    times = Stages()
+    groups = [[3] * size] * count
+    stages = [times.of(size, size * times.attend(3))] * count
+    assert period(times, groups) == pytest.approx(staged(stages, 400), rel=1e-9)
+
+
+def test_groups_unlike_take_at_most_the_period():
+    times, draw = Stages(), random.Random(1)
+    for _ in range(40):
+        groups = [[draw.randint(1, 9) for _ in range(draw.randint(1, 3))] for _ in range(draw.randint(1, 6))]
+        stages = [times.of(len(group), sum(map(times.attend, group))) for group in groups]
+        least, bound = staged(stages, 300), period(times, groups)
+        assert least <= bound * (1 + 1e-9)
+        alone = max(sum(stage) for stage in stages), max(map(sum, zip(*stages, strict=True)))
+        assert max(alone) <= least * (1 + 1e-9), "no turn is shorter than its longest group, or its busiest region"
+
+
+def policies(draw):
+    name = draw.choice(sorted(ORGANISATIONS))
+    how = Shared(draw.randint(1, 60), draw.randint(1, 9)) if name == "shared" else ORGANISATIONS[name]()
+    chunk = draw.choice([None, 8, 32])
+    return Policy(how, draw.choice(["first", "shortest"]), draw.choice(["reserve", "grow"]), chunk)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_requests_and_tokens_are_conserved_in_causal_order_within_the_cache(seed):
+    draw = random.Random(seed)
+    rows = draw.choice([1, 3, 8])
+    times = Given(
+        batch=draw.randint(1, 7), at_once=draw.randint(1, 3), pool=draw.randint(40, 90), rows=rows, longest=40 * rows,
+        prompt=40 * rows, extra=draw.choice([0, 0.1]), handing=draw.choice([0, 0.01]), moving=draw.random(),
+        held=draw.choice([10**9, 60]),
+    )  # fmt: skip
+    lengths = both(uniform(1, 30 * rows), uniform(1, 14 * rows))
+    count = draw.randint(1, 40)
+    workload = (
+        Closed(draw.randint(1, 9), count, lengths, seed, draw.random())
+        if seed % 4 == 0
+        else bursty(draw.choice([0.02, 0.2, 5.0]), count, lengths, seed)
+    )
+    policy = policies(draw)
+    run = simulate(workload, times, policy, record=True)
+    assert len(run.served) == count
+    for one in run.served:
+        request = one.request
+        if one.refused:
+            assert request.input + request.output > times.longest and one.started is None
+            continue
+        assert one.tokens == request.output, "no token is missing, none comes twice"
+        assert request.arrival <= one.started < one.first <= one.end <= run.end + 1e-9
+        assert one.first == one.end or request.output > 1
+    assert run.peak_entries <= times.pool
+    assert all(0 <= sample.entries <= times.pool and sample.running <= times.batch for sample in run.samples)
+    assert run.samples[-1].running == run.samples[-1].waiting == run.samples[-1].entries == 0
+    check_actions(run, times, policy)
+    again = simulate(workload, times, policy)
+    assert [one.end for one in again.served] == [one.end for one in run.served]
+    assert again.actions == []
+
+
+def check_actions(run, times, policy):
+    """Replay a record: prompts whole, slots apart, steps as many as tokens."""
+    slots, held, prompt, steps = {}, {}, {}, dict.fromkeys(range(len(run.served)), 0)
+    for what, number, *about in run.actions:
+        if what == "prefill":
+            past, tokens = about
+            assert past == prompt.get(number, 0) and (policy.chunk is None or tokens <= policy.chunk)
+            prompt[number] = past + tokens
+        elif what == "join":
+            assert prompt.pop(number) == run.served[number].request.input + steps[number]
+            assert about[0] not in slots and about[0] < times.batch
+            slots[about[0]], held[number] = number, about[0]
+        elif what == "steps":
+            for each, count in number.items():
+                assert count > 0 and each in held
+                steps[each] += count
+        else:
+            assert slots.pop(held.pop(number)) == number
+            assert what == "preempt" or steps[number] == run.served[number].request.output
+    assert not held and not prompt
+    preempted = sum(what == "preempt" for what, *_ in run.actions)
+    assert preempted == sum(one.preempted for one in run.served)
+    assert policy.cache == "grow" or not preempted
+
+
+def test_a_full_cache_preempts_the_last_to_come():
+    times = Given(batch=4, pool=6, rows=4, longest=24, prompt=24, fill=(0.01,))
+    requests = [Request(number, 0.0, 4, 12) for number in range(3)]
+    run = simulate(requests, times, Policy(Split(), cache="grow"))
+    assert [one.preempted > 0 for one in run.served] == [False, True, True]  # the first alone takes 4 of 6 entries
+    assert run.peak_entries == 6
+    waits = simulate(requests, times, Policy(Split(), cache="reserve"))
+    assert all(one.preempted == 0 for one in waits.served) and waits.served[1].started > waits.served[0].end - 1e-9
+
+
+@pytest.mark.parametrize("organisation", [Split(), Replacing(), Shared(20, 4)], ids=lambda each: each.name)
+def test_half_of_every_time_doubles_the_throughput(organisation):
+    slow = Given(handing=0.5, extra=0.5)
+    halves = {name: getattr(slow, name) / 2 for name in ("step", "extra", "moving", "handing")}
+    fast = replace(slow, fill=tuple(each / 2 for each in slow.fill), **halves)
+    requests = poisson(1.0, 60, both(uniform(1, 60), uniform(1, 30)), seed=3)
+    early = [replace(request, arrival=request.arrival / 2) for request in requests]
+    ends = [simulate(each, times, Policy(organisation)).served for each, times in ((requests, slow), (early, fast))]
+    for one, other in zip(*ends, strict=True):
+        assert other.end == pytest.approx(one.end / 2, rel=1e-12)
+
+
+def test_the_shortest_prompt_overtakes():
+    requests = [Request(0, 0.0, 50, 2), Request(1, 0.1, 40, 2), Request(2, 0.2, 3, 2)]
+    starts = {order: [one.started for one in simulate(requests, Given(), Policy(Split(), order)).served]
+              for order in ("first", "shortest")}  # fmt: skip
+    assert starts["first"][1] < starts["first"][2] and starts["shortest"][2] < starts["shortest"][1]
+
+
+def test_chunks_of_a_prompt_pass_through_the_regions_side_by_side():
+    whole, parts = (simulate([Request(0, 0.0, 100, 1)], Given(fill=(1.0, 1.0)), Policy(Split(), chunk=chunk)).end
+                    for chunk in (None, 50))  # fmt: skip
+    assert (whole, parts) == pytest.approx((2 * 2 + 3, 3 * 1.5 + 3))
+
+
+def test_all_answers_end_before_the_weights_return():
+    requests = [Request(number, number * 0.5, 10, 20) for number in range(9)]
+    run = simulate(requests, Given(), Policy(Replacing()))
+    starts, ends = ([getattr(one, name) for one in run.served] for name in ("started", "end"))
+    # a prompt begins before all answers begin, or after all of them ended
+    assert all(not one.first < start < one.end for one in run.served for start in starts)
+    assert run.busy["re-placement"] > 2 * 2.0 and min(ends) > max(starts[:4])
+
+
+def test_gaps_between_tokens_add_up_to_the_time_of_the_answers():
+    times = Given(handing=0.05, extra=0.2, at_once=1)
+    run = simulate(poisson(0.4, 80, both(fixed(20), fixed(15)), seed=2), times, Policy(Shared(40, 3)))
+    tokens, seconds = sum(count for _, count in run.gaps), sum(gap * count for gap, count in run.gaps)
+    assert tokens == pytest.approx(80 * 14)
+    assert seconds == pytest.approx(sum(one.end - one.first for one in run.served), rel=0.05)
+
+
+def test_samples_are_few_and_in_order():
+    run = simulate(poisson(5.0, 3000, both(fixed(4), fixed(4))), Given(step=0.01), Policy(Split()))
+    times = [sample.time for sample in run.samples]
+    assert SAMPLES / 4 < len(times) <= 2 * SAMPLES and all(one <= other for one, other in pairwise(times))
+    assert run.samples[-1].read == pytest.approx(run.read)
+
+
+def test_progress_is_reported():
+    told = []
+    simulate(poisson(1.0, 300, both(fixed(4), fixed(4))), Given(), Policy(), progress=lambda *each: told.append(each))
+    assert told[-1] == ("requests", 300, 300) and len(told) == 100
+
+
+def test_a_request_longer_than_the_cache_is_refused_with_its_tokens():
+    run = simulate([Request(0, 0.0, 150, 60), Request(1, 0.0, 1, 1)], Given(), Policy())
+    assert run.served[0].refused == "210 tokens are more than the 200 of the cache" and run.served[1].end
+    run = simulate([Request(0, 0.0, 150, 6)], Given(prompt=100), Policy())
+    assert run.served[0].refused == "a prompt of 150 tokens is longer than the 100 of prefill"
+
+
+def test_a_workload_without_requests_is_refused():
+    with pytest.raises(ShapeError, match="a workload without requests: there is nothing to serve; give one at least"):
+        simulate([], Given(), Policy())
+
+
+def test_growing_caches_need_prefill_of_the_longest_sequence():
+    with pytest.raises(ShapeError, match="cache 'grow' redoes sequences of up to 200 tokens by prefill, which takes p"):
+        simulate([Request(0, 0.0, 1, 1)], Given(prompt=100), Policy(cache="grow"))

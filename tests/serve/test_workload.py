@@ -1,0 +1,127 @@
+"""Requests: traces as they are read, arrivals as they are drawn, and errors that name the line."""
+
+import random
+from itertools import pairwise
+from statistics import fmean, pstdev
+
+import pytest
+
+from wafer_triton.errors import ConfigError, ShapeError
+from wafer_triton.serve.workload import (
+    Closed,
+    Request,
+    both,
+    bursty,
+    drawn,
+    fixed,
+    length_of,
+    lognormal,
+    poisson,
+    rate_of,
+    read_trace,
+    rescaled,
+)
+
+ONE = both(fixed(3), fixed(2))
+
+
+def trace(tmp_path, text, name="trace.csv"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_a_trace_has_dates_or_seconds_as_csv_or_json_lines(tmp_path):
+    azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:50.9951690,396,109\n"
+    azure += "2023-11-16 18:15:46.6805900,374,44\n"
+    wanted = [Request(0, 0.0, 374, 44), Request(1, pytest.approx(4.314579), 396, 109)]
+    assert read_trace(trace(tmp_path, azure)) == wanted, "in the order of arrival, from 0 on"
+    plain = "input,output,arrival\n7,8,1.5\n\n1,2,1\n"
+    assert read_trace(trace(tmp_path, plain)) == [Request(0, 0.0, 1, 2), Request(1, 0.5, 7, 8)]
+    lines = '{"arrival": 1, "input": 1, "output": 2}\n\n{"arrival": 1.5, "input": 7, "output": 8, "user": 1}\n'
+    assert read_trace(trace(tmp_path, lines, "t.jsonl")) == [Request(0, 0.0, 1, 2), Request(1, 0.5, 7, 8)]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("", "columns none; give arrival, input, output, or TIMESTAMP, ContextTokens, GeneratedTokens"),
+        ("a,b\n1,2\n", "columns a, b; give arrival, input, output"),
+        ("arrival,input,output\n", "the trace has no request; give one a line after its head"),
+        ("arrival,input,output\n1,2\n", "line 2: 2 values in 3 columns; mend the line"),
+        ("arrival,input,output\n1,2,3\n-1,2,3\n", "line 3: arrival '-1': give 0 seconds or more"),
+        ("arrival,input,output\nnan,2,3\n", "line 2: arrival 'nan': give 0 seconds or more"),
+        ("arrival,input,output\nsoon,2,3\n", "line 2: arrival 'soon': give seconds, or a date such as 2023-11-16"),
+        ("arrival,input,output\n1,0,3\n", "line 2: input '0': give a whole number of tokens, 1 to 10,000,000"),
+        ("arrival,input,output\n1,2,2.5\n", "line 2: output '2.5': give a whole number of tokens"),
+    ],
+)
+def test_a_bad_trace_is_refused_with_its_line(tmp_path, text, said):
+    with pytest.raises(ConfigError) as error:
+        read_trace(trace(tmp_path, text))
+    assert str(tmp_path) in str(error.value) and said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("{\n", "line 1: is no JSON; give an object with arrival, input, output"),
+        ("[1]\n", "line 1: arrival, input, output missing"),
+        ('{"arrival": 0, "input": 1}\n', "line 1: output missing"),
+        ('{"arrival": 0, "input": 1, "output": -4}\n', "line 1: output -4: give a whole number of tokens"),
+    ],
+)
+def test_bad_json_lines_are_refused_with_their_line(tmp_path, text, said):
+    with pytest.raises(ConfigError) as error:
+        read_trace(trace(tmp_path, text, "trace.jsonl"))
+    assert said in str(error.value)
+
+
+def test_arrivals_have_their_rate_and_burstiness_and_their_seed():
+    for cv in (1.0, 3.0):
+        requests = bursty(4.0, 20_000, ONE, seed=1, cv=cv)
+        gaps = [b.arrival - a.arrival for a, b in pairwise(requests)]
+        assert fmean(gaps) == pytest.approx(0.25, rel=0.05)
+        assert pstdev(gaps) / fmean(gaps) == pytest.approx(cv, rel=0.05)
+        assert requests == bursty(4.0, 20_000, ONE, seed=1, cv=cv) != bursty(4.0, 20_000, ONE, seed=2, cv=cv)
+
+
+def test_a_rescaled_trace_keeps_its_lengths_and_its_order():
+    requests = poisson(3.0, 50, both(fixed(3), fixed(4)), seed=1)
+    fast = rescaled(requests, 12.0)
+    assert rate_of(fast) == pytest.approx(12.0) and fast[0].arrival == 0
+    assert [(one.input, one.number) for one in fast] == [(one.input, one.number) for one in requests]
+
+
+def test_lengths_are_drawn_as_they_are_written():
+    source = random.Random(0)
+    assert length_of("512")(source) == 512
+    assert {length_of("2:4")(source) for _ in range(99)} == {2, 3, 4}
+    drawn_ = sorted(length_of("lognormal:100:0.5")(source) for _ in range(2001))
+    assert drawn_[1000] == pytest.approx(100, rel=0.06) and drawn_[-1] <= 400 and drawn_[0] >= 1
+    pairs = drawn([Request(0, 0.0, 5, 6), Request(1, 0.0, 7, 8)])
+    assert {pairs(source) for _ in range(50)} == {(5, 6), (7, 8)}
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: length_of("many"), "length 'many': write 512, 64:1024 or lognormal:512:0.8 (median and sigma)"),
+        (lambda: length_of("1:2:3"), "length '1:2:3': write 512"),
+        (lambda: length_of("9:3"), "lengths of 9 to 3 tokens: the first is the larger; exchange them"),
+        (lambda: length_of("0"), "least = 0 must be a whole number of at least 1"),
+        (lambda: lognormal(0, 1), "median = 0 of a lognormal length must be a positive number"),
+        (lambda: poisson(0, 1, ONE), "rate = 0 must be a positive number"),
+        (lambda: bursty(1, 1, ONE, cv=-1), "cv = -1 must be a positive number"),
+        (lambda: poisson(1, 0, ONE), "count = 0 must be a whole number of at least 1"),
+        (lambda: rescaled(poisson(1, 2, ONE), -2.0), "rate = -2.0 must be a positive number"),
+        (lambda: rescaled([Request(0, 0.0, 1, 1)], 2.0), "1 requests in 0 seconds have no rate; leave --rate out"),
+        (lambda: drawn([]), "lengths are drawn from requests, and there are none"),
+        (lambda: Closed(0, 1, ONE), "users = 0 must be a whole number of at least 1"),
+        (lambda: Closed(1, 1, ONE, pause=-1.0), "pause = -1.0 must be 0 seconds or more"),
+    ],
+)
+def test_bad_numbers_are_refused(make, said):
+    with pytest.raises((ShapeError, ConfigError)) as error:
+        make()
+    assert said in str(error.value)

@@ -1,0 +1,153 @@
+"""Pictures and traces of serving: latency against rate, policies against each other, a run over time.
+
+Each picture is a file, `.png`, `.svg` or `.pdf`, and raises the errors of `figure.picture`. All times are predicted on
+the wafer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.draw.figure import COLOURS, path_of, picture
+from wafer_triton.draw.trace_events import Event
+from wafer_triton.errors import DrawError, writing
+from wafer_triton.serve.simulate import Run
+
+MOST = 60  # requests in the picture of a run
+MOST_TRACED = 5000  # requests in a trace
+KNEE = 2.0  # times the median latency of the least rate, up to which the knee lies
+Rows = Sequence[Mapping[str, Any]]
+
+
+def knee(rows: Rows, name: str) -> float:
+    """Return the largest value of `name` up to which the median end-to-end latency is at most `KNEE` times the first.
+
+    Raises DrawError without a row.
+    """
+    if not rows:
+        raise DrawError("a sweep without rows: there is no knee; give values that can be simulated")
+    least, at = rows[0]["e2e_p50"], rows[0][name]
+    for row in rows:
+        if row["e2e_p50"] > KNEE * least:
+            break
+        at = row[name]
+    return float(at)
+
+
+def latency(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
+    """Draw latencies and throughput of a sweep over a number, such as the rate, and its knee."""
+    at = knee(rows, name)
+    across = [row[name] for row in rows]
+    with picture(path, 2.8, title) as (figure, numbers):
+        left, right = figure.subplots(1, 2)
+        numbers |= {name: across, "knee": [at]}
+        for axes, shown, factor in (
+            (left, ("ttft_p50", "ttft_p99", "e2e_p50", "e2e_p99"), 1.0),
+            (right, ("requests_per_second", "goodput"), 1.0),
+        ):
+            for number, field in enumerate(shown):
+                values = [row[field] * factor for row in rows]
+                numbers[field] = values
+                axes.plot(across, values, marker="o", ms=3, color=COLOURS[number], label=field.replace("_", " "))
+            axes.axvline(at, color="black", lw=0.8, ls="--", label=f"knee, {name} {at:g}")
+            axes.set(xlabel=name)
+            axes.grid(alpha=0.3)
+            axes.legend()
+        left.set(ylabel="seconds, predicted on the wafer", yscale="log")
+        right.set(ylabel="requests a second")
+
+
+def front(rows: Rows) -> list[int]:
+    """Return the rows that no other beats in tokens a second and in TPOT, the lowest TPOT first."""
+    order = sorted(range(len(rows)), key=lambda row: (rows[row]["tpot_p50"], -rows[row]["tokens_per_second"]))
+    best, kept = 0.0, []
+    for row in order:
+        if rows[row]["tokens_per_second"] > best:
+            best = rows[row]["tokens_per_second"]
+            kept.append(row)
+    return kept
+
+
+def pareto(rows: Rows, name: str, path: str | Path, title: str = "") -> None:
+    """Draw tokens a second against TPOT for the rows of a sweep, with the front that none of them beats."""
+    if not rows:
+        raise DrawError("a sweep without rows: there is nothing to draw; give values that can be simulated")
+    with picture(path, 2.8, title) as (figure, numbers):
+        axes, kept = figure.subplots(), front(rows)
+        across, up = [1e3 * row["tpot_p50"] for row in rows], [row["tokens_per_second"] for row in rows]
+        numbers |= {"TPOT (ms)": across, "tokens/s": up, "front": kept}
+        axes.plot([across[row] for row in kept], [up[row] for row in kept], color="black", lw=0.8, label="front")
+        for number, row in enumerate(rows):
+            axes.plot(across[number], up[number], "o", ms=5, color=COLOURS[number % len(COLOURS)])
+            axes.annotate(f" {name} {row[name]}", (across[number], up[number]), fontsize=7)
+        axes.set(xlabel="median TPOT (ms), predicted on the wafer", ylabel="tokens a second")
+        axes.legend()
+        axes.grid(alpha=0.3)
+
+
+def run(run: Run, pool: int, path: str | Path, title: str = "") -> None:
+    """Draw a run over time: requests that wait and decode, cache entries of `pool`, and the first requests as bars."""
+    with picture(path, 6.0, title) as (figure, numbers):
+        top, middle, bottom = figure.subplots(3, 1, height_ratios=(2, 2, 4))
+        times = [sample.time for sample in run.samples]
+        for number, field in enumerate(("waiting", "running")):
+            values = [getattr(sample, field) for sample in run.samples]
+            numbers[field] = values
+            top.step(times, values, where="post", color=COLOURS[number], lw=0.8, label=field)
+        top.set(ylabel="requests")
+        top.legend()
+        used = [100 * sample.entries / pool for sample in run.samples]
+        numbers["cache in use (%)"] = used
+        middle.step(times, used, where="post", color=COLOURS[2], lw=0.8)
+        middle.set(ylabel="cache in use (%)", ylim=(0, 105), xlabel="seconds, predicted on the wafer")
+        shown = [one for one in run.served if one.end is not None][:MOST]
+        colours = dict(
+            zip(("waits", "to the first token", "decode"), (COLOURS[3], COLOURS[1], COLOURS[0]), strict=True)
+        )
+        for row, one in enumerate(shown):
+            ends = [each for each in (one.request.arrival, one.started, one.first, one.end) if each is not None]
+            for (start, end), colour in zip(pairwise(ends), colours.values(), strict=True):
+                bottom.broken_barh([(start, end - start)], (row - 0.4, 0.8), facecolors=colour)
+        for label, colour in colours.items():
+            bottom.plot([], [], color=colour, lw=4, label=label)
+        bottom.set(xlabel="seconds, predicted on the wafer", ylabel=f"first {len(shown)} requests")
+        bottom.invert_yaxis()
+        bottom.legend()
+
+
+def perfetto(run: Run, path: str | Path) -> None:
+    """Write a run as a trace for Perfetto: a slice for each step of a request, counters of queue, decode and cache.
+
+    A microsecond of the viewer is one predicted on the wafer. The first `MOST_TRACED` requests have slices.
+    """
+    path = path_of(path)
+    meaning = {"times": "seconds predicted on the wafer, no measured time"}
+    with writing(path):
+        path.write_text(json.dumps({"traceEvents": list(events(run)), "otherData": meaning}), encoding="utf-8")
+
+
+def events(run: Run) -> Iterator[Event]:
+    """Yield the events of a run's trace; requests that overlap lie on tracks of their own."""
+    lanes: list[float] = []
+    for one in [one for one in run.served if one.end is not None][:MOST_TRACED]:
+        assert one.started is not None and one.first is not None and one.end is not None, "a finished request"
+        start = one.request.arrival
+        lane = next((lane for lane, end in enumerate(lanes) if end <= start), len(lanes))
+        lanes[lane : lane + 1] = [one.end]
+        about = {"input": one.request.input, "output": one.request.output, "preempted": one.preempted}
+        steps = (("waits", start, one.started), ("to the first token", one.started, one.first),
+                 ("decode", one.first, one.end))  # fmt: skip
+        for name, begins, ends in steps:
+            slice_: Event = {"ph": "X", "pid": 1, "tid": lane, "name": f"{one.request.number} {name}", "cat": name}
+            yield slice_ | {"ts": 1e6 * begins, "dur": 1e6 * (ends - begins), "args": about}
+    for sample in run.samples:
+        values = {
+            "requests": {"waiting": sample.waiting, "running": sample.running},
+            "cache": {"entries": sample.entries},
+        }
+        for name, each in values.items():
+            yield {"ph": "C", "pid": 1, "name": name, "ts": 1e6 * sample.time, "args": each}

@@ -1,0 +1,100 @@
+"""The policy and the sizes with the most goodput: organisations, cuts of the device and visits, each simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from wafer_triton.device import Device
+from wafer_triton.errors import ConfigError, WaferError
+from wafer_triton.serve.policies import Organisation, Policy, Replacing, Shared, Split
+from wafer_triton.serve.report import Slo, report
+from wafer_triton.serve.simulate import simulate
+from wafer_triton.serve.sizes import CUTS, Given, Load, priced
+from wafer_triton.serve.times import Priced
+from wafer_triton.serve.workload import Request, both, fixed, poisson
+from wafer_triton.shape.decoder import DecoderShape
+from wafer_triton.text.progress import Progress, silent
+
+BATCHES = (4, 16, 64)
+VISITS = tuple(product((1, 4, 16), (8, 64, 512)))  # prompts of a visit of prefill, and turns between visits
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A way to serve a rate, with predicted figures; `goodput` is in requests a second that keep the SLO."""
+
+    policy: str
+    goodput: float
+    good: float
+    ttft_p99: float
+    tpot_p99: float
+    batch: int
+    prefill_mesh: str
+    decode_mesh: str
+    columns: int | None = None
+    quantum: int | None = None
+    turns: int | None = None
+
+
+def plan(
+    shape: DecoderShape, device: Device, *, input: int, output: int, rate: float, slo: Slo, best: int = 5,
+    count: int = 500, seed: int = 0, progress: Progress = silent,
+) -> list[Planned]:  # fmt: skip
+    """Return the `best` ways to serve Poisson arrivals of prompts of `input` and answers of `output` tokens.
+
+    Each is simulated with `count` requests. They come by their goodput, of equal ones the lower TTFT. Raises ShapeError
+    for a rate that is not positive, and ConfigError, with the least latencies, if no way keeps the SLO for any request.
+    Raises SramError or MeshError if no organisation fits the device.
+    """
+    requests = poisson(rate, count, both(fixed(input), fixed(output)), seed)
+    found, reason = list[Planned](), None
+    makes = list(_places(Load(max(BATCHES), input + output, input, input, output), device))
+    for done, (name, load, given) in enumerate(makes, 1):
+        try:
+            times = priced(name, shape, device, load, given)
+        except WaferError as error:
+            reason = error
+        else:
+            found += [_planned(requests, times, batch, way, device, slo)
+                      for batch, way in product(BATCHES, _ways(name, input))]  # fmt: skip
+        progress("placements", done, len(makes))
+    if not found:
+        assert reason is not None, "a placement is tried"
+        raise reason
+    found.sort(key=lambda one: (-one.goodput, one.ttft_p99, one.tpot_p99))
+    if not found[0].goodput:
+        fast, smooth = min(found, key=lambda one: one.ttft_p99), min(found, key=lambda one: one.tpot_p99)
+        raise ConfigError(
+            f"no way keeps the SLO at rate {rate:g}: the least 99th percentiles are {fast.ttft_p99:.3g} s of TTFT "
+            f"(policy {fast.policy}) and {smooth.tpot_p99:.3g} s of TPOT (policy {smooth.policy}); give other bounds"
+        )
+    return found[:best]
+
+
+def _places(load: Load, device: Device) -> Iterator[tuple[str, Load, Given]]:
+    """Yield the placements to try: an organisation, its load and the sizes that are given."""
+    yield "replace", load, Given()
+    yield "shared", load, Given()
+    for share in CUTS:
+        yield "split", load, Given(columns=int(device.cols * share))
+
+
+def _ways(name: str, input: int) -> list[Organisation]:
+    if name == "shared":
+        return [Shared(prompts * input, turns) for prompts, turns in VISITS]
+    return [Split() if name == "split" else Replacing()]
+
+
+def _planned(
+    requests: list[Request], times: Priced, batch: int, way: Organisation, device: Device, slo: Slo
+) -> Planned:
+    times.batch = batch
+    run = simulate(requests, times, Policy(way))
+    found = report(run, times.pool, device, times.block.dtype, slo)
+    visit = (way.quantum, way.turns) if isinstance(way, Shared) else (None, None)
+    return Planned(
+        way.name, found.goodput, found.good, found.ttft["p99"], found.tpot["p99"], batch,
+        str(times.place.prefill.mesh), str(times.block.mesh), times.right, *visit,
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Policies of serving, each a small object: how the wafer is shared, who comes next, who may hold the cache.
+
+An organisation says in which phase the weights lie. `Replacing` is WaferLLM's way (OSDI'25, section 4): prompts are
+prefilled, weights and caches go to decode's place, and all answers end before the weights return. `Shared` has both
+phases on one mesh, where caches stay: decode pauses for a visit of prefill, and weights are only transposed and skewed.
+With `Split` each phase has columns of the device and weights of its own; nothing is re-placed but keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wafer_triton.errors import ConfigError, check_counts
+from wafer_triton.serve.workload import Request
+
+
+@dataclass
+class View:
+    """The state that an organisation decides by; `startable` says whether a prompt, or a next chunk, could begin now.
+
+    `prefilling` chunks are in the regions of prefill, `ready` prompts wait for decode, `running` sequences decode.
+    `visited` tokens went through prefill since the weights came there, and `due` says that decode had its turns.
+    """
+
+    prefilling: int = 0
+    startable: bool = False
+    ready: int = 0
+    running: int = 0
+    visited: int = 0
+    due: bool = True
+
+
+@dataclass(frozen=True)
+class Split:
+    """Prefill and decode on regions of their own: weights never move."""
+
+    name = "split"
+    both = True
+    turns = 0
+
+    def admits(self, view: View) -> bool:
+        """Return whether another chunk may enter prefill."""
+        return True
+
+    def wants_prefill(self, prefill: bool, view: View) -> bool:
+        """Return whether the weights should lie for prefill, which is of no matter here."""
+        return prefill
+
+
+@dataclass(frozen=True)
+class Replacing:
+    """One phase after the other: as many waiting prompts as there are slots, then decode until all answers end."""
+
+    name = "replace"
+    both = False
+    turns = 0
+
+    def admits(self, view: View) -> bool:
+        """Return whether another chunk may enter prefill."""
+        return True
+
+    def wants_prefill(self, prefill: bool, view: View) -> bool:
+        """Return whether the weights should lie for prefill, by where they lie now."""
+        if prefill:
+            return bool(view.prefilling or view.startable or not view.ready)
+        return not view.running
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Both phases on one mesh: prefill visits for `quantum` tokens, at most once in `turns` tokens of each sequence.
+
+    Raises ShapeError for a number below 1.
+    """
+
+    quantum: int = 4096
+    turns: int = 64
+    name = "shared"
+    both = False
+
+    def __post_init__(self) -> None:
+        check_counts(quantum=self.quantum, turns=self.turns)
+
+    def admits(self, view: View) -> bool:
+        """Return whether another chunk may enter prefill: nothing waits for decode, or the visit is not over."""
+        return view.visited < self.quantum or not (view.running or view.ready)
+
+    def wants_prefill(self, prefill: bool, view: View) -> bool:
+        """Return whether the weights should lie for prefill, by where they lie now."""
+        if prefill:
+            waits = view.running or view.ready
+            return bool(view.prefilling or (view.startable and self.admits(view)) or not waits)
+        return not view.running or (view.startable and view.due)
+
+
+Organisation = Split | Replacing | Shared
+ORGANISATIONS: dict[str, Callable[..., Organisation]] = {"split": Split, "replace": Replacing, "shared": Shared}
+# the key of a waiting request: the least comes first
+ORDERS: dict[str, Callable[[Request], tuple[float, ...]]] = {
+    "first": lambda request: (request.arrival, request.number),
+    "shortest": lambda request: (request.input, request.number),
+}
+CACHES = ("reserve", "grow")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How requests are served: the organisation, the order of those that wait, the use of the cache.
+
+    `order` is "first" come first served, or "shortest" prompt first. With `cache` "reserve" a prompt begins when its
+    whole answer fits the cache. With "grow" it begins when the prompt and a token fit; when the cache is full, the last
+    to come is preempted and redone by prefill of its prompt and tokens. Prompts go in chunks of `chunk` tokens (None:
+    whole). Raises ConfigError for an unknown name, ShapeError for a chunk below 1.
+    """
+
+    organisation: Organisation = Replacing()
+    order: str = "first"
+    cache: str = "reserve"
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("order", self.order, ORDERS), ("cache", self.cache, CACHES)):
+            if value not in known:
+                raise ConfigError(f"{name} {value!r}: choose one of {', '.join(known)}")
+        if self.chunk is not None:
+            check_counts(chunk=self.chunk)
+
+
+def organisation(name: str, **options: int) -> Organisation:
+    """Return an organisation by its name; ConfigError for an unknown one."""
+    if name not in ORGANISATIONS:
+        raise ConfigError(f"policy {name!r}: choose one of {', '.join(ORGANISATIONS)}")
+    return ORGANISATIONS[name](**options)

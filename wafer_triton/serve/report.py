@@ -1,0 +1,177 @@
+"""The figures of a simulation: latencies by percentile, throughput, goodput under an SLO, energy, S-MBU.
+
+TTFT is the time from arrival to the first token, TPOT the mean time between later tokens of one answer. ITL is each
+time between two tokens of an answer, and E2E the time from arrival to the last token (as vLLM's serving benchmark).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.cost.cap import peaks
+from wafer_triton.device import Device
+from wafer_triton.errors import ConfigError, writing
+from wafer_triton.serve.simulate import Run, Served
+
+PERCENTILES = (50, 90, 99)
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+Latency = dict[str, float]  # by "mean", "p50" and so on, seconds
+
+
+@dataclass(frozen=True)
+class Slo:
+    """The most seconds of TTFT and of TPOT that a request may take to count as good; infinity for no bound."""
+
+    ttft: float = math.inf
+    tpot: float = math.inf
+
+    @classmethod
+    def of(cls, text: str) -> Slo:
+        """Return the SLO of a text such as "ttft=200ms,tpot=1ms"; ConfigError for another."""
+        bounds: dict[str, float] = {}
+        for part in text.split(","):
+            name, _, value = part.strip().partition("=")
+            unit = value.lstrip("0123456789.")
+            try:
+                seconds = float(value.removesuffix(unit)) * UNITS[unit]
+            except (ValueError, KeyError):
+                seconds = 0.0
+            if name not in ("ttft", "tpot") or name in bounds or not seconds > 0:
+                raise ConfigError(f"SLO {text!r}: write ttft=200ms,tpot=1ms, one or both, in us, ms or s")
+            bounds[name] = seconds
+        return cls(**bounds)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures of a run, times in seconds and predicted on the wafer.
+
+    `goodput` is in requests a second that keep the SLO, `good` their share of all requests. `busy` has the share of the
+    time in which a resource worked. `s_mbu` is over the time in which decode worked.
+    """
+
+    requests: int
+    finished: int
+    refused: int
+    preempted: int
+    seconds: float  # from the first arrival to the last token
+    requests_per_second: float
+    tokens_per_second: float  # of answers
+    goodput: float
+    good: float
+    ttft: Latency
+    tpot: Latency
+    itl: Latency
+    e2e: Latency
+    most_waiting: int
+    kv_peak: float  # share of the cache's entries
+    kv_mean: float
+    busy: dict[str, float]
+    joules: float
+    joules_per_token: float
+    s_mbu: float
+
+
+def ttft(one: Served) -> float:
+    """Return the seconds from arrival to the first token of a finished request."""
+    assert one.first is not None, "a finished request"
+    return one.first - one.request.arrival
+
+
+def tpot(one: Served) -> float:
+    """Return the mean seconds between tokens after the first; 0 for an answer of one token."""
+    assert one.first is not None and one.end is not None, "a finished request"
+    return (one.end - one.first) / max(1, one.request.output - 1)
+
+
+def e2e(one: Served) -> float:
+    """Return the seconds from arrival to the last token of a finished request."""
+    assert one.end is not None, "a finished request"
+    return one.end - one.request.arrival
+
+
+def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = Slo()) -> Report:
+    """Return the figures of a run; the caches hold `pool` entries a row. ConfigError if all requests are refused."""
+    done = [one for one in run.served if one.end is not None]
+    if not done:
+        raise ConfigError(f"no request is served: {run.served[0].refused}; give shorter requests, or a larger context")
+    start, end = min(one.request.arrival for one in run.served), max(one.end or 0.0 for one in done)
+    seconds, tokens = end - start, sum(one.request.output for one in done)
+    good = sum(ttft(one) <= slo.ttft and tpot(one) <= slo.tpot for one in done)
+    held = [(later.time - one.time, one.entries) for one, later in pairwise(run.samples)]
+    joules, decode = device.power_watts * seconds, run.busy["decode"]
+    return Report(
+        requests=len(run.served),
+        finished=len(done),
+        refused=len(run.served) - len(done),
+        preempted=sum(one.preempted for one in done),
+        seconds=seconds,
+        requests_per_second=len(done) / seconds,
+        tokens_per_second=tokens / seconds,
+        goodput=good / seconds,
+        good=good / len(run.served),
+        ttft=latency([ttft(one) for one in done]),
+        tpot=latency([tpot(one) for one in done if one.request.output > 1]),
+        itl=weighted(run.gaps),
+        e2e=latency([e2e(one) for one in done]),
+        most_waiting=run.peak_waiting,
+        kv_peak=run.peak_entries / pool,
+        kv_mean=sum(time * entries for time, entries in held) / (sum(time for time, _ in held) or 1.0) / pool,
+        busy={name: busy / seconds for name, busy in run.busy.items()},
+        joules=joules,
+        joules_per_token=joules / tokens,
+        s_mbu=run.read / decode / peaks(device, dtype)[0] if decode else 0.0,
+    )
+
+
+def latency(values: Sequence[float]) -> Latency:
+    """Return the mean and the percentiles of seconds: the least value that the share of all does not exceed."""
+    return weighted([(value, 1.0) for value in values])
+
+
+def weighted(values: Sequence[tuple[float, float]]) -> Latency:
+    """Return `latency` of (seconds, how often they come); zeros where there are none."""
+    if not values:
+        return dict.fromkeys(("mean", *(f"p{share}" for share in PERCENTILES)), 0.0)
+    ordered = sorted(values)
+    sums = list(accumulate(count for _, count in ordered))
+    found = {"mean": sum(value * count for value, count in ordered) / sums[-1]}
+    for share in PERCENTILES:
+        place = bisect_left(sums, sums[-1] * share / 100 * (1 - 1e-12))
+        found[f"p{share}"] = ordered[min(place, len(ordered) - 1)][0]
+    return found
+
+
+def flat(of: Report) -> dict[str, Any]:
+    """Return the figures as one row, such as `ttft_p50`."""
+    row: dict[str, Any] = {}
+    for name, value in asdict(of).items():
+        if isinstance(value, dict):
+            row |= {f"{name}_{key}".replace("-", "_"): figure for key, figure in value.items()}
+        else:
+            row[name] = value
+    return row
+
+
+COLUMNS = ("number", "arrival", "input", "output", "started", "first", "end", "preempted", "refused")
+
+
+def write_csv(run: Run, path: Path) -> None:
+    """Write a row for each request: its sizes, the seconds of its steps, how often it was preempted, why refused."""
+    with writing(path), path.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.writer(lines)
+        writer.writerow(COLUMNS)
+        writer.writerows(_row(one) for one in run.served)
+
+
+def _row(one: Served) -> Iterator[Any]:
+    request = one.request
+    yield from (request.number, request.arrival, request.input, request.output)
+    yield from (one.started, one.first, one.end, one.preempted, one.refused)

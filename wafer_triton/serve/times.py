@@ -1,0 +1,220 @@
+"""The times of serving, all from priced schedules: prefill, decode, re-placement, keys and values.
+
+Decode of a group of b sequences is priced as `layers` prices a batch. Projections and feed-forward take all b at once,
+attention one after the other; so attention to `entries` entries a row adds its own seconds, whatever else is in the
+group. Prices are exact and kept, by entries a row and by rows of tokens. Keys and values alone are priced at multiples
+of `STRIDE` tokens and interpolated in between; `Priced.largest_error` measures by how much that is off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache, cached_property
+from math import inf
+
+from wafer_triton.cost import layers
+from wafer_triton.cost.cap import kv_bytes, weight_bytes
+from wafer_triton.cost.constants import constants
+from wafer_triton.cost.price import priced
+from wafer_triton.errors import ShapeError, check_counts
+from wafer_triton.place import moves
+from wafer_triton.place.need import ENDS
+from wafer_triton.place.regions import Placement, Region, shared
+from wafer_triton.schedule import decode as decode_parts
+from wafer_triton.schedule.kv_cache import KvCache
+
+STRIDE = 256  # tokens between two prices of keys and values
+Kinds = dict[str, int]  # blocks of a region by kind
+
+
+class Priced:
+    """`pipeline.Times` of a model that is placed, see there for the fields.
+
+    `place.decode.batch` full caches make the pool, which up to `batch` sequences share. A prompt has up to `prompt`
+    tokens. `right` is the first column of decode where both phases have columns of the device of their own. None says
+    that the weights move between the phases. Raises ShapeError for a count below 1, or for more sequences of a group
+    than caches.
+    """
+
+    def __init__(
+        self, place: Placement, *, batch: int, longest: int, prompt: int, at_once: int = 1, held: int | None = None,
+        right: int | None = None,
+    ) -> None:  # fmt: skip
+        check_counts(batch=batch, at_once=at_once, longest=longest, prompt=prompt)
+        if at_once > place.decode.batch:
+            raise ShapeError(
+                f"at_once = {at_once} sequences of a group, but the cores of decode have the buffers of "
+                f"{place.decode.batch}; give a smaller at_once, or place decode with caches={at_once}"
+            )
+        self.place, self.batch, self.at_once, self.right = place, batch, min(at_once, batch), right
+        block = self.block = place.decode
+        self.device = block.mesh.device
+        self.c = constants(self.device)
+        self.rows = block.mesh.shape[0]
+        self.pool = block.batch * block.entries
+        self.longest, self.prompt = min(longest, block.entries * self.rows), prompt
+        apart = right is None and not shared(block, place.prefill)
+        self.held = inf if not apart else prompt if held is None else held
+        self.side = place.prefill.mesh.shape[0]
+        self.regions = [_kinds(region) for region in place.regions]
+        self.prefill_regions = [_kinds(region) for region in place.prefill_regions]
+        self._attend: dict[int, float] = {}
+        self._bases: dict[int, tuple[float, tuple[tuple[float, int], ...]]] = {}
+        self._read: dict[int, float] = {}
+        self._moved: dict[int, float] = {}
+        self._layers: dict[tuple[int, int], dict[str, float]] = {}
+
+    # --- decode ---
+
+    def attend(self, entries: int) -> float:
+        """See `pipeline.Times`."""
+        found = self._attend.get(entries)
+        if found is None:
+            found = self._attend[entries] = self.attention(1, entries) - self.attention(1, 1)
+        return found
+
+    def attention(self, count: int, entries: int) -> float:
+        """Return seconds of an attention block with `count` sequences, each of `entries` entries a row."""
+        return self._decode(count, entries)["attention"]
+
+    def _decode(self, count: int, entries: int) -> dict[str, float]:
+        block = replace(self.block, batch=count, entries=entries)
+        costs = layers.decode_costs(block, entries * self.rows, self.c)
+        return {kind: cost.cycles / self.device.clock_hz for kind, cost in costs.items()}
+
+    def latency(self, count: int, attending: float) -> float:
+        """See `pipeline.Times`."""
+        return self._base(count)[0] + self.block.shape.num_hidden_layers * attending
+
+    def slowest(self, count: int, attending: float) -> float:
+        """See `pipeline.Times`."""
+        return max([base + attentions * attending for base, attentions in self._base(count)[1]])
+
+    def _base(self, count: int) -> tuple[float, tuple[tuple[float, int], ...]]:
+        """Return seconds of a group with one entry a row, and for each kind of region its own and its attentions."""
+        if count not in self._bases:
+            each = self.stages_of_decode(count)
+            kinds = {(seconds, held.get("attention", 0)) for seconds, held in zip(each, self.regions, strict=True)}
+            most = {n: max(seconds for seconds, attentions in kinds if attentions == n) for _, n in kinds}
+            self._bases[count] = sum(each), tuple((seconds, n) for n, seconds in most.items())
+        return self._bases[count]
+
+    def stages_of_decode(self, count: int) -> list[float]:
+        """Return seconds of a group in each region, with one entry a row: its blocks, and the hand-over to it."""
+        kinds = self._decode(count, 1) | self._ends(count)
+        block = replace(self.block, batch=count)
+        handing = [priced([(one, 1)], self.c).cycles / self.device.clock_hz
+                   for one in moves.hand_overs(self.place.regions, block)]  # fmt: skip
+        handing = [0.0] * (len(self.regions) - len(handing)) + handing  # without a tied head nothing comes to the first
+        return [come + _seconds(held, kinds, block.shape.tie_word_embeddings)
+                for come, held in zip(handing, self.regions, strict=True)]  # fmt: skip
+
+    def _ends(self, count: int) -> dict[str, float]:
+        if not self.block.shape.vocab_size:
+            return {}
+        steps = layers.embedding_steps(self.block, count, self.c), layers.head_steps(self.block, count, self.c)
+        return {end: layers.total(each).cycles / self.device.clock_hz for end, each in zip(ENDS, steps, strict=True)}
+
+    # --- prefill ---
+
+    def stages(self, tokens: int, past: int, last: bool) -> tuple[float, ...]:
+        """See `pipeline.Times`; a chunk takes whole rows of tokens, in parts that the cores hold at once."""
+        rows, before = -(-tokens // self.side), -(-past // self.side)
+        kinds = dict(self._chunk(rows, before))
+        if self.block.shape.vocab_size:
+            kinds |= {"embedding": self._embedding(tokens), "head": self._head if last else 0.0}
+        tied = self.block.shape.tie_word_embeddings
+        return tuple(_seconds(held, kinds, tied) for held in self.prefill_regions)
+
+    def _chunk(self, rows: int, before: int) -> dict[str, float]:
+        """Return seconds of each kind of block for `rows` rows of tokens, after others."""
+        if (rows, before) not in self._layers:
+            block, size = self.place.prefill, self.place.at_once
+            found = dict.fromkeys(block.shape.layers_of, 0.0)
+            for start in range(0, rows, size):
+                for kind, cost in layers.chunk_costs(block, min(size, rows - start), before + start, self.c).items():
+                    found[kind] += cost.cycles / self.device.clock_hz
+            self._layers[rows, before] = found
+        return self._layers[rows, before]
+
+    @cached_property
+    def _own(self) -> layers.Block:
+        """The block of prefill's embedding and head."""
+        mesh = replace(self.place.prefill.mesh, fold=(1, 1))
+        return layers.decode_block(self.block.shape, mesh, 1, self.c, None, "true", 1)
+
+    @cache  # noqa: B019
+    def _embedding_of(self, tokens: int) -> float:
+        return layers.total(layers.embedding_steps(self._own, tokens, self.c)).cycles / self.device.clock_hz
+
+    def _embedding(self, tokens: int) -> float:
+        sizes = decode_parts.batches(decode_parts.embed, decode_parts.head_block(self._own), tokens)
+        return sum(times * self._embedding_of(size) for size, times in sizes.items())
+
+    @cached_property
+    def _head(self) -> float:
+        return layers.total(layers.head_steps(self._own, 1, self.c)).cycles / self.device.clock_hz
+
+    # --- between the phases ---
+
+    def hand_over(self, tokens: int) -> float:
+        """See `pipeline.Times`; interpolated between multiples of `STRIDE`."""
+        low = tokens // STRIDE * STRIDE
+        start, end = self._moved_at(max(1, low)), self._moved_at(low + STRIDE)
+        return start + (end - start) * (tokens - low) / STRIDE
+
+    def _moved_at(self, tokens: int) -> float:
+        if tokens not in self._moved:
+            self._moved[tokens] = self.hand_over_exactly(tokens)
+        return self._moved[tokens]
+
+    def hand_over_exactly(self, tokens: int) -> float:
+        """Return seconds of bringing the keys and values of a prompt to decode, priced for this number of tokens."""
+        cache = KvCache(self.rows, max(self.block.entries, -(-tokens // self.rows)), "shift", tokens)
+        rows = moves.prompt_rows(self.side, tokens, self.place.at_once)
+        steps = moves.keys_and_values(self.place, rows, cache.row_of(tokens), self.right or 0)
+        return priced(steps, self.c).cycles / self.device.clock_hz
+
+    def largest_error(self, tokens: Iterable[int]) -> float:
+        """Return the largest difference, in seconds, between `hand_over` and its price at such numbers of tokens."""
+        return max(abs(self.hand_over(count) - self.hand_over_exactly(count)) for count in tokens)
+
+    def switch(self) -> float:
+        """See `pipeline.Times`; the return route is the forward route reversed, and takes as long."""
+        return self._switch
+
+    @cached_property
+    def _switch(self) -> float:
+        if self.right is not None:
+            return 0.0
+        return priced(moves.between_phases(self.place), self.c).cycles / self.device.clock_hz
+
+    # --- bytes ---
+
+    def read(self, count: int) -> float:
+        """See `pipeline.Times`; of a mixture the experts that `count` tokens take on average at uniform routing."""
+        if count not in self._read:
+            shape, dtype = self.block.shape, self.block.dtype
+            whole = float(weight_bytes(shape, dtype))
+            if shape.experts is not None:
+                none = weight_bytes(shape, dtype, [{}] * shape.layers_of["experts"])
+                untaken = (1 - shape.experts.chosen / shape.experts.count) ** count
+                whole -= (whole - none) * untaken
+            self._read[count] = whole
+        return self._read[count]
+
+    def cached(self, tokens: int) -> float:
+        """See `pipeline.Times`."""
+        return float(kv_bytes(self.block.shape, self.block.dtype, tokens))
+
+
+def _kinds(region: Region) -> Kinds:
+    return dict(Counter(name.split()[-1] for name in region.blocks))
+
+
+def _seconds(held: Kinds, kinds: dict[str, float], tied: bool) -> float:
+    """Return seconds of a region's blocks; a tied head has the embedding with it."""
+    whole = sum(count * kinds[kind] for kind, count in held.items())
+    return whole + kinds["embedding"] if tied and "head" in held else whole

@@ -1,0 +1,232 @@
+"""Requests and where they come from: traces, Poisson and bursty arrivals, closed loops of users.
+
+Every draw is by Python's `random.Random` with the seed that is given, so the same seed gives the same requests.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.errors import ConfigError, ShapeError, check_counts
+from wafer_triton.text.files import read_text
+
+# names of the columns of a trace: arrival, input, output
+OWN = ("arrival", "input", "output")
+AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # Azure Public Dataset, LLM inference trace 2023 (ISCA'24)
+MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
+LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt of `input` tokens that arrives `arrival` seconds after the start and asks for `output` tokens."""
+
+    number: int
+    arrival: float
+    input: int
+    output: int
+
+
+Lengths = Callable[[random.Random], tuple[int, int]]  # draws the tokens of a prompt and of its answer
+Length = Callable[[random.Random], int]
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A closed loop: each of `users` sends its next request `pause` seconds after its last answer, `count` in all.
+
+    Raises ShapeError for a count below 1 or a negative time.
+    """
+
+    users: int
+    count: int
+    lengths: Lengths
+    seed: int = 0
+    pause: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_counts(users=self.users, count=self.count)
+        if not 0 <= self.pause < math.inf:
+            raise ShapeError(f"pause = {self.pause!r} must be 0 seconds or more")
+
+    def requests(self) -> Iterator[Request]:
+        """Yield all requests in order, with arrival 0; a simulation sets the arrival of each."""
+        source = random.Random(self.seed)
+        return (Request(number, 0.0, *self.lengths(source)) for number in range(self.count))
+
+
+def both(input: Length, output: Length) -> Lengths:
+    """Return lengths of prompts and of answers that are drawn apart."""
+    return lambda source: (input(source), output(source))
+
+
+def fixed(tokens: int) -> Length:
+    """Return a length that is always `tokens`."""
+    check_counts(tokens=tokens)
+    return lambda source: tokens
+
+
+def uniform(least: int, most: int) -> Length:
+    """Return a length of `least` to `most` tokens, each as likely; ShapeError if there is none."""
+    check_counts(least=least, most=most)
+    if least > most:
+        raise ShapeError(f"lengths of {least:,} to {most:,} tokens: the first is the larger; exchange them")
+    return lambda source: source.randint(least, most)
+
+
+def lognormal(median: float, sigma: float) -> Length:
+    """Return a length whose logarithm is normal with deviation `sigma`, from 1 to `LONGEST` medians."""
+    for name, value in (("median", median), ("sigma", sigma)):
+        if not 0 < value < math.inf:
+            raise ShapeError(f"{name} = {value!r} of a lognormal length must be a positive number")
+    most = LONGEST * median
+    return lambda source: max(1, round(min(most, source.lognormvariate(math.log(median), sigma))))
+
+
+def drawn(requests: Sequence[Request]) -> Lengths:
+    """Return lengths drawn from requests, input and output together."""
+    if not requests:
+        raise ShapeError("lengths are drawn from requests, and there are none; give a trace with one at least")
+    pairs = [(request.input, request.output) for request in requests]
+    return lambda source: source.choice(pairs)
+
+
+def length_of(text: str) -> Length:
+    """Return the length that a text stands for: "512", "64:1024" (uniform) or "lognormal:512:0.8" (median, sigma).
+
+    Raises ConfigError for another text, ShapeError for a number that makes no sense.
+    """
+    kind, *numbers = text.split(":") if text.startswith("lognormal") else ("", *text.split(":"))
+    try:
+        if kind:
+            median, sigma = map(float, numbers)
+            return lognormal(median, sigma)
+        least, most = map(int, numbers if len(numbers) == 2 else numbers * 2)
+    except ValueError as error:
+        if isinstance(error, ShapeError):
+            raise
+        raise ConfigError(f"length {text!r}: write 512, 64:1024 or lognormal:512:0.8 (median and sigma)") from None
+    return uniform(least, most)
+
+
+def poisson(rate: float, count: int, lengths: Lengths, seed: int = 0) -> list[Request]:
+    """Return `count` requests that arrive independently of each other, `rate` a second on average."""
+    return bursty(rate, count, lengths, seed, 1.0)
+
+
+def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float = 2.0) -> list[Request]:
+    """Return `count` requests with gamma gaps, `rate` a second on average.
+
+    `cv` is the deviation of a gap over its mean: 1 is a Poisson process, more come in bursts. Raises ShapeError for a
+    rate or a `cv` that is not positive.
+    """
+    check_counts(count=count)
+    for name, value in (("rate", rate), ("cv", cv)):
+        if not 0 < value < math.inf:
+            raise ShapeError(f"{name} = {value!r} must be a positive number")
+    source, shape = random.Random(seed), cv**-2
+    gaps = (source.gammavariate(shape, 1 / (shape * rate)) for _ in range(count))
+    arrivals = list(accumulate(gaps))
+    return [Request(number, arrival, *lengths(source)) for number, arrival in enumerate(arrivals)]
+
+
+def rate_of(requests: Sequence[Request]) -> float:
+    """Return the requests a second of a trace; ShapeError where all arrive at once."""
+    span = requests[-1].arrival - requests[0].arrival if requests else 0.0
+    if span <= 0:
+        raise ShapeError(
+            f"{len(requests)} requests in 0 seconds have no rate; leave --rate out, or give a longer trace"
+        )
+    return (len(requests) - 1) / span
+
+
+def rescaled(requests: Sequence[Request], rate: float) -> list[Request]:
+    """Return the requests with their arrivals stretched, so that `rate` a second come; ShapeError as `rate_of`."""
+    if not 0 < rate < math.inf:
+        raise ShapeError(f"rate = {rate!r} must be a positive number")
+    times, first = rate_of(requests) / rate, requests[0].arrival
+    return [replace(request, arrival=(request.arrival - first) * times) for request in requests]
+
+
+def read_trace(path: Path) -> list[Request]:
+    """Return the requests of a trace in the order of their arrival, the first at 0.
+
+    A trace is CSV with the columns of `OWN` or `AZURE`, or JSON lines with the keys of `OWN`. An arrival is a number of
+    seconds or an ISO date and time. Raises ConfigError, which names the line, for anything else.
+    """
+    text = read_text(path)
+    rows = _json_lines(path, text) if path.suffix.lower() in (".jsonl", ".json") else _csv_rows(path, text)
+    found: list[tuple[float, int, int]] = []
+    for line, (arrival, *lengths) in rows:
+        where = f"{path}, line {line}"
+        input, output = (_tokens(where, name, value) for name, value in zip(OWN[1:], lengths, strict=True))
+        found.append((_arrival(where, arrival), input, output))
+    if not found:
+        raise ConfigError(f"{path}: the trace has no request; give one a line after its head")
+    found.sort(key=lambda each: each[0])  # stable: requests of one moment stay in the order of the file
+    first = found[0][0]
+    return [Request(number, at - first, input, output) for number, (at, input, output) in enumerate(found)]
+
+
+Rows = Iterable[tuple[int, tuple[Any, ...]]]  # the number of a line, its arrival, input and output
+
+
+def _csv_rows(path: Path, text: str) -> Rows:
+    table = csv.reader(text.splitlines())
+    head = [name.strip() for name in next(table, [])]
+    columns = next((names for names in (OWN, AZURE) if set(names) <= set(head)), None)
+    if columns is None:
+        raise ConfigError(f"{path}: columns {', '.join(head) or 'none'}; give {', '.join(OWN)}, or {', '.join(AZURE)}")
+    places = [head.index(name) for name in columns]
+    for number, row in enumerate(table, 2):
+        if row:
+            if len(row) != len(head):
+                raise ConfigError(f"{path}, line {number}: {len(row)} values in {len(head)} columns; mend the line")
+            yield number, tuple(row[place] for place in places)
+
+
+def _json_lines(path: Path, text: str) -> Rows:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ConfigError(f"{path}, line {number}: is no JSON; give an object with {', '.join(OWN)}") from None
+        missing = [name for name in OWN if not isinstance(values, Mapping) or name not in values]
+        if missing:
+            raise ConfigError(f"{path}, line {number}: {', '.join(missing)} missing; give {', '.join(OWN)}")
+        yield number, tuple(values[name] for name in OWN)
+
+
+def _arrival(where: str, value: Any) -> float:
+    """Return seconds, from the epoch for a date."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        try:
+            date = datetime.fromisoformat(str(value))
+            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+        except ValueError:
+            raise ConfigError(
+                f"{where}: arrival {value!r}: give seconds, or a date such as 2023-11-16 18:15:46.68"
+            ) from None
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"{where}: arrival {value!r}: give 0 seconds or more")
+    return seconds
+
+
+def _tokens(where: str, name: str, value: Any) -> int:
+    text = str(value).strip()
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_TOKENS:
+        raise ConfigError(f"{where}: {name} {value!r}: give a whole number of tokens, 1 to {MOST_TOKENS:,}")
+    return int(text)
