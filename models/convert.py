@@ -73,7 +73,7 @@ def convert(
 
 
 def off_mesh(model: nn.Module) -> dict[str, int]:
-    """How many parameters of a converted model are not on the mesh, by the kind of the layer that holds them."""
+    """Return how many parameters of a converted model are not on the mesh, by the kind of the layer that holds them."""
     sizes: dict[str, int] = {}
     for layer in model.modules():
         own = sum(weight.numel() for weight in layer.parameters(recurse=False))
@@ -84,7 +84,7 @@ def off_mesh(model: nn.Module) -> dict[str, int]:
 
 
 def account(model: nn.Module) -> Account:
-    """Rounds, hops and bytes of everything that a converted model's layers did."""
+    """Return rounds, hops and bytes of everything that a converted model's layers did."""
     return sum((ledger.account for ledger in _ledgers(model)), Account())
 
 
@@ -108,14 +108,14 @@ class _OnMesh(nn.Module):
         self._cut: dict[tuple[tuple[int, int], str], MeshTensor] = {}
 
     def placed(self, mesh: Mesh, pattern: str, weight: Tensor, device: str) -> MeshTensor:
-        """Returns the weight's tiles on a mesh and a torch device, cut when first asked for."""
+        """Return the weight's tiles on a mesh and a torch device, cut when first asked for."""
         if (mesh.shape, device) not in self._cut:
             cut = weight.detach().to(device, torch_dtype(self.dtype))
             self._cut[mesh.shape, device] = scatter(cut, mesh, pattern)
         return self._cut[mesh.shape, device]
 
     def run(self, product: Recipe, x: Tensor, weight: Tensor) -> Tensor:
-        """Returns the whole result for x [m, k] and a weight, with the dtype and the device of x."""
+        """Return the whole result for x [m, k] and a weight, with the dtype and the device of x."""
         own = self._executor(x)
         tiles = self.placed(product.schedule.mesh, product.inputs[1][1], weight, own.device)
         result = run(product, (x.to(torch_dtype(self.dtype)), tiles), own).gather()
@@ -123,7 +123,7 @@ class _OnMesh(nn.Module):
         return result.to(x.device, x.dtype)
 
     def _executor(self, x: Tensor) -> Executor:
-        """Returns the executor on the device asked for; of "auto" the GPU of x, if x is on one."""
+        """Return the executor on the device asked for; of "auto" the GPU of x, if x is on one."""
         on = self.how["emulate_on"]
         return executor(self.how["backend"], self.how["exchange"], str(x.device) if on == "auto" and x.is_cuda else on)
 
@@ -168,7 +168,7 @@ class MeshRMSNorm(_OnMesh):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """The normed x [..., n]."""
+        """Return the normed x [..., n]."""
         rows = x.reshape(-1, x.shape[-1])
         if not len(rows):
             return x
@@ -194,7 +194,7 @@ def _converted(layer: nn.Module, mesh: Mesh, dtype: Any, how: dict[str, Any]) ->
 
 
 def _is_plain(layer: Callable[[Tensor], Tensor], weight: Tensor, eps: float | None) -> bool:
-    """Whether a norm does what its name says; some families' add 1 to the weight, or have a bias."""
+    """Return whether a norm does what its name says; some families' add 1 to the weight, or have a bias."""
     if eps is None:
         return False
     source = torch.Generator().manual_seed(0)

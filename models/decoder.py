@@ -161,7 +161,7 @@ class WaferForCausalLM(PlacedModule):
         return cls(shape, weights, dtype=name, **options)
 
     def extra_repr(self) -> str:
-        """Returns the model's name, its mesh, and on what it is emulated."""
+        """Return the model's name, its mesh, and on what it is emulated."""
         return f"{self.config.name} on {self.block.mesh} cores, emulated {described(self.executor)}"
 
     folder: Path | None = None
@@ -188,7 +188,7 @@ class WaferForCausalLM(PlacedModule):
         self._broken = False
 
     def account(self) -> Account:
-        """Rounds, hops and bytes of everything since `reset`."""
+        """Return rounds, hops and bytes of everything since `reset`."""
         return sum((ledger.account for ledger in self.ledgers.values()), Account())
 
     def predicted(self) -> dict[str, Prediction]:
@@ -278,7 +278,7 @@ class WaferForCausalLM(PlacedModule):
     def generate(
         self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **options: Unpack[SamplingOptions]
     ) -> Any:
-        """Tokens after a prompt, or after each of a batch of prompts, as they come: see `Sampling`, `Stream`.
+        """Return tokens after a prompt, or after each of a batch of prompts, as they come: see `Sampling`, `Stream`.
 
         Raises CacheError at once if a prompt and its new tokens do not fit the cache.
         """
@@ -287,11 +287,11 @@ class WaferForCausalLM(PlacedModule):
     def chat(
         self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Unpack[SamplingOptions]
     ) -> Stream[int]:
-        """The answer to messages such as {"role": "user", "content": "Hi"}, by the tokenizer's chat template."""
+        """Return the answer to messages such as {"role": "user", "content": "Hi"}, by the tokenizer's chat template."""
         return self.generate(chat_ids(tokenizer_of(self.folder), messages), max_new_tokens, **options)
 
     def embed(self, tokens: Prompt) -> torch.Tensor:
-        """Rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
+        """Return rows of the embedding table [tokens, width]; ShapeError for an unknown token."""
         return self.embedding.run(self._known(tokens))
 
     def _known(self, tokens: Prompt) -> torch.Tensor:
@@ -319,7 +319,7 @@ class WaferForCausalLM(PlacedModule):
         self.block.cache(prefilled).room(count)
 
     def checked(self, tokens: Prompt, sequence: int = 0) -> torch.Tensor:
-        """The ids of a prompt for a sequence; what is wrong with it is raised before a part of it is on its way.
+        """Return the ids of a prompt for a sequence; what is wrong with it is raised before a part of it is on its way.
 
         Raises ShapeError for an empty prompt, an unknown token or sequence, CacheError for what does not fit its cache.
         """

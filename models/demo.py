@@ -62,7 +62,7 @@ def compare(model: WaferForCausalLM, judge: Any, prompt: list[int], new_tokens: 
 
 
 def predicted_line(model: WaferForCausalLM) -> str:
-    """The speed of each phase at which the model's rounds since `reset` are predicted to run on the wafer."""
+    """Return the speed of each phase at which the model's rounds since `reset` are predicted to run on the wafer."""
     predicted = model.predicted()
     phases = [phase for phase in ("prefill", "decode") if phase in predicted]
     speeds = (f"{phase} {predicted[phase].tokens_per_second:,.4g} tokens/s" for phase in phases)

@@ -27,7 +27,7 @@ def seconds(placement: Placement, executor: Executor, *, prompts: int, tokens: i
 
 
 def _seconds(block: Block, phases: PhasesOf, interpreted: bool) -> float:
-    """Seconds for a token or a prompt through all layers, and for the products of the head."""
+    """Return seconds for a token or a prompt through all layers, and for the products of the head."""
     shape, cores = block.shape, block.mesh.cores
     each = [(one, one.times * shape.layers_of[kind]) for kind, phases_ in phases.items() for one in phases_]
     rounds = sum(times * one.rounds for one, times in each)

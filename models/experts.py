@@ -21,7 +21,7 @@ class Source:
     rows: tuple[int | None, int | None] = (None, None)
 
     def of(self, stored: Tensor) -> Tensor:
-        """The parameter, of the stored tensor."""
+        """Return the parameter, of the stored tensor."""
         return stored if self.expert is None else stored[self.expert, slice(*self.rows)]
 
 
@@ -54,7 +54,7 @@ WHOLE = ("gate_up_proj", "down_proj")  # parts of all experts of a layer in one 
 
 
 def stored_shape(source: Source, config: DecoderShape) -> tuple[int, ...]:
-    """The shape of the tensor that a parameter of an expert lies in."""
+    """Return the shape of the tensor that a parameter of an expert lies in."""
     e = config.experts
     if e is None or source.expert is None:
         return ()
@@ -87,6 +87,6 @@ class ByExpert(Mapping[str, Tensor]):
 
 
 def by_expert(weights: Mapping[str, Tensor], config: DecoderShape) -> Mapping[str, Tensor]:
-    """Weights of either layout by their published names, themselves if they have these already."""
+    """Return weights of either layout by their published names, themselves if they have these already."""
     together = config.experts is not None and any(name.rpartition(".")[2] in WHOLE for name in weights)
     return ByExpert(weights, config) if together else weights

@@ -57,7 +57,7 @@ class Sampling:
                 )
 
     def generator(self, sequence: int) -> torch.Generator:
-        """The random numbers of a sequence."""
+        """Return the random numbers of a sequence."""
         source = torch.Generator()
         if self.seed is None:
             source.seed()
@@ -66,7 +66,7 @@ class Sampling:
         return source
 
     def choose(self, logits: torch.Tensor, source: torch.Generator) -> int:
-        """The next token by its logits [vocab]; DtypeError where they are NaN."""
+        """Return the next token by its logits [vocab]; DtypeError where they are NaN."""
         if bool(logits.isnan().any()):
             raise DtypeError(
                 "the logits of the next token are NaN, as a value left the range of its dtype; place the model with "
@@ -132,7 +132,7 @@ class Stream(Iterator[T], Generic[T]):
         return newest[0] if self.single and newest[0] is not None else newest
 
     def _newest(self) -> list[int | None]:
-        """The last token of each sequence, None of one that ended."""
+        """Return the last token of each sequence, None of one that ended."""
         return [tokens[-1] if number in self._open else None for number, tokens in enumerate(self._rows)]
 
     def _prefill(self) -> list[torch.Tensor]:
@@ -154,7 +154,7 @@ class Stream(Iterator[T], Generic[T]):
 
 
 def prefills(model: WaferForCausalLM, prompts: Iterable[Prompt], progress: Progress = silent) -> Iterator[torch.Tensor]:
-    """Logits [vocab] of the last token of each prompt, in the sequences from the first on.
+    """Return logits [vocab] of the last token of each prompt, in the sequences from the first on.
 
     On several ranks prompts follow one another through the stages.
     """
@@ -172,7 +172,7 @@ def prefills(model: WaferForCausalLM, prompts: Iterable[Prompt], progress: Progr
 def each_forward(
     model: WaferForCausalLM, rows: Iterable[Prompt], progress: Progress = silent
 ) -> Iterator[torch.Tensor]:
-    """Logits [length, vocab] of each row, of which no cache is kept.
+    """Return logits [length, vocab] of each row, of which no cache is kept.
 
     On several ranks rows follow one another through the stages.
     """
@@ -225,7 +225,7 @@ def stream(
     model: WaferForCausalLM, prompts: Any, max_new_tokens: int, progress: Progress = silent,
     **options: Unpack[SamplingOptions],
 ) -> Stream[Any]:  # fmt: skip
-    """A checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
+    """Return a checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
     if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array

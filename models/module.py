@@ -25,12 +25,12 @@ class PlacedModule(nn.Module, ABC):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters under their Hugging Face names, copies of what the tiles hold."""
+        """Return parameters under their Hugging Face names, copies of what the tiles hold."""
         start = f"{prefix}." if prefix else ""
         return ((start + name, nn.Parameter(weight, requires_grad=False)) for name, weight in self.weights.items())
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """All parameters as transformers has them, a tied head under both its names."""
+        """Return all parameters as transformers has them, a tied head under both its names."""
         state = {} if destination is None else destination
         state |= {prefix + name: weight for name, weight in self.weights.items()}
         if self.config.tie_word_embeddings:

@@ -55,21 +55,21 @@ class Perplexity:
         return exp(mean) if mean < 700 else float("inf")
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """Return everything as plain values."""
         return asdict(self) | {"perplexity": self.perplexity}
 
 
 def perplexity(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Perplexity:
-    """The perplexity of a text."""
+    """Return the perplexity of a text."""
     return last(perplexities(model, ids, window, progress))
 
 
 def perplexities(
     model: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Iterator[Perplexity]:
-    """The perplexity of a text up to the end of each window, as they come."""
+    """Yield the perplexity of a text up to the end of each window, as they come."""
     nats, tokens = 0.0, 0
     for logits, following in logits_of(model, ids, window, progress):
         nats += float(torch.nn.functional.cross_entropy(logits.double(), following, reduction="sum"))
@@ -78,7 +78,7 @@ def perplexities(
 
 
 def last(judged: Iterable[T]) -> T:
-    """The last of what a text's windows give; ShapeError of a text without any."""
+    """Return the last of what a text's windows give; ShapeError of a text without any."""
     final = list(judged)[-1:]
     if not final:
         raise ShapeError("the text has fewer than two tokens, so there is nothing to judge")
@@ -104,7 +104,7 @@ class Precision:
     fp32_perplexity: float = field(metadata=unit(""))
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain values; what is not finite as null, which JSON has."""
+        """Return everything as plain values; what is not finite as null, which JSON has."""
         return {name: value if value == value and abs(value or 0) != float("inf") else None
                 for name, value in asdict(self).items()}  # fmt: skip
 
@@ -119,7 +119,7 @@ def compare(
 def comparisons(
     model: WaferForCausalLM, judge: WaferForCausalLM, ids: Sequence[int], window: int = 256, progress: Progress = silent
 ) -> Iterator[Precision]:
-    """The comparison up to the end of each window, as they come."""
+    """Yield the comparison up to the end of each window, as they come."""
     squares, scale, largest, tokens, differ = 0.0, 0.0, 0.0, 0, 0
     first: tuple[int, int, int] | None = None
     nats = [0.0, 0.0]

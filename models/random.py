@@ -15,7 +15,7 @@ from wafer_triton.shape.read import located
 
 
 def config_of(given: Any) -> DecoderConfig:
-    """A configuration from itself, a table of a config.json, its path or folder, or a name in `MODELS`.
+    """Return a configuration from itself, a table of a config.json, its path or folder, or a name in `MODELS`.
 
     Raises ConfigError otherwise.
     """

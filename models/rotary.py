@@ -62,7 +62,7 @@ def _yarn(theta: float, head_dim: int, scaling: RopeScaling, length: int | None)
     context, factor = scaling.original_max_position_embeddings, scaling.factor
 
     def pair(turns: float) -> float:
-        """The dimension that turns so often over the trained context."""
+        """Return the dimension that turns so often over the trained context."""
         return (head_dim * math.log(context / (turns * 2 * math.pi))) / (2 * math.log(theta))
 
     low, high = pair(scaling.beta_fast), pair(scaling.beta_slow)

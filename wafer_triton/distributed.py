@@ -40,7 +40,7 @@ def executor(
     emulate_on: str = "auto",
     **options: Any,
 ) -> Executor:
-    """The executor of a mesh over all ranks that torchrun started, or of one process where there are no others.
+    """Return the executor of a mesh over all ranks that torchrun started, or of one process where there are no others.
 
     `cut` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts.
     `emulate_on` is "cuda" for one GPU to a rank, with NCCL, or "cpu", with gloo; "auto" takes the GPUs if there are

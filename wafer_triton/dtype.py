@@ -15,7 +15,7 @@ _NAMES = {full: short for short, full in _TORCH.items()}
 
 
 def dtype_name(dtype: Any) -> str:
-    """The short name of a dtype given as "fp16", "float16" or torch.float16; DtypeError for any other type."""
+    """Return the short name of a dtype given as "fp16", "float16" or torch.float16; DtypeError for any other type."""
     name = str(dtype).removeprefix("torch.")
     name = _NAMES.get(name, name)
     if name not in BYTES:
@@ -24,7 +24,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of a short name."""
+    """Return the torch dtype of a short name."""
     import torch
 
     found: torch.dtype = getattr(torch, _TORCH[name])

@@ -35,7 +35,7 @@ class MeshTensor:
     sizes: Mapping[str, int]
 
     def gather(self) -> torch.Tensor:
-        """The whole tensor, padding removed; of repeated tiles the first copy is taken."""
+        """Return the whole tensor, padding removed; of repeated tiles the first copy is taken."""
         check_type("tiles", getattr(self.tiles, "shape", self.tiles), tuple, ShapeError)
         made = cut(self.pattern, self.shape, self.mesh.shape, tuple(self.sizes.items()))
         if tuple(self.tiles.shape) != (*self.mesh.shape, *made.tile):
@@ -101,7 +101,7 @@ class Cut:
 
 
 def letters(pattern: str) -> dict[str, str]:
-    """The tile axes that a pattern cuts, each with its mesh axis: {"m": "y", "k": "x"} of "(y m) (x k)"."""
+    """Return the tile axes that a pattern cuts, each with its mesh axis: {"m": "y", "k": "x"} of "(y m) (x k)"."""
     cut: dict[str, str] = {}
     for group in _groups(pattern.partition("->")[0]):
         cut |= {letter: axis for axis, letter in pairwise(group) if axis in MESH_AXES}
@@ -109,7 +109,7 @@ def letters(pattern: str) -> dict[str, str]:
 
 
 def axes(pattern: str) -> list[str]:
-    """The tile's axes in the order of the tensor's dimensions; ShapeError unless every dimension has one."""
+    """Return the tile's axes in the order of the tensor's dimensions; ShapeError unless every dimension has one."""
     named = [[axis for axis in group if axis not in MESH_AXES] for group in _groups(pattern)]
     if "->" in pattern or any(len(group) != 1 for group in named):
         raise ShapeError(f"pattern {pattern!r}: each dimension must have one axis, as in '(y m) (x k)'")
@@ -117,7 +117,7 @@ def axes(pattern: str) -> list[str]:
 
 
 def _groups(left: str) -> list[list[str]]:
-    """The axes of each dimension that the left side of a pattern names."""
+    """Return the axes of each dimension that the left side of a pattern names."""
     return [group.strip("()").split() for group in re.findall(r"\([^)]*\)|\S+", left)]
 
 

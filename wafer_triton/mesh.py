@@ -78,7 +78,7 @@ class Mesh:
         return replace(self, fold=(side // self.rows, side // self.cols))
 
     def length(self, axis: str) -> int:
-        """Cores along an axis: "x" runs across the columns, "y" down the rows."""
+        """Return cores along an axis: "x" runs across the columns, "y" down the rows."""
         return self.shape[1] if axis == "x" else self.shape[0]
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class Mesh:
 
 
 def as_mesh(spec: Any, on: str | Device | None = None) -> Mesh:
-    """A Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise."""
+    """Return a Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise."""
     if isinstance(spec, Mesh):
         return spec if on is None else replace(spec, device=device(on))
     sides: Any = spec

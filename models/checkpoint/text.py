@@ -15,7 +15,7 @@ from wafer_triton.text.files import read_text
 
 @lru_cache(maxsize=4)
 def tokenizer_of(folder: Path | None) -> Any:
-    """The tokenizer in a folder; CheckpointError without one."""
+    """Return the tokenizer in a folder; CheckpointError without one."""
     if folder is None:
         raise CheckpointError("a model made from a configuration has no tokenizer; give token ids")
     if not any(folder.glob("tokenizer*")):
@@ -73,7 +73,7 @@ def chat_ids(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]
 
 
 def file_text(path: Path) -> str:
-    """The text of a UTF-8 file; ShapeError if there is none."""
+    """Return the text of a UTF-8 file; ShapeError if there is none."""
     try:
         text = read_text(path)
     except FileNotFoundError:
@@ -86,7 +86,7 @@ def file_text(path: Path) -> str:
 
 
 def file_ids(folder: Path, path: Path, text: str, limit: int | None = None) -> list[int]:
-    """The first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
+    """Return the first `limit` tokens (None: all) of a file's text; ShapeError unless there are two at least."""
     ids: list[int] = tokenizer_of(folder)(text)["input_ids"][:limit]
     if len(ids) < 2:
         raise ShapeError(

@@ -27,7 +27,7 @@ _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def load_weights(
     folder: str | Path, config: DecoderConfig, dtype: torch.dtype = torch.float32
 ) -> dict[str, torch.Tensor]:
-    """Every parameter of `param_shapes(config)` by its Hugging Face name, as `dtype` on the CPU, all at once.
+    """Return every parameter of `param_shapes(config)` by its Hugging Face name, as `dtype` on the CPU, all at once.
 
     Raises `CheckpointError`.
     """
@@ -85,7 +85,7 @@ class Checkpoint(Mapping[str, torch.Tensor]):
         return self._checked(name, source.of(_open(self.where[source.name]).get_tensor(source.name)))
 
     def part(self, name: str, index: tuple[slice, ...]) -> torch.Tensor:
-        """A part of a parameter that is stored as it is, which is all that is read of it."""
+        """Return a part of a parameter that is stored as it is, which is all that is read of it."""
         return self._checked(name, _open(self.where[self.sources[name].name]).get_slice(name)[index])
 
     def _checked(self, name: str, stored: torch.Tensor) -> torch.Tensor:
@@ -176,7 +176,7 @@ def _other_weights(folder: Path) -> str:
 
 
 def _locate(folder: Path, files: dict[Path, Any]) -> dict[str, Path]:
-    """The file that holds each tensor; an index that disagrees with its shards is an error."""
+    """Return the file that holds each tensor; an index that disagrees with its shards is an error."""
     where = {name: path for path, file in files.items() for name in file.keys()}  # noqa: SIM118 (not a mapping)
     if (folder / _SINGLE) not in files:
         for name, shard in _weight_map(folder).items():
@@ -226,12 +226,12 @@ def _check_tensor(path: Path, file: Any, name: str, expected: tuple[int, ...]) -
 
 
 def same(weight: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two weights of any shape and dtype are equal, NaN where the other is NaN."""
+    """Return whether two weights of any shape and dtype are equal, NaN where the other is NaN."""
     return weight.shape == other.shape and bool(((weight == other) | ((weight != weight) & (other != other))).all())
 
 
 def is_finite(weight: torch.Tensor) -> bool:
-    """Whether a weight holds neither NaN nor infinity."""
+    """Return whether a weight holds neither NaN nor infinity."""
     # The extremes carry any NaN or infinity, and unlike isfinite they need no second tensor.
     return all(map(torch.isfinite, torch.aminmax(weight)))
 

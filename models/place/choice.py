@@ -38,7 +38,7 @@ def place(
     kv_policy: str, batch: int, prefill_mesh: Any, groups: Groups, prefill_groups: Groups, head_groups: int | None,
     prefill_head_groups: int | None, trim: bool, experts: Experts,
 ) -> Placement:  # fmt: skip
-    """The placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
+    """Return the placement of a model on a device, by the arguments that `WaferForCausalLM` describes.
 
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
@@ -109,7 +109,7 @@ def place(
 
 
 def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
-    """The mesh of prefill on the device of decode's."""
+    """Return the mesh of prefill on the device of decode's."""
     if isinstance(prefill_mesh, Mesh) and prefill_mesh.device != mesh.device:
         raise MeshError(
             f"prefill_mesh is on {prefill_mesh.device.name}, the mesh of decode on {mesh.device.name}; give the same "
@@ -119,7 +119,7 @@ def _beside(prefill_mesh: Any, mesh: Mesh) -> Mesh:
 
 
 def _with_trees(block: Block) -> Block:
-    """The block with the K-tree that is fastest on its square mesh, unless one is given."""
+    """Return the block with the K-tree that is fastest on its square mesh, unless one is given."""
     if block.groups is not None:
         return block
     return replace(block, groups=best_groups(block.mesh.shape[0], constants(block.mesh.device).of("decode")))
@@ -129,7 +129,7 @@ def _plans(
     config: DecoderConfig, device: Device, blocks: Callable[[int], list[Block]], prompt: int, answer: int,
     head_groups: int | None, experts: Experts,
 ) -> Iterator[tuple[int, int]]:  # fmt: skip
-    """Sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
+    """Yield sides of the meshes of decode and prefill, the fastest plan first, whose cores hold decode as it lies here.
 
     A plan is for 16 bits and takes no prompt in chunks, so sides without a plan come last.
     """

@@ -56,12 +56,12 @@ def each(
 
 
 def _axes(cut: Parameter) -> list[str]:
-    """The axis of the mesh that cuts each dimension; "" among them where a dimension is not just cut."""
+    """Return the axis of the mesh that cuts each dimension; "" among them where a dimension is not just cut."""
     return re.findall(r"\(([yx]) \w+\)|\S+", cut.pattern.partition("->")[0])
 
 
 def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -> torch.Tensor:
-    """The tiles of some rows and columns of cores, of which no other number is read from a checkpoint's file."""
+    """Return the tiles of some rows and columns of cores, of which no other number is read from a checkpoint's file."""
     axes = _axes(cut)
     if tuple(here.stop - here.start for here in part) == mesh.shape or not all(axes):
         return tiles_of(cut, weights[name], mesh)[part]
@@ -90,7 +90,7 @@ def _read(cut: Parameter, weights: Weights, name: str, mesh: Mesh, part: Part) -
 
 
 def gather(cut: Parameter, tiles: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """The weight from its tiles."""
+    """Return the weight from its tiles."""
     if cut.rows is None:
         return MeshTensor(mesh, tiles, cut.pattern, cut.shape, cut.sizes).gather()
     held = (*cut.shape[: cut.dim], cut.rows.size, *cut.shape[cut.dim + 1 :])
@@ -99,7 +99,7 @@ def gather(cut: Parameter, tiles: torch.Tensor, mesh: Mesh) -> torch.Tensor:
 
 
 def picked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
-    """The values at `rows` along a dimension, one after the other; zeros where a row is -1, for padding."""
+    """Return the values at `rows` along a dimension, one after the other; zeros where a row is -1, for padding."""
     flat = rows.reshape(-1)
     taken = values.index_select(dim, torch.from_numpy(flat.clip(0)).to(values.device))
     padding = flat < 0
@@ -115,12 +115,12 @@ def unpicked(values: torch.Tensor, rows: Index, dim: int) -> torch.Tensor:
 
 
 def is_repeated(buffer: Buffer) -> bool:
-    """Whether a weight's values are there once for every row of its tile."""
+    """Return whether a weight's values are there once for every row of its tile."""
     return any(cut.repeated for cut in buffer.holds)
 
 
 def is_in_regions(block: Block, buffer: Buffer) -> bool:
-    """Whether a buffer of prefill holds experts that live in regions of the mesh."""
+    """Return whether a buffer of prefill holds experts that live in regions of the mesh."""
     return block.expert_regions is not None and any(cut.experts is not None for cut in buffer.holds)
 
 
@@ -147,7 +147,7 @@ def fill(memory: Tiles, buffers: Mapping[str, Buffer], weights: Weights, layer: 
 
 
 def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tiles:
-    """All tiles [rows, cols, *tile] of a block as prefill places them; a bias is given once, for one row."""
+    """Return all tiles [rows, cols, *tile] of a block as prefill places them; a bias is given once, for one row."""
     tiles = {}
     for name, buffer in weights_of(block, kind, "prefill").items():
         if is_in_regions(block, buffer):
@@ -162,7 +162,7 @@ def prefill_tiles(weights: Weights, layer: int, block: Block, kind: str) -> Tile
 
 
 def region_tiles(weights: Weights, layer: int, block: Block, buffer: Buffer) -> torch.Tensor:
-    """The tiles [rows, cols, experts of a region, ...] of a layer's experts and their copies."""
+    """Return the tiles [rows, cols, experts of a region, ...] of a layer's experts and their copies."""
     e, regions, mesh = block.shape.experts, block.expert_regions, block.mesh
     assert e is not None and regions is not None, "a block whose experts have regions"
     size, held = mesh.shape[0] // regions.side, regions.held(e)
@@ -170,7 +170,7 @@ def region_tiles(weights: Weights, layer: int, block: Block, buffer: Buffer) -> 
     model, width = block.shape.hidden_size, mesh.shape[0] * block.share(block.shape.hidden_size, "x")
 
     def tiles(cut: Parameter) -> torch.Tensor:
-        """Tiles on a region, whose columns hold whole columns of the mesh."""
+        """Return tiles on a region, whose columns hold whole columns of the mesh."""
         weight, dim = weights[cut.of(layer)], _width_dim(cut)
         padding = [0, 0] * (weight.ndim - 1 - dim) + [0, width - model]
         return scatter(torch.nn.functional.pad(weight, padding), square, cut.pattern, **cut.sizes).tiles
@@ -198,7 +198,7 @@ def _groups(pattern: str) -> list[list[str]]:
 
 
 def skewed(buffer: Buffer, tile: torch.Tensor, mesh: Mesh) -> torch.Tensor:
-    """A tile as MeshGEMM's alignment would move it, in the squares that the buffer names."""
+    """Return a tile as MeshGEMM's alignment would move it, in the squares that the buffer names."""
     if not buffer.skew:
         return tile
     region = None if buffer.skew == mesh.shape[0] else buffer.skew
@@ -269,7 +269,7 @@ class PlacedWeights(Mapping[str, torch.Tensor]):
         return gather(cut, self.together(mesh, tiles), mesh)
 
     def find(self, name: str) -> tuple[torch.Tensor, Parameter, Mesh]:
-        """The tiles of a parameter (a view of its buffer's), its cut and mesh."""
+        """Return the tiles of a parameter (a view of its buffer's), its cut and mesh."""
         tiles, buffer, cut, mesh = self.places[name]
         beside = [other for other in buffer.holds if other.experts == cut.experts]
         widths = [tile_shape(other, mesh)[-1] for other in beside]

@@ -50,7 +50,7 @@ class End:
         return [(schedule(self.part, self.block, tokens), 1)]
 
     def program(self, tokens: int) -> Program:
-        """The program for so many tokens at once."""
+        """Return the program for so many tokens at once."""
         if tokens not in self.programs:
             built = schedule(self.part, self.block, tokens)
             given = [buffer for buffer in built.buffers.values() if buffer.given]
@@ -80,7 +80,7 @@ class Head(End):
         return torch_dtype(schedule(self.part, self.block, 1).buffers[blocks.LOGITS].dtype)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
-        """Logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
+        """Return logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
         program = self.program(len(x))
         program.write(blocks.HIDDEN, scatter(x, self.block.mesh, blocks.HIDDEN_CUT).tiles)
         program.run()
@@ -112,7 +112,7 @@ class Embedding(End):
             self._fill(weights)
 
     def run(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows [tokens, width] of the table."""
+        """Return rows [tokens, width] of the table."""
         rows = []
         for some in ids.split(self.most_tokens):
             self.give(some)
@@ -132,7 +132,7 @@ class Embedding(End):
         self.program(len(ids)).write(blocks.IDS, own.expand(mesh.rows, -1, -1))
 
     def look_up(self, tokens: int) -> torch.Tensor:
-        """Rows [tokens, width] of the table, of so many tokens that were given."""
+        """Return rows [tokens, width] of the table, of so many tokens that were given."""
         program = self.program(tokens)
         program.run()
         return program.gather(blocks.HIDDEN, blocks.HIDDEN_CUT, (tokens, self.block.shape.hidden_size))

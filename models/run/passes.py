@@ -32,7 +32,7 @@ class Forward:
     sent: tuple[int, int] | None = None
 
     def measured(self, device: Device) -> cap.Pass:
-        """The pass as MoE-CAP has it."""
+        """Return the pass as MoE-CAP has it."""
         seconds = sum(cycles_of(entry()) for entry in self.due) / device.clock_hz
         taken = [hits(layer.tolist()) for layer in self.chosen]
         if self.mode == "prefill":
@@ -77,12 +77,12 @@ class Passes:
         return {mode: cap.measured(self.shape, self.dtype, self.device, each) for mode, each in own.items() if each}
 
     def trace(self) -> list[list[list[int]]]:
-        """The experts that all tokens took, of each layer that has some, token by token."""
+        """Return the experts that all tokens took, of each layer that has some, token by token."""
         layers = zip(*(each.chosen for each in self._whole()), strict=True)
         return [torch.cat(layer).tolist() for layer in layers]
 
     def _whole(self) -> list[Forward]:
-        """The passes with the layers of all stages; one that Ctrl-C cut off on some ranks is left out."""
+        """Return the passes with the layers of all stages; one that Ctrl-C cut off on some ranks is left out."""
         if self.shape.experts is None:
             return self.ran
         stages, whole = self.of_all([(each.chosen, each.sent or (0, 0)) for each in self.ran]), list[Forward]()

@@ -76,11 +76,11 @@ class Pipeline:
         return self.has_head if self.shape.tie_word_embeddings else self.number == 0
 
     def agreed(self, value: T) -> T:
-        """The value that the first rank has, on all of them."""
+        """Return the value that the first rank has, on all of them."""
         return of_first(lambda: value, self.everyone)
 
     def of_all(self, value: T) -> list[T]:
-        """The values that the stages have, in their order, on all ranks."""
+        """Return the values that the stages have, in their order, on all ranks."""
         if self.group is None:
             return [value]
         values: list[Any] = [None] * self.count
@@ -94,7 +94,7 @@ class Pipeline:
             self._send(look_up(), 0)
 
     def enter(self, look_up: Callable[[], torch.Tensor], tokens: int) -> torch.Tensor:
-        """The activation [tokens, width] that comes to this stage, once it was begun."""
+        """Return the activation [tokens, width] that comes to this stage, once it was begun."""
         if self.has_embedding and not self.number:
             return look_up()
         return self._receive(tokens, (self.number or self.count) - 1)
@@ -105,7 +105,7 @@ class Pipeline:
             self._send(x, self.number + 1)
 
     def everywhere(self, logits: torch.Tensor | None, tokens: int, dtype: torch.dtype) -> torch.Tensor:
-        """The logits [tokens, vocab] of the last stage on all ranks."""
+        """Return the logits [tokens, vocab] of the last stage on all ranks."""
         if self.group is None:
             assert logits is not None
             return logits
@@ -122,7 +122,7 @@ class Pipeline:
         layers: Callable[[torch.Tensor], torch.Tensor],
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """The logits, on all ranks, of a token of each sequence.
+        """Return the logits, on all ranks, of a token of each sequence.
 
         The `layers` take the ids themselves, or what `look_up` gives for them where the embedding lies.
         """
@@ -174,7 +174,7 @@ class Pipeline:
 
 
 def stage_count(layers: int, ranks: int, cut: tuple[int, int] | None) -> int:
-    """The stages of so many ranks, of which `cut` go together: by default as many as there are layers for.
+    """Return the stages of so many ranks, of which `cut` go together: by default as many as there are layers for.
 
     Raises BackendError where `cut` has not as many rectangles as any stages have ranks.
     """
@@ -190,7 +190,7 @@ def stage_count(layers: int, ranks: int, cut: tuple[int, int] | None) -> int:
 
 
 def stage_layers(shape: DecoderShape, stages: int, cached: int = 0, head: int = 0) -> list[int]:
-    """The first layer of each stage, and the end of the last.
+    """Return the first layer of each stage, and the end of the last.
 
     The largest stage has as few numbers as can be: parameters, the keys and values of `cached` tokens, and the `head`
     numbers of the head's working set, which are many on a large mesh, as each row of cores has sums of all logits.

@@ -82,7 +82,7 @@ class Chunk:
 
 
 def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
-    """A prompt in chunks of `tokens` on each of `side` rows; the last may have fewer."""
+    """Return a prompt in chunks of `tokens` on each of `side` rows; the last may have fewer."""
     parts: list[Chunk] = []
     for start in range(0, count, side * tokens):
         here = min(count - start, side * tokens)
@@ -169,7 +169,7 @@ class Prefill:
     def _launched(
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
     ) -> list[torch.Tensor]:
-        """Returns x of all chunks after layer by layer took all of them, so that weights are loaded once."""
+        """Return x of all chunks after layer by layer took all of them, so that weights are loaded once."""
         xs = [tiles[prefill_blocks.HIDDEN] for tiles in inputs]
         for layer in self.numbers:
             repeated, kept = self._load(layer), list[Kept]()
@@ -194,7 +194,7 @@ class Prefill:
     def _recorded(
         self, every: Sequence[Programs], inputs: Sequence[Tiles], parts: Sequence[Chunk], fill: Fill, progress: Progress
     ) -> list[torch.Tensor]:
-        """Returns x of all chunks after chunk by chunk went through all layers, each by one replay of a record."""
+        """Return x of all chunks after chunk by chunk went through all layers, each by one replay of a record."""
         results: list[Result] = []
         for number, part in enumerate(parts):
             kinds = tuple((before.tokens, before.past) for before in parts[: number + 1])
@@ -244,7 +244,7 @@ class Prefill:
         return repeated
 
     def _pair(self, programs: Programs, layer: int) -> tuple[Program, Program]:
-        """Returns the programs of a layer's two blocks."""
+        """Return the programs of a layer's two blocks."""
         first, second = self.block.shape.kinds(layer)
         return programs[first], programs[second]
 
@@ -272,7 +272,7 @@ class Prefill:
     def _inputs(
         self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], parts: Sequence[Chunk]
     ) -> Iterator[Tiles]:
-        """The tiles that each chunk's attention program is given before its first layer."""
+        """Yield the tiles that each chunk's attention program is given before its first layer."""
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         for part, mask in zip(parts, self._masks(parts), strict=True):
             angles = (self._spread(values, part, "(y m) (x p)") for values in held)
@@ -339,7 +339,7 @@ class Prefill:
             yield masks[rows.view(-1, *[1] * (held.ndim - 1)), held]
 
     def _gather(self, entries: list[torch.Tensor], parts: Sequence[Chunk]) -> torch.Tensor:
-        """Keys or values [count, key heads, head_dim] from the tiles of all chunks."""
+        """Return keys or values [count, key heads, head_dim] from the tiles of all chunks."""
         pattern = "y x m g n -> (y m) (x g n)"
         rows = [rearrange(tiles, pattern)[part.index] for tiles, part in zip(entries, parts, strict=True)]
         whole = unpicked(torch.cat(rows), self.block.layout.rows("k"), 1)

@@ -17,7 +17,7 @@ SWEEP = "sweep gemv --set n=48 --set mesh=8 --set k=64 --no-plot --over"
 
 
 def said(capsys, line, code=2):
-    """The last line on stderr of a command that ends with the exit code."""
+    """Return the last line on stderr of a command that ends with the exit code."""
     assert main(shlex.split(line)) == code, line
     return capsys.readouterr().err.splitlines()[-1]
 

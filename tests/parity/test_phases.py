@@ -204,7 +204,7 @@ def blocks(mesh, other, device="wse2", dtype="fp32"):
 
 
 def moving(name: str, decode: Block, prefill: Block) -> list[Cost]:
-    """The cost of every step that takes a buffer to its place in prefill."""
+    """Return the cost of every step that takes a buffer to its place in prefill."""
     found = {name: steps for kind in CONFIG.layers_of for name, steps in moves.weights(decode, prefill, kind).items()}
     return [priced([step]) for step in found[name]]
 

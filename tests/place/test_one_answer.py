@@ -39,7 +39,7 @@ def answer(place: object) -> object:
 
 
 def run_place(config: DecoderConfig, chip: str, mesh: int, other: int | None, context: int) -> Placement:
-    """The place that `generate` finds, for a prompt of half the context."""
+    """Return the place that `generate` finds, for a prompt of half the context."""
     return choice.place(
         config, mesh=mesh, device=chip, dtype="fp16", accumulate="fp16", max_length=context, max_prompt=context // 2,
         kv_policy="shift", batch=1, prefill_mesh=other, groups=None, prefill_groups=None, head_groups=None,

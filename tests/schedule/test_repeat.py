@@ -75,7 +75,7 @@ def built(kind: type[Builder], algorithm: str, mesh: Mesh) -> Schedule:
 
 
 def plain(round_: Round, mesh: Mesh) -> tuple:
-    """A round as numbers: messages by their cores and slots, operations by theirs."""
+    """Return a round as numbers: messages by their cores and slots, operations by theirs."""
 
     def slot(one: Slot, cores: np.ndarray) -> tuple:
         return one.buffer, None if one.index is None else one.of_cores(cores, mesh).tolist()
@@ -123,7 +123,7 @@ def test_repeated_steps_count_as_the_rounds_one_by_one(algorithm, mesh):
 
 
 def parts_of(program: str, side: int, head_groups: int) -> list[tuple]:
-    """The parts of decode and prefill of Llama-3-8B with their blocks and arguments."""
+    """Return the parts of decode and prefill of Llama-3-8B with their blocks and arguments."""
     mesh, shape = Mesh(side, side, ROOMY), shape_of("llama3-8b")
     shape, c = shape.measured() if program == "measured" else shape, constants(device("wse2"))
     tree = layers.tree_for(mesh, c)

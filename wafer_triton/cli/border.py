@@ -25,7 +25,7 @@ _BYTES = re.compile(r"allocate (\d+) bytes")
 
 
 def judged(error: Exception) -> tuple[int, str]:
-    """The exit code of an exception and what to say of it; a fault of ours is raised again."""
+    """Return the exit code of an exception and what to say of it; a fault of ours is raised again."""
     if isinstance(error, BrokenPipeError):
         return 141, ""
     said = _said(error)
@@ -52,7 +52,7 @@ def _said(error: Exception) -> str | None:
 
 
 def _reader(error: Exception) -> str | None:
-    """The first of `READERS` on the way to an exception, if there is one."""
+    """Return the first of `READERS` on the way to an exception, if there is one."""
     packages = (frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__))
     return next((package for package in packages if package in READERS), None)
 

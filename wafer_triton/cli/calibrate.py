@@ -87,7 +87,7 @@ def _measured(args: argparse.Namespace) -> list[Own]:
 
 
 def _validate_own(args: argparse.Namespace) -> int:
-    """How far predictions of a user's measurements are off."""
+    """Return how far predictions of a user's measurements are off."""
     from wafer_triton.cost.calibrate import own
     from wafer_triton.draw import tables
 

@@ -55,7 +55,7 @@ def cap(args: argparse.Namespace) -> int:
 
 
 def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """One run's measures in decode, and what a token costs."""
+    """Return one run's measures in decode, and what a token costs."""
     record = _read(run)
     measures, predicted = record["cap"]["decode"], record["predicted"]["decode"]
     row: dict[str, Any] = {"run": run.stem, "device": record["device"]}
@@ -74,7 +74,7 @@ def _row(run: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The record that `generate --json` printed last; ConfigError for a file that holds none."""
+    """Return the record that `generate --json` printed last; ConfigError for a file that holds none."""
     try:
         record: dict[str, Any] = json.loads(read_text(path).splitlines()[-1])
         missing = [name for name in NEEDED if name not in record]
@@ -161,7 +161,7 @@ def _draw(out: Path, rows: list[dict[str, Any]], scaled: list[dict[str, float]])
 
 
 def positive(text: str) -> float:
-    """The type of an option that takes a positive number."""
+    """Return the type of an option that takes a positive number."""
     try:
         number = float(text)
     except ValueError:

@@ -49,7 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     whole = _Parser(prog="wafer-triton", description=about)
     whole.add_argument("--version", action="version", version=f"wafer-triton {__version__}")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)

@@ -94,7 +94,7 @@ def _names(subjects: Sequence[Subject]) -> list[str]:
 
 
 def _show_model(args: argparse.Namespace) -> int:
-    """The regions of a model, the parts of a decode layer, and the estimate of a token."""
+    """Return the regions of a model, the parts of a decode layer, and the estimate of a token."""
     from dataclasses import asdict
 
     from wafer_triton import draw, estimate
@@ -143,12 +143,12 @@ def _values(subject: Subject) -> Values:
 
 
 def _subject(args: argparse.Namespace) -> Subject:
-    """The schedule that a command is about: a product's, or one's own."""
+    """Return the schedule that a command is about: a product's, or one's own."""
     return _own(args.schedule) if args.kind == OWN else _product(args, args.algorithm or BEST[args.kind])
 
 
 def _own(reference: str) -> Subject:
-    """A schedule of one's own, given as FILE.py:FUNCTION."""
+    """Return a schedule of one's own, given as FILE.py:FUNCTION."""
     from wafer_triton.cli.own import load
     from wafer_triton.verify.faults import check
     from wafer_triton.verify.provenance import Intent
@@ -201,7 +201,7 @@ def _product(args: argparse.Namespace, algorithm: str) -> Subject:
 
 
 def _block(args: argparse.Namespace) -> Block:
-    """The block of a model for decode; raises where the device does not hold it, with what would."""
+    """Return the block of a model for decode; raises where the device does not hold it, with what would."""
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh
@@ -222,7 +222,7 @@ def _block(args: argparse.Namespace) -> Block:
 
 
 def _regions(args: argparse.Namespace) -> tuple[Region, ...]:
-    """The regions that hold a model for decode."""
+    """Return the regions that hold a model for decode."""
     from wafer_triton.place.regions import decode_regions
 
     return decode_regions(_block(args))

@@ -166,7 +166,7 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def _with_model(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of an estimate, with sizes that stand for a model made one.
+    """Return the options of an estimate, with sizes that stand for a model made one.
 
     Raises ConfigError where a model and sizes are given, or too few sizes.
     """
@@ -187,7 +187,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of an estimate, with what says where experts live made one."""
+    """Return the options of an estimate, with what says where experts live made one."""
     if "experts" not in options:
         return options
     own = {name: value for name, value in options.items() if name not in ("copies", "routing")}
@@ -213,7 +213,7 @@ def _name(option_name: str) -> str:
 
 
 def _settings(settings: list[str], over: str) -> dict[str, Any]:
-    """The options that `--set` gives to a sweep over another one."""
+    """Return the options that `--set` gives to a sweep over another one."""
     options: dict[str, Any] = {}
     for text in settings:
         name, sign, value = text.partition("=")

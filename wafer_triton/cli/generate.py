@@ -160,12 +160,12 @@ class TextStream:
         self._start = len(self._decode())
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, which may be none."""
+        """Return the text that `token` completes, which may be none."""
         self.tokens.append(token)
         return "" if self._decode().endswith("\ufffd") else self.rest()
 
     def rest(self) -> str:
-        """The text not shown yet, complete or not."""
+        """Return the text not shown yet, complete or not."""
         new = self._decode()[self._start + len(self.shown) :]
         self.shown += new
         return new

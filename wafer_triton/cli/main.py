@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Return the parser of all commands."""
     from wafer_triton.cli import commands
 
     return commands.parser()

@@ -83,7 +83,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def _read_by_name(args: argparse.Namespace) -> dict[str, Path]:
-    """The files that a command reads, of a model's folder and of a schedule of one's own."""
+    """Return the files that a command reads, of a model's folder and of a schedule of one's own."""
     found = {}
     for name in ("model", "config"):
         given = getattr(args, name, None)
@@ -97,12 +97,12 @@ def _read_by_name(args: argparse.Namespace) -> dict[str, Path]:
 
 
 def is_reference(text: str) -> bool:
-    """Whether a word of the command line is meant as FILE.py:FUNCTION."""
+    """Return whether a word of the command line is meant as FILE.py:FUNCTION."""
     return ".py:" in text or text.endswith(".py")
 
 
 def number(text: str) -> float:
-    """The type of an option that takes a finite number."""
+    """Return the type of an option that takes a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -113,14 +113,14 @@ def number(text: str) -> float:
 
 
 def path(text: str) -> Path:
-    """The type of an option that takes a path."""
+    """Return the type of an option that takes a path."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty")
     return Path(text)
 
 
 def count(text: str) -> int:
-    """The type of an option that takes a whole number of at least 1."""
+    """Return the type of an option that takes a whole number of at least 1."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 30 or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a whole number of at least 1")
     if int(text) > MOST:
@@ -129,7 +129,7 @@ def count(text: str) -> int:
 
 
 def size(flag: str, about: str) -> Option:
-    """A required option that takes a whole number of at least 1."""
+    """Return a required option that takes a whole number of at least 1."""
     return option(flag, type=count, required=True, metavar="N", help=about)
 
 
@@ -178,12 +178,12 @@ EXECUTION = (
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """The options of a command by name, without what every command has."""
+    """Return the options of a command by name, without what every command has."""
     return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 
 def mesh_of(args: argparse.Namespace) -> Mesh | None:
-    """The mesh of `PLACE`; None leaves it to the cost model."""
+    """Return the mesh of `PLACE`; None leaves it to the cost model."""
     return None if args.mesh == "plan" else as_mesh(args.mesh, args.device)
 
 
@@ -212,7 +212,7 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
 
 
 def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
-    """The folder of `CHECKPOINT`; raises for what is wrong with it, `PLACE` and so many tokens.
+    """Return the folder of `CHECKPOINT`; raises for what is wrong with it, `PLACE` and so many tokens.
 
     That is all that can be told before the tokenizer is loaded, which takes seconds, and weights are placed.
     """
@@ -234,7 +234,7 @@ def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
 
 
 def executor_of(args: argparse.Namespace) -> Executor:
-    """The executor of `EXECUTION`."""
+    """Return the executor of `EXECUTION`."""
     import torch
 
     from wafer_triton import distributed
@@ -252,7 +252,7 @@ def tell_where(executor: Executor) -> None:
 
 
 def people(args: argparse.Namespace) -> TextIO:
-    """The stream that people read."""
+    """Return the stream that people read."""
     return sys.stderr if args.json else sys.stdout
 
 
@@ -265,7 +265,7 @@ def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
 
 
 def _plain(answer: Any) -> Any:
-    """An answer with null for what is not finite, which JSON does not have."""
+    """Return an answer with null for what is not finite, which JSON does not have."""
     if isinstance(answer, dict):
         return {name: _plain(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):
@@ -280,7 +280,7 @@ def cut_short(when: str) -> int:
 
 
 def utf8(text: str) -> str:
-    """The type of an option that takes a text."""
+    """Return the type of an option that takes a text."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

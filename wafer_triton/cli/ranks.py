@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def count() -> int:
-    """How many ranks there are; 1 without torchrun."""
+    """Return how many ranks there are; 1 without torchrun."""
     return _whole("WORLD_SIZE", 1)
 
 
@@ -24,7 +24,7 @@ def number() -> int:
 
 
 def _whole(name: str, otherwise: int) -> int:
-    """A number that torchrun sets; BackendError for what is none."""
+    """Return a number that torchrun sets; BackendError for what is none."""
     text = os.environ.get(name) or str(otherwise)
     if not (text.isascii() and text.isdecimal()):
         raise BackendError(f"{name} = {text[:80]!r} in the environment must be a whole number, as torchrun sets it")

@@ -44,7 +44,7 @@ def compare_gemm(
     mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16",
     values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
 ) -> list[Row]:  # fmt: skip
-    """Rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
+    """Return rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
 
     `values` says whether errors are computed; None computes them where that takes no more than seconds, see
     `Product.values`. Raises a WaferError for a wrong mesh, size or dtype, and for values that do not fit this machine;
@@ -64,7 +64,7 @@ def compare_gemv(
 def _beside(
     product: Product, own: Mapping[str, Recipe], values: bool | None, progress: Progress, announce: Announce
 ) -> list[Row]:
-    """Rows for recipes of the user's own, and for all algorithms of a product."""
+    """Return rows for recipes of the user's own, and for all algorithms of a product."""
     mesh, wanted = product.mesh, product.values(values)
     names = (*own, *product.algorithms)
     if product.name == "gemm":
@@ -105,7 +105,7 @@ def compare_own(
     name: str, schedule: Schedule, intent: Intent | None, *, values: bool | None = None, progress: Progress = silent,
     announce: Announce = unannounced,
 ) -> list[Row]:  # fmt: skip
-    """Rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
+    """Return rows for a schedule of the user's own, called `name`, and for the built-in algorithms of its operation.
 
     The intent's cuts say which operation it is: a product of two matrices, of a vector and a matrix, or a sum over
     lines, on the mesh and of the sizes and dtype of the schedule. Raises ScheduleError for any other, or for no intent.
@@ -125,7 +125,7 @@ def _busy(built: Recipe, product: Product) -> float:
 
 
 def _errors(recipes: Mapping[str, Recipe], product: Product) -> Iterator[tuple[str, float]]:
-    """The largest error of each algorithm against fp64, relative to the largest value, on one random product."""
+    """Yield the largest error of each algorithm against fp64, relative to the largest value, on one random product."""
     import torch
 
     from wafer_triton.dtype import torch_dtype

@@ -51,7 +51,7 @@ class Operation:
 def decoder_layer(
     block: Block, tokens: int = 0, head_groups: int | None = None, progress: Progress = silent
 ) -> list[Operation]:
-    """The operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
+    """Return the operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
 
     A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. It has `head_groups`, or the best
     (None). Reports "parts" to `progress`. Raises MeshError when no multiple of the mesh holds the head.
@@ -98,12 +98,12 @@ def operations(schedule: Schedule) -> list[Operation]:
 
 
 def judged(schedule: Schedule) -> Operation:
-    """A whole schedule, counted, priced and judged, standing alone."""
+    """Return a whole schedule, counted, priced and judged, standing alone."""
     return _judged("whole", schedule, schedule.mesh, _taking_part(schedule))
 
 
 def _taking_part(schedule: Schedule) -> float:
-    """The share of cores that compute, send or receive anything."""
+    """Return the share of cores that compute, send or receive anything."""
     if any(op.where is None for round_ in schedule.rounds for op in round_.locals):
         return 1.0
     busy = np.zeros(schedule.mesh.cores, bool)
@@ -123,7 +123,7 @@ def _judged(phase: str, step: Schedule, mesh: Mesh, share: float) -> Operation:
 
 
 def _steps(whole: Schedule) -> Iterator[Schedule]:
-    """The runs of rounds that carry one label, as schedules of their own."""
+    """Yield the runs of rounds that carry one label, as schedules of their own."""
     for label, same in groupby(_labelled(whole.rounds.steps), key=itemgetter(0)):
         rounds = Rounds(step for _, step in same)
         touched = uses(rounds.steps)

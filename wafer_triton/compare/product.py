@@ -61,7 +61,7 @@ class Product:
         return tuple(gemm.ALGORITHMS) if self.name == "gemm" else reduce.ALGORITHMS
 
     def by(self, algorithm: str) -> Recipe:
-        """The recipe by an algorithm, whose SRAM has no limit."""
+        """Return the recipe by an algorithm, whose SRAM has no limit."""
         options = (("algorithm", algorithm), *self.options)
         with sized(f"a {self.name} of {' x '.join(map(str, self.shapes))} on mesh {self.mesh}"):
             return recipe(self.name, unbounded(self.mesh), self.dtype, self.shapes, options)
@@ -83,7 +83,7 @@ class Product:
 
 
 def unbounded(mesh: Mesh) -> Mesh:
-    """The mesh with SRAM for anything: what does not fit is a finding here, not an error."""
+    """Return the mesh with SRAM for anything: what does not fit is a finding here, not an error."""
     return replace(mesh, device=mesh.device.unbounded())
 
 
@@ -97,7 +97,7 @@ def sized(what: str) -> Iterator[None]:
 
 
 def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Product]:
-    """A schedule as a recipe, and the operation that it computes."""
+    """Return a schedule as a recipe, and the operation that it computes."""
     if intent is None:
         raise ScheduleError(f"{schedule.name}: which operation it is, only an Intent says; return (Schedule, Intent)")
     try:
@@ -142,14 +142,14 @@ def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
 
 
 def _pattern(cut: Any) -> str:
-    """A cut that is a pattern; ValueError for a table of letters, which does not order them."""
+    """Return a cut that is a pattern; ValueError for a table of letters, which does not order them."""
     if not isinstance(cut, str):
         raise ValueError(cut)
     return cut
 
 
 def _whole(schedule: Schedule, name: str, cut: str) -> tuple[int, ...]:
-    """The shape of an operand in whole tiles, which is cut by a pattern."""
+    """Return the shape of an operand in whole tiles, which is cut by a pattern."""
     held, lines = schedule.buffers[name].tile, letters(cut)
     return tuple(
         size * (schedule.mesh.length(lines[axis]) if axis in lines else 1)

@@ -42,7 +42,7 @@ LEGEND = Legend(
 
 
 def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> list[dict[str, Any]]:
-    """One estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
+    """Return one estimate for each value of a parameter, which is a field of Device or an argument of the estimate.
 
     Values that raise a WaferError are left out; if all do, the last error is raised. Raises DeviceError for an unknown
     kind or parameter, ShapeError for a count that is not a positive whole number.
@@ -53,7 +53,7 @@ def sweep(kind: str, parameter: str, values: Sequence[float], **fixed: Any) -> l
 def estimates(
     kind: str, parameter: str, values: Sequence[float], *, left_out: dict[str, list[float]] | None = None, **fixed: Any
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `sweep` as they come; `left_out` takes, by the reason, the values that have none."""
+    """Yield the rows of `sweep` as they come; `left_out` takes, by the reason, the values that have none."""
     if kind not in KINDS:
         raise DeviceError(f"sweep over {kind!r}: choose one of {', '.join(KINDS)}")
     target, run = find_device(fixed.pop("device", "wse2")), KINDS[kind]

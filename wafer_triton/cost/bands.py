@@ -55,7 +55,7 @@ class Basis:
     outside: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        """The fields of an estimate: the texts in `outside` are one, None if there are none."""
+        """Return the fields of an estimate: the texts in `outside` are one, None if there are none."""
         return {
             "constants": self.constants,
             "error_band": self.error_band,
@@ -73,7 +73,7 @@ def basis_of_all(phases: Mapping[str, Basis]) -> Basis:
 
 
 def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -> Basis:
-    """The basis of an estimate of a `kind`, "gemm", "gemv", "decode" or "prefill", on a device.
+    """Return the basis of an estimate of a `kind`, "gemm", "gemv", "decode" or "prefill", on a device.
 
     `unmeasured` says what else there is about it that no measurement has.
     """
@@ -121,12 +121,12 @@ def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, progra
 
 
 def product_sizes(mesh: Mesh, *widths: int) -> Sizes:
-    """The sizes of a product on a mesh, whose tiles have these widths."""
+    """Return the sizes of a product on a mesh, whose tiles have these widths."""
     return {"mesh": (mesh.rows, mesh.cols), "tile": widths}
 
 
 def layer_sizes(shape: DecoderShape, mesh: Mesh, tokens: int) -> Sizes:
-    """The sizes of a layer with a cache or a prompt of so many tokens."""
+    """Return the sizes of a layer with a cache or a prompt of so many tokens."""
     return {"mesh": (mesh.rows, mesh.cols), "width": (shape.hidden_size,), "tokens": (tokens,)}
 
 
@@ -151,7 +151,7 @@ def bands() -> Mapping[str, Mapping[str, Any]]:
 
 
 def band(left_out: Mapping[str, Mapping[str, float]], rows: int, constants: int) -> float:
-    """The error band from the errors of rows left out of a fit of so many constants on so many rows.
+    """Return the error band from the errors of rows left out of a fit of so many constants on so many rows.
 
     Rows are left out with all that share a mesh, with all that share a tile, and so on. Of each row the largest error
     counts.

@@ -46,13 +46,13 @@ class Pass:
 
     @classmethod
     def decode(cls, contexts: Sequence[int], seconds: float, experts: Sequence[Hits] = ()) -> Pass:
-        """One token of each sequence, whose cache then holds so many tokens."""
+        """Return one token of each sequence, whose cache then holds so many tokens."""
         count = len(contexts)
         return cls("decode", count, count, sum(contexts), sum(contexts), seconds, tuple(experts))
 
     @classmethod
     def prefill(cls, tokens: int, seconds: float, experts: Sequence[Hits] = ()) -> Pass:
-        """A prompt of so many tokens, each of which attends to itself and those before it."""
+        """Return a prompt of so many tokens, each of which attends to itself and those before it."""
         return cls("prefill", 1, tokens, tokens, tokens * (tokens + 1) // 2, seconds, tuple(experts))
 
     @property
@@ -61,7 +61,7 @@ class Pass:
         return tuple(map(len, self.experts))
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain values; experts that no token took are left out."""
+        """Return everything as plain values; experts that no token took are left out."""
         experts = [{str(number): hits for number, hits in sorted(layer.items())} for layer in self.experts]
         own = {name: getattr(self, name) for name in ("mode", "batch", "tokens", "kv_tokens", "seconds")}
         if self.region_passes is not None:
@@ -103,7 +103,7 @@ def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None
 
 
 def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
-    """Bytes of the keys and values of so many tokens in all layers."""
+    """Return bytes of the keys and values of so many tokens in all layers."""
     return 2 * shape.kv_width * shape.num_hidden_layers * tokens * BYTES[dtype]
 
 
@@ -117,7 +117,7 @@ def operations(shape: DecoderShape, tokens: int, pairs: int, every: bool = False
 
 
 def peaks(device: Device, dtype: str) -> tuple[float, float]:
-    """Bytes and operations a second of all cores of a device."""
+    """Return bytes and operations a second of all cores of a device."""
     macs = device.macs_per_cycle_fp32 if dtype == "fp32" else device.macs_per_cycle_fp16
     c = constants(device)
     cycles = device.cores * device.clock_hz

@@ -24,7 +24,7 @@ from wafer_triton.shape.decoder import DecoderShape
 def true(
     mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
 ) -> Capacity:
-    """The capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
+    """Return the capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
 
     def place(candidate: Mesh) -> layers.Block:
         return decode_placed(candidate, shape, candidate.shape[0], c, None, program, head_groups, layout)[0]
@@ -54,7 +54,7 @@ def true(
 
 
 def most(fits: Callable[[int], bool], count: int) -> int:
-    """The largest of 0 to `count` that fits, where every smaller one does too."""
+    """Return the largest of 0 to `count` that fits, where every smaller one does too."""
     low, high = 0, count
     while low < high:
         middle = (low + high + 1) // 2
@@ -83,7 +83,7 @@ def measured(mesh: Mesh, shape: DecoderShape) -> Capacity:
 
 
 def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
-    """Bytes on a core of one layer's weights, by buffer, and of its share of one token's keys and values."""
+    """Return bytes on a core of one layer's weights, by buffer, and of its share of one token's keys and values."""
     rows, cols = mesh.shape
     (d,), (q, kv_width, f) = (
         tiles(rows, shape.hidden_size),

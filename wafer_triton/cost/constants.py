@@ -118,7 +118,7 @@ class Constants:
                 raise ValueError(f"constant {entry.name} = {getattr(self, entry.name)} must be 0 or more")
 
     def of(self, family: str) -> Constants:
-        """The constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""
+        """Return the constants for schedules of a family, "kernel" or "decode" (see `Schedule`)."""
         return self if family == "kernel" else _of_decode(self)
 
 
@@ -154,7 +154,7 @@ def constants(of: Device) -> Constants:
 
 
 def scaled(of: Device) -> tuple[str, ...]:
-    """The numbers by which a device scales the constants of what it is `like`: those in which the two differ."""
+    """Return the numbers by which a device scales the constants of what it is `like`: those in which the two differ."""
     if of.like is None:
         return ()
     numbers = dict.fromkeys(number for number, _ in SCALES.values())

@@ -108,7 +108,7 @@ def decode(
     program: str = "true", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
     layout: str | None = None,
 ) -> Layered:  # fmt: skip
-    """One token of decode, after which the cache holds `context` tokens.
+    """Return one token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
     `head_groups` that of the head groups on the columns (None: the best that fits; the measured program has one). With
@@ -161,7 +161,7 @@ def request(
     output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None,
 ) -> Request:  # fmt: skip
-    """A prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
+    """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
 
     `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`, `layout` as of
     `decode`. The model is placed as `generate` places it. Going from region to region, and from one phase to the
@@ -201,7 +201,7 @@ def kv(
     *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
     head_groups: int | None = None, layout: str | None = None,
 ) -> Capacity:  # fmt: skip
-    """Tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
+    """Return tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
 
     With concatenation one row takes every new token. `layout` is as of `decode`. "measured" counts as the paper does:
     regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing that comes and

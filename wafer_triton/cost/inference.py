@@ -38,7 +38,7 @@ def decode_placed(
     mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
     head_groups: int | None = None, layout: str | None = None,
 ) -> tuple[layers.Block, Regions]:  # fmt: skip
-    """The first of `layers.decode_blocks` that the device holds, and its regions; `layout` as of `layout_of`.
+    """Return the first of `layers.decode_blocks` that the device holds, and its regions; `layout` as of `layout_of`.
 
     Raises SramError or FullError where none fits.
     """
@@ -49,7 +49,7 @@ def decode_placed(
 
 
 def layout_of(layout: str | None, program: str) -> str:
-    """How regions lie: as asked, or in rectangles (None); of the measured program by area, as in the paper."""
+    """Return how regions lie: as asked, or in rectangles (None); of the measured program by area, as in the paper."""
     return layout or ("area" if layers.is_measured(program) else LAYOUTS[0])
 
 
@@ -83,7 +83,7 @@ def prefill_choices(
     mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str, head_groups: int | None, trim: bool,
     experts: Experts = None,
 ) -> list[list[layers.Block]]:  # fmt: skip
-    """The blocks of prefill to choose from, in lists that are tried in order; with `trim` a part comes first.
+    """Return the blocks of prefill to choose from, in lists that are tried in order; with `trim` a part comes first.
 
     Raises MeshError for head groups or regions of experts that do not fit.
     """
@@ -145,7 +145,7 @@ def _prefilled(
 
 
 def _ends(block: layers.Block, tokens: int, c: Constants) -> tuple[Cost, Cost]:
-    """The embedding of so many tokens, and the head of the last."""
+    """Return the embedding of so many tokens, and the head of the last."""
     if not block.shape.vocab_size:
         return Cost(), Cost()
     return layers.total(layers.embedding_steps(block, tokens, c)), layers.total(layers.head_steps(block, 1, c))
@@ -201,7 +201,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
 
 
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
-    """Cycles of bringing all weights from prefill's place to decode's, with the keys and values of a prompt."""
+    """Return cycles of bringing all weights from prefill's place to decode's, with the keys and values of a prompt."""
     decode, prefill = place.decode, place.prefill
     cache = KvCache(decode.mesh.shape[0], max(decode.entries, -(-input // decode.mesh.shape[0])), "shift", input)
     rows = moves.prompt_rows(prefill.mesh.shape[0], input, place.at_once)
@@ -210,7 +210,7 @@ def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
 
 
 def turning_cycles(own: Prefill, c: Constants) -> float:
-    """Cycles of transposing and skewing the weights of prefill, whatever mesh decode has."""
+    """Return cycles of transposing and skewing the weights of prefill, whatever mesh decode has."""
     here = replace(own.block, mesh=replace(own.block.mesh, origin=(0, 0)), expert_regions=None)
     return priced(moves.of_layers(here, here, own.regions), c).cycles
 
@@ -240,7 +240,7 @@ def _layered(
     phase: str, block: layers.Block, steps: layers.Steps, ends: tuple[Cost, Cost], tokens: int, c: Constants,
     program: str,
 ) -> Layered:  # fmt: skip
-    """A phase with `tokens` tokens in the cache or the prompt."""
+    """Return a phase with `tokens` tokens in the cache or the prompt."""
     shape, mesh = block.shape, block.mesh
     layer, (embedding, head) = layers.total(steps), ends
     whole = embedding + layer * shape.num_hidden_layers + head

@@ -34,7 +34,7 @@ def decode_block(
     shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
     head_groups: int | None = None,
 ) -> Block:  # fmt: skip
-    """The first of `decode_blocks`."""
+    """Return the first of `decode_blocks`."""
     return decode_blocks(shape, mesh, context, c, groups, program, head_groups)[0]
 
 
@@ -42,7 +42,7 @@ def decode_blocks(
     shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
     head_groups: int | None = None,
 ) -> list[Block]:  # fmt: skip
-    """Blocks of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
+    """Return blocks of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
 
     `head_groups` None takes `head_group_choices`; the measured program has one. Raises ShapeError for an unknown
     program, MeshError for head groups that do not fit.
@@ -57,7 +57,7 @@ def decode_blocks(
 
 
 def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
-    """The block of a prefill layer with one head group, on the square grid of a mesh.
+    """Return the block of a prefill layer with one head group, on the square grid of a mesh.
 
     `prefill_head_group_choices` has others. Raises ShapeError for an unknown program.
     """
@@ -67,7 +67,7 @@ def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = 
 
 
 def decode_steps(block: Block, context: int, c: Constants) -> Steps:
-    """The costs of one token through one decode layer; of layers of two kinds, through the mean of all."""
+    """Return the costs of one token through one decode layer; of layers of two kinds, through the mean of all."""
     return _mean(block, _decode_parts(block, context), c)
 
 
@@ -83,7 +83,7 @@ Parts = Iterable[tuple[str, Part, tuple[int, ...]]]  # each with its kind of blo
 
 
 def _decode_parts(block: Block, context: int) -> Parts:
-    """The parts of decode layers of every kind that the model has."""
+    """Yield the parts of decode layers of every kind that the model has."""
     for kind in feed_forward(block):
         parts = decode.layer(block, context, kind)
         yield from (("attention", *each) for each in parts[:-1] if kind == feed_forward(block)[0])
@@ -91,7 +91,7 @@ def _decode_parts(block: Block, context: int) -> Parts:
 
 
 def _prefill_parts(block: Block, tokens: int, at_once: int | None) -> Parts:
-    """The parts of prefill layers of every kind that the model has, for every chunk in turn."""
+    """Yield the parts of prefill layers of every kind that the model has, for every chunk in turn."""
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
         yield from _chunk_parts(block, min(size, tokens - past), past)
@@ -107,12 +107,12 @@ def _chunk_parts(block: Block, tokens: int, past: int) -> Parts:
 
 
 def feed_forward(block: Block) -> tuple[str, ...]:
-    """The kinds of block after attention that the model's layers have."""
+    """Return the kinds of block after attention that the model's layers have."""
     return tuple(kind for kind in block.shape.layers_of if kind != "attention")
 
 
 def _mean(block: Block, parts: Parts, c: Constants) -> Steps:
-    """The costs of a layer, if each part counts by the share of the layers that have its kind of block."""
+    """Return the costs of a layer, if each part counts by the share of the layers that have its kind of block."""
     held, every, steps = block.shape.layers_of, block.shape.num_hidden_layers, Steps()
     for kind, part, args in parts:
         for name, cost in _part(part, block, args, c).items():
@@ -150,7 +150,7 @@ def embedding_steps(block: Block, tokens: int, c: Constants) -> Steps:
 
 
 def total(steps: Steps) -> Cost:
-    """The cost of all steps."""
+    """Return the cost of all steps."""
     return sum(steps.values(), Cost())
 
 
@@ -164,7 +164,7 @@ def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> S
 
 @lru_cache(maxsize=4096)
 def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
-    """The cost of a part by step, to be read alone."""
+    """Return the cost of a part by step, to be read alone."""
     demands, needed, peak = _read(part, block, args)
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
@@ -176,7 +176,7 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
 
 @lru_cache(maxsize=4096)
 def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
-    """The phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
+    """Return the phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
     schedule = drafted(part, block, *args)
     return _phased(part, block, args), colours(schedule), sram.account(schedule).peak_bytes
 
@@ -190,12 +190,12 @@ PhasesOf = dict[str, list[Phase]]  # by the kind of block
 
 
 def decode_phases(block: Block, context: int) -> PhasesOf:
-    """The phases of one token through each kind of block of decode layers."""
+    """Return the phases of one token through each kind of block of decode layers."""
     return _by_kind(block, _decode_parts(block, context))
 
 
 def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> PhasesOf:
-    """The phases of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
+    """Return the phases of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
     return _by_kind(block, _prefill_parts(block, tokens, at_once))
 
 
@@ -207,7 +207,7 @@ def _by_kind(block: Block, parts: Parts) -> PhasesOf:
 
 
 def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Block:
-    """A decode block with `count` head groups, and with the fastest K-tree over the columns of one.
+    """Return a decode block with `count` head groups, and with the fastest K-tree over the columns of one.
 
     None takes the first of `head_group_choices`. Raises MeshError for a count that does not fit the model or the mesh.
     """
@@ -215,7 +215,7 @@ def with_head_groups(block: Block, c: Constants, count: int | None = None) -> Bl
 
 
 def head_group_choices(block: Block, c: Constants) -> list[Block]:
-    """A decode block with the head groups whose decode is predicted to be the fastest of those that fit a core.
+    """Return a decode block with the head groups whose decode is predicted to be the fastest of those that fit a core.
 
     Then, if they are others, with those that need the least of a core. The prediction is for a cache of as many entries
     a row as the next power of two.
@@ -234,7 +234,7 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
 
 
 def decode_bytes(block: Block) -> int:
-    """Bytes that a decode layer takes of a core: what stays, and the largest working set."""
+    """Return bytes that a decode layer takes of a core: what stays, and the largest working set."""
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
     stays = {kind: sum(need.stays.values()) for kind, need in needs.items()}
     passes = max(sum(need.passes.values()) for need in needs.values())
@@ -242,7 +242,7 @@ def decode_bytes(block: Block) -> int:
 
 
 def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: int | None = None) -> list[Block]:
-    """A prefill block with `count` head groups, or with as many as there are columns.
+    """Return a prefill block with `count` head groups, or with as many as there are columns.
 
     None takes the two numbers whose products are predicted to take the fewest cycles with `tokens` tokens on a row, the
     fewest first, then one group. Groups of more than `WIDEST` columns are none of them: few models have so few heads,
@@ -257,7 +257,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
 
 
 def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
-    """A prefill block with each number of head groups that is tried, or with `count`."""
+    """Return a prefill block with each number of head groups that is tried, or with `count`."""
     columns = block.mesh.shape[1]
     if count is not None:
         return [_in_prefill(block, min(count, columns) if type(count) is int else count)]
@@ -266,7 +266,7 @@ def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
 
 
 def _in_prefill(block: Block, count: int) -> Block:
-    """Statistics of a head group go by chains, whose routes the sums of its scores have already."""
+    """Return statistics of a head group go by chains, whose routes the sums of its scores have already."""
     return replace(block, head_groups=count, head_tree=None if count == 1 else ())
 
 
@@ -286,7 +286,7 @@ def prefill_products(block: Block, tokens: int) -> list[Product]:
 
 
 def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
-    """Cycles of the products, which hide the messages beside them."""
+    """Return cycles of the products, which hide the messages beside them."""
     return sum(product_cycles(product, c, True) for product in prefill_products(block, tokens))
 
 
@@ -308,7 +308,7 @@ def _attention_cycles(block: Block, c: Constants) -> float:
 
 
 def is_measured(program: str) -> bool:
-    """Whether a program is that of the measurements; ShapeError for one that is neither."""
+    """Return whether a program is that of the measurements; ShapeError for one that is neither."""
     if program not in PROGRAMS:
         raise ShapeError(f"program {program!r}: choose 'true', the model's own, or 'measured', that of the paper")
     return program == "measured"

@@ -37,7 +37,7 @@ class Padding:
 
 
 def padding(block: Block, context: int) -> dict[str, Padding]:
-    """The padding of each kind of block, of layers whose cache holds `context` tokens.
+    """Return the padding of each kind of block, of layers whose cache holds `context` tokens.
 
     A number that lies on many cores, such as a norm's weight on all columns, counts on each. So do keys and values that
     are repeated, and free slots of the cache.
@@ -67,7 +67,7 @@ def of_prefill(block: Block, tokens: int, at_once: int) -> float:
 
 
 def _of_all(block: Block, numbers: dict[str, int]) -> int:
-    """Numbers of kinds of block, of all layers that have them."""
+    """Return numbers of kinds of block, of all layers that have them."""
     return sum(number * block.shape.layers_of[kind] for kind, number in numbers.items())
 
 
@@ -104,7 +104,7 @@ def _choices(block: Block, tokens: int, c: Constants, count: int | None) -> list
 
 
 def _sides(block: Block, tokens: int) -> set[int]:
-    """The smallest side of a square for each size of its tiles, up to the block's."""
+    """Return the smallest side of a square for each size of its tiles, up to the block's."""
     shape, most = block.shape, block.mesh.rows
     sides = {
         -(-size // each)
@@ -133,7 +133,7 @@ def check_trim(trim: object, program: str = "true") -> None:
 
 
 def _decode_stays(block: layers.Block) -> dict[str, int]:
-    """Bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
+    """Return bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
     cores = block.mesh.rows * block.mesh.cols
     return {kind: sum(decode_need(block, kind).stays.values()) * cores for kind in block.shape.layers_of}
 

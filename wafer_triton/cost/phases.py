@@ -58,7 +58,7 @@ class Phase:
 
 
 def phases(schedule: Schedule) -> list[Phase]:
-    """The phases of a schedule; equal phases are merged.
+    """Return the phases of a schedule; equal phases are merged.
 
     A stream is hidden beside the next product if only local operations lie between, and neither the product nor what
     leads to it needs what the stream touches. Of repeated steps the second time stands for all but the first and the
@@ -72,13 +72,13 @@ def phases(schedule: Schedule) -> list[Phase]:
 
 
 def phases_in_order(schedule: Schedule) -> list[tuple[Run, Phase]]:
-    """The runs of a schedule in order of time, each with its phase; `phases` are the same, equal ones merged."""
+    """Return the runs of a schedule in order of time, each with its phase; `phases` are the same, equal ones merged."""
     cut = runs(schedule)
     return list(zip(cut, _in_order(schedule, cut), strict=True))
 
 
 def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
-    """The phase of each run."""
+    """Return the phase of each run."""
     traffic = Traffic(schedule)
     known: dict[int | tuple[int, int], Phase] = {}  # of runs that come again, as most do
     whole: list[Phase] = []
@@ -97,7 +97,7 @@ def _in_order(schedule: Schedule, cut: Sequence[Run]) -> list[Phase]:
 
 
 def _product_beside(cut: Sequence[Run], whole: list[Phase], number: int) -> int | None:
-    """The number of the product's run beside which the stream of run `number` flows, or None."""
+    """Return the number of the product's run beside which the stream of run `number` flows, or None."""
     needs = _touched(cut[number])
     for later in range(number + 1, len(cut)):
         touched = cut[later][0].touched
@@ -161,7 +161,7 @@ def _phase(schedule: Schedule, run: Run, traffic: RunTraffic) -> Phase:
 
 
 def _what(run: Run) -> Hashable:
-    """All that the phase of a run depends on but for the mesh and the sizes of buffers."""
+    """Return all that the phase of a run depends on but for the mesh and the sizes of buffers."""
     if isinstance(run, Section):
         works = [(op.op, *op.params.values()) for number in run.works for op in run[number].locals]
         return run.moves, run[0].label, tuple(works)
@@ -173,7 +173,7 @@ def _what(run: Run) -> Hashable:
 
 
 def _touched(run: Run) -> frozenset[str]:
-    """The names of the buffers that a run reads or writes."""
+    """Return the names of the buffers that a run reads or writes."""
     if isinstance(run, Section):
         return frozenset(run.uses)
     return run[0].touched if len(run) == 1 else frozenset[str]().union(*(round_.touched for round_ in run))
@@ -187,7 +187,7 @@ def _of_different_work(run: Run) -> list[Round]:
 
 
 def _work(schedule: Schedule, round_: Round) -> tuple[tuple[Product, ...], int, int, int]:
-    """Products, multiply-adds, vector elements and SRAM bytes of a core's local operations."""
+    """Return products, multiply-adds, vector elements and SRAM bytes of a core's local operations."""
     products, macs, elements, sram_bytes = [], 0, 0, 0
     for op in round_.locals:
         definition = local.find(op.op)

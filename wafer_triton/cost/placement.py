@@ -52,7 +52,7 @@ def checked(experts: Placement, shape: DecoderShape) -> None:
 
 
 def placed(choices: Sequence[Block], tokens: int, c: Constants, experts: Placement) -> list[Block]:
-    """Blocks of prefill with their experts where `experts` says, for `tokens` tokens a row, the best first.
+    """Return blocks of prefill with their experts where `experts` says, for `tokens` tokens a row, the best first.
 
     "spread" is each over the whole mesh, "regions" the regions whose products are predicted to take the fewest cycles.
     None is the faster of the two, then the other; for `HotRegions` the regions get copies. Raises MeshError for a mesh
@@ -88,7 +88,7 @@ def _ways(block: Block, tokens: int, c: Constants, experts: Placement) -> tuple[
 
 
 def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
-    """Regions and capacities, those whose products take the fewest cycles first."""
+    """Return regions and capacities, those whose products take the fewest cycles first."""
     e = block.shape.experts
     assert e is not None, "regions are of a model that has experts"
     tried = {
@@ -102,14 +102,14 @@ def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
 
 
 def _sides(block: Block) -> list[int]:
-    """Regions along an axis: as many as its cores can be cut into, and no more in all than experts."""
+    """Return regions along an axis: as many as its cores can be cut into, and no more in all than experts."""
     assert block.shape.experts is not None, "regions are of a model that has experts"
     count = block.shape.experts.count
     return [side for side in range(2, MOST + 1) if block.mesh.shape[0] % side == 0 and side * side <= count]
 
 
 def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
-    """Cycles of the products of experts in regions, which hide the messages beside them."""
+    """Return cycles of the products of experts in regions, which hide the messages beside them."""
     e, regions, product = block.shape.experts, block.expert_regions, find("expert_gemm").product
     assert e is not None and regions is not None and product is not None
     size, d = block.mesh.shape[0] // regions.side, regions.side * block.share(block.shape.hidden_size, "x")
@@ -120,7 +120,7 @@ def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
 
 
 def with_copies(regions: ExpertRegions, shape: DecoderShape, hot: HotRegions, rows: int) -> ExpertRegions:
-    """Regions with copies of the experts that a trace's tokens took the most, over all layers.
+    """Return regions with copies of the experts that a trace's tokens took the most, over all layers.
 
     Each copy is of the expert that has the most tokens a copy, which lives in every region at the most. The capacity is
     the most rows that one of `rows` rows of cores then sends to a region, its tokens those of the trace in order.

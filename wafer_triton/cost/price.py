@@ -71,7 +71,7 @@ class Cost(Counts):
 
 
 def price(schedule: Schedule, using: Constants | None = None) -> Cost:
-    """The predicted cost of a schedule on its mesh's device, without the start of its program (`kernel_cycles`).
+    """Return the predicted cost of a schedule on its mesh's device, without the start of its program (`kernel_cycles`).
 
     `using` takes the place of the device's constants; either way those of the schedule's family count.
     """
@@ -130,12 +130,12 @@ _READ: WeakKeyDictionary[Schedule, tuple[list[Phase], int, int]] = WeakKeyDictio
 
 
 def relayed(colours: int, device: Device) -> bool:
-    """Whether a schedule that needs so many routes is relayed core by core on a device."""
+    """Return whether a schedule that needs so many routes is relayed core by core on a device."""
     return device.routes is not None and colours > device.routes
 
 
 def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
-    """The cost of one phase, all its repetitions."""
+    """Return the cost of one phase, all its repetitions."""
     if phase.hidden:
         counted = Cost(rounds=phase.rounds, stages=phase.stages, hops=phase.hops, link_bytes=phase.link_bytes)
         return counted * phase.times
@@ -172,14 +172,14 @@ def phase_cost(phase: Phase, c: Constants, by_cores: bool = False) -> Cost:
 
 
 def _compute(phase: Phase, c: Constants) -> float:
-    """Cycles of a core's local operations in one round; never less than SRAM takes to feed them."""
+    """Return cycles of a core's local operations in one round; never less than SRAM takes to feed them."""
     one_by_one = phase.kind != "local"
     work = sum(product_cycles(product, c, one_by_one) for product in phase.products) + phase.elements * c.element_cycles
     return phase.fold * max(work, phase.sram_bytes / c.sram_bytes_per_cycle)
 
 
 def product_cycles(p: Product, c: Constants, in_rounds: bool) -> float:
-    """Cycles of a local product.
+    """Return cycles of a local product.
 
     A vector that meets a resident matrix takes one instruction over the whole tile; every other product is a loop over
     k with a vector instruction for each of the n columns.
@@ -211,7 +211,7 @@ class Prediction:
 
     @classmethod
     def of(cls, cost: Cost, device: Device, tokens: int | None = None) -> Prediction:
-        """The prediction of a cost on a device, for so many tokens."""
+        """Return the prediction of a cost on a device, for so many tokens."""
         seconds = cost.cycles / device.clock_hz
         whole = cls(cost.cycles, cost.compute_cycles, cost.communication_cycles, seconds, relayed=cost.relayed)
         if not tokens or not seconds:
@@ -221,7 +221,7 @@ class Prediction:
         )
 
     def as_json(self) -> dict[str, float | None]:
-        """Every number by its name."""
+        """Return every number by its name."""
         return {name: value for name, value in asdict(self).items() if name != "relayed"}
 
     def __str__(self) -> str:
@@ -244,7 +244,7 @@ def tree_for(mesh: Mesh, c: Constants) -> Groups:
 
 
 def best_groups(length: int, c: Constants) -> tuple[int, ...]:
-    """The number of groups on the first of two levels that makes an all-reduce of one word fastest."""
+    """Return the number of groups on the first of two levels that makes an all-reduce of one word fastest."""
     return (int(_tree_cycles(length, c.stage_cycles, c.hop_cycles).argmin()) + 1,) if length > 4 else ()
 
 

@@ -85,7 +85,7 @@ def cap(
 
 
 def _trace(routing: str | float | Path, shape: DecoderShape, batch: int) -> Trace:
-    """The trace that a routing stands for."""
+    """Return the trace that a routing stands for."""
     tokens = max(DRAWN, batch)
     if routing == "uniform":
         return drawn(shape, tokens)

@@ -188,7 +188,7 @@ def plan(
 def _first_and_last(
     mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants, program: str, head_groups: int | None
 ) -> tuple[estimate.Layered, estimate.Layered]:
-    """The first and the last token of an answer, with the head groups that are best for the last."""
+    """Return the first and the last token of an answer, with the head groups that are best for the last."""
     last = inference.decode_on(mesh, shape, input + output, c, None, program, head_groups)
     first = inference.decode_on(mesh, shape, input + 1, c, program=program, head_groups=last.head_groups)
     return first, last
@@ -197,7 +197,7 @@ def _first_and_last(
 def _estimates(
     sides: Sequence[int], estimated: Callable[[int], T], progress: Callable[[int, int], None]
 ) -> tuple[dict[int, T], WaferError | None]:
-    """Estimates by side, and the last error if no side has one."""
+    """Return estimates by side, and the last error if no side has one."""
     estimates, reason = {}, None
     for number, side in enumerate(sides):
         try:

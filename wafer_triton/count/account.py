@@ -53,7 +53,7 @@ class Account(Counts):
     launches: tuple[str, ...] = ()  # of an emulation on a GPU: its kernel launches, see `Program.launches`
 
     def __str__(self) -> str:
-        """Figures of the critical path, of the whole mesh, of its busiest link and of a core, a line each."""
+        """Return figures of the critical path, of the whole mesh, of its busiest link and of a core, a line each."""
         buffers = sorted(self.sram_by_buffer.items(), key=itemgetter(1), reverse=True)
         held = [f"{name} {size:,} B" for name, size in buffers[:_BUFFERS]]
         if buffers[_BUFFERS:]:
@@ -199,7 +199,7 @@ class _Totals:
         return lines, np.stack([turning.over_all_times(link) for link in load.T], 1)
 
     def loads(self, block: int = 1) -> Loads:
-        """Bytes over every directed link so far, [rows, cols], or added up over blocks of cores."""
+        """Return bytes over every directed link so far, [rows, cols], or added up over blocks of cores."""
         loads: Loads = {}
         for axis, ways in WAYS.items():
             for number, way in enumerate(ways):
@@ -214,7 +214,7 @@ class _Totals:
         return loads
 
     def lines(self, exchange: Exchange) -> Array:
-        """How many of an exchange's lines each physical line carries."""
+        """Return how many of an exchange's lines each physical line carries."""
         axis = exchange.axis
         across, fold = self.mesh.rows if axis == "x" else self.mesh.cols, self.traffic.folds(axis)[1]
         if exchange.lines is None:
@@ -240,7 +240,7 @@ def multiply_adds(op: Local) -> int:
 
 
 def _distinct(schedule: Schedule) -> list[tuple[Round, int, Repeat | None]]:
-    """Rounds that are one object once, how often each comes, and the `Repeat` in which its rows change."""
+    """Return rounds that are one object once, how often each comes, and the `Repeat` in which its rows change."""
     times = Counter[tuple[int, int]]()
     rounds: dict[tuple[int, int], tuple[Round, Repeat | None]] = {}
     # rows that share a physical core do so by their places, which change
@@ -257,7 +257,7 @@ def _number(count: int, noun: str, plural: str = "") -> str:
 
 
 def _blocks(counts: Array, block: int) -> Array:
-    """The counts, added up over so many neighbours along every axis."""
+    """Return the counts, added up over so many neighbours along every axis."""
     for axis, size in enumerate(counts.shape if block > 1 else ()):
         counts = np.add.reduceat(counts, np.arange(0, size, block), axis)
     return counts

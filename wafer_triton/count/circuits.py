@@ -33,7 +33,7 @@ class Circuit(NamedTuple):
         return min(self.sender, self.receivers[0]), max(self.sender, self.receivers[-1])
 
     def at(self, router: int, axis: str) -> tuple[int, int]:
-        """The router's configuration: the side that words come from, and the sides that they go to."""
+        """Return the router's configuration: the side that words come from, and the sides that they go to."""
         up, down = SIDES[axis]
         come = CORE if router == self.sender else (down if router > self.sender else up)
         go = CORE * (router in self.receivers)
@@ -51,7 +51,7 @@ class Lines:
     colour: NDArray[np.int32] = field(default_factory=lambda: np.zeros((0, 0), np.int32))  # [circuits, lines]
 
     def of_line(self, line: int) -> list[tuple[Circuit, int]]:
-        """The circuits of one line and their numbers."""
+        """Return the circuits of one line and their numbers."""
         return [(circuit, number) for circuit, number in self.circuits.items() if self.first[number, line] != NEVER]
 
 
@@ -74,7 +74,7 @@ def meeting(moves: Sequence[Exchange], fold: int, along: int) -> int:
 
 
 def groups_of(exchange: Exchange, mesh: Mesh) -> list[tuple[Index, Index, Index]]:
-    """The moves of an exchange as (logical lines, senders, receivers), lines that share an array together."""
+    """Return the moves of an exchange as (logical lines, senders, receivers), lines that share an array together."""
     across = mesh.length("y" if exchange.axis == "x" else "x")
     lines = np.arange(across) if exchange.lines is None else exchange.lines
     if exchange.recv.ndim == 1:
@@ -83,7 +83,7 @@ def groups_of(exchange: Exchange, mesh: Mesh) -> list[tuple[Index, Index, Index]
 
 
 def circuits_of(send: Index, recv: Index, fold: int) -> list[Circuit]:
-    """The circuits of one line's moves; a tile that stays in its physical core needs none."""
+    """Return the circuits of one line's moves; a tile that stays in its physical core needs none."""
     return _circuits_of(send.astype(np.int64).tobytes(), recv.astype(np.int64).tobytes(), fold)
 
 
@@ -98,7 +98,7 @@ def _circuits_of(send: bytes, recv: bytes, fold: int) -> list[Circuit]:
 
 
 def _steps(circuit: Circuit) -> list[Circuit]:
-    """The circuit core by core."""
+    """Return the circuit core by core."""
     low, high = circuit.span
     up = [Circuit(at, (at + 1,)) for at in range(circuit.sender, high)]
     return up + [Circuit(at, (at - 1,)) for at in range(circuit.sender, low, -1)]
@@ -114,14 +114,14 @@ class Circuits:
     spans: Index  # [circuits, 2]
 
     def top(self, across: int, along: int) -> Index:
-        """How many colours suffice each router, [across, along]."""
+        """Return how many colours suffice each router, [across, along]."""
         tops = np.zeros((across, along), np.int64)
         for members, here in self.kinds:
             tops[members] = _assigned(self.spans[here].tobytes(), along)[2]
         return tops
 
     def coloured(self, across: int, along: int) -> tuple[Lines, Index, Index]:
-        """The circuits with their first rounds and colours; how many touch each router, and `top`."""
+        """Return the circuits with their first rounds and colours; how many touch each router, and `top`."""
         first = np.full((len(self.numbers), across), NEVER, np.int32)
         for ids, rounds in self.patterns:
             first[ids] = np.minimum(first[ids], rounds)
@@ -133,7 +133,7 @@ class Circuits:
 
 
 def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
-    """All circuits along an axis and when they first run, uncoloured."""
+    """Return all circuits along an axis and when they first run, uncoloured."""
     mesh = schedule.mesh
     across = mesh.rows if axis == "x" else mesh.cols
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold

@@ -49,7 +49,7 @@ class Routes:
         return int(self.per_core.max())
 
     def of(self, exchange: Exchange) -> Index:
-        """The colour of every message of an exchange, [lines, messages] as its receivers; -1 inside one core."""
+        """Return the colour of every message of an exchange, [lines, messages] as its receivers; -1 inside one core."""
         x = exchange.axis == "x"
         lines = self.x if x else self.y
         fold, fold_across = self.mesh.fold[::-1] if x else self.mesh.fold

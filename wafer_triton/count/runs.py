@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def kind(round_: Round) -> str:
-    """The kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
+    """Return the kind of a round: "local", "product", "tiles", "stream" or "circuit"."""
     kept = vars(round_)  # where a cached property would be; what a round is, needs the table of local operations
     if "kind" not in kept:
         kept["kind"] = _kind(round_)
@@ -39,7 +39,7 @@ Run = Sequence[Round] | Section
 
 
 def runs(schedule: Schedule) -> list[Run]:
-    """The rounds of a schedule cut into runs, in order of time."""
+    """Return the rounds of a schedule cut into runs, in order of time."""
     return [run for run, _ in _joined(((round_,), 1) for round_ in schedule.rounds)]
 
 
@@ -52,7 +52,7 @@ def counted_runs(schedule: Schedule) -> list[tuple[Run, int]]:
 
 
 def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
-    """The runs of a schedule and how often each comes; runs of the same round objects are one."""
+    """Return the runs of a schedule and how often each comes; runs of the same round objects are one."""
     times: dict[tuple[int, ...], tuple[Run, int]] = {}
     for run, count in counted_runs(schedule):
         key = tuple(map(id, run))
@@ -61,7 +61,7 @@ def distinct_runs(schedule: Schedule) -> list[tuple[Run, int]]:
 
 
 def _pieces(steps: Iterable[Step]) -> Iterator[tuple[Run, int]]:
-    """The runs of every step by itself, with how often they come."""
+    """Yield the runs of every step by itself, with how often they come."""
     for step in steps:
         if isinstance(step, Section):
             yield step, 1
@@ -95,24 +95,24 @@ def _joined(pieces: Iterable[tuple[Run, int]]) -> list[tuple[Run, int]]:
 
 
 def _goes_on(before: Round, after: Round) -> bool:
-    """Whether two successive rounds belong to one run."""
+    """Return whether two successive rounds belong to one run."""
     own = kind(before)
     return own == kind(after) and _follows(own, before, after)
 
 
 def stages(run: Run) -> int:
-    """How often a run sets up an exchange, one after the other: once a round, or once for a whole circuit."""
+    """Return how often a run sets up an exchange, one after the other: once a round, or once for a whole circuit."""
     own = kind(run[0])
     return 0 if own == "local" else 1 if own == "circuit" else len(run)
 
 
 def axes(round_: Round) -> set[str]:
-    """The axes along which a round moves tiles; moves along both go at the same time, over different links."""
+    """Return the axes along which a round moves tiles; moves along both go at the same time, over different links."""
     return {exchange.axis for exchange in round_.exchanges}
 
 
 def sources(round_: Round) -> set[str]:
-    """The buffers that a round sends from."""
+    """Return the buffers that a round sends from."""
     return {exchange.src.buffer for exchange in round_.exchanges}
 
 
@@ -128,7 +128,7 @@ def _kind(round_: Round) -> str:
 
 
 def _follows(common: str, before: Round, after: Round) -> bool:
-    """Whether two successive rounds of one kind belong to one run."""
+    """Return whether two successive rounds of one kind belong to one run."""
     if common in ("local", "product") or before.label != after.label:
         return False
     if common == "circuit":
@@ -139,7 +139,7 @@ def _follows(common: str, before: Round, after: Round) -> bool:
 
 
 def _passes_on(exchange: Exchange) -> bool:
-    """Whether a core of some line may both send and receive, so that whole tiles move from core to core."""
+    """Return whether a core of some line may both send and receive, so that whole tiles move from core to core."""
     send, recv = exchange.send, exchange.recv
     if send.ndim == 2:
         return True

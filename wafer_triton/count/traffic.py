@@ -51,7 +51,7 @@ class Spans(NamedTuple):
     high: Index
 
     def loads(self, lines: int, along: int, weights: Index | None = None) -> Index:
-        """The sum of the tiles' weights, or 1 each, on every link by its sending core, [2, lines, along].
+        """Return the sum of the tiles' weights, or 1 each, on every link by its sending core, [2, lines, along].
 
         First those to higher positions, then those to lower ones.
         """
@@ -128,7 +128,7 @@ class _Walk:
     loads: dict[str, tuple[int, float, int]]
 
     def of(self, sizes: dict[str, int]) -> RunTraffic:
-        """The traffic of tiles of `sizes` bytes along each axis, where those walked had one word."""
+        """Return the traffic of tiles of `sizes` bytes along each axis, where those walked had one word."""
         words = {axis: ceil(size / WORD_BYTES) for axis, size in sizes.items()}
         return RunTraffic(
             self.hops,
@@ -154,7 +154,7 @@ class Traffic:
         return self.mesh.fold[::-1] if axis == "x" else self.mesh.fold
 
     def moves(self, exchange: Exchange) -> Moves:
-        """The moves of an exchange: as one line where all its lines move alike, else of every line."""
+        """Return the moves of an exchange: as one line where all its lines move alike, else of every line."""
         if exchange.send.ndim == 2:
             return Moves(exchange.send, exchange.recv, self.homes[exchange.axis])
         key = (exchange.axis, id(exchange.send), id(exchange.recv))
@@ -163,11 +163,11 @@ class Traffic:
         return self._known[key][0]
 
     def hops(self, run: Sequence[Round] | Section) -> int:
-        """The hops of a run (see above)."""
+        """Return the hops of a run (see above)."""
         return self._path(run, self._on_busiest_lines(run))
 
     def run(self, run: Sequence[Round] | Section) -> RunTraffic:
-        """The traffic of a run.
+        """Return the traffic of a run.
 
         Where all tiles that move along an axis are equally large, its loads are in proportion to them, so the run is
         walked once for tiles of one word.
@@ -192,7 +192,7 @@ class Traffic:
         return _UNITS[key][1].of({axis: size for axis, (size,) in sizes.items()})
 
     def _walked(self, run: Sequence[Round] | Section, unit: bool) -> _Walk:
-        """The walk of a run, of tiles as large as their buffers have them or, if `unit`, of one word."""
+        """Return the walk of a run, of tiles as large as their buffers have them or, if `unit`, of one word."""
         moves = self._on_busiest_lines(run)
         words: dict[str, Counter[Moves]] = {"x": Counter(), "y": Counter()}
         link_bytes = dict.fromkeys("xy", 0)
@@ -211,21 +211,21 @@ class Traffic:
         return _Walk(self._path(run, moves), walked)
 
     def _line(self, axis: str, send: Index, recv: Index) -> Moves:
-        """Moves [n] of one line, shared by equal arrays."""
+        """Return moves [n] of one line, shared by equal arrays."""
         key = (axis, send.tobytes(), recv.tobytes())
         if key not in self._shared:
             self._shared[key] = Moves(send[None], recv[None], self.homes[axis])
         return self._shared[key]
 
     def _alike(self, exchange: Exchange) -> int:
-        """How many lines move as each line of the exchange's `moves`."""
+        """Return how many lines move as each line of the exchange's `moves`."""
         if exchange.send.ndim == 2:
             return 1
         across = self.mesh.length("y" if exchange.axis == "x" else "x")
         return across if exchange.lines is None else len(exchange.lines)
 
     def _loads(self, axis: str, words: Counter[Moves]) -> Index:
-        """Words over the links of one line, [2, along], from those of every tile of its moves."""
+        """Return words over the links of one line, [2, along], from those of every tile of its moves."""
         along = int(self.homes[axis][-1]) + 1
         spans = Spans(*(np.concatenate(part) for part in zip(*(moves.spans for moves in words), strict=True)))
         weights = np.repeat(list(words.values()), [moves.messages for moves in words])
@@ -250,7 +250,7 @@ class Traffic:
         return moves
 
     def _busiest_line(self, run: Sequence[Round] | Section, axis: str) -> int:
-        """The line that takes part in most rounds, as an index among the lines of an axis; the first of them."""
+        """Return the line that takes part in most rounds, as an index among the lines of an axis; the first of them."""
         rounds = np.zeros(self.mesh.length("y" if axis == "x" else "x"), np.int64)
         for round_ in run:
             takes_part = np.zeros(len(rounds), bool)

@@ -38,7 +38,7 @@ class Latencies(Protocol):
 def verdict(
     count: Account, mesh: Mesh, c: Latencies, routes: int, busy_share: float, reference_cycles: float | None = None
 ) -> dict[str, bool]:
-    """Whether each letter is kept on the mesh's device by a schedule with this account and so many routes.
+    """Return whether each letter is kept on the mesh's device by a schedule with this account and so many routes.
 
     `busy_share` of the cores hold more than padding; `reference_cycles` is the best rival's `latency` (None: there is
     no rival).
@@ -54,12 +54,12 @@ def verdict(
 
 
 def latency(count: Account, c: Latencies) -> float:
-    """Cycles of the critical path but for compute: hops, routing stages and serialised words."""
+    """Return cycles of the critical path but for compute: hops, routing stages and serialised words."""
     return count.hops * c.hop_cycles + count.stages * c.stage_cycles + _serial(count, c)
 
 
 def busy_share(size: int, cores: int) -> float:
-    """The share of a line's cores that hold some of a dimension which is cut into whole tiles."""
+    """Return the share of a line's cores that hold some of a dimension which is cut into whole tiles."""
     return -(-size // -(-size // cores)) / cores
 
 

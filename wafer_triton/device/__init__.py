@@ -114,7 +114,7 @@ class Device:
         return round(read(self.like).numbers["wafer_cores"].value * self.cores / PRESETS[self.like].cores)
 
     def unbounded(self) -> Device:
-        """The same device with SRAM for anything, for tests and counts: what overflows is then no error.
+        """Return the same device with SRAM for anything, for tests and counts: what overflows is then no error.
 
         Its name says so, so that no count of it passes for one of the device.
         """
@@ -146,7 +146,7 @@ def sources(of: Device) -> dict[str, Sourced]:
 
 
 def device(name: str | Device) -> Device:
-    """The preset `name` (a Device passes through); DeviceError with the nearest names if there is none."""
+    """Return the preset `name` (a Device passes through); DeviceError with the nearest names if there is none."""
     if isinstance(name, Device):
         return name
     if not isinstance(name, str) or name not in PRESETS:

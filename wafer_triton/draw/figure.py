@@ -69,7 +69,7 @@ def picture(path: str | Path, height: float, title: str = "", dark: bool = False
 
 
 def path_of(path: Any) -> Path:
-    """The path of a file to write; DrawError for what is none, or a folder."""
+    """Return the path of a file to write; DrawError for what is none, or a folder."""
     if not isinstance(path, str | Path) or not str(path):
         raise DrawError(f"{path!r} is no path of a file; give a text or a Path")
     if Path(path).is_dir():
@@ -84,7 +84,7 @@ def check_kind(path: Path) -> None:
 
 
 def numbers_of(path: str | Path) -> dict[str, list[float]]:
-    """The numbers that a PNG picture says it shows."""
+    """Return the numbers that a PNG picture says it shows."""
     from PIL import Image
 
     with Image.open(path) as image:
@@ -93,7 +93,7 @@ def numbers_of(path: str | Path) -> dict[str, list[float]]:
 
 
 def coloured(sizes: Mapping[str, float]) -> dict[str, str]:
-    """A colour for each name, the largest first; names without a colour of their own share `REST`."""
+    """Return a colour for each name, the largest first; names without a colour of their own share `REST`."""
     order = sorted(sizes, key=lambda name: -sizes[name])
     own = len(COLOURS) if len(order) <= len(COLOURS) else len(COLOURS) - 1
     return dict(zip(order, [*COLOURS[:own], *[REST] * len(order)], strict=False))

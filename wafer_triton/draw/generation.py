@@ -58,7 +58,7 @@ class Generation:
         return max(self.account.sram_peak_bytes, *(region.sram_peak_bytes for region in self.regions))
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain values."""
+        """Return everything as plain values."""
         account = self.account
         return {
             "text": self.text,
@@ -101,7 +101,7 @@ LEGEND = Legend(Account, Cap, Prediction, Generation, {"sram_bytes": as_in(Devic
 
 
 def generation_tables(generation: Generation) -> str:
-    """The short tables under a generated text: what was counted, emulated and, where it is known, predicted."""
+    """Return the short tables under a generated text: what was counted, emulated and, where it is known, predicted."""
     device, account, settings = generation.mesh.device, generation.account, generation.settings
     kinds = Counter(str(region.mesh) for region in generation.regions)
     same = str(generation.prefill_mesh) == str(generation.mesh)

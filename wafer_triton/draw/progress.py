@@ -60,7 +60,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """A long time in the unit that people use for it, one digit or two."""
+    """Return a long time in the unit that people use for it, one digit or two."""
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds")):
         if seconds >= 2 * size or size == 1:
             return f"{float(f'{seconds / size:.2g}'):,.0f} {unit}"
@@ -68,7 +68,7 @@ def duration(seconds: float) -> str:
 
 
 def _bars() -> Any:
-    """Bars of rich, or None where it is not installed."""
+    """Return bars of rich, or None where it is not installed."""
     try:
         from rich import progress
         from rich.console import Console

@@ -53,7 +53,7 @@ class Frame:
 
 
 def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> Plain:
-    """A schedule for a page, called `name`; DrawError for one without rounds."""
+    """Return a schedule for a page, called `name`; DrawError for one without rounds."""
     check_type("what is to be drawn", schedule, Schedule, DrawError)
     check_type("scene: name", name, str, DrawError)
     if values is not None:
@@ -137,24 +137,24 @@ def _largest(scene: Plain) -> str:
 
 
 def _once(schedule: Schedule) -> list[Round]:
-    """The rounds of a schedule, those that are one object once, in order."""
+    """Return the rounds of a schedule, those that are one object once, in order."""
     return list({id(round_): round_ for round_ in schedule.rounds}.values())
 
 
 def _distinct(schedule: Schedule) -> dict[int, int]:
-    """The number of every round among those that are not the same object."""
+    """Return the number of every round among those that are not the same object."""
     return {id(round_): number for number, round_ in enumerate(_once(schedule))}
 
 
 def frames(schedule: Schedule, cells: int) -> Iterator[Frame]:
-    """The rounds of a schedule, cut into as many frames as there is room for with so many blocks of cores."""
+    """Return the rounds of a schedule, cut into as many frames as there is room for with so many blocks of cores."""
     count = len(schedule.rounds)
     size = -(-count // max(8, min(MOST_FRAMES, MOST_NUMBERS // (4 * cells))))
     return (Frame(start, min(start + size, count) - 1) for start in range(0, count, size))
 
 
 def _frames(schedule: Schedule, block: int) -> list[Plain]:
-    """Bytes over links by direction in every frame, row by row."""
+    """Return bytes over links by direction in every frame, row by row."""
     mesh = schedule.mesh
     cells = -(-mesh.rows // block) * -(-mesh.cols // block)
     known: dict[tuple[int, ...], Plain] = {}
@@ -222,7 +222,7 @@ def _routes(schedule: Schedule) -> Plain:
 
 
 def _summed(tiles: dict[str, Summaries]) -> dict[str, list[list[float | None]]]:
-    """Summaries in four digits; what is not finite is null, which JSON has."""
+    """Return summaries in four digits; what is not finite is null, which JSON has."""
     return {
         name: [
             [float(f"{figure:.4g}") if np.isfinite(figure) else None for figure in core] for core in summary.tolist()

@@ -48,7 +48,7 @@ def wafer(regions: Sequence[Region], path: str | Path, title: str = "") -> None:
 
 
 def first_layer(blocks: Sequence[str]) -> int:
-    """The first layer among the names of blocks; -1 where a region holds the embedding or the head alone."""
+    """Return the first layer among the names of blocks; -1 where a region holds the embedding or the head alone."""
     return next((int(name.split()[1]) for name in blocks if name.startswith("layer ")), -1)
 
 

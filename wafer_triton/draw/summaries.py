@@ -35,7 +35,7 @@ class Values:
 
 
 def written(round_: Round) -> list[str]:
-    """The buffers that a round writes, in the order in which it does."""
+    """Return the buffers that a round writes, in the order in which it does."""
     slots = [exchange.dst for exchange in round_.exchanges] + [slot for op in round_.locals for slot in op.outs]
     return list(dict.fromkeys(slot.buffer for slot in slots))
 
@@ -63,7 +63,7 @@ def demand(schedule: Schedule) -> None:
 
 
 def values(program: Program, buffer: str, core: tuple[int, int]) -> str:
-    """A table of what one core holds of a buffer after every round that writes it; the program runs meanwhile.
+    """Return a table of what one core holds of a buffer after every round that writes it; the program runs meanwhile.
 
     `core` is (row, column) of the logical mesh. Raises ShapeError for a buffer, MeshError for a core that is not there.
     """
@@ -93,7 +93,7 @@ def _cells(figures: list[float]) -> Iterator[str]:
 
 
 def _summary(program: Program, name: str) -> Summaries:
-    """The summaries of all cores' tiles of a buffer."""
+    """Return the summaries of all cores' tiles of a buffer."""
     import torch
 
     tiles = program.read(name).flatten(0, 1).flatten(1).double()

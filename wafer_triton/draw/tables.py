@@ -15,7 +15,7 @@ from wafer_triton.text.quantity import Legend, digits, quantity
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", left: int = 1) -> str:
-    """Rows under their heads, the first `left` columns aligned to the left and the others to the right.
+    """Return rows under their heads, the first `left` columns aligned to the left and the others to the right.
 
     A `head` of empty texts is left out.
     """
@@ -36,7 +36,7 @@ def fields(record: Mapping[str, Any], legend: Legend, *, title: str = "") -> str
 
 
 def plain_fields(record: Mapping[str, Any], legend: Legend) -> list[tuple[str, str]]:
-    """The rows of `fields`: names and values as people read them."""
+    """Return the rows of `fields`: names and values as people read them."""
     rows: list[tuple[str, str]] = []
     for name, value in record.items():
         if isinstance(value, Mapping):
@@ -58,7 +58,7 @@ def records(
 
 
 def cell(name: str, head: str, value: Any, legend: Legend) -> str:
-    """A field's value in a column; a unit that the column's head ends with is not repeated."""
+    """Return a field's value in a column; a unit that the column's head ends with is not repeated."""
     if isinstance(value, Mapping):
         return letters(value)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -68,7 +68,7 @@ def cell(name: str, head: str, value: Any, legend: Legend) -> str:
 
 
 def devices_table(devices: Iterable[Device]) -> str:
-    """The numbers of devices side by side, one device a column."""
+    """Return the numbers of devices side by side, one device a column."""
     devices, legend = list(devices), Legend(Device)
     rows = [["cores", *(f"{device.rows} x {device.cols}" for device in devices)]]
     for name in vars(devices[0]):
@@ -94,7 +94,7 @@ def _value(entry: Sourced) -> str:
 
 
 def letters(verdict: Mapping[str, bool]) -> str:
-    """A PLMR verdict, a dash in place of a letter that is not kept."""
+    """Return a PLMR verdict, a dash in place of a letter that is not kept."""
     return " ".join(letter if kept else "-" for letter, kept in verdict.items())
 
 

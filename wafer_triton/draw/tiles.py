@@ -45,7 +45,7 @@ class Tiles:
                 self._write(slot, cores, *(self.held(op.ins[0], cores) if op.op == "copy" else made))
 
     def held(self, slot: Slot, cores: Index) -> tuple[Index, Index]:
-        """The tiles of some cores in a slot: the numbers of the buffers and of the cores where they began."""
+        """Return the tiles of some cores in a slot: the numbers of the buffers and of the cores where they began."""
         number = slot.of_cores(cores, self.mesh)
         return self._born[slot.buffer][number, cores], self._core[slot.buffer][number, cores]
 
@@ -83,7 +83,7 @@ def after(schedule: Schedule, round: int) -> Where:
 
 
 def moving(schedule: Schedule) -> dict[str, str]:
-    """The buffers whose tiles leave the core where they began, by name, with the axes that they move along."""
+    """Return the buffers whose tiles leave the core where they began, by name, with the axes that they move along."""
     tiles, along = Tiles(schedule), dict[str, set[str]]()
     for round_ in schedule.rounds:
         for exchange in round_.exchanges:
@@ -95,7 +95,7 @@ def moving(schedule: Schedule) -> dict[str, str]:
 
 
 def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> str:
-    """A mesh as text: at each core, where the tile that it holds after a round began, as row.column.
+    """Return a mesh as text: at each core, where the tile that it holds after a round began, as row.column.
 
     `round` -1 is the start; `buffer` None takes the first whose tiles move. Raises DrawError for a round or a buffer
     that is not there, and for a mesh too large to print.
@@ -116,7 +116,7 @@ def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> s
 
 
 def chosen(schedule: Schedule, buffer: str | None) -> str:
-    """A buffer by name, or by default the first whose tiles move; DrawError for one that is not there."""
+    """Return a buffer by name, or by default the first whose tiles move; DrawError for one that is not there."""
     if buffer is None:
         return next(iter((*moving(schedule), *schedule.buffers)))
     if buffer not in schedule.buffers:

@@ -38,7 +38,7 @@ class Trace:
 
 
 def trace(schedule: Schedule) -> Trace:
-    """The trace of a schedule."""
+    """Return the trace of a schedule."""
     accounts = per_round(schedule)
     return Trace(
         tuple(round_.label for round_ in schedule.rounds),
@@ -73,7 +73,7 @@ def rounds(schedule: Schedule) -> str:
 
 
 def held(schedule: Schedule) -> NDArray[np.int64]:
-    """Bytes of every buffer in every round, [rounds, buffers]."""
+    """Return bytes of every buffer in every round, [rounds, buffers]."""
     each, living = np.zeros((len(schedule.rounds), len(schedule.buffers)), np.int64), spans(schedule)
     for column, name in enumerate(schedule.buffers):
         if name in living:

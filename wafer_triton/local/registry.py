@@ -76,7 +76,7 @@ class LocalOp:
         return {name: entry.default for name, entry in entries if entry.default is not entry.empty}
 
     def filled(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters, with the definition's defaults where none is given."""
+        """Return the parameters, with the definition's defaults where none is given."""
         return {**self._defaults, **params}
 
     def fault(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:

@@ -19,7 +19,7 @@ _TRIED = 24  # meshes that are tried where a device is too small for one
 
 
 def fitted(place: Callable[[Mesh], Any], mesh: Mesh, as_if: bool | None) -> tuple[Mesh, str | None]:
-    """The mesh to place a model on, and why it does not fit; None where it does.
+    """Return the mesh to place a model on, and why it does not fit; None where it does.
 
     A model that does not fit is refused with a mesh that would hold it. With `as_if` it is given a device of more
     cores, or, where a core does not hold a block, of more SRAM; None says that this is not on offer. `place` raises
@@ -53,7 +53,7 @@ def as_if_held(place: Callable[..., T], *meshes: Mesh) -> tuple[tuple[Mesh, ...]
 
 
 def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | FullError) -> str:
-    """The reason why a mesh does not fit, and one of its proportions that does."""
+    """Return the reason why a mesh does not fit, and one of its proportions that does."""
 
     def fits(candidate: Mesh) -> None:
         try:

@@ -17,14 +17,14 @@ LAYOUTS = ("rectangles", "area")
 
 
 def laid_out(meshes: Sequence[Mesh], layout: str) -> list[Mesh]:
-    """The meshes with their places, as many as there is room for; ShapeError for an unknown layout."""
+    """Return the meshes with their places, as many as there is room for; ShapeError for an unknown layout."""
     if layout not in LAYOUTS:
         raise ShapeError(f"layout {layout!r}: choose one of {', '.join(LAYOUTS)}")
     return _in_rows(meshes) if layout == "rectangles" else _in_one_row(meshes)
 
 
 def _in_rows(meshes: Sequence[Mesh]) -> list[Mesh]:
-    """The meshes, as many as there is room for, in rows from the top, every second row from right to left."""
+    """Return the meshes, as many as there is room for, in rows from the top, every second row from right to left."""
     device = meshes[0].device
     laid: list[Mesh] = []
     top, height, used, leftwards = 0, 0, 0, False
@@ -39,7 +39,7 @@ def _in_rows(meshes: Sequence[Mesh]) -> list[Mesh]:
 
 
 def _in_one_row(meshes: Sequence[Mesh]) -> list[Mesh]:
-    """The meshes, as many as the device has cores for, beside each other."""
+    """Return the meshes, as many as the device has cores for, beside each other."""
     device, area, used = meshes[0].device, 0, 0
     laid: list[Mesh] = []
     for mesh in meshes:
@@ -54,12 +54,12 @@ def _in_one_row(meshes: Sequence[Mesh]) -> list[Mesh]:
 
 
 def endless(device: Device) -> Device:
-    """The device with as many cores as any can have, for a model that is priced as if it fitted."""
+    """Return the device with as many cores as any can have, for a model that is priced as if it fitted."""
     return replace(device, rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 
 def device_regions(mesh: Mesh, layout: str = LAYOUTS[0]) -> int:
-    """The regions as large as a mesh that its device has."""
+    """Return the regions as large as a mesh that its device has."""
     device = mesh.device
     if layout == "area":
         return device.wafer_cores // (mesh.rows * mesh.cols)

@@ -41,7 +41,7 @@ Offset = tuple[int, int]  # rows and columns
 
 
 def between_phases(placement: Placement) -> Steps:
-    """All weights going from one phase's place to the other's.
+    """Return all weights going from one phase's place to the other's.
 
     Blocks that lie in one region of both phases go together, as one larger tile of a core. Blocks of one region of
     prefill are transposed and skewed together.
@@ -73,7 +73,7 @@ def of_layers(decode: Block, prefill: Block, regions: Sequence[Region]) -> Steps
 
 
 def _plain(block: Block) -> Block:
-    """The block without what weights do not depend on, so that moves are planned once."""
+    """Return the block without what weights do not depend on, so that moves are planned once."""
     return replace(block, entries=1, policy="shift", groups=None, batch=1, overlap=True, head_tree=None)
 
 
@@ -102,7 +102,7 @@ def _matrix(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
     together: int, offset: Offset, moving: bool, turning: bool,
 ) -> list[Scheduled]:  # fmt: skip
-    """A buffer's parameters going to their tiles in prefill, over the whole mesh."""
+    """Return a buffer's parameters going to their tiles in prefill, over the whole mesh."""
     (f_rows, f_cols), own = prefill.mesh.fold, decode.mesh
     steps, axes = list[Scheduled](), cut_along(pairs[0][0])
     tile = together * sum(prod(tile_shape(cut, prefill.mesh)) for _, cut in pairs)
@@ -167,7 +167,7 @@ def _to_regions(
     decode: Block, prefill: Block, here: Buffer, there: Buffer, pairs: Sequence[tuple[Parameter, Parameter]],
     together: int, offset: Offset, moving: bool, turning: bool,
 ) -> list[Scheduled]:  # fmt: skip
-    """All experts' weights of a buffer going to their regions.
+    """Return all experts' weights of a buffer going to their regions.
 
     In decode every expert lies over the whole mesh, columns of it on columns of cores. It goes along x to the columns
     of its region, then along y to the rows. Experts whose regions lie side by side go together. A buffer that decode
@@ -185,7 +185,7 @@ def _to_regions(
     parts = together * len([cut for cut in there.holds if cut.experts == there.holds[0].experts])
 
     def to_regions(source: Index, within: Index, by: tuple[int, int], fold: int) -> tuple[Index, Index]:
-        """Units on their cores in decode, and on those of all regions side by side."""
+        """Return units on their cores in decode, and on those of all regions side by side."""
         starts = np.arange(regions.side)[:, None] * size
         return np.tile(source, regions.side) + by[0] * fold, (starts + within).reshape(-1) + by[1] * fold
 
@@ -204,7 +204,7 @@ def _to_regions(
 
 
 def keys_and_values(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:
-    """A prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
+    """Return a prompt's keys and values going from rows `source` of prefill to rows `target` of decode.
 
     Those of the layers that lie in one of prefill's regions go together. Decode's first column is `right` columns from
     prefill's.
@@ -245,7 +245,7 @@ def prompt_rows(side: int, count: int, tokens: int) -> Index:
 
 
 def hand_overs(regions: Sequence[Region], block: Block) -> tuple[Schedule, ...]:
-    """The activation's way through all regions in one decode step.
+    """Return the activation's way through all regions in one decode step.
 
     In a tied model it comes from the embedding in the last region, which lies there with the head.
     """

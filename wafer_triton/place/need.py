@@ -20,7 +20,7 @@ ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tie
 
 @lru_cache(maxsize=1024)
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
-    """The weight buffers of a kind of block in a phase, as its schedules declare them."""
+    """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
     parts = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
     found: dict[str, Buffer] = {}
     for part, args in parts:
@@ -51,18 +51,18 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
 
 
 def size_of(need: sram.Need) -> int:
-    """Bytes of what stays and of the largest working set."""
+    """Return bytes of what stays and of the largest working set."""
     return sum(need.stays.values()) + sum(need.passes.values())
 
 
 def block_names(shape: DecoderShape) -> list[str]:
-    """The blocks of all layers in order, such as "layer 0 attention"."""
+    """Return the blocks of all layers in order, such as "layer 0 attention"."""
     return [f"layer {layer} {kind}" for layer in range(shape.num_hidden_layers) for kind in shape.kinds(layer)]
 
 
 @lru_cache(maxsize=64)
 def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
-    """Every parameter of a model by its Hugging Face name, as the buffers of its decode schedules hold them."""
+    """Return every parameter of a model by its Hugging Face name, as the buffers of its decode schedules hold them."""
     block = Block(shape, Mesh(1, 1, PRESETS["wse2"].unbounded()))
     kinds = {kind: weights_of(block, kind, "decode") for kind in shape.layers_of}
     held = [(0, weights_of(block, "embedding", "decode"))]
@@ -72,7 +72,7 @@ def param_shapes(shape: DecoderShape) -> dict[str, tuple[int, ...]]:
 
 
 def tile_shape(cut: Parameter, mesh: Mesh) -> tuple[int, ...]:
-    """The tile of a parameter on a core."""
+    """Return the tile of a parameter on a core."""
     held = list(cut.shape)
     if cut.rows is not None:
         held[cut.dim] = cut.rows.size
@@ -80,12 +80,12 @@ def tile_shape(cut: Parameter, mesh: Mesh) -> tuple[int, ...]:
 
 
 def cut_along(cut: Parameter) -> dict[str, int]:
-    """The dimension of a parameter that each axis of the mesh cuts."""
+    """Return the dimension of a parameter that each axis of the mesh cuts."""
     groups = re.findall(r"\([^)]*\)|\S+", cut.pattern.partition("->")[0])
     return {axis: dim for dim, group in enumerate(groups) for axis in letters(group).values()}
 
 
 def is_turned(here: Buffer, there: Buffer) -> bool:
-    """Whether one buffer of the same parameters lies across the diagonal from where the other does."""
+    """Return whether one buffer of the same parameters lies across the diagonal from where the other does."""
     mine, other = cut_along(here.holds[0]), cut_along(there.holds[0])
     return any(other.get(axis, dim) != dim for axis, dim in mine.items()) or mine.keys() != other.keys()

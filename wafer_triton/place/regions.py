@@ -111,7 +111,7 @@ class Placement:
 
 @lru_cache(maxsize=1024)
 def decode_regions(block: Block, layout: str = LAYOUTS[0]) -> Regions:
-    """The regions of decode alone, with its cache, the embedding and the head.
+    """Return the regions of decode alone, with its cache, the embedding and the head.
 
     Raises SramError if a core does not hold a block, which names the smallest mesh that works, and FullError if the
     device does not hold them all.
@@ -230,7 +230,7 @@ def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone:
 
 
 def _sizes(rows: int, prefill: Block) -> list[int]:
-    """The tokens that a row may take at once: all, halved again and again; the measured program takes all."""
+    """Return the tokens that a row may take at once: all, halved again and again; the measured program takes all."""
     return [rows] if prefill.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
 
 
@@ -247,7 +247,7 @@ def _head(block: Block) -> Block:
 
 
 def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> Regions:
-    """The regions of all blocks in order, each kind with one need; FullError if the device is too small."""
+    """Return the regions of all blocks in order, each kind with one need; FullError if the device is too small."""
     shape, limit = head.shape, mesh.device.sram_bytes
     ends: tuple[str, ...] = ENDS if shape.vocab_size else ()
     if shape.tie_word_embeddings:

@@ -51,7 +51,7 @@ Stays = tuple[Index, Index, Index]  # cores, and their slots on both sides
 def _planned(
     length: int, source: bytes, target: bytes
 ) -> tuple[tuple[int, int], list[tuple[Moves | None, Stays | None]]]:
-    """The slots that units take on both sides, and the units of every round that move and that stay.
+    """Return the slots that units take on both sides, and the units of every round that move and that stay.
 
     Moves of other sizes share them, so that each is counted once.
     """
@@ -102,7 +102,7 @@ def _at(length: int, cores: Index, ranks: Index) -> Index:
 
 
 def _ranks(cores: Index) -> Index:
-    """How many earlier units lie on the same core."""
+    """Return how many earlier units lie on the same core."""
     order = np.argsort(cores, kind="stable")
     placed = cores[order]
     first = np.searchsorted(placed, placed)
@@ -117,7 +117,7 @@ def blocks_of(size: int, cores: int) -> Index:
 
 
 def moved(grid: Mesh, axis: str, source: Index, target: Index, numel: int, dtype: str) -> Scheduled:
-    """Units moving along an axis; units that always go together are moved as one."""
+    """Return units moving along an axis; units that always go together are moved as one."""
     together = np.diff(np.flatnonzero(np.diff(source) | np.diff(target)) + 1, prepend=0, append=len(source))
     unit = int(np.gcd.reduce(together))
     ends = np.stack([source[::unit], target[::unit]]).astype(np.int64)
@@ -132,12 +132,12 @@ def _moved(grid: Mesh, axis: str, ends: bytes, numel: int, dtype: str) -> Schedu
 
 
 def sides(mesh: Mesh, other: Mesh) -> tuple[int, int]:
-    """Rows and columns of a mesh that covers both from a shared corner."""
+    """Return rows and columns of a mesh that covers both from a shared corner."""
     return max(mesh.rows, other.rows), max(mesh.cols, other.cols)
 
 
 def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
-    """A mesh of so many cores on the device of another, or on a wider one where regions are counted by area."""
+    """Return a mesh of so many cores on the device of another, or on a wider one where regions are counted by area."""
     device = like.device
     if rows > device.rows or cols > device.cols:
         device = replace(device, rows=max(rows, device.rows), cols=max(cols, device.cols))
@@ -146,7 +146,7 @@ def grid(like: Mesh, rows: int, cols: int, fold: tuple[int, int]) -> Mesh:
 
 @lru_cache(maxsize=256)
 def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
-    """Every core's tile of `numel` elements goes to the core across the diagonal."""
+    """Return every core's tile of `numel` elements goes to the core across the diagonal."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "transpose weights")
@@ -160,7 +160,7 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
 
 @lru_cache(maxsize=256)
 def skewed(mesh: Mesh, numel: int, dtype: str, region: int | None = None) -> Scheduled:
-    """The alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
+    """Return the alignment of weight tiles of `numel` elements, in every `region` of so many cores a side by itself."""
 
     def build(part: int) -> Schedule:
         b = Builder(mesh, "skew weights")
@@ -187,7 +187,7 @@ def sliced(mesh: Mesh, numel: int, dtype: str, tiles: int, build: Callable[[int]
 
 
 def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
-    """Two regions moved together so that the smallest rectangle with both begins at the device's first core."""
+    """Return two regions moved together so that the smallest rectangle with both begins at the device's first core."""
     top, left = (min(ends) for ends in zip(source.origin, target.origin, strict=True))
     here, there = (
         replace(mesh, origin=(mesh.origin[0] - top, mesh.origin[1] - left)) for mesh in (source, target)
@@ -197,7 +197,7 @@ def from_corner(source: Mesh, target: Mesh) -> tuple[Mesh, Mesh]:
 
 @lru_cache(maxsize=256)
 def hand_over(source: Mesh, target: Mesh, width: int, tokens: int, dtype: str) -> Schedule:
-    """The activation of decode, cut along y and repeated along x, going from a region to another.
+    """Return the activation of decode, cut along y and repeated along x, going from a region to another.
 
     Both lie as `from_corner` has them. Where rows of cores are others, a tile goes along y first: that of row r down or
     up column r, so that no two tiles of a region with as many columns as rows take the same link. It is then multicast

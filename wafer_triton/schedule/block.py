@@ -222,13 +222,13 @@ class Variant:
 
 @lru_cache(maxsize=1024)
 def schedule(adds: Part, block: Block, *args: int) -> Schedule:
-    """The schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
+    """Return the schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
     return checked(drafted(adds, block, *args))
 
 
 @lru_cache(maxsize=64)
 def drafted(adds: Part, block: Block, *args: int) -> Schedule:
-    """The schedule of a part of a decoder, or of the variant's part in its place, not checked: for pricing."""
+    """Return the schedule of a part of a decoder, or of the variant's part in its place, not checked: for pricing."""
     variant = block.shape.variant
     own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
     b = Builder(block.mesh, own.title, own.family)

@@ -197,7 +197,7 @@ def at_once(adds: Part, block: Block) -> int:
 
 
 def batches(adds: Part, block: Block, tokens: int) -> dict[int, int]:
-    """How often `embed` or `head` runs for how many tokens at once, for so many tokens in all."""
+    """Return how often `embed` or `head` runs for how many tokens at once, for so many tokens in all."""
     most = at_once(adds, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
 

@@ -70,7 +70,7 @@ def _skewing(
     mesh: tuple[int, int], width: int, skewed: tuple[tuple[str, str], ...], slots: tuple[int, ...], order: Ring,
     steps: bytes, label: str,
 ) -> Section:  # fmt: skip
-    """The rounds that skew buffers along axes, on rings of so many cores.
+    """Return the rounds that skew buffers along axes, on rings of so many cores.
 
     Schedules that align alike share them, so that each is read once.
 

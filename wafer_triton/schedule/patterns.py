@@ -131,7 +131,7 @@ _RULES: dict[str, Callable[[Round, Pattern, Mesh], None]] = {
 
 
 def _same(one: Cores, other: Cores, mesh: Mesh) -> bool:
-    """Whether both name the same cores in the same order."""
+    """Return whether both name the same cores in the same order."""
     alike = one.axis == other.axis and one.at is other.at and one.lines is other.lines
     return alike or np.array_equal(one.flat(mesh), other.flat(mesh))
 

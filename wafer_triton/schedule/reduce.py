@@ -221,7 +221,7 @@ Payload = tuple[Buffer, bool, tuple[str, str]]  # a buffer, whether all its slot
 def _combining(
     stages: Stages, payloads: tuple[Payload, ...], axis: str, op: str, label: str, mesh: tuple[int, int]
 ) -> Section:
-    """The rounds of a reduction; schedules that reduce alike share them, so that each is read once."""
+    """Return the rounds of a reduction; schedules that reduce alike share them, so that each is read once."""
     count = len(stages.ways)
     uses = {acc.name: (0, count - 1) for acc, _, _ in payloads}
     for _, _, inboxes in payloads:
@@ -318,7 +318,7 @@ ALGORITHMS = ("ktree", "pipeline", "two-phase", "star", "ring")
 
 @lru_cache(maxsize=2048)
 def _chains(size: int, roots: bytes) -> Stages:
-    """The stages of chains from both ends of every line to its root.
+    """Return the stages of chains from both ends of every line to its root.
 
     A stage skips the lines whose chain has ended.
     """

@@ -152,7 +152,7 @@ class Repeat:
 
 
 def count(steps: Iterable[Step]) -> int:
-    """The number of rounds."""
+    """Return the number of rounds."""
     return sum(step.count if isinstance(step, Section | Repeat) else 1 for step in steps)
 
 
@@ -176,7 +176,7 @@ def uses(steps: Iterable[Step]) -> dict[str, tuple[int, int]]:
 
 
 def flat(steps: Iterable[Step]) -> tuple[Round, ...]:
-    """All rounds in order."""
+    """Return all rounds in order."""
     rounds: list[Round] = []
     for step in steps:
         if isinstance(step, Section):
@@ -198,7 +198,7 @@ class Coming(NamedTuple):
 
 
 def comings(steps: Iterable[Step]) -> Iterator[Coming]:
-    """Every round of the first time of each repetition; a round may come at several places."""
+    """Return every round of the first time of each repetition; a round may come at several places."""
     return _comings(steps, 0, 1, None)
 
 
@@ -254,7 +254,7 @@ class Rounds(Sequence["Round"]):
 
 
 def _changed(round_: Round, rows: Index | None, slots: Mapping[str, int]) -> Round:
-    """A round with every row's part taken by another row, and slots further on; itself if nothing changes."""
+    """Return a round with every row's part taken by another row, and slots further on; itself if nothing changes."""
 
     def slot(one: Slot) -> Slot:
         index = one.index

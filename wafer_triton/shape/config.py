@@ -145,14 +145,14 @@ def check_positive(where: str, key: str, value: Any) -> None:
 
 
 def required(where: str, values: Mapping[str, Any], key: str) -> Any:
-    """The value of a key; ConfigError if it is missing or null."""
+    """Return the value of a key; ConfigError if it is missing or null."""
     if values.get(key) is None:
         raise ConfigError(f"{where}: {key} is missing{' (null)' if key in values else ''}")
     return values[key]
 
 
 def check_flag(where: str, values: Mapping[str, Any], key: str) -> bool:
-    """The value of a key that is true, false or absent (false); ConfigError for any other."""
+    """Return the value of a key that is true, false or absent (false); ConfigError for any other."""
     value = values.get(key)
     if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{where}: {key} = {short(value)} must be true or false")
@@ -160,13 +160,13 @@ def check_flag(where: str, values: Mapping[str, Any], key: str) -> bool:
 
 
 def short(value: Any) -> str:
-    """A value as a message shows it, cut after 80 characters."""
+    """Return a value as a message shows it, cut after 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The table in a JSON file; ConfigError for anything else."""
+    """Return the table in a JSON file; ConfigError for anything else."""
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, not a file; put the file of that name in its place")
     try:

@@ -70,7 +70,7 @@ class DecoderShape:
         return self.num_attention_heads // self.num_key_value_heads
 
     def kinds(self, layer: int) -> tuple[str, str]:
-        """The two blocks of a layer: "attention", then "ffn" or "experts"."""
+        """Return the two blocks of a layer: "attention", then "ffn" or "experts"."""
         sparse = self.experts is not None and layer not in self.experts.dense
         return "attention", "experts" if sparse else "ffn"
 
@@ -94,7 +94,7 @@ class DecoderShape:
         return {kind: macs[kind] for kind in self.layers_of}
 
     def decode_elements(self, context: int) -> dict[str, int]:
-        """Numbers that each kind of block keeps: weights, and the keys and values of `context` tokens."""
+        """Return numbers that each kind of block keeps: weights, and the keys and values of `context` tokens."""
         heads = self.q_width + self.kv_width if self.qk_norm_whole else 2 * self.head_dim
         norms = self.hidden_size, heads * self.qk_norm
         bias = (self.q_width + 2 * self.kv_width) * self.qkv_bias

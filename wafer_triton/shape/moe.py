@@ -73,7 +73,7 @@ class Names:
         return f"{self.block}gate.weight"
 
     def expert(self, number: int) -> tuple[str, ...]:
-        """The weights of an expert's gate, up and down projections."""
+        """Return the weights of an expert's gate, up and down projections."""
         return tuple(f"{self.block}experts.{number}.{part}.weight" for part in self.parts)
 
 
@@ -83,12 +83,12 @@ MIXTRAL = Names("block_sparse_moe.", ("w1", "w3", "w2"))
 
 
 def names_of(config: Any) -> Names:
-    """The names of a model's family, by the `model_type` of its configuration if there is one."""
+    """Return the names of a model's family, by the `model_type` of its configuration if there is one."""
     return MIXTRAL if getattr(config, "model_type", None) == "mixtral" else Names()
 
 
 def experts_of(name: str, values: Mapping[str, Any]) -> Experts | None:
-    """The experts that the keys of a `config.json` describe; None for a family without.
+    """Return the experts that the keys of a `config.json` describe; None for a family without.
 
     An absent optional key means what transformers takes it to mean. Raises ConfigError for what cannot be.
     """
@@ -114,7 +114,7 @@ def experts_of(name: str, values: Mapping[str, Any]) -> Experts | None:
 
 
 def _dense(name: str, values: Mapping[str, Any]) -> tuple[int, ...]:
-    """The layers without experts, of as many as there are."""
+    """Return the layers without experts, of as many as there are."""
     layers, step = required(name, values, "num_hidden_layers"), values.get("decoder_sparse_step")
     alone, step = values.get("mlp_only_layers") or [], 1 if step is None else step
     check_size(name, "num_hidden_layers", layers)

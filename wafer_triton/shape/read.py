@@ -29,7 +29,7 @@ DTYPES = (None, "auto", "float64", "float32", "float16", "bfloat16")  # of the k
 
 
 def shape_values(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `DecoderShape` from the keys of a `config.json`.
+    """Return the fields of a `DecoderShape` from the keys of a `config.json`.
 
     An absent optional key means what transformers takes it to mean. Raises ConfigError for a missing key, and for a
     value that no decoder can have.
@@ -113,7 +113,7 @@ def check_keys(name: str, values: Mapping[str, Any]) -> None:
 
 
 def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
-    """The shape of a model that is known by name, or of a `config.json` (or of the folder that holds it).
+    """Return the shape of a model that is known by name, or of a `config.json` (or of the folder that holds it).
 
     Raises ConfigError: with the nearest names for an unknown model, with the key that a configuration lacks, and for a
     key that asks for another kind of layer.
@@ -139,7 +139,7 @@ def shape_of(model: str | Path | DecoderShape) -> DecoderShape:
 
 
 def positions(model: str | Path) -> int | None:
-    """Returns the most tokens that a text of a model may have, rope scaling included; None where it does not say."""
+    """Return the most tokens that a text of a model may have, rope scaling included; None where it does not say."""
     path = located(model)
     values = MODELS[str(model)] if path is None else read_json(path)
     most = values.get("max_position_embeddings")
@@ -175,7 +175,7 @@ def name_of(path: Path) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Whether a text that is no file can only have been meant as a path."""
+    """Return whether a text that is no file can only have been meant as a path."""
     return name.startswith(("~", ".", os.sep)) or os.sep in name or name.endswith((".json", ".safetensors", ".gguf"))
 
 
@@ -191,7 +191,7 @@ def unknown_model(name: str) -> ConfigError:
 
 
 def of_sizes(hidden_size: int, intermediate_size: int, heads: int, kv_heads: int, layers: int) -> DecoderShape:
-    """The shape of layers of the given sizes; ConfigError when they do not divide."""
+    """Return the shape of layers of the given sizes; ConfigError when they do not divide."""
     name = "model of the given sizes"
     for key, value in (("hidden_size", hidden_size), ("num_attention_heads", heads)):
         check_size(name, key, value)

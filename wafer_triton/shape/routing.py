@@ -20,7 +20,7 @@ MOST_SKEW = 10.0
 
 
 def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) -> Trace:
-    """A trace of so many tokens, each of which takes k experts without replacement.
+    """Return a trace of so many tokens, each of which takes k experts without replacement.
 
     With skew s the n-th most popular expert of a layer has weight n**-s (Zipf), with 0 all are alike. The same seed
     gives the same trace.
@@ -39,7 +39,7 @@ def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) ->
 
 
 def read_trace(path: Path, shape: DecoderShape) -> Trace:
-    """The trace in a JSON file, {"experts": [layer][token][k]}, as `generate --routing-out` writes it.
+    """Return the trace in a JSON file, {"experts": [layer][token][k]}, as `generate --routing-out` writes it.
 
     Raises ConfigError for one that is not of the model: other layers, another k, an unknown expert.
     """
@@ -63,7 +63,7 @@ def read_trace(path: Path, shape: DecoderShape) -> Trace:
 
 
 def of_experts(shape: DecoderShape) -> Experts:
-    """A model's experts; ShapeError if it has none."""
+    """Return a model's experts; ShapeError if it has none."""
     if shape.experts is None:
         raise ShapeError(f"{shape.name} has no experts, so that nothing is routed; leave the routing out")
     return shape.experts

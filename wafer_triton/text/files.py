@@ -15,7 +15,7 @@ _STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")  # which a shell may giv
 
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Returns the UTF-8 text of a file of at most so many bytes.
+    """Return the UTF-8 text of a file of at most so many bytes.
 
     Raises ConfigError for a larger one and for what is no file, as a device, OSError and UnicodeDecodeError as `open`.
     """
@@ -30,7 +30,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 @lru_cache(maxsize=4)
 def _streamed(path: Path, most: int) -> str:
-    """The text of a pipe, which gives it once."""
+    """Return the text of a pipe, which gives it once."""
     return _read(path, most)
 
 

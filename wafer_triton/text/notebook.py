@@ -10,7 +10,7 @@ from wafer_triton.text.quantity import Legend
 
 
 def table(title: str, rows: Iterable[Iterable[Any]], head: Iterable[str] = ()) -> str:
-    """An HTML table under a title; numbers have thousands separators and stand to the right."""
+    """Return an HTML table under a title; numbers have thousands separators and stand to the right."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table><caption>{escape(title)}</caption>{f'<tr>{top}</tr>' if top else ''}{body}</table>"

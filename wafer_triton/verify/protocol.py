@@ -78,7 +78,7 @@ class Protocol:
     up_at_end: frozenset[Location]
 
     def without(self, wrong: Callable[[Instruction], bool]) -> Protocol:
-        """The protocol with some instructions left out, to see that they are needed."""
+        """Return the protocol with some instructions left out, to see that they are needed."""
         kept = (tuple(step for step in program if not wrong(step)) for program in self.programs)
         return replace(self, programs=tuple(kept))
 
@@ -108,7 +108,7 @@ def compute_shift(to: Sequence[Sequence[int]], rounds: int, *, slots: int = SLOT
 
 
 def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int) -> tuple[Instruction, ...]:
-    """One core's program; `to[operand]` is its neighbour."""
+    """Return one core's program; `to[operand]` is its neighbour."""
     program: list[Instruction] = []
     operands = range(len(to))
     for number in range(rounds):
@@ -131,7 +131,7 @@ def _shifting(core: int, to: Sequence[int], rounds: int, slots: int, blocks: int
 
 
 def reduce_tree(parent: Sequence[int], order: Sequence[int], *, blocks: int = 1) -> Protocol:
-    """The programs of a reduce tree's single launch: `parent[core]` (-1: a root), started in `order`.
+    """Return the programs of a reduce tree's single launch: `parent[core]` (-1: a root), started in `order`.
 
     Operand 0 holds the messages, operand 1 the sum that a root broadcasts to its tree.
     """

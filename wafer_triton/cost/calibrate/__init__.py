@@ -38,7 +38,7 @@ Record = Mapping[str, str]
 
 
 def rows(family: str) -> list[Row]:
-    """The rows of a family of measurements; `FAMILIES` has their names."""
+    """Return the rows of a family of measurements; `FAMILIES` has their names."""
     file, read, name = FAMILIES[family]
     return [row for record in _records(file) for row in read(record, device(name))]
 

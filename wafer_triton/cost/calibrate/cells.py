@@ -89,7 +89,7 @@ class Summary:
 
 
 def summaries(of: Iterable[Cell]) -> list[Summary]:
-    """Returns the summaries of all kinds of cells that are predicted, in the order of the tables."""
+    """Return the summaries of all kinds of cells that are predicted, in the order of the tables."""
     kinds: dict[str, list[Cell]] = {}
     for cell in of:
         if cell.verdict != "context":

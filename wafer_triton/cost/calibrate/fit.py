@@ -186,7 +186,7 @@ def leave_one_out(stage: Stage, start: Constants) -> dict[str, list[tuple[Row, f
 
 
 def bands(by_device: Mapping[str, Constants]) -> dict[str, Mapping[str, Any]]:
-    """The entries of the file of error bands, by family: the errors are measured over predicted, less 1."""
+    """Return the entries of the file of error bands, by family: the errors are measured over predicted, less 1."""
     table: dict[str, Mapping[str, Any]] = {}
     for stage in STAGES:
         measurements = stage.rows()

@@ -56,7 +56,7 @@ class Own:
 
 
 def read(path: Path, on: Device | None = None) -> list[Own]:
-    """Returns the measurements in a file, by family, on a device; None takes the one that the family was measured on.
+    """Return the measurements in a file, by family, on a device; None takes the one that the family was measured on.
 
     Raises ConfigError, with the line, for other columns, for what is no number and for what cannot be predicted.
     """
@@ -125,7 +125,7 @@ class Refitted:
 
 
 def refitted(own: Own) -> Refitted:
-    """Returns what a fit of the family's constants gives, on a preset with the calibration rows beside the user's.
+    """Return what a fit of the family's constants gives, on a preset with the calibration rows beside the user's.
 
     Raises ConfigError for rows that do not determine the constants.
     """
@@ -146,7 +146,7 @@ def refitted(own: Own) -> Refitted:
 
 
 def device_of(text: str) -> Device:
-    """Returns a preset by name, or the device of a JSON file: the fields of `Device`, those it lacks from `like`.
+    """Return a preset by name, or the device of a JSON file: the fields of `Device`, those it lacks from `like`.
 
     Raises DeviceError for a name that is unknown, or fields that are, ConfigError for a file that is none.
     """
@@ -173,6 +173,6 @@ def device_of(text: str) -> Device:
 
 
 def spread(errors: Sequence[float]) -> dict[str, float]:
-    """Returns the mean and the worst size of relative errors."""
+    """Return the mean and the worst size of relative errors."""
     sizes = [abs(error) for error in errors]
     return {"mean_error": sum(sizes) / len(sizes), "worst_error": max(sizes)}

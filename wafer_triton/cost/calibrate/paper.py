@@ -44,14 +44,14 @@ Prediction = tuple[float | None, float | None, float | None, str]  # of both pro
 
 @lru_cache(maxsize=8)  # of the package's own file, which does not change while it runs
 def cells(tables: tuple[str, ...] = TABLES) -> tuple[Cell, ...]:
-    """Returns the cells of tables, in the order of the file; those of the text come last."""
+    """Return the cells of tables, in the order of the file; those of the text come last."""
     records = records_of_file()
     own = [_cell(record, records) for record in records if record["table"] in tables]
     return (*own, *(_statements(records) if "text" in tables else ()))
 
 
 def records_of_file() -> list[dict[str, str]]:
-    """Returns the rows of the paper's tables as they are published."""
+    """Return the rows of the paper's tables as they are published."""
     with FILE.open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 
@@ -83,7 +83,7 @@ def _phase(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
 
 
 def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> Any:
-    """Returns the estimate of a phase; a model that the wafer does not hold is priced as if it did, as in the paper."""
+    """Return the estimate of a phase; a model that the wafer does not hold is priced as if it did, as in the paper."""
     given: dict[str, Any] = {"device": WSE2, "model": model, "mesh": int(mesh), "program": program, "as_if": True}
     return estimate.prefill(tokens=tokens, **given) if phase == "prefill" else estimate.decode(context=tokens, **given)
 
@@ -108,7 +108,7 @@ def _request_of(record: dict[str, str]) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def rival_seconds(phase: str, rival: str, model: str, mesh: Any, tokens: int) -> float:
-    """Returns the seconds that the products of a decoder take a rival: of a prompt, or of one token of decode.
+    """Return the seconds that the products of a decoder take a rival: of a prompt, or of one token of decode.
 
     They are the products of the paper's program, which has one head and keys and values of full width. Raises what
     `estimate` raises for sizes.
@@ -144,7 +144,7 @@ class Parts:
 
 
 def parts() -> list[Parts]:
-    """Returns the parts of every request of table 2 by the paper's program."""
+    """Return the parts of every request of table 2 by the paper's program."""
     found = []
     for record in records_of_file():
         if record["table"] == "2" and record["system"] == "WaferLLM":
@@ -194,7 +194,7 @@ def _gemv(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
 
 @lru_cache(maxsize=8)
 def _fastest(size: int) -> tuple[Any, int]:
-    """Returns the fastest MeshGEMV of a square matrix on the meshes `SIDES`, and its side."""
+    """Return the fastest MeshGEMV of a square matrix on the meshes `SIDES`, and its side."""
     kernels = {side: estimate.gemv(device=WSE2, mesh=side, k=size, n=size) for side in SIDES}
     best = min(SIDES, key=lambda side: kernels[side].seconds)
     return kernels[best], best
@@ -205,7 +205,7 @@ def _sides() -> str:
 
 
 def _energy(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
-    """Returns the ratio of energies a token, on the mesh that the paper measured as the fastest."""
+    """Return the ratio of energies a token, on the mesh that the paper measured as the fastest."""
     phase, model = record["what"].split()[1], record["model"]
     gpus = record["system"].removesuffix(" over WSE-2")
     measured = [row for row in records if row["what"] == phase and row["model"] == model]
@@ -232,7 +232,7 @@ _PREDICT: dict[str, Callable[..., Prediction]] = {
 
 
 def _statements(records: list[dict[str, str]]) -> Iterator[Cell]:
-    """Yields what the text says of speeds, each as a range."""
+    """Yield what the text says of speeds, each as a range."""
     for size in (2048, 4096, 8192):
         ours = estimate.gemm(device=WSE2, mesh=SIDES[-1], m=size, k=size, n=size)
         for rival in ("cannon", "summa"):

@@ -25,7 +25,7 @@ TOKENS_HEAD = (
 
 
 def short_requests(of: Iterable[Parts]) -> dict[str, list[float | None]]:
-    """Returns, by what is assumed, the errors of all short answers: predicted over published tokens a second, less 1.
+    """Return, by what is assumed, the errors of all short answers: predicted over published tokens a second, less 1.
 
     None stands for a prompt of which table 3 has no prefill.
     """
@@ -67,7 +67,7 @@ def _side(one: Parts) -> int:
 
 
 def by_itself(of: Iterable[Parts]) -> dict[str, list[tuple[float, float]]]:
-    """Returns what requests of a model say by themselves, in pairs of published and predicted seconds.
+    """Return what requests of a model say by themselves, in pairs of published and predicted seconds.
 
     They are a token of a long answer to a prompt of 2,048 tokens and of 4,096, and 2,048 more tokens of a prompt.
     """
@@ -88,13 +88,13 @@ def by_itself(of: Iterable[Parts]) -> dict[str, list[tuple[float, float]]]:
 
 
 def cache_tokens(model: str, layers: int, multiple: int = 1) -> int:
-    """Returns tokens a row of a cache beside evenly cut weights, with tile sides rounded up to multiples."""
+    """Return tokens a row of a cache beside evenly cut weights, with tile sides rounded up to multiples."""
     left, entry = _left(model, layers, multiple)
     return left // entry
 
 
 def _left(model: str, layers: int, multiple: int = 1) -> tuple[int, int]:
-    """Bytes of a core that weights of some layers leave, and of a token's keys and values."""
+    """Return bytes of a core that weights of some layers leave, and of a token's keys and values."""
     shape, side = shape_of(model), CACHES[model]
     widths = (shape.hidden_size, shape.q_width, shape.kv_width, shape.intermediate_size)
     d, q, kv, f = (-(-tile // multiple) * multiple for tile in tiles(side, *widths))
@@ -103,7 +103,7 @@ def _left(model: str, layers: int, multiple: int = 1) -> tuple[int, int]:
 
 
 def caches() -> dict[str, dict[str, tuple[int, int]]]:
-    """Returns, by what is assumed, layers a region and tokens a row of every model of table 5."""
+    """Return, by what is assumed, layers a region and tokens a row of every model of table 5."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for model, side in CACHES.items():
         layers = estimate.kv(model=model, mesh=side, program="measured").layers_per_region
@@ -116,14 +116,14 @@ def caches() -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def unused(model: str) -> float:
-    """Returns bytes of a core that hold neither weights nor cache where the cache is as large as published."""
+    """Return bytes of a core that hold neither weights nor cache where the cache is as large as published."""
     layers = estimate.kv(model=model, mesh=CACHES[model], program="measured").layers_per_region
     left, entry = _left(model, layers)
     return left - _published_cache(model) * entry
 
 
 def _published_cache(model: str) -> float:
-    """Tokens a row of the published cache by shift, of which the one by concatenation is the whole part."""
+    """Return tokens a row of the published cache by shift, of which the one by concatenation is the whole part."""
     (tokens,) = (
         float(row["value"])
         for row in records_of_file()
@@ -133,7 +133,7 @@ def _published_cache(model: str) -> float:
 
 
 def lines(of: Sequence[Parts], width: int) -> list[str]:
-    """Returns what was tried, as text and tables in markdown."""
+    """Return what was tried, as text and tables in markdown."""
     trials, itself = short_requests(of), by_itself(of)
     whole = {name: max(map(abs, known)) for name, errors in trials.items() if len(known := _known(errors)) == 4}
     best = min(whole, key=lambda name: whole[name])

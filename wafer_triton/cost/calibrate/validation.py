@@ -35,7 +35,7 @@ class Family:
 
 
 def families() -> list[Family]:
-    """All families, predicted with the committed constants."""
+    """Return all families, predicted with the committed constants."""
     predictions = []
     for stage in STAGES:
         c = constants(device(stage.device))
@@ -52,7 +52,7 @@ TITLE = "# Predicted against measured"
 
 
 def markdown(of: Sequence[Family], cells: Sequence[Cell], requests: Sequence[Parts]) -> str:
-    """The whole table as a page."""
+    """Return the whole table as a page."""
     lines = [
         TITLE,
         "",
@@ -95,7 +95,7 @@ REQUESTS = (
 
 
 def kind_rows(cells: Iterable[Cell]) -> list[tuple[str, ...]]:
-    """Returns the rows under `KINDS`, a kind of cell each."""
+    """Return the rows under `KINDS`, a kind of cell each."""
     return [
         (
             kind.name, *map(str, (kind.cells, kind.fitted, kind.within, kind.misses)),
@@ -106,7 +106,7 @@ def kind_rows(cells: Iterable[Cell]) -> list[tuple[str, ...]]:
 
 
 def request_rows(requests: Iterable[Parts]) -> list[tuple[str, ...]]:
-    """Returns the rows under `REQUESTS`, in milliseconds that are published or predicted on the wafer."""
+    """Return the rows under `REQUESTS`, in milliseconds that are published or predicted on the wafer."""
     rows = []
     for one in requests:
         whole = (one.published_seconds, one.predicted_seconds)
@@ -121,7 +121,7 @@ def request_rows(requests: Iterable[Parts]) -> list[tuple[str, ...]]:
 
 
 def _marked(head: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> list[str]:
-    """Returns a table in markdown, whose first `left` columns are texts."""
+    """Return a table in markdown, whose first `left` columns are texts."""
     rule = ["---" if number < left else "---:" for number in range(len(head))]
     return [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
 
@@ -146,7 +146,7 @@ left in all requests, of 8B less than the schedules that move weights and cache 
 
 
 def reproduced(cells: Sequence[Cell], requests: Sequence[Parts]) -> list[str]:
-    """Returns the lines of the paper's tables beside their predictions."""
+    """Return the lines of the paper's tables beside their predictions."""
     lines = [
         "## The paper's tables",
         "",
@@ -183,7 +183,7 @@ CELLS = (
 
 
 def row_of(cell: Cell) -> tuple[str, ...]:
-    """Returns the row under `CELLS` of a cell."""
+    """Return the row under `CELLS` of a cell."""
     predicted, true = ("-" if number is None else _digits(number) for number in (cell.predicted, cell.true))
     error = "-" if cell.error is None else _share(cell.error, sign=True)
     band = "-" if cell.band is None else f"{100 * cell.band:.0f} %"
@@ -199,7 +199,7 @@ def _digits(number: float) -> str:
 
 
 def _share(error: float, sign: bool = False) -> str:
-    """An error in percent or, of more than twice as much, as a factor."""
+    """Return an error in percent or, of more than twice as much, as a factor."""
     if abs(error) <= 1:
         return f"{100 * error:+.1f} %" if sign else f"{100 * error:.1f} %"
     return f"{_digits(1 + error)} times"
