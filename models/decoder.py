@@ -100,7 +100,7 @@ class WaferForCausalLM(PlacedModule):
         super().__init__()
         weights = complete(weights, config)
         if not isinstance(executor, Executor | None):
-            raise BackendError(f"executor {executor!r}: give what wafer_triton.ops.executor makes, or leave it out")
+            raise BackendError(f"executor {executor!r}: give a result of wafer_triton.ops.executor, or leave it out")
         if executor is not None and emulate_on != "auto":
             raise BackendError(
                 f"emulate_on {emulate_on!r} beside an executor {described(executor)}: give one of the two"

@@ -22,7 +22,7 @@ def test_each_rank_has_a_gpu_of_its_node(monkeypatch):
     monkeypatch.setattr(dist, "get_rank", lambda: 5)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(BackendError, match="rank 5: this node has 1 GPUs; start at most so many ranks on it"):
+    with pytest.raises(BackendError, match="rank 5: this node has 1 GPUs; start no more ranks than GPUs on it"):
         distributed.executor(emulate_on="cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(distributed.ops, "executor", lambda backend, exchange, device: device)

@@ -67,7 +67,7 @@ def executor(
         local, present = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
         if local >= present:
             raise BackendError(
-                f"rank {dist.get_rank()}: this node has {present} GPUs; start at most so many ranks on it"
+                f"rank {dist.get_rank()}: this node has {present} GPUs; start no more ranks than GPUs on it"
             )
         torch.cuda.set_device(local)
         chosen = f"cuda:{local}"

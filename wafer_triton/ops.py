@@ -174,7 +174,7 @@ def run(made: Recipe, operands: tuple[Operand, ...], on: Executor) -> MeshTensor
             given = list(operand.shape)
             raise ShapeError(f"{made.schedule.name}: operand {number} is {given}, and its recipe is for {list(shape)}")
     if not isinstance(on, Executor):
-        raise BackendError(f"run: executor {on!r} is none; give what wafer_triton.executor makes")
+        raise BackendError(f"run: executor {on!r} is none; give a result of wafer_triton.executor")
     return _run(made, operands, on, _tiles(made))[0]
 
 
@@ -260,7 +260,7 @@ def _call(name: str, operands: tuple[Operand, ...], how: How, **options: Any) ->
     chosen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in options.items())
     own = how.get("executor")
     if not isinstance(own, Executor | None):
-        raise BackendError(f"{name}: executor = {own!r} is none; give what wafer_triton.executor makes")
+        raise BackendError(f"{name}: executor = {own!r} is none; give a result of wafer_triton.executor")
     if own is not None and (both := [key for key in ("backend", "exchange", "launch") if key in how]):
         raise BackendError(f"{name}: executor and {both[0]} are given, and an executor has its own; give one of them")
     plain = own is None and not how.get("record")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 FACTS = ("what", "mesh", "tile", "dtype", "exchange", "rounds")
 NUMBERS = ("median (ms)", "per second", "to emulation", "to BLAS", "of bandwidth")
 PLAIN = ("blas", "copy", "transformers")  # rows without a mesh
-# the look of a row in every plot: colours of Okabe and Ito, which colour-blind readers tell apart, and a marker
+# a colour and a marker for a row in every plot; the colours are distinct for colour-blind readers (Okabe and Ito)
 LOOKS = {
     "explicit": ("#0072b2", "o"),
     "explicit, a launch a round": ("#56b4e9", "v"),

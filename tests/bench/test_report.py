@@ -75,7 +75,7 @@ def test_every_figure_is_among_the_cases_of_a_gpu():
         assert any(all(one.get(name) == value for name, value in goal.match.items()) for one in facts), goal.case
 
 
-def test_every_row_of_the_suites_has_a_look_of_its_own():
+def test_every_row_of_the_suites_has_its_own_colour():
     shapes = [
         shape
         for module in (bench_gemm, bench_gemv, bench_exchange)

@@ -69,11 +69,11 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     assert main(["cap", *files, *perplexities, "--accuracy", "1", "--accuracy", "1"]) == 2
     assert "give either --accuracy or --perplexity for all runs" in capsys.readouterr().err
     assert main(["cap", *files, "--perplexity", str(home / "trace2.json"), "--perplexity", "none.json"]) == 2
-    assert "trace2.json: no perplexity; give what `perplexity --json` prints last" in capsys.readouterr().err
+    assert "trace2.json: no perplexity; give the last line of `perplexity --json`" in capsys.readouterr().err
     assert main(["cap", *files, "--out", str(home / "cap.png")]) == 2
     assert "a picture has three axes, but cost, accuracy is not given" in capsys.readouterr().err
     assert main(["cap", str(home / "trace2.json")]) == 2
-    assert "no record of a run (cap missing); give what `generate --json` prints last" in capsys.readouterr().err
+    assert "no record of a run (cap missing); give the last line of `generate --json`" in capsys.readouterr().err
     (home / "text").write_text("Paris\n")
     assert main(["cap", str(home / "text")]) == 2
     assert "text: no record of a run (all missing)" in capsys.readouterr().err

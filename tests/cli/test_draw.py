@@ -165,7 +165,7 @@ def test_a_page_of_a_record_keeps_wafer_time_and_emulation_time_apart(folder, re
         ("own.py:nothing", "a page of a schedule without rounds has nothing to show; add a round"),
         (
             "record own.py",
-            "own.py: no record of a generated text (all missing); give what `generate --json` prints last",
+            "own.py: no record of a generated text (all missing); give the last line of `generate --json`",
         ),
         ("record none.json", "none.json: No such file or directory; give another path"),
     ],

@@ -148,7 +148,7 @@ def test_regions_are_listed_on_request(run):
         (["--max-length", "x"], "argument --max-length: 'x' is not a whole number of at least 1"),
         (["--max-length", "7"], "tokens do not fit the KV cache"),
         (["--head-groups", "3"], "query heads on 2 columns take a whole number from 1 to 2"),
-        (["--max-length", "50000"], "(max_position_embeddings in its config.json); give at most so many"),
+        (["--max-length", "50000"], "(max_position_embeddings in its config.json); give no more"),
         (["--nothing"], "unrecognized arguments: --nothing"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -71,8 +71,11 @@ def test_an_own_device_is_a_table_of_its_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "own.csv: its columns are none; give those of one of: mesh,tile_m"),
-        ("a,b\n1,2\n", "own.csv: its columns are a,b; give those of one of: mesh,tile_m,tile_k,tile_n,cycles"),
+        ("", "own.csv: its columns are none; give all of one of these lists: mesh,tile_m"),
+        (
+            "a,b\n1,2\n",
+            "own.csv: its columns are a,b; give all of one of these lists: mesh,tile_m,tile_k,tile_n,cycles",
+        ),
         (GEMV, "own.csv: 0 rows; give from 1 to 1,000"),
         (f"{GEMV}16,1,1,2\n", "own.csv, line 2: as many values as there are columns are needed"),
         (f"{GEMV}16,1,1,2,3,4\n", "own.csv, line 2: as many values as there are columns are needed"),
@@ -101,9 +104,9 @@ def test_a_bad_measurement_is_refused_with_its_line(tmp_path, monkeypatch, capsy
     [
         ("validate none.csv", "none.csv: No such file or directory; give another path"),
         ("validate /dev/zero", "/dev/zero: is no regular file"),
-        ("validate --device wse2", "it is that of your own measurements; give their file"),
-        ("fit --device wse2", "it is that of your own measurements; give their file with --data"),
-        ("validate own.csv --write page.md", "the page is that of the package's measurements"),
+        ("validate --device wse2", "it stands for your own measurements; give their file"),
+        ("fit --device wse2", "it stands for your own measurements; give their file with --data"),
+        ("validate own.csv --write page.md", "the page has the package's measurements"),
         ("fit --data own.csv --out .", "constants of your own are shown, not written"),
         ("fit --data own.csv --device wse9", "unknown device 'wse9'"),
         (

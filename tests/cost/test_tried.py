@@ -1,4 +1,4 @@
-"""What was tried of missed cells: trials begin at the predictions, and nothing is hidden in their numbers."""
+"""Experiments on missed cells: each begins at the predictions, and its page shows all of their numbers."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_short_requests_as_stated_are_the_cells(parts: list[paper.Parts]) -> Non
         if name.endswith("anew"):
             before = trials[name.partition(",")[0] if "table 3" not in name else name.rpartition(",")[0]]
             pairs = [(one, two) for one, two in zip(errors, before, strict=True) if one is not None and two is not None]
-            assert pairs and all(one > two for one, two in pairs)  # what is left out takes time
+            assert pairs and all(one > two for one, two in pairs)  # a part that is left out takes time
 
 
 def test_prefill_of_table_3_is_drawn_through_two_of_its_cells(
@@ -34,7 +34,7 @@ def test_prefill_of_table_3_is_drawn_through_two_of_its_cells(
         assert tried._drawn(one) == pytest.approx(4096 / rate)
 
 
-def test_what_requests_say_by_themselves_adds_up(parts: list[paper.Parts]) -> None:
+def test_differences_of_published_requests_add_up(parts: list[paper.Parts]) -> None:
     seconds = {(one.model, one.input, one.output): one.published_seconds for one in parts}
     for model, (first, second, prompt) in tried.by_itself(parts).items():
         for tokens, (published, predicted) in ((2048, first), (4096, second)):

@@ -1,4 +1,4 @@
-"""Further calls of the library that make no sense: a `WaferError` that says what and where."""
+"""Further wrong calls of the library: a `WaferError` names the fault and its place."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def built():
 
 
 class Template:
-    """A tokenizer whose chat template raises what it is."""
+    """A tokenizer whose chat template is the exception that it raises."""
 
     def __init__(self, chat_template: str) -> None:
         self.chat_template = chat_template or "x"
@@ -68,7 +68,7 @@ def program():
 CUTS = {"x": "y r"}, {"y": "y r"}
 CALLS = [
     (lambda: run(GEMM, (A, A[:5]), executor()), r"operand 2 is \[5, 6\], and its recipe is for \[6, 6\]"),
-    (lambda: run(GEMM, (A, A), None), "run: executor None is none; give what wafer_triton.executor makes"),
+    (lambda: run(GEMM, (A, A), None), "run: executor None is none; give a result of wafer_triton.executor"),
     (lambda: mesh_gemm(A, A, mesh=2, record="no"), "gemm: record = 'no' must be true or false"),
     (lambda: price(built(), 5), "price: using is of type int; give a Constants"),
     (lambda: account(built()) * -1, "an account -1 times: give a whole number of at least 0"),
@@ -91,18 +91,21 @@ CALLS = [
     ),
     (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), "MeshLinear: x is of type str; give a torch tensor"),
     (lambda: draw.mesh(built(), "x.png", round="a"), "t: round 'a' is not one of its 1 rounds"),
-    (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give what compare_gemm makes"),
+    (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give rows of compare_gemm"),
     (lambda: draw.sweep([{"a": 1}], "x.png"), "a sweep's rows hold 'a' alone; give the estimates as well"),
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),
     (lambda: draw.values(program(), "x", core=5), "values: core = 5 must be a pair of whole numbers, row and column"),
-    (lambda: draw.page("p.html", "t", ["x"], PRESETS["wse2"]), "t: a str is no scene of a page; give what draw.scene"),
+    (
+        lambda: draw.page("p.html", "t", ["x"], PRESETS["wse2"]),
+        "t: a str is no scene of a page; give a result of draw.scene",
+    ),
     (lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], beside=9), "beside = 9 is the number of"),
     (lambda: draw.page("p.html", "t", [draw.scene(built())], PRESETS["wse2"], tables=["x"]), "a table of a page has a"),
     (lambda: draw.page("p.html", 5, [draw.scene(built())], PRESETS["wse2"]), "page: title is of type int; give a str"),
     (lambda: draw.scene(built(), 5), "scene: name is of type int; give a str"),
     (lambda: draw.scene(built(), values="x"), "scene: values is of type str; give a Values"),
-    (lambda: draw.inspect("x"), "what is to be shown is of type str; give a Schedule"),
-    (lambda: draw.rounds(5), "what is to be shown is of type int; give a Schedule"),
+    (lambda: draw.inspect("x"), "the schedule to show is of type str; give a Schedule"),
+    (lambda: draw.rounds(5), "the schedule to show is of type int; give a Schedule"),
     (lambda: draw.wafer([5], "x.png"), "a region is of type int; give the regions of a placed model"),
     (lambda: draw.sweep([{"a": 1, "b": "x"}], "x.png"), "columns 'a' and 'b' do not hold numbers alone; show another"),
     (lambda: scatter(A, as_mesh(2), "(y m) (x n)", m=2), r"m = 2, but 3 of \[6, 6\] lie on a core"),
@@ -139,7 +142,7 @@ def test_an_account_adds_up_with_an_account_alone():
     assert (account(built()) * 2).rounds == 2
 
 
-def test_what_fits_is_taken():
+def test_operands_that_fit_are_taken():
     assert torch.equal(run(GEMM, (A, A), executor()).gather(), A @ A)
     assert draft().repeat(0, print) is None
     assert np.isfinite([row.cycles for row in compare_gemm(2, 4, 4, 4)]).all()

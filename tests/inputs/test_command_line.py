@@ -53,7 +53,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"{SWEEP} groups --values 1,2 --set k=0", "k = 0 must be a whole number of at least 1"),
         (f"{SWEEP} mesh --values 2,4 --set k=8", "--set mesh=8: mesh takes its values from --values"),
         (f"{SWEEP} k --values 8 --set =5", "--set '=5': write NAME=VALUE"),
-        (f"{SWEEP} k --values 8 --show cycles", "--show cycles: it names what a plot shows; leave out --no-plot"),
+        (f"{SWEEP} k --values 8 --show cycles", "--show cycles: it names a column of the plot; leave out --no-plot"),
         (f"{SWEEP} k --values 8 --out q.png", "--out q.png: CSV goes there, pictures beside it"),
         (f"{SWEEP} k --values 8 --out /nowhere/x.csv", "/nowhere/x.csv: No such file or directory; give another path"),
         (f"{SWEEP} k --values 8 --out /dev/full", "/dev/full: No space left on device; free some space"),
@@ -135,7 +135,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         (f"show gemm {GEMM} 8 --trace /nodir/p.json", "/nodir/p.json: No such file or directory; give another path"),
         (f"show gemm {GEMM} 8 --out a.txt", "a.txt: a page is HTML; end its name with .html"),
         ("reproduce --out /nodir/p.png", "/nodir/p.png: No such file or directory; give another path"),
-        ("precision --model smollm2-135m --text a --dtype fp32", "--dtype fp32: it is what formats are compared with"),
+        ("precision --model smollm2-135m --text a --dtype fp32", "--dtype fp32: all formats are compared with it"),
         ("draw model --model mixtral-8x7b --mesh 180", "B; no mesh of it holds them: give a device"),
         (
             "estimate decode --model mixtral-8x7b --mesh 360 --context 8",
@@ -308,7 +308,7 @@ def test_another_package_s_error_about_a_file_is_one_line():
     exec("def read():\n    raise KeyError('added_tokens')", scope)
     with pytest.raises(KeyError) as caught:
         scope["read"]()
-    said = "wafer-triton: error: transformers cannot read what was given: KeyError: 'added_tokens'"
+    said = "wafer-triton: error: transformers cannot read the given file: KeyError: 'added_tokens'"
     assert border.judged(caught.value) == (2, said)
 
 

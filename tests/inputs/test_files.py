@@ -1,4 +1,4 @@
-"""Files of a user: what a command reads is never written over, and tables of measurements in every form."""
+"""Files of a user: inputs of a command are never written over, and tables of measurements come in every form."""
 
 import json
 import os
@@ -59,8 +59,14 @@ def test_a_schedule_s_own_file_and_a_config_are_not_written_over(wrong, tmp_path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"mesh,{HEAD}16,{ROW}", "its columns are mesh,mesh,tile_m,tile_k,tile_n,cycles; give those of one of: mesh"),
-        (HEAD.replace(",", ";"), "its columns are mesh;tile_m;tile_k;tile_n;cycles; give those of one of: mesh"),
+        (
+            f"mesh,{HEAD}16,{ROW}",
+            "its columns are mesh,mesh,tile_m,tile_k,tile_n,cycles; give all of one of these lists: mesh",
+        ),
+        (
+            HEAD.replace(",", ";"),
+            "its columns are mesh;tile_m;tile_k;tile_n;cycles; give all of one of these lists: mesh",
+        ),
         (f"{HEAD}16,1,1,1,-3\n", "line 2: cycles = '-3' must be a positive number"),
         (f"{HEAD}16,100000,100000,100000,5\n", "line 2: mesh gemm [1600000, 1600000] x "),
         (HEAD, "0 rows; give from 1 to 1,000"),
@@ -145,7 +151,7 @@ def test_a_long_training_says_so_and_keeps_its_steps_after_ctrl_c(capsys, monkey
 
 
 @pytest.mark.parametrize("line", ["generate --prompt '<x>'", "perplexity --text x.txt"])
-def test_a_token_outside_of_the_vocabulary_is_told_before_weights_are_placed(wrong, tmp_path, line):
+def test_a_token_outside_of_the_vocabulary_is_refused_before_weights_are_placed(wrong, tmp_path, line):
     folder = checkpoint(tmp_path / "more")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -207,7 +213,7 @@ def test_a_working_directory_that_is_gone_is_named_with_the_file(tmp_path, monke
     )  # fmt: skip
 
 
-def test_what_is_said_goes_to_no_standard_output_where_stderr_is_closed(monkeypatch, capsys):
+def test_notes_do_not_go_to_standard_output_where_stderr_is_closed(monkeypatch, capsys):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", None)
         assert main(["fly"]) == 2

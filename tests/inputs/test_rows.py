@@ -1,4 +1,4 @@
-"""Further mistakes and long runs: one line that says what, where and what to do, before anything slow runs."""
+"""Further mistakes and long runs: one line names fault, place and remedy before anything slow runs."""
 
 import json
 import shlex
@@ -32,13 +32,13 @@ def said(capsys, line, code=2):
         "plan --input 8 --output 8 --step 700",
     ],
 )
-def test_a_mixture_that_no_wafer_holds_ends_with_what_helps(capsys, line):
+def test_a_mixture_that_no_wafer_holds_ends_with_a_remedy(capsys, line):
     offer = " or a smaller model" + "; as_if=True (--as-if) prices it all the same" * ("kv" not in line)
     found = said(capsys, f"{line} --model mixtral-8x7b")
     assert found.endswith(offer if line.startswith("estimate") else " or a smaller model")
 
 
-def test_a_sweep_over_words_names_what_takes_numbers(capsys):
+def test_a_sweep_over_words_names_the_parameters_with_numbers(capsys):
     for line in ("decode --over model --values 1,2 --set mesh=64", "gemm --over algorithm --values 1,2"):
         word = line.split()[2]
         found = said(capsys, f"sweep {line} --set context=64 --no-plot")

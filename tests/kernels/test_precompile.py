@@ -1,7 +1,7 @@
 """Kernels of planned steps compiled side by side ahead of the first run, for a GPU that need not be there.
 
-Run as a script, `python test_precompile.py`, it plans a small program, compiles its kernels, and prints what it saw: a
-process that interprets kernels cannot compile them.
+Run as a script, `python test_precompile.py`, it plans a small program, compiles its kernels, and prints its
+observations: a process that interprets kernels cannot compile them.
 """
 
 import json

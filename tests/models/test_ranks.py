@@ -174,7 +174,7 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(ranks, lost, tmp_path):
     assert {code for code, _, _ in survivors} == {2}
     said = [err.splitlines()[-1] for _, _, err in survivors if "error:" in err]
     assert said == [
-        f"wafer-triton: error: rank {lost} of {ranks} is gone, so the others cannot go on; see what it said, and start "
+        f"wafer-triton: error: rank {lost} of {ranks} is gone, so the others cannot go on; see its output, and start "
         f"all again"
     ]
 

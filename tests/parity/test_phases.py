@@ -228,7 +228,7 @@ def test_on_another_grid_every_matrix_moves(mesh, other):
         assert plain < len(steps) <= plain + 2
         assert all(step.link_bytes > 0 for step in steps[-1:])
     moved = sum((step for name in ("wqkv", "wgu") for step in moving(name, decode, prefill)[:-1]), Cost())
-    # a rectangle folded to its lcm grid keeps what only changes its logical core where it is
+    # on a rectangle folded to its lcm grid some tiles change their logical core alone
     assert (moved.link_bytes > 0) == (mesh != other)
 
 

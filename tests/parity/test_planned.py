@@ -154,7 +154,7 @@ def test_a_prompt_that_only_fits_in_chunks_has_a_place():
             MeshError,
             "prefill_mesh is on wse2, the mesh of decode on small; give",
         ),
-        ({"executor": "torch"}, BackendError, "executor 'torch': give what wafer_triton.ops.executor makes"),
+        ({"executor": "torch"}, BackendError, "executor 'torch': give a result of wafer_triton.ops.executor"),
     ],
 )
 @pytest.mark.parametrize("mesh", [None, 4])

@@ -61,7 +61,7 @@ def experts_of(config: DecoderConfig) -> str | None:
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize("model", MODELS)
 def test_an_estimate_and_a_run_find_the_same_place(model, chip, monkeypatch):
-    """The same regions, buffers and bytes of a core, or the same refusal, on every mesh and for every context."""
+    """Check for the same regions, buffers and bytes of a core, or the same refusal, on every mesh and context."""
     config, on = config_of(model), device(chip)
     monkeypatch.setattr(choice, "with_hint", lambda place, mesh, reason: str(reason))
     for (side, other), context in product(MESHES, CONTEXTS):
@@ -80,7 +80,7 @@ def test_an_estimate_and_a_run_find_the_same_place(model, chip, monkeypatch):
     ("model", "chip", "side", "smallest"),
     [("smollm2-135m", "wse2", 8, 14), ("llama3.2-1b", "wse3", 24, 60), ("olmoe-1b-7b", "wse2", 40, 187)],
 )
-def test_the_smallest_mesh_is_that_of_estimates_and_of_plans(model, chip, side, smallest):
+def test_estimates_and_plans_have_the_same_smallest_mesh(model, chip, side, smallest):
     config, on = config_of(model), device(chip)
 
     def place(mesh: Mesh) -> Placement:

@@ -135,7 +135,7 @@ def parts_of(program: str, side: int, head_groups: int) -> list[tuple]:
 
 @pytest.mark.parametrize(("program", "head_groups"), [("measured", 1), ("true", 1), ("true", 16)])
 def test_schedules_of_a_wafer_are_small(program, head_groups):
-    """All of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""
+    """Return all of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""
     tracemalloc.start()
     try:
         held = [drafted(part, block, *args) for part, block, args in parts_of(program, 720, head_groups)]
@@ -160,7 +160,7 @@ def test_rows_of_a_repetition_are_each_row_once():
         b.repeat(4, copied, rows=np.array([0, 0, 1, 2]))
 
 
-def test_rows_of_a_repetition_do_not_change_what_moves_along_y():
+def test_rows_of_a_repetition_do_not_change_moves_along_y():
     b = Builder(Mesh(4, 4), "mine")
     for name in ("a", "b"):
         b.buffer(name, (4,), "fp32", "state")
@@ -179,7 +179,7 @@ def test_a_slot_that_a_repetition_comes_to_must_exist():
 
 
 def test_rows_come_by_time():
-    """Of five rows that go round, and one that stays, over seven times."""
+    """Return the positions of five rows that go round, and one that stays, over seven times."""
     rows = np.array([1, 2, 3, 4, 0, 5])
     one = Repeat((Round(),), 7, rows)
     assert one.first_time(np.array([0, 2, 5])).tolist() == [0, 1, 0, 1, 2, 0]

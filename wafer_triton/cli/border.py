@@ -47,7 +47,7 @@ def _said(error: Exception) -> str | None:
         remedy = "free some space, or write elsewhere" if error.errno in _FULL else "give another path"
         return f"{error.filename or 'this machine'}: {error.strerror or error}; {remedy}"
     if package := _reader(error):
-        return f"{package} cannot read what was given: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return f"{package} cannot read the given file: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
     return None
 
 

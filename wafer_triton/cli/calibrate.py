@@ -18,7 +18,7 @@ def validate(args: argparse.Namespace) -> int:
     if args.data:
         return _validate_own(args)
     if args.device is not None:
-        raise ConfigError(f"--device {args.device}: it is that of your own measurements; give their file")
+        raise ConfigError(f"--device {args.device}: it stands for your own measurements; give their file")
     from wafer_triton.cost.calibrate import paper, validation
     from wafer_triton.cost.calibrate.own import spread
 
@@ -92,7 +92,7 @@ def _validate_own(args: argparse.Namespace) -> int:
     from wafer_triton.draw import tables
 
     if args.write:
-        raise ConfigError(f"--write {args.write}: the page is that of the package's measurements; leave out the file")
+        raise ConfigError(f"--write {args.write}: the page has the package's measurements; leave out the file")
     answer, texts = {}, []
     for each in _measured(args):
         errors, title = each.errors(), f"{each.family} on {each.device.name}: {_rows(len(each.rows))}"
@@ -148,7 +148,7 @@ def fit(args: argparse.Namespace) -> int:
     if args.data:
         return _fit_own(args)
     if args.device is not None:
-        raise ConfigError(f"--device {args.device}: it is that of your own measurements; give their file with --data")
+        raise ConfigError(f"--device {args.device}: it stands for your own measurements; give their file with --data")
     from wafer_triton.cost.calibrate import fit
     from wafer_triton.cost.calibrate.own import spread
     from wafer_triton.cost.constants import Constants

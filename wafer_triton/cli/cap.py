@@ -89,9 +89,9 @@ def _read(path: Path) -> dict[str, Any]:
         missing = ["all"]
     wrong = [] if missing else _wrong(record)
     if wrong:
-        raise ConfigError(f"{path}: {wrong[0]}; give what `generate --json` prints last")
+        raise ConfigError(f"{path}: {wrong[0]}; give the last line of `generate --json`")
     if missing:
-        raise ConfigError(f"{path}: no record of a run ({missing[0]} missing); give what `generate --json` prints last")
+        raise ConfigError(f"{path}: no record of a run ({missing[0]} missing); give the last line of `generate --json`")
     return record
 
 
@@ -115,9 +115,9 @@ def _perplexity(path: Path) -> float:
     except ConfigError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        raise ConfigError(f"{path}: no perplexity; give what `perplexity --json` prints last") from None
+        raise ConfigError(f"{path}: no perplexity; give the last line of `perplexity --json`") from None
     if not 0 < value < math.inf:
-        raise ConfigError(f"{path}: perplexity = {value} is not positive; give what `perplexity --json` prints last")
+        raise ConfigError(f"{path}: perplexity = {value} is not positive; give the last line of `perplexity --json`")
     return value
 
 

@@ -126,7 +126,7 @@ def _check_own(args: argparse.Namespace) -> int:
     said = "nothing found" if judged.ok else f"{faults:,} finding{'s' * (faults > 1)}"
     texts = [f"{subject}: {said}", *map(str, judged.findings)]
     if not judged.intended:
-        texts.append("no intent: what must come out was not judged; return (Schedule, Intent) for that")
+        texts.append("no intent: the results were not judged; return (Schedule, Intent) for that")
     records = []
     if judged.names & UNCOUNTABLE:
         texts.append("not counted and not priced, as its rounds cannot be run")

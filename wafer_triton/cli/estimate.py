@@ -128,7 +128,7 @@ def sweep(args: argparse.Namespace) -> int:
     if args.out.suffix.lower() in (*PICTURES, ".pdf"):
         raise ConfigError(f"--out {args.out}: CSV goes there, pictures beside it; give a name that ends in .csv")
     if args.no_plot and args.show:
-        raise ConfigError(f"--show {args.show}: it names what a plot shows; leave out --no-plot, or --show")
+        raise ConfigError(f"--show {args.show}: it names a column of the plot; leave out --no-plot, or --show")
     over = _name(args.over)
     options = _settings(args.set, over)
     values = _values(args.values)

@@ -56,7 +56,7 @@ def generate(args: argparse.Namespace) -> int:
     if args.max_length and args.max_length > positions:
         raise CacheError(
             f"--max-length {args.max_length:,} is more than the {positions:,} positions of {args.model} "
-            f"(max_position_embeddings in its config.json); give at most so many"
+            f"(max_position_embeddings in its config.json); give no more"
         )
     text = TextStream(folder, args.prompt)
     if not text.prompt:

@@ -57,6 +57,6 @@ def _read(path: Path) -> dict[str, Any]:
         missing = ["all"]
     if missing:
         raise DrawError(
-            f"{path}: no record of a generated text ({missing[0]} missing); give what `generate --json` prints last"
+            f"{path}: no record of a generated text ({missing[0]} missing); give the last line of `generate --json`"
         )
     return record

@@ -2,7 +2,7 @@
 
 Every prediction of time tells what it rests on (see `wafer_triton.cost.bands`): `constants`, fitted or derived;
 `error_band`, the share by which a measurement may differ, None where nothing is calibrated; `outside`, what lies
-outside of what was measured, by which the band is wider. `relayed` says that a schedule needs more routes than a router
+beyond the measurements, by which the band is wider. `relayed` says that a schedule needs more routes than a router
 holds, so that it is priced core by core. `as_if` says why a model does not fit that is priced all the same.
 """
 
@@ -37,7 +37,7 @@ class Kernel:
     relayed: bool = field(metadata=as_in(Cost, "relayed"))
     constants: str
     error_band: float | None = field(metadata=unit("+-%"))
-    outside: str | None = field(metadata=named("outside of what was measured"))
+    outside: str | None = field(metadata=named("beyond the measurements"))
     assumed: str | None = None
 
 

@@ -52,7 +52,7 @@ def page(
             raise DrawError(f"{title}: a table of a page has a title, a head and rows; one given has not")
     for one in scenes:
         if not isinstance(one, Mapping) or "rounds" not in one:
-            raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give what draw.scene makes")
+            raise DrawError(f"{title}: a {type(one).__name__} is no scene of a page; give a result of draw.scene")
     placed = [_plain(region) for region in regions]
     if not scenes and not placed:
         raise DrawError(f"{title}: a page without a schedule and without regions has nothing to show; give one of them")

@@ -90,7 +90,7 @@ def _names(axes: Any, began: NDArray[np.int64], shown: Any, cols: int) -> None:
 
 
 def _title(schedule: Schedule) -> str:
-    check_type("what is to be drawn", schedule, Schedule, DrawError)
+    check_type("the schedule to draw", schedule, Schedule, DrawError)
     return f"{schedule.name} on mesh {schedule.mesh} of {schedule.mesh.device.name}"
 
 

@@ -54,7 +54,7 @@ class Frame:
 
 def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> Plain:
     """Return a schedule for a page, called `name`; DrawError for one without rounds."""
-    check_type("what is to be drawn", schedule, Schedule, DrawError)
+    check_type("the schedule to draw", schedule, Schedule, DrawError)
     check_type("scene: name", name, str, DrawError)
     if values is not None:
         check_type("scene: values", values, Values, DrawError)

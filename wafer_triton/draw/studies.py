@@ -85,7 +85,7 @@ def compare(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
         raise DrawError("a comparison without algorithms: there is nothing to draw; give at least one row")
     for row in rows:
         if not hasattr(row, "algorithm"):
-            raise DrawError(f"compare: a row is of type {type(row).__name__}; give what compare_gemm makes")
+            raise DrawError(f"compare: a row is of type {type(row).__name__}; give rows of compare_gemm")
     names = [f"{row.algorithm}\n{letters(row.verdict)}" for row in rows]
     colours = [COLOURS[number % len(COLOURS)] for number in range(len(rows))]
     with picture(path, 0.9 + 0.28 * len(rows), title) as (figure, numbers):

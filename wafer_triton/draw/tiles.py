@@ -100,7 +100,7 @@ def inspect(schedule: Schedule, round: int = -1, buffer: str | None = None) -> s
     `round` -1 is the start; `buffer` None takes the first whose tiles move. Raises DrawError for a round or a buffer
     that is not there, and for a mesh too large to print.
     """
-    check_type("what is to be shown", schedule, Schedule, DrawError)
+    check_type("the schedule to show", schedule, Schedule, DrawError)
     rows, cols = schedule.mesh.shape
     if max(rows, cols) > _TEXT_CORES:
         raise DrawError(f"{schedule.name}: {rows} x {cols} cores are too many to print; at most {_TEXT_CORES} a side")

@@ -55,7 +55,7 @@ def trace(schedule: Schedule) -> Trace:
 
 def rounds(schedule: Schedule) -> str:
     """The rounds as a table: successive rounds alike in one row, their messages and bytes on all links added up."""
-    check_type("what is to be shown", schedule, Schedule, DrawError)
+    check_type("the schedule to show", schedule, Schedule, DrawError)
     traced, mesh = trace(schedule), schedule.mesh
     counts = traced.counts | {"sram_bytes": traced.sram.sum(1)}
     of_a_round = (*EACH, "sram_bytes")

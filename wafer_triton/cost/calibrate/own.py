@@ -69,7 +69,9 @@ def read(path: Path, on: Device | None = None) -> list[Own]:
     kinds = [family for family, columns in COLUMNS.items() if sorted(columns) == sorted(names)]
     if not kinds:
         known = "; ".join(dict.fromkeys(",".join(columns) for columns in COLUMNS.values()))
-        raise ConfigError(f"{path}: its columns are {','.join(names)[:200] or 'none'}; give those of one of: {known}")
+        raise ConfigError(
+            f"{path}: its columns are {','.join(names)[:200] or 'none'}; give all of one of these lists: {known}"
+        )
     if not records or len(records) > MOST_ROWS:
         raise ConfigError(f"{path}: {len(records):,} rows; give from 1 to {MOST_ROWS:,}")
     found: dict[str, list[Row]] = {family: [] for family in kinds}

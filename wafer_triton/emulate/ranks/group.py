@@ -55,7 +55,7 @@ def blaming(group: dist.ProcessGroup, peers: Sequence[int] = ()) -> Iterator[Non
         with suppress(RuntimeError):  # the store may be gone with its rank
             who, how = first("lost", "rank", f"{who}\n{how}").split("\n")
         raise BackendError(
-            f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see what it said, and start all again"
+            f"{who} of {dist.get_world_size()} {how}, so the others cannot go on; see its output, and start all again"
         ) from None
 
 
