@@ -26,7 +26,6 @@ from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Round, S
 Select: TypeAlias = "slice | torch.Tensor"
 Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
-Ends: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"  # row numbers of the tiles that are sent, and of their targets
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
 CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
@@ -88,11 +87,11 @@ class TorchExecutor(Executor):
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
         """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
-        sent, combine = messages(round_), COMBINE[tree.op]
-        views = [view for exchange in sent if (view := self._views(memory, exchange, exchange.src)) is not None]
-        if len(views) == len(sent) and all(send is None for _, _, send in views):
-            return Steps([partial(combine, target, source, out=target) for target, source, _ in views])
-        home = [replace(exchange, dst=exchange.src) for exchange in sent]
+        sent = messages(round_)
+        steps = [one for exchange in sent if (one := self._combined(memory, exchange, tree.op)) is not None]
+        if len(steps) == len(sent):
+            return Steps(steps)
+        home, combine = [replace(exchange, dst=exchange.src) for exchange in sent], COMBINE[tree.op]
         rows, got = self._ends(memory, home, TileMap(home[0].src))
         acc = memory.rows(home[0].src)
         sizes = [len(exchange.receivers.flat(memory.mesh)) for exchange in home]
@@ -104,6 +103,20 @@ class TorchExecutor(Executor):
                 acc.index_copy_(0, target, combine(acc.index_select(0, target), message))
 
         return step
+
+    def _combined(self, memory: Memory, exchange: Exchange, op: str) -> Step | None:
+        """The messages of a grid of cores, or of whole mesh rows or columns, combined where they arrive; else None."""
+        combine, views = COMBINE[op], self._views(memory, exchange, exchange.src)
+        if views is not None and views[2] is None:
+            return partial(combine, views[0], views[1], out=views[0])
+        if exchange.lines is not None or exchange.recv.ndim > 1 or not exchange.src.is_fixed:
+            return None
+        tiles, dim = _tiles(memory, exchange.src), int(exchange.axis == "x")
+        send, recv = (torch.from_numpy(np.array(index)).to(self.device) for index in (exchange.send, exchange.recv))
+        if op == "add" and tiles.dtype == torch.float32:
+            return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
+        ends = recv, send
+        return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
 
     def _sweep(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> sweep.Sweep | None:
         """With explicit and elided exchange alike, as the last bit depends on which products are computed together."""
@@ -185,7 +198,7 @@ class TorchExecutor(Executor):
         target, source = (tiles[(lines, place) if x else (place, lines)] for tiles, place in ends)
         return target, source, send if isinstance(send, torch.Tensor) else None
 
-    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> Ends:
+    def _ends(self, memory: Memory, exchanges: Sequence[Exchange], src: TileMap) -> tuple[torch.Tensor, torch.Tensor]:
         """Row numbers of the tiles that are sent and of their targets."""
         pairs = [(exchange.senders.flat(memory.mesh), exchange.receivers.flat(memory.mesh)) for exchange in exchanges]
         senders, receivers = map(np.concatenate, zip(*pairs, strict=True))
