@@ -1,7 +1,7 @@
 """A fold: the sums of the reduce trees of a mesh row or column, added up by one program from every core's part.
 
 With elided exchange, intermediate partial sums are unobservable, so one program may fold the row. It adds in the order
-of the trees, and rounds each sum to the buffer's dtype: the result is bit-identical to that of messages hop by hop. All
+of the trees, and rounds each sum to the buffer's dtype: the result is bit-identical to messages hop by hop. All
 loads are in flight before the first part is added. The order is known when the kernel is compiled.
 """
 
@@ -70,12 +70,11 @@ def fold(
     total: Operand, tiles: Operand, cores: Tensor, roots: Tensor, tree_of: Tensor, *,
     pairs: Sequence[tuple[int, int]], size: int, op: str, step: int | None = None,
 ) -> FusedOp:  # fmt: skip
-    """The sums by `op` of tiles [size] of every tree, into their roots' totals.
+    """Return the sums by `op` of tiles [size] of every tree, into their roots' totals.
 
-    `cores`, int32 [trees, number], are those of each tree. Their parts have the numbers from 0 on; each of the `pairs`
-    of numbers is combined to a value of the next number, the last one the sum. `roots` int32 [trees], `tree_of` int32
-    [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share
-    memory if slices are folded once.
+    `cores`, int32 [trees, number], are the cores of each tree. Their parts have the numbers from 0 on; each of
+    the `pairs` of numbers is combined to a value of the next number, the last one the sum. `roots` int32 [trees],
+    `tree_of` int32 [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share memory if slices are folded once.
     """
     step = size if step is None else step
     wide = block(step, WIDE)

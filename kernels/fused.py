@@ -49,7 +49,7 @@ class FusedOp(NamedTuple):
     ways: tuple[dict[str, int], ...] = ()
 
     def sized(self, **sizes: int) -> FusedOp:
-        """The op with other sizes; `elements` follows those of its block."""
+        """Return the op with other sizes; `elements` follows the sizes of its block."""
         before = {name: value.value for name, value in self.sizes._asdict().items()}
         elements = self.elements
         for name in ("BLOCK_M", "BLOCK_N"):
@@ -218,7 +218,7 @@ KERNELS: dict[str, Callable[..., None]] = {}
 
 
 def local_kernel(chosen: Callable[..., Mapping[str, Any]], *names: str, body: Any = None) -> Callable[[Any], Any]:
-    """Register the decorated `body(args, core, P)` as the kernel of local operations, by default that of its name.
+    """Register the decorated `body(args, core, P)` as the kernel of local operations, by default of its name.
 
     P has the operation's parameters in capitals, and the blocks and further sizes that are `chosen(ins, **params)`.
     Names in small letters there are fields of the op; a body that goes `together` takes several cores at once. With

@@ -1,4 +1,4 @@
-"""What a decoder is made of, read from a Hugging Face `config.json` and checked at birth (see `settings`)."""
+"""The sizes of a decoder, read from a Hugging Face `config.json` and checked at birth (see `settings`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

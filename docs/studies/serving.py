@@ -9,7 +9,7 @@ import csv
 from functools import cache
 from pathlib import Path
 
-from wafer_triton.cost.constants import FOLDER
+from wafer_triton.cost.bands import FOLDER
 from wafer_triton.device import device
 from wafer_triton.draw import serving
 from wafer_triton.errors import WaferError

@@ -46,7 +46,7 @@ def _config_of(folder: Path, settings: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Whatever a reader raises for what it cannot read, in one line."""
+    """Put any exception of a reader into one line."""
     try:
         yield
     except ModuleNotFoundError:

@@ -215,8 +215,11 @@ def test_steps_after_forward_begin_with_an_empty_cache(policy):
         (lambda model: model.prefill([1], sequence=-1), "sequence -1: the model is placed for 1"),
         (lambda model: model.step("a"), "tokens of type list: give a list of token ids"),
         (lambda model: model.step([1]), "tokens of type list: give a list of token ids"),
-        (lambda model: model([[1, 2]]), r"input_ids of type list must be a tensor of token ids \[batch, length\]"),
-        (lambda model: model(torch.tensor([[1.7]])), "input_ids of type Tensor must be a tensor of token ids"),
+        (
+            lambda model: model([[1, 2]]),
+            r"input_ids of list must be a tensor of token ids, whole numbers \[batch, length\]",
+        ),
+        (lambda model: model(torch.tensor([[1.7]])), "input_ids of torch.float32 must be a tensor of token ids"),
         (lambda model: model.generate([1], 2, stop=5), "tokens of type int: give a list of token ids"),
     ],
 )

@@ -295,9 +295,9 @@ def test_head_groups_on_one_mesh_are_counted_along_x():
     assert moved.link_bytes == 4 * 4 * sum(int(np.abs(source - target).sum()) for source, target in ways)
     assert moving("wgu", grouped, prefill) == moving("wgu", decode, prefill)
     rows = np.arange(4)
-    assert moves._cached(decode, prefill, rows, rows, 1) == ()
-    assert moves._cached(grouped, replace(prefill, head_groups=2), rows, rows, 1) == ()
-    assert priced(moves._cached(grouped, prefill, rows, rows, 1)).link_bytes > 0
+    assert moves._cached(decode, prefill, rows, rows, 1, 0) == ()
+    assert moves._cached(grouped, replace(prefill, head_groups=2), rows, rows, 1, 0) == ()
+    assert priced(moves._cached(grouped, prefill, rows, rows, 1, 0)).link_bytes > 0
 
 
 @pytest.mark.parametrize(

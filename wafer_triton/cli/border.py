@@ -52,7 +52,7 @@ def _said(error: Exception) -> str | None:
 
 
 def _reader(error: Exception) -> str | None:
-    """Return the first of `READERS` on the way to an exception, if there is one."""
+    """Return the first of `READERS` among the frames of an exception, if there is one."""
     packages = (frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__))
     return next((package for package in packages if package in READERS), None)
 

@@ -32,10 +32,10 @@ SIDES = (480, 600, 720)  # meshes of a product whose mesh the paper does not sta
 # What is known of why cells are missed, by table and by whom the cell is about.
 WHY = {
     ("rivals", ""): "no wafer program of the rival is published: its products alone, under a stated assumption",
-    ("5", "llama2-13b"): "the same count gives 8B's; docs/validation.md has what was tried",
+    ("5", "llama2-13b"): "the same count gives 8B's; docs/validation.md has the experiments",
     ("text", "Cannon"): "a shift over the whole row hides beside the product of its tiles, unless tiles are small",
     ("text", "SUMMA"): "a tile that is relayed core by core costs a routing stage a core, which the paper's may not",
-    ("2", ""): "prefill on a mesh that table 3 lacks, and re-placement; docs/validation.md has what was tried",
+    ("2", ""): "prefill on a mesh that table 3 lacks, and re-placement; docs/validation.md has the experiments",
 }
 
 

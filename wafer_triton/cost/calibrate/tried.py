@@ -25,7 +25,7 @@ TOKENS_HEAD = (
 
 
 def short_requests(of: Iterable[Parts]) -> dict[str, list[float | None]]:
-    """Return, by what is assumed, the errors of all short answers: predicted over published tokens a second, less 1.
+    """Return, by assumption, the errors of all short answers: predicted over published tokens a second, less 1.
 
     None stands for a prompt of which table 3 has no prefill.
     """
@@ -67,7 +67,7 @@ def _side(one: Parts) -> int:
 
 
 def by_itself(of: Iterable[Parts]) -> dict[str, list[tuple[float, float]]]:
-    """Return what requests of a model say by themselves, in pairs of published and predicted seconds.
+    """Return the differences between requests of a model, in pairs of published and predicted seconds.
 
     They are a token of a long answer to a prompt of 2,048 tokens and of 4,096, and 2,048 more tokens of a prompt.
     """
@@ -103,7 +103,7 @@ def _left(model: str, layers: int, multiple: int = 1) -> tuple[int, int]:
 
 
 def caches() -> dict[str, dict[str, tuple[int, int]]]:
-    """Return, by what is assumed, layers a region and tokens a row of every model of table 5."""
+    """Return, by assumption, layers a region and tokens a row of every model of table 5."""
     found: dict[str, dict[str, tuple[int, int]]] = {}
     for model, side in CACHES.items():
         layers = estimate.kv(model=model, mesh=side, program="measured").layers_per_region
@@ -133,7 +133,7 @@ def _published_cache(model: str) -> float:
 
 
 def lines(of: Sequence[Parts], width: int) -> list[str]:
-    """Return what was tried, as text and tables in markdown."""
+    """Return the experiments, as text and tables in markdown."""
     trials, itself = short_requests(of), by_itself(of)
     whole = {name: max(map(abs, known)) for name, errors in trials.items() if len(known := _known(errors)) == 4}
     best = min(whole, key=lambda name: whole[name])
@@ -170,7 +170,7 @@ def lines(of: Sequence[Parts], width: int) -> list[str]:
     ]
     return [
         *wrap(said, width), "",
-        *_table(("what is assumed", *heads), rows), "",
+        *_table(("assumption", *heads), rows), "",
         *_table(TOKENS_HEAD, times), "",
         "### What of a cache is off", "",
         *wrap(cached, width), "",

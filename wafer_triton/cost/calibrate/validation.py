@@ -137,11 +137,11 @@ products of the paper's program alone, under the assumptions of `wafer_triton/co
 """
 _SAID_OF_REQUESTS = """
 Two answers to one prompt differ by decode alone, which is as published, of 8B to a thousandth. The first token takes
-less than a millisecond. What is off is prefill and re-placement. "Left" is what the published time leaves for
-re-placement, after prefill and decode. Prefill is on meshes that table 3 lacks. On 660 x 660 a core has 7 of 8B's 4,096
-columns and on 720 x 720 it has 6, so that prefill is predicted to be slower than on 600 x 600, and less than nothing is
-left. On 750 x 750 a core has 7 of 13B's 5,120 columns and on 720 x 720 it has 8. With prefill on 720 x 720 some time is
-left in all requests, of 8B less than the schedules that move weights and cache are predicted to take.
+less than a millisecond. Prefill and re-placement are off. "Left" is the part of the published time for re-placement,
+after prefill and decode. Prefill is on meshes that table 3 lacks. On 660 x 660 a core has 7 of 8B's 4,096 columns and
+on 720 x 720 it has 6. So prefill is predicted to be slower than on 600 x 600, and nothing is left. On 750 x 750 a core
+has 7 of 13B's 5,120 columns and on 720 x 720 it has 8. With prefill on 720 x 720 some time is left in all requests, of
+8B less than the schedules that move weights and cache are predicted to take.
 """
 
 
@@ -150,7 +150,7 @@ def reproduced(cells: Sequence[Cell], requests: Sequence[Parts]) -> list[str]:
     lines = [
         "## The paper's tables",
         "",
-        "`wafer-triton reproduce` prints every cell of tables 2 to 8 of the paper, and what its text says of speeds.",
+        "`wafer-triton reproduce` prints every cell of tables 2 to 8 of the paper, and the speeds in its text.",
         "Errors are those of the cells that are not fitted.",
         "",
         *_marked(KINDS, kind_rows(cells), 1),
