@@ -74,7 +74,8 @@ def fold(
 
     `cores`, int32 [trees, number], are the cores of each tree. Their parts have the numbers from 0 on; each of
     the `pairs` of numbers is combined to a value of the next number, the last one the sum. `roots` int32 [trees],
-    `tree_of` int32 [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share memory if slices are folded once.
+    `tree_of` int32 [cores]. A slice of the launch is `step` columns, by default all; parts and totals may share memory
+    if slices are folded once.
     """
     step = size if step is None else step
     wide = block(step, WIDE)
