@@ -34,6 +34,7 @@ from wafer_triton.verify.held import JOINTS
 SIDE = 64  # logical cores a side, up to which a page shows core by core
 MOST_NUMBERS = 1_500_000  # of link heat maps over all frames
 MOST_FRAMES = 400
+SAME = 0.005  # a share by which numbers of cycles that a headline calls the same may differ
 MOST_INTERVALS = 3000  # of a timeline
 # counts that a page lists
 COUNTED = (
@@ -120,10 +121,12 @@ def headlines(scenes: Sequence[Plain], beside: int | None = None) -> str:
     other = scenes[beside]
     hops, sent = ([each["account"][name] for each in (own, other)] for name in ("hops", "link_bytes"))
     cycles = [each["price"]["cycles"] for each in (own, other)]
+    ratio = cycles[1] / cycles[0]
+    time = "the same cycles" if abs(ratio - 1) < SAME else f"{ratio:.3g} times the cycles"
     traffic = "the same bytes" if sent[0] == sent[1] else f"{sent[1] / max(1, sent[0]):.2g} times the bytes"
     return (
-        f"{own['name']} {hops[0]:,} hops, {other['name']} {hops[1]:,}; {traffic}; {cycles[1] / cycles[0]:.3g} times "
-        f"the cycles on {own['mesh']['text']} cores ({own['name']} {_largest(own)}, {other['name']} {_largest(other)})"
+        f"{own['name']} {hops[0]:,} hops, {other['name']} {hops[1]:,}; {traffic}; {time} "
+        f"on {own['mesh']['text']} cores ({own['name']} {_largest(own)}, {other['name']} {_largest(other)})"
     )
 
 
