@@ -37,7 +37,7 @@ def test_a_trace_has_dates_or_seconds_as_csv_or_json_lines(tmp_path):
     wanted = [Request(0, 0.0, 374, 44), Request(1, pytest.approx(4.314579), 396, 109)]
     assert read_trace(trace(tmp_path, azure)) == wanted, "in the order of arrival, from 0 on"
     plain = "input,output,arrival\n7,8,1.5\n\n1,2,1\n"
-    assert read_trace(trace(tmp_path, plain)) == [Request(0, 0.0, 1, 2), Request(1, 0.5, 7, 8)]
+    assert read_trace(str(trace(tmp_path, plain))) == [Request(0, 0.0, 1, 2), Request(1, 0.5, 7, 8)]
     lines = '{"arrival": 1, "input": 1, "output": 2}\n\n{"arrival": 1.5, "input": 7, "output": 8, "user": 1}\n'
     assert read_trace(trace(tmp_path, lines, "t.jsonl")) == [Request(0, 0.0, 1, 2), Request(1, 0.5, 7, 8)]
 

@@ -157,12 +157,13 @@ def rescaled(requests: Sequence[Request], rate: float) -> list[Request]:
     return [replace(request, arrival=(request.arrival - first) * times) for request in requests]
 
 
-def read_trace(path: Path) -> list[Request]:
+def read_trace(path: str | Path) -> list[Request]:
     """Return the requests of a trace in the order of their arrival, the first at 0.
 
     A trace is CSV with the columns of `OWN` or `AZURE`, or JSON lines with the keys of `OWN`. An arrival is a number of
     seconds or an ISO date and time. Raises ConfigError, which names the line, for anything else.
     """
+    path = Path(path)
     text = read_text(path)
     rows = _json_lines(path, text) if path.suffix.lower() in (".jsonl", ".json") else _csv_rows(path, text)
     found: list[tuple[float, int, int]] = []
