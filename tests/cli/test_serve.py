@@ -79,7 +79,13 @@ def test_a_trace_is_replayed_at_its_rate_or_another(tmp_path, capsys):
         ([*OPEN, "--context", "10"], "no request is served: "),
         (["--rate", "9999", "--count", "99", *LENGTHS], "requests come faster than they are served, at most "),
         (["--input", "x", "--output", "3", "--rate", "1"], "length 'x': write 512, 64:1024 or lognormal:512:0.8"),
-        (["--input", "3", "--output", "3", "--rate", "-1"], "rate = -1.0 must be a positive number"),
+        (["--input", "3", "--output", "3", "--rate", "-1"], "rate = -1.0 must be a number from 1e-06 to 1e+09"),
+        (["--input", "3", "--output", "3", "--rate", "1", "--cv", "1e200"], "cv = 1e+200 must be a number from"),
+        (
+            ["--input", "3", "--output", "3", "--rate", "1", "--pause", "2"],
+            "--pause 2: users alone pause; give --users",
+        ),
+        (["--input", "3", "--output", "3", "--rate", "1", "--count", "10000000"], "more than the 1,000,000 requests"),
         (["--requests", "missing.csv"], "missing.csv"),
     ],
 )
@@ -134,6 +140,28 @@ def test_a_run_is_drawn_and_traced(tmp_path, capsys):
         ),
         (["serve", *MODEL, *OPEN, "--sweep", "policy=one"], "policy 'one': choose of replace, shared, split"),
         (["serve", *MODEL, *OPEN, "--sweep", "rate=1", "--trace", "x.json"], "--trace x.json: a trace shows one run"),
+        (
+            ["plan", "--dim", "64", "--input", "9", "--output", "9", "--slo", "ttft=1s", "--rate", "5"],
+            "--slo plans for a model: give --model",
+        ),
+        (
+            [
+                "plan",
+                "--model",
+                "smollm2-135m",
+                "--input",
+                "9",
+                "--output",
+                "9",
+                "--slo",
+                "ttft=1s",
+                "--rate",
+                "5",
+                "--step",
+                "7",
+            ],
+            "--step: a plan with --slo chooses by itself; leave it out",
+        ),
         (
             ["plan", "--model", "smollm2-135m", "--input", "9", "--output", "9", "--slo", "ttft=1s"],
             "--slo and --rate go ",

@@ -1,12 +1,14 @@
 """Requests: traces as they are read, arrivals as they are drawn, and errors that name the line."""
 
 import random
+from dataclasses import astuple
 from itertools import pairwise
 from statistics import fmean, pstdev
 
 import pytest
 
 from wafer_triton.errors import ConfigError, ShapeError
+from wafer_triton.serve.report import Slo
 from wafer_triton.serve.workload import (
     Closed,
     Request,
@@ -34,8 +36,9 @@ def trace(tmp_path, text, name="trace.csv"):
 def test_a_trace_has_dates_or_seconds_as_csv_or_json_lines(tmp_path):
     azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:50.9951690,396,109\n"
     azure += "2023-11-16 18:15:46.6805900,374,44\n"
-    wanted = [Request(0, 0.0, 374, 44), Request(1, pytest.approx(4.314579), 396, 109)]
-    assert read_trace(trace(tmp_path, azure)) == wanted, "in the order of arrival, from 0 on"
+    wanted = [(0, 0.0, 374, 44), (1, pytest.approx(4.314579), 396, 109)]
+    found = [astuple(request) for request in read_trace(trace(tmp_path, azure))]
+    assert found == wanted, "in the order of arrival, from 0 on"
     plain = "input,output,arrival\n7,8,1.5\n\n1,2,1\n"
     assert read_trace(str(trace(tmp_path, plain))) == [Request(0, 0.0, 1, 2), Request(1, 0.5, 7, 8)]
     lines = '{"arrival": 1, "input": 1, "output": 2}\n\n{"arrival": 1.5, "input": 7, "output": 8, "user": 1}\n'
@@ -110,12 +113,18 @@ def test_lengths_are_drawn_as_they_are_written():
         (lambda: length_of("1:2:3"), "length '1:2:3': write 512"),
         (lambda: length_of("9:3"), "lengths of 9 to 3 tokens: the first is the larger; exchange them"),
         (lambda: length_of("0"), "least = 0 must be a whole number of at least 1"),
-        (lambda: lognormal(0, 1), "median = 0 of a lognormal length must be a positive number"),
-        (lambda: poisson(0, 1, ONE), "rate = 0 must be a positive number"),
-        (lambda: bursty(1, 1, ONE, cv=-1), "cv = -1 must be a positive number"),
+        (lambda: lognormal(0, 1), "median of a lognormal length = 0 must be a number from 1 to"),
+        (lambda: poisson(0, 1, ONE), "rate = 0 must be a number from"),
+        (lambda: bursty(1, 1, ONE, cv=-1), "cv = -1 must be a number from"),
         (lambda: poisson(1, 0, ONE), "count = 0 must be a whole number of at least 1"),
-        (lambda: rescaled(poisson(1, 2, ONE), -2.0), "rate = -2.0 must be a positive number"),
+        (lambda: rescaled(poisson(1, 2, ONE), -2.0), "rate = -2.0 must be a number from"),
         (lambda: rescaled([Request(0, 0.0, 1, 1)], 2.0), "1 requests in 0 seconds have no rate; leave --rate out"),
+        (lambda: lognormal(512, 400), "sigma of a lognormal length = 400 must be a number from 1e-06 to 10"),
+        (lambda: poisson("5", 1, ONE), "rate = '5' must be a number from"),
+        (lambda: poisson(5, 10**9, ONE), "count = 1,000,000,000 is more than the 1,000,000 requests of one simulation"),
+        (lambda: Request(3, float("nan"), 1, 1), "request 3: arrival = nan must be 0 seconds or more"),
+        (lambda: Request(0, 0.0, 1, 0), "output = 0 must be a whole number of at least 1"),
+        (lambda: Slo(ttft=-1), "SLO: ttft = -1 must be a positive number of seconds"),
         (lambda: drawn([]), "lengths are drawn from requests, and there are none"),
         (lambda: Closed(0, 1, ONE), "users = 0 must be a whole number of at least 1"),
         (lambda: Closed(1, 1, ONE, pause=-1.0), "pause = -1.0 must be 0 seconds or more"),
@@ -125,3 +134,29 @@ def test_bad_numbers_are_refused(make, said):
     with pytest.raises((ShapeError, ConfigError)) as error:
         make()
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("arrival,input,output\n0,1,1\n".encode("utf-16"), "is no text in UTF-8; save it as CSV in UTF-8"),
+        (b"arrival,input,output,prompt\n0,1,1," + b"x" * 200_000, "is no CSV (field larger than field limit"),
+        (b"arrival,input,output\n0,1," + b"9" * 5000, "line 2: output '999"),
+        (
+            b"arrival,input,output\n0,1,1\n2023-11-16 18:15:46,1,1\n",
+            "line 3: arrival '2023-11-16 18:15:46': seconds and",
+        ),
+    ],
+)
+def test_an_odd_file_is_refused(tmp_path, written, said):
+    path = tmp_path / "odd.csv"
+    path.write_bytes(written)
+    with pytest.raises(ConfigError) as refused:
+        read_trace(path)
+    assert said in str(refused.value)
+
+
+def test_the_mark_of_a_spreadsheet_is_passed_over(tmp_path):
+    path = tmp_path / "marked.csv"
+    path.write_text("arrival,input,output\n0,1,2\n", encoding="utf-8-sig")
+    assert read_trace(path) == [Request(0, 0.0, 1, 2)]

@@ -147,6 +147,13 @@ def plan(args: argparse.Namespace) -> int:
 
     if args.slo is None or args.rate is None:
         raise ConfigError("--slo and --rate go together: give the bounds of a request, and the requests a second")
+    if args.model is None:
+        raise ConfigError("--slo plans for a model: give --model")
+    others = ("dim", "ffn", "heads", "kv_heads", "layers", "head_groups", "experts", "copies", "routing")
+    more = [name for name in others if getattr(args, name) is not None]
+    more += [name for name, usual in (("program", "true"), ("step", 20)) if getattr(args, name) != usual]
+    if more:
+        raise ConfigError(f"--{more[0].replace('_', '-')}: a plan with --slo chooses by itself; leave it out")
     with Progress() as progress:
         found = plan(
             shape_of(args.model), device(args.device), input=args.input, output=args.output, rate=args.rate,
@@ -182,6 +189,8 @@ def workload_of(args: argparse.Namespace) -> list[Request] | Closed:
         raise ConfigError("--users send requests one after the other, at no rate: leave out --rate and --cv")
     if args.users is None and args.requests is None and args.rate is None:
         raise ConfigError("give --rate, at which requests arrive, or --users, or --requests FILE")
+    if args.users is None and args.pause:
+        raise ConfigError(f"--pause {args.pause:g}: users alone pause; give --users, or leave it out")
     made = None if args.requests is None else workload.read_trace(args.requests)
     number = DEFAULT_COUNT if args.count is None else args.count
     if made is None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
-from wafer_triton.errors import ConfigError, writing
+from wafer_triton.errors import ConfigError, ShapeError, writing
 from wafer_triton.serve.simulate import Run, Served
 
 PERCENTILES = (50, 90, 99)
@@ -31,6 +31,11 @@ class Slo:
 
     ttft: float = math.inf
     tpot: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("ttft", "tpot"):
+            if not isinstance(getattr(self, name), int | float) or not getattr(self, name) > 0:
+                raise ShapeError(f"SLO: {name} = {getattr(self, name)!r} must be a positive number of seconds")
 
     @classmethod
     def of(cls, text: str) -> Slo:

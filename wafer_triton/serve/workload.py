@@ -24,6 +24,10 @@ OWN = ("arrival", "input", "output")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")  # Azure Public Dataset, LLM inference trace 2023 (ISCA'24)
 MOST_TOKENS = 10**7  # of a prompt or an answer: more is a slip of the pen
 LONGEST = 4  # times its median, the most tokens that a lognormal length is cut to
+MOST_REQUESTS = 10**6  # of one simulation, which takes minutes
+RATES = (1e-6, 1e9)  # requests a second
+SIGMAS = (1e-6, 10.0)  # deviations of a logarithm
+CVS = (1e-3, 1e3)  # deviations of a gap over its mean
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,24 @@ class Request:
     arrival: float
     input: int
     output: int
+
+    def __post_init__(self) -> None:
+        check_counts(input=self.input, output=self.output)
+        if not 0 <= self.arrival < math.inf:
+            raise ShapeError(f"request {self.number}: arrival = {self.arrival!r} must be 0 seconds or more")
+
+
+def _within(name: str, value: float, span: tuple[float, float]) -> None:
+    """Raise ShapeError for a number outside of a span."""
+    low, high = span
+    if not isinstance(value, int | float) or not low <= value <= high:
+        raise ShapeError(f"{name} = {value!r} must be a number from {low:g} to {high:g}")
+
+
+def _check_count(count: int) -> None:
+    check_counts(count=count)
+    if count > MOST_REQUESTS:
+        raise ShapeError(f"count = {count:,} is more than the {MOST_REQUESTS:,} requests of one simulation; give fewer")
 
 
 Lengths = Callable[[random.Random], tuple[int, int]]  # draws the tokens of a prompt and of its answer
@@ -54,8 +76,9 @@ class Closed:
     pause: float = 0.0
 
     def __post_init__(self) -> None:
-        check_counts(users=self.users, count=self.count)
-        if not 0 <= self.pause < math.inf:
+        check_counts(users=self.users)
+        _check_count(self.count)
+        if not isinstance(self.pause, int | float) or not 0 <= self.pause < math.inf:
             raise ShapeError(f"pause = {self.pause!r} must be 0 seconds or more")
 
     def requests(self) -> Iterator[Request]:
@@ -85,9 +108,8 @@ def uniform(least: int, most: int) -> Length:
 
 def lognormal(median: float, sigma: float) -> Length:
     """Return a length whose logarithm is normal with deviation `sigma`, from 1 to `LONGEST` medians."""
-    for name, value in (("median", median), ("sigma", sigma)):
-        if not 0 < value < math.inf:
-            raise ShapeError(f"{name} = {value!r} of a lognormal length must be a positive number")
+    _within("median of a lognormal length", median, (1, MOST_TOKENS))
+    _within("sigma of a lognormal length", sigma, SIGMAS)
     most = LONGEST * median
     return lambda source: max(1, round(min(most, source.lognormvariate(math.log(median), sigma))))
 
@@ -129,10 +151,9 @@ def bursty(rate: float, count: int, lengths: Lengths, seed: int = 0, cv: float =
     `cv` is the deviation of a gap over its mean: 1 is a Poisson process, more come in bursts. Raises ShapeError for a
     rate or a `cv` that is not positive.
     """
-    check_counts(count=count)
-    for name, value in (("rate", rate), ("cv", cv)):
-        if not 0 < value < math.inf:
-            raise ShapeError(f"{name} = {value!r} must be a positive number")
+    _check_count(count)
+    _within("rate", rate, RATES)
+    _within("cv", cv, CVS)
     source, shape = random.Random(seed), cv**-2
     gaps = (source.gammavariate(shape, 1 / (shape * rate)) for _ in range(count))
     arrivals = list(accumulate(gaps))
@@ -151,8 +172,7 @@ def rate_of(requests: Sequence[Request]) -> float:
 
 def rescaled(requests: Sequence[Request], rate: float) -> list[Request]:
     """Return the requests with their arrivals stretched, so that `rate` a second come; ShapeError as `rate_of`."""
-    if not 0 < rate < math.inf:
-        raise ShapeError(f"rate = {rate!r} must be a positive number")
+    _within("rate", rate, RATES)
     times, first = rate_of(requests) / rate, requests[0].arrival
     return [replace(request, arrival=(request.arrival - first) * times) for request in requests]
 
@@ -164,11 +184,18 @@ def read_trace(path: str | Path) -> list[Request]:
     seconds or an ISO date and time. Raises ConfigError, which names the line, for anything else.
     """
     path = Path(path)
-    text = read_text(path)
+    try:
+        text = read_text(path).removeprefix("\ufeff")  # a spreadsheet's mark of UTF-8
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is no text in UTF-8; save it as CSV in UTF-8, or as JSON lines") from None
     rows = _json_lines(path, text) if path.suffix.lower() in (".jsonl", ".json") else _csv_rows(path, text)
     found: list[tuple[float, int, int]] = []
+    dated: bool | None = None  # whether arrivals are dates, as the first one is
     for line, (arrival, *lengths) in rows:
         where = f"{path}, line {line}"
+        if dated not in (None, is_date := _is_date(arrival)):
+            raise ConfigError(f"{where}: arrival {arrival!r}: seconds and dates are mixed; give one kind")
+        dated = is_date
         input, output = (_tokens(where, name, value) for name, value in zip(OWN[1:], lengths, strict=True))
         found.append((_arrival(where, arrival), input, output))
     if not found:
@@ -182,13 +209,16 @@ Rows = Iterable[tuple[int, tuple[Any, ...]]]  # the number of a line, its arriva
 
 
 def _csv_rows(path: Path, text: str) -> Rows:
-    table = csv.reader(text.splitlines())
-    head = [name.strip() for name in next(table, [])]
+    try:
+        table = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise ConfigError(f"{path}: is no CSV ({error}); give {', '.join(OWN)}, or {', '.join(AZURE)}") from None
+    head = [name.strip() for name in table[0]] if table else []
     columns = next((names for names in (OWN, AZURE) if set(names) <= set(head)), None)
     if columns is None:
         raise ConfigError(f"{path}: columns {', '.join(head) or 'none'}; give {', '.join(OWN)}, or {', '.join(AZURE)}")
     places = [head.index(name) for name in columns]
-    for number, row in enumerate(table, 2):
+    for number, row in enumerate(table[1:], 2):
         if row:
             if len(row) != len(head):
                 raise ConfigError(f"{path}, line {number}: {len(row)} values in {len(head)} columns; mend the line")
@@ -207,6 +237,14 @@ def _json_lines(path: Path, text: str) -> Rows:
         if missing:
             raise ConfigError(f"{path}, line {number}: {', '.join(missing)} missing; give {', '.join(OWN)}")
         yield number, tuple(values[name] for name in OWN)
+
+
+def _is_date(arrival: Any) -> bool:
+    try:
+        float(arrival)
+    except (TypeError, ValueError):
+        return True
+    return False
 
 
 def _arrival(where: str, value: Any) -> float:
@@ -228,6 +266,6 @@ def _arrival(where: str, value: Any) -> float:
 
 def _tokens(where: str, name: str, value: Any) -> int:
     text = str(value).strip()
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_TOKENS:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20) or not 1 <= int(text) <= MOST_TOKENS:
         raise ConfigError(f"{where}: {name} {value!r}: give a whole number of tokens, 1 to {MOST_TOKENS:,}")
     return int(text)
