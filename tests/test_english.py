@@ -52,6 +52,12 @@ def test_a_docstring_of_a_function_begins_with_a_verb_and_that_of_a_property_nee
     assert rules_of('@property\ndef f(self):\n    """The sum."""') == []
 
 
+def test_comments_beside_code_stand_alone():
+    beside = "".join(f"x = {number}  # one two three four five six seven eight nine\n" for number in range(3))
+    assert rules_of(beside) == []
+    assert rules_of(beside.replace("x = 0  ", "").replace("x = 1  ", "").replace("x = 2  ", "")) == ["long sentence"]
+
+
 def test_code_names_and_questions_are_no_offenders():
     assert rules_of("```\nso many\n```\n\nThe flag `tells` is set. What bounds it?", markdown_texts) == []
     assert rules_of('mode = "behind"  # noqa: E501') == []

@@ -78,4 +78,4 @@ def test_records_of_runs_have_passes_and_are_compared(runs, capsys):
     assert main(["cap", str(home / "text")]) == 2
     assert "text: no record of a run (all missing)" in capsys.readouterr().err
     assert main(["cap", *files, "--hardware-price", "5"]) == 2
-    assert "--hardware-price needs --lifetime-hours" in capsys.readouterr().err
+    assert "--hardware-price and --lifetime-hours go together" in capsys.readouterr().err

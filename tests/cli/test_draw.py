@@ -76,6 +76,7 @@ def test_a_trace_goes_with_a_picture(folder, capsys):
         (f"{GEMM} --out x.gif", "x.gif: a picture is one of .png, .svg, .pdf; end its name with one of them"),
         (f"{GEMM} --out nowhere/x.png", "nowhere/x.png: No such file or directory; give another path"),
         (f"{GEMM} --trace nowhere/t.json", "nowhere/t.json: No such file or directory; give another path"),
+        (f"{GEMM} --picture compare --algorithm cannon", "--algorithm cannon: --picture compare shows all algorithms"),
         (f"{GEMM} --round 1", "--round 1: only --picture mesh shows one round; leave it out"),
         (f"{GEMM} --picture mesh --round 99", "round 99 is not one of its 8 rounds; give 0 to 7, or -1 for the start"),
         (f"{GEMM} --picture compare --trace t.json", "several algorithms have no one trace and no one round"),

@@ -12,7 +12,7 @@ from wafer_triton import draw
 from wafer_triton.cost.price import intervals, price
 from wafer_triton.count.account import account
 from wafer_triton.draw.trace_events import MEANING, TRACKS, bounded
-from wafer_triton.errors import DrawError
+from wafer_triton.errors import DrawError, ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe
 
@@ -97,6 +97,11 @@ def test_a_long_trace_is_bounded_and_still_adds_up(tmp_path):
     assert sum(each.cost.cycles for each in few) == pytest.approx(price(schedule).cycles)
     events = written(schedule, tmp_path / "run.json", most=3)["traceEvents"]
     assert sum(event.get("cat") == "runs of rounds" for event in events) == 3
+
+
+def test_a_trace_of_no_runs_is_refused(tmp_path):
+    with pytest.raises(ShapeError, match="most = 0 must be a whole number of at least 1"):
+        draw.perfetto(SCHEDULES["mesh"], tmp_path / "run.json", most=0)
 
 
 def test_a_schedule_without_rounds_has_no_trace(tmp_path):

@@ -83,7 +83,8 @@ def python_texts(source: str) -> Iterator[Text]:
     began = last = -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not re.match(r"#\s*(noqa|type:|fmt:|!|mypy|ruff)", token.string):
-            if block and token.start[0] != last + 1:
+            # lines of comments are one text; a comment beside code stands alone
+            if block and (token.start[0] != last + 1 or not token.line.lstrip().startswith("#")):
                 yield Text(" ".join(block), began)
                 block = []
             began = began if block else token.start[0]

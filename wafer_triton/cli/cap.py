@@ -32,8 +32,8 @@ def cap(args: argparse.Namespace) -> int:
             raise ConfigError(f"{len(values)} times --{name} for {len(args.runs)} runs; give one for each, in order")
     if all(judged.values()):
         raise ConfigError("give either --accuracy or --perplexity for all runs, not both")
-    if args.hardware_price and not args.lifetime_hours:
-        raise ConfigError("--hardware-price needs --lifetime-hours, over which the price is spread")
+    if bool(args.hardware_price) != bool(args.lifetime_hours):
+        raise ConfigError("--hardware-price and --lifetime-hours go together: the price is spread over the lifetime")
     rows = [_row(run, args) for run in args.runs]
     for name, values in judged.items():
         for row, value in zip(rows, values, strict=False):

@@ -57,6 +57,8 @@ def _compare(args: argparse.Namespace) -> None:
 
     if args.trace or args.round is not None:
         raise ConfigError("--picture compare: several algorithms have no one trace and no one round; leave them out")
+    if args.algorithm:
+        raise ConfigError(f"--algorithm {args.algorithm}: --picture compare shows all algorithms; leave it out")
     common: dict[str, Any] = {"device": args.device, "dtype": args.dtype, "values": False}
     if args.kind == "gemm":
         rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)

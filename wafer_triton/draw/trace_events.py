@@ -18,7 +18,7 @@ from wafer_triton.cost.price import Cost, Interval, intervals, price
 from wafer_triton.count.account import per_round
 from wafer_triton.draw.figure import path_of
 from wafer_triton.draw.trace import held
-from wafer_triton.errors import DrawError, check_type, writing
+from wafer_triton.errors import DrawError, check_counts, check_type, writing
 from wafer_triton.schedule.rounds import Schedule
 
 MOST = 5000  # runs of rounds, each of some events: a file of a few megabytes
@@ -34,6 +34,7 @@ def perfetto(schedules: Schedule | Mapping[str, Schedule], path: str | Path, *, 
     Tracks are the steps of the algorithm, its runs of rounds, compute, waiting and the busiest link; counters are SRAM
     by buffer and in all, and the bytes over the busiest link. Raises DrawError for a schedule without rounds.
     """
+    check_counts(most=most)
     named = schedules if isinstance(schedules, Mapping) else {getattr(schedules, "name", ""): schedules}
     for schedule in named.values():
         check_type("perfetto: schedule", schedule, Schedule, DrawError)
