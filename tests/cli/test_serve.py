@@ -172,3 +172,10 @@ def test_bad_sweeps_and_plans_are_one_line(line, said, capsys):
     assert main(line) == 2
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1, error
+
+
+def test_a_long_simulation_reports_its_progress(monkeypatch, capsys):
+    monkeypatch.setattr("wafer_triton.cli.serve.MANY", 50)
+    for count, lines in ((40, 0), (60, 10)):
+        assert main(["serve", *MODEL, *LENGTHS, "--rate", "1", "--count", str(count)]) == 0
+        assert capsys.readouterr().err.count("requests: ") == lines

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POLICIES = ("replace", "shared", "split")  # as `wafer_triton.serve.policies`, which --help does not wait for
 ORDERS, CACHES = ("first", "shortest"), ("reserve", "grow")
 DEFAULT_COUNT = 1000
+MANY = 10_000  # requests of a simulation that reports its progress
 SLACK = 0.1  # share of the arrivals' time by which the last answer may end later, before the rate is doubted
 
 
@@ -30,6 +31,7 @@ def serve(args: argparse.Namespace) -> int:
     from wafer_triton.draw.progress import Progress
     from wafer_triton.serve.report import report, write_csv
     from wafer_triton.serve.simulate import simulate
+    from wafer_triton.serve.workload import Closed
 
     if args.sweep is not None:
         return sweep(args)
@@ -37,7 +39,8 @@ def serve(args: argparse.Namespace) -> int:
     workload = workload_of(args)
     policy = policy_of(args)
     times = times_of(args, workload)
-    with Progress(brief=True) as progress:
+    many = (workload.count if isinstance(workload, Closed) else len(workload)) >= MANY
+    with Progress(brief=not many) as progress:
         run = simulate(workload, times, policy, progress=progress)
     device = find_device(args.device)
     found = report(run, times.pool, device, times.block.dtype, slo)
