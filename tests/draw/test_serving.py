@@ -23,7 +23,7 @@ ROWS = [row(1, 1.0), row(2, 1.5), row(4, 1.9), row(8, 3.0), row(16, 1.0)]
 
 
 def test_the_knee_is_the_last_rate_before_latency_doubles(tmp_path):
-    assert serving.knee(ROWS, "rate") == 4
+    assert serving.knee(ROWS, "rate") == serving.knee(ROWS[::-1], "rate") == 4
     serving.latency(ROWS, "rate", tmp_path / "rates.png")
     shown = numbers_of(tmp_path / "rates.png")
     assert shown["knee"] == [4] and shown["e2e_p50"] == [1.0, 1.5, 1.9, 3.0, 1.0]

@@ -229,7 +229,11 @@ def load_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Load:
     prompt = min(context, max(request.input for request in requests)) if args.cache == "reserve" else context
     mean = [sum(getattr(request, name) for request in requests) / len(requests) for name in ("input", "output")]
     input = min(prompt, math.ceil(mean[0]))
-    return Load(args.batch, context, prompt, input, math.ceil(mean[1]), min(args.at_once, args.batch))
+    if args.at_once > args.batch:
+        raise ConfigError(
+            f"--at-once {args.at_once}: a group has no more sequences than --batch {args.batch}; give fewer"
+        )
+    return Load(args.batch, context, prompt, input, math.ceil(mean[1]), args.at_once)
 
 
 def given_of(args: argparse.Namespace) -> Given:

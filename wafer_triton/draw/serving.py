@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ def knee(rows: Rows, name: str) -> float:
     """
     if not rows:
         raise DrawError("a sweep without rows: there is no knee; give values that can be simulated")
-    least, at = rows[0]["e2e_p50"], rows[0][name]
-    for row in rows:
+    ordered = sorted(rows, key=itemgetter(name))
+    least, at = ordered[0]["e2e_p50"], ordered[0][name]
+    for row in ordered:
         if row["e2e_p50"] > KNEE * least:
             break
         at = row[name]
