@@ -19,7 +19,7 @@ from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
 from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
-from wafer_triton.place.need import decode_need
+from wafer_triton.place.need import anywhere, decode_need
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, Part, drafted
 from wafer_triton.schedule.heads import HeadGroups, distinct
@@ -162,9 +162,13 @@ def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> S
     return steps
 
 
-@lru_cache(maxsize=4096)
 def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     """Return the cost of a part by step, to be read alone."""
+    return _part_anywhere(part, anywhere(block, part in (decode.embed, decode.head)), args, c)
+
+
+@lru_cache(maxsize=4096)
+def _part_anywhere(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     demands, needed, peak = _read(part, block, args)
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
@@ -202,7 +206,7 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, parts: Parts) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, part, args in parts:
-        found[kind] += _phased(part, block, args)
+        found[kind] += _phased(part, anywhere(block), args)
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import lru_cache
 
 from wafer_triton.device import PRESETS
 from wafer_triton.layout import cut as plan_of
 from wafer_triton.layout import letters
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.layouts import endless
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.rounds import Buffer, Parameter
@@ -29,18 +31,36 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     return found
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
+def anywhere(block: Block, end: bool = False) -> Block:
+    """Return a block of the same needs and costs: on a device without end, and for an end without a cache.
+
+    Searches try many devices and caches, and price only the blocks that differ so.
+    """
+    mesh = replace(block.mesh, device=endless(block.mesh.device), origin=(0, 0))
+    return replace(decode.at_rest(block) if end else block, mesh=mesh)
+
+
 def decode_need(block: Block, kind: str) -> sram.Need:
-    """What a core needs of a block of a kind for decode: what stays, and the largest working set."""
+    """Return the need of a core for decode of a block of a kind: all that stays, and the largest working set."""
+    return _decode_need(anywhere(block, kind in ENDS), kind)
+
+
+@lru_cache(maxsize=4096)
+def _decode_need(block: Block, kind: str) -> sram.Need:
     return sram.need(drafted(part, block, *args) for part, args in decode.sharing(block, kind))
 
 
-@lru_cache(maxsize=1024)
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
-    """What a core needs of a block of a kind for prefill on a square mesh, with so many new and past tokens a row.
+    """Return the need of a core for prefill of a block on a square mesh, with `tokens` new and `past` tokens a row.
 
     With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
     """
+    return _prefill_need(anywhere(block), kind, tokens, past, keep)
+
+
+@lru_cache(maxsize=4096)
+def _prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool) -> sram.Need:
     parts = [drafted(part, block, *args) for part, args in prefill.sharing(block, kind, tokens, past)]
     needed = sram.need(parts)
     if not keep or kind != "attention":

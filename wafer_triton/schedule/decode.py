@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
+from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram, weights
 from wafer_triton.schedule.block import Block, Part, drafted, part
 from wafer_triton.schedule.builder import Builder
@@ -220,17 +221,28 @@ def layer(block: Block, context: int, kind: str = "ffn") -> tuple[tuple[Part, tu
     return ((project, ()), *appends, *attends, (output, ()), (FEED_FORWARD[kind], ()))
 
 
-@lru_cache(maxsize=1024)
 def head_block(block: Block) -> Block:
     """Return the block on the smallest whole multiple of its mesh that holds the LM head.
 
     Raises MeshError when no multiple on the device does.
     """
+    return replace(block, mesh=_head_mesh(at_rest(block)))
+
+
+def at_rest(block: Block) -> Block:
+    """Return a block as the embedding and the head have it: without a cache, head groups and regions of experts."""
+    if block.shape.variant is not None:  # whose parts may read all of a block
+        return block
+    return replace(block, entries=1, overlap=True, head_groups=1, head_tree=None, expert_regions=None)
+
+
+@lru_cache(maxsize=1024)
+def _head_mesh(block: Block) -> Mesh:
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
-        bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
+        bigger = replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times)
         try:
-            sram.check(drafted(head, bigger, block.batch))
+            sram.check(drafted(head, replace(block, mesh=bigger), block.batch))
         except SramError as error:
             reason = error
             continue

@@ -10,7 +10,7 @@ from wafer_triton.device import Device
 from wafer_triton.errors import ConfigError, WaferError
 from wafer_triton.serve.policies import Organisation, Policy, Replacing, Shared, Split
 from wafer_triton.serve.report import Slo, report
-from wafer_triton.serve.simulate import simulate
+from wafer_triton.serve.simulate import Run, simulate
 from wafer_triton.serve.sizes import CUTS, Given, Load, priced
 from wafer_triton.serve.times import Priced
 from wafer_triton.serve.workload import Request, both, fixed, poisson
@@ -57,8 +57,8 @@ def plan(
         except WaferError as error:
             reason = error
         else:
-            found += [_planned(requests, times, batch, way, device, slo)
-                      for batch, way in product(BATCHES, _ways(name, input))]  # fmt: skip
+            for way in _ways(name, input):
+                found += _planned(requests, times, way, device, slo)
         progress("placements", done, len(makes))
     if not found:
         assert reason is not None, "a placement is tried"
@@ -88,13 +88,20 @@ def _ways(name: str, input: int) -> list[Organisation]:
 
 
 def _planned(
-    requests: list[Request], times: Priced, batch: int, way: Organisation, device: Device, slo: Slo
-) -> Planned:
-    times.batch = batch
-    run = simulate(requests, times, Policy(way))
-    found = report(run, times.pool, device, times.block.dtype, slo)
+    requests: list[Request], times: Priced, way: Organisation, device: Device, slo: Slo
+) -> Iterator[Planned]:  # fmt: skip
+    """Yield an organisation with each batch; a batch that is never full serves as the next smaller one would."""
     visit = (way.quantum, way.turns) if isinstance(way, Shared) else (None, None)
-    return Planned(
-        way.name, found.goodput, found.good, found.ttft["p99"], found.tpot["p99"], batch,
-        str(times.place.prefill.mesh), str(times.block.mesh), times.right, *visit,
-    )  # fmt: skip
+    run: Run | None = None
+    for batch in sorted(BATCHES, reverse=True):
+        if run is None or run.peak_batch >= batch:
+            times.batch = batch
+            run = simulate(requests, times, Policy(way))
+        smaller = max((size for size in BATCHES if size < batch), default=0)
+        if run.peak_batch < smaller:  # the smaller batch says the same
+            continue
+        found = report(run, times.pool, device, times.block.dtype, slo)
+        yield Planned(
+            way.name, found.goodput, found.good, found.ttft["p99"], found.tpot["p99"], batch,
+            str(times.place.prefill.mesh), str(times.block.mesh), times.right, *visit,
+        )  # fmt: skip

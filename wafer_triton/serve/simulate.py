@@ -61,6 +61,7 @@ class Run:
     samples: list[Sample]
     peak_waiting: int
     peak_entries: int
+    peak_batch: int  # sequences that held entries of the cache
     end: float
     events: int
     read: float
@@ -100,7 +101,7 @@ class Simulation:
         self.free = [0.0] * len(times.stages(1, 0, True))  # when each region of prefill is
         self.ready: list[int] = []
         self.entries: dict[int, int] = {}  # of the cache, held by each request that was begun
-        self.used = self.peak = self.longest_queue = 0
+        self.used = self.peak = self.longest_queue = self.most_begun = 0
         self.parked = 0  # tokens of prompts that were begun and are not in decode
         self.to_prefill, self.moving = True, False
         self.view = View()
@@ -216,6 +217,7 @@ class Simulation:
         self.entries[number] = self.entries.get(number, 0) + entries
         self.used += entries
         self.peak = max(self.peak, self.used)
+        self.most_begun = max(self.most_begun, len(self.entries))
 
     def join(self, number: int) -> None:
         """Bring a prompt's keys and values to decode, and begin its answer."""
@@ -346,7 +348,7 @@ class Simulation:
         assert self.over == self.total, f"{self.over} of {self.total} requests are over"
         return Run(
             self.served, pipeline.gaps, self.busy | {"decode": pipeline.busy}, self.samples, self.longest_queue,
-            self.peak, self.clock, self.count_events, pipeline.read, self.actions or [],
+            self.peak, self.most_begun, self.clock, self.count_events, pipeline.read, self.actions or [],
         )  # fmt: skip
 
     def sample(self) -> None:

@@ -144,13 +144,13 @@ def _with_caches(place: Callable[[int], T], load: Load, given: Given) -> T:
     if given.caches is not None:
         return place(given.caches)
     least, most = load.at_once, max(load.at_once, load.batch)
-    best = place(least)
+    best, middle = place(least), most  # mostly all fit
     while least < most:
-        middle = (least + most + 1) // 2
         try:
             best, least = place(middle), middle
         except WaferError:
             most = middle - 1
+        middle = (least + most + 1) // 2
     return best
 
 
