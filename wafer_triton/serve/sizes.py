@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from wafer_triton.cost import inference, layers
+from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.device import Device
@@ -22,6 +23,7 @@ from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
 
 T = TypeVar("T")
+DTYPE = "fp16"  # of all blocks that are priced
 MOST_CUTS = 6  # times that a side of the device is cut for the meshes that are tried
 CUTS = (0.25, 0.375, 0.5, 0.625, 0.75)  # of the device's columns, for prefill, that are tried
 
@@ -139,12 +141,13 @@ def _meshes(device: Device, mesh: Any) -> Iterator[Mesh]:
             yield Mesh(side, side, device)
 
 
-def _with_caches(place: Callable[[int], T], load: Load, given: Given) -> T:
+def _with_caches(place: Callable[[int], T], shape: DecoderShape, device: Device, load: Load, given: Given) -> T:
     """Return the place with as many full caches as given, or as fit, up to one for each sequence."""
     if given.caches is not None:
         return place(given.caches)
-    least, most = load.at_once, max(load.at_once, load.batch)
-    best, middle = place(least), most  # mostly all fit
+    room = device.cores * device.sram_bytes - weight_bytes(shape, DTYPE)
+    least, most = load.at_once, min(load.batch, room // kv_bytes(shape, DTYPE, load.context))
+    best, middle = place(least), most  # which mostly fit
     while least < most:
         try:
             best, least = place(middle), middle
@@ -168,7 +171,7 @@ def _fastest_decode(
                                    [replace(block, batch=caches) for block in blocks])  # fmt: skip
 
         try:
-            block = _with_caches(place, load, given)
+            block = _with_caches(place, shape, mesh.device, load, given)
         except WaferError as error:
             reason = error
             continue
@@ -210,7 +213,7 @@ def _together(
         )  # fmt: skip
 
     if not alone:
-        place = _with_caches(prefilled(load.prompt), load, given)
+        place = _with_caches(prefilled(load.prompt), shape, first.device, load, given)
         return _of(place, load)
     caches = blocks[0].batch if block is not None else (given.caches or load.at_once)
     held = max(load.prompt, min(load.batch * load.input, 8 * load.prompt))
