@@ -8,9 +8,10 @@ import pytest
 
 from serving import Given
 from wafer_triton.errors import ShapeError
+from wafer_triton.serve.course import SAMPLES
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.policies import ORGANISATIONS, Policy, Replacing, Shared, Split
-from wafer_triton.serve.simulate import SAMPLES, simulate
+from wafer_triton.serve.simulate import simulate
 from wafer_triton.serve.workload import Closed, Request, both, bursty, fixed, poisson, uniform
 
 

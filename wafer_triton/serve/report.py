@@ -18,7 +18,7 @@ from typing import Any
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
 from wafer_triton.errors import ConfigError, ShapeError, writing
-from wafer_triton.serve.simulate import Run, Served
+from wafer_triton.serve.course import Interval, Run, Served, course
 
 PERCENTILES = (50, 90, 99)
 UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -82,6 +82,7 @@ class Report:
     joules: float
     joules_per_token: float
     s_mbu: float
+    course: list[Interval]  # ten of equal length
 
 
 def ttft(one: Served) -> float:
@@ -133,6 +134,7 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
         joules=joules,
         joules_per_token=joules / tokens,
         s_mbu=run.read / decode / peaks(device, dtype)[0] if decode else 0.0,
+        course=course(run, pool, device, dtype),
     )
 
 
@@ -155,12 +157,12 @@ def weighted(values: Sequence[tuple[float, float]]) -> Latency:
 
 
 def flat(of: Report) -> dict[str, Any]:
-    """Return the figures as one row, such as `ttft_p50`."""
+    """Return the figures as one row, such as `ttft_p50`, without the course."""
     row: dict[str, Any] = {}
     for name, value in asdict(of).items():
         if isinstance(value, dict):
             row |= {f"{name}_{key}".replace("-", "_"): figure for key, figure in value.items()}
-        else:
+        elif not isinstance(value, list):
             row[name] = value
     return row
 
