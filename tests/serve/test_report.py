@@ -74,7 +74,7 @@ def test_the_course_of_a_run_adds_up_to_its_figures(run, count):
         assert each[0].joules_per_token == pytest.approx(found.joules_per_token)
     else:
         assert found.course == course(run, 100, CHIP)
-        idle = [one for one in each if 4 < one.start and one.end < 9]
+        idle = [one for one in each if one.start > 4 and one.end < 9]
         assert idle and all(one.s_mbu == 0 and one.joules_per_token == math.inf for one in idle)
         assert max(one.s_mbu for one in each) >= found.s_mbu
 

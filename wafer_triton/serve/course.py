@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from wafer_triton.device import Device
 from wafer_triton.errors import check_counts
 from wafer_triton.serve.workload import Request
 
+State = tuple[int, int, int]  # requests that wait, sequences in decode, cache entries a row in use
 SAMPLES = 2048  # of the state over time: twice as many are halved
 
 
@@ -38,13 +39,15 @@ class Served:
 class Sample:
     """The state at a time: requests that wait, sequences in decode, cache entries a row in use.
 
-    Since the start decode read `read` bytes and made `tokens` tokens, in `decode` seconds of work.
+    `sums` have the integrals of these three over the time since the start. Since then decode read `read` bytes and made
+    `tokens` tokens, in `decode` seconds of work.
     """
 
     time: float
     waiting: int
     running: int
     entries: int
+    sums: tuple[float, float, float]
     read: float
     tokens: int
     decode: float
@@ -56,14 +59,20 @@ class Samples:
     def __init__(self) -> None:
         self.kept: list[Sample] = []
         self.due = 0.0  # seconds from which on the next is kept
+        self._sums = (0.0, 0.0, 0.0)
 
-    def keep(self, one: Sample) -> None:
+    def lasts(self, seconds: float, state: State) -> None:
+        """Let a state last for some seconds."""
+        waiting, running, entries = self._sums
+        self._sums = waiting + seconds * state[0], running + seconds * state[1], entries + seconds * state[2]
+
+    def keep(self, time: float, state: State, read: float, tokens: int, decode: float) -> None:
         """Add a sample."""
         kept = self.kept
-        kept.append(one)
+        kept.append(Sample(time, *state, self._sums, read, tokens, decode))
         if len(kept) > 2 * SAMPLES:
             del kept[1::2]
-        self.due = one.time + ((one.time - kept[0].time) / SAMPLES if len(kept) > SAMPLES else 0.0)
+        self.due = time + ((time - kept[0].time) / SAMPLES if len(kept) > SAMPLES else 0.0)
 
 
 @dataclass
@@ -115,16 +124,13 @@ def course(run: Run, pool: int, device: Device, dtype: str = "fp16", count: int 
     edges = np.linspace(times[0], times[-1], count + 1)
     length = (times[-1] - times[0]) / count or 1.0
 
-    def means(name: str, state: bool) -> list[float]:
-        """Return the changes of a sum a second; of a state those of its integral."""
-        values = [float(getattr(sample, name)) for sample in run.samples]
-        if state:
-            steps = ((after - at) * value for (at, after), value in zip(pairwise(times), values, strict=False))
-            values = list(accumulate(steps, initial=0.0))
-        return [float(each) / length for each in np.diff(np.interp(edges, times, values))]
+    def means(values: Iterable[float]) -> list[float]:
+        """Return the change a second in each interval of a sum at each sample."""
+        return [float(each) / length for each in np.diff(np.interp(edges, times, list(values)))]
 
-    waiting, running, entries = (means(name, True) for name in ("waiting", "running", "entries"))
-    read, tokens, decode = (means(name, False) for name in ("read", "tokens", "decode"))
+    waiting, running, entries = map(means, zip(*(sample.sums for sample in run.samples), strict=True))
+    read, decode = (means(getattr(sample, name) for sample in run.samples) for name in ("read", "decode"))
+    tokens = means(sample.tokens for sample in run.samples)
     peak, _ = peaks(device, dtype)
     return [
         Interval(

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,8 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
     start, end = min(one.request.arrival for one in run.served), max(one.end or 0.0 for one in done)
     seconds, tokens = end - start, sum(one.request.output for one in done)
     good = sum(ttft(one) <= slo.ttft and tpot(one) <= slo.tpot for one in done)
-    held = [(later.time - one.time, one.entries) for one, later in pairwise(run.samples)]
+    samples = run.samples
+    held = samples[-1].sums[2] - samples[0].sums[2]
     joules, decode = device.power_watts * seconds, run.busy["decode"]
     return Report(
         requests=len(run.served),
@@ -129,7 +130,7 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
         e2e=latency([e2e(one) for one in done]),
         most_waiting=run.peak_waiting,
         kv_peak=run.peak_entries / pool,
-        kv_mean=sum(time * entries for time, entries in held) / (sum(time for time, _ in held) or 1.0) / pool,
+        kv_mean=held / (samples[-1].time - samples[0].time or 1.0) / pool,
         busy={name: busy / seconds for name, busy in run.busy.items()},
         joules=joules,
         joules_per_token=joules / tokens,

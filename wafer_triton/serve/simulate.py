@@ -10,7 +10,7 @@ from typing import Any
 from wafer_triton.errors import ShapeError
 from wafer_triton.serve.actions import Actions
 from wafer_triton.serve.cache import Cache
-from wafer_triton.serve.course import Run, Sample, Samples, Served
+from wafer_triton.serve.course import Run, Samples, Served, State
 from wafer_triton.serve.pipeline import END, FIRST, Pipeline, Running, Times
 from wafer_triton.serve.policies import ORDERS, Policy, View
 from wafer_triton.serve.workload import Closed, Request
@@ -78,9 +78,8 @@ class Simulation:
 
     def send(self, at: float) -> None:
         """Let the next request of a closed loop arrive."""
-        for one in self.later:
+        if (one := next(self.later, None)) is not None:
             self.arrive(Request(one.number, at, one.input, one.output))
-            return
 
     def arrive(self, request: Request) -> None:
         """Put an arrival among the events."""
@@ -140,15 +139,12 @@ class Simulation:
 
     def start(self) -> None:
         """Let the next chunk enter prefill."""
+        number, past = self.open or (heappop(self.waiting)[1], 0)
+        one = self.served[number]
         if self.open is None:
-            _, number = heappop(self.waiting)
             self.cache.hold(number, self.need(number))
-            past, one = 0, self.served[number]
             self.parked += one.request.input + one.tokens
             one.started = self.clock if one.started is None else one.started
-        else:
-            number, past = self.open
-            one = self.served[number]
         left = one.request.input + one.tokens - past
         tokens = left if self.policy.chunk is None else min(left, self.policy.chunk)
         at = self.clock
@@ -268,6 +264,7 @@ class Simulation:
             passed = at - self.clock
             self.busy["prefill"] += passed * (self.view.prefilling > 0)
             self.busy["re-placement"] += passed * self.moving
+            self.samples.lasts(passed, self.state())
             self.clock = at
             self.count_events += 1
             if inner <= outer:
@@ -291,10 +288,12 @@ class Simulation:
             self.cache.peak, self.cache.peak_requests, self.clock, self.count_events, pipeline.read, self.actions.all,
         )  # fmt: skip
 
+    def state(self) -> State:
+        """Return the requests that wait, the sequences in decode, and the cache entries in use."""
+        return len(self.waiting), len(self.pipeline.running), self.cache.used
+
     def sample(self) -> None:
         """Keep the state now."""
-        pipeline = self.pipeline
-        pipeline.advance(self.clock)
-        made = self.made + sum(map(pipeline.done, pipeline.running.values()))
-        state = len(self.waiting), len(pipeline.running), self.cache.used, pipeline.read, made, pipeline.busy
-        self.samples.keep(Sample(self.clock, *state))
+        self.pipeline.advance(self.clock)
+        made = self.made + sum(map(self.pipeline.done, self.pipeline.running.values()))
+        self.samples.keep(self.clock, self.state(), self.pipeline.read, made, self.pipeline.busy)
