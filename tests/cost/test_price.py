@@ -135,12 +135,13 @@ def test_the_priced_gemv_is_the_gemv_that_runs() -> None:
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 17, 24])
-@pytest.mark.parametrize("model", ["measured", "true", "grouped"])
+@pytest.mark.parametrize("model", ["paper-benchmark", "full", "grouped"])
 def test_the_price_of_a_layer_equals_its_schedules(side: int, model: str) -> None:
     """Compare with the sum of the prices of all schedules: representatives of equal rounds change nothing."""
     shape = DecoderShape(36, 50, 2, 6, 6, 8, 97, qk_norm=model == "grouped", name="tiny")
     shape = replace(shape, num_key_value_heads=2, qkv_bias=True) if model == "grouped" else shape
-    program, on, context = "measured" if model == "measured" else "true", Mesh(side, side, ROOMY), 4 * side
+    program, on = "full" if model == "grouped" else model, Mesh(side, side, ROOMY)
+    context = 4 * side
     c = constants(on.device)
     block = layers.decode_block(shape, on, context, c, program=program)
     whole = sum((price(schedule(part, block, *args)) for part, args in decode.layer(block, context)), Cost())

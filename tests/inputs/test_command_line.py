@@ -84,7 +84,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ),
         (f"{DECODE} --over head-groups --values 0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
         (
-            "estimate kv --model llama3-8b --mesh 360 --program measured --head-groups 8",
+            "estimate kv --model llama3-8b --mesh 360 --program paper-benchmark --head-groups 8",
             "head_groups = 8, but a program",
         ),
         ("estimate kv --dim 8 --ffn 8 --heads 3 --layers 1 --mesh 4", "8 is not a multiple of num_attention_heads = 3"),

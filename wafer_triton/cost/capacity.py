@@ -21,7 +21,7 @@ from wafer_triton.schedule.product import tiles
 from wafer_triton.shape.decoder import DecoderShape
 
 
-def true(
+def full(
     mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
 ) -> Capacity:
     """Return the capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
@@ -62,7 +62,7 @@ def most(fits: Callable[[int], bool], count: int) -> int:
     return low
 
 
-def measured(mesh: Mesh, shape: DecoderShape) -> Capacity:
+def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
     """The capacity as the paper counts it, see `estimate.kv`; SramError where the regions do not hold the weights."""
 
     def check(candidate: Mesh) -> int:

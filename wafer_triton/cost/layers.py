@@ -1,9 +1,9 @@
 """Layers of a decoder, priced: the parts that run (`schedule.decode`, `schedule.prefill`), step by step.
 
-Two programs are priced, by the same builders with two shapes. "true" is the model's own: its heads, its grouped keys
-and values, a cache that grows, and the LM head after the layers. "measured" is what WaferLLM ran on silicon: one head
-as wide as the model, keys and values as wide as queries, a cache that is given, and no LM head (OSDI'25, section 4).
-Tiles and sums are those of the block; the blocks built here have fp16 for both, as on the wafer.
+Two programs are priced, by the same builders with two shapes. "full" is the model's own: its heads, its grouped keys
+and values, a cache that grows, and the LM head after the layers. "paper-benchmark" is what WaferLLM ran on silicon: one
+head as wide as the model, keys and values as wide as queries, a cache that is given, and no LM head (OSDI'25, section
+4). Tiles and sums are those of the block; the blocks built here have fp16 for both, as on the wafer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from wafer_triton.schedule.block import Block, Part, drafted
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shape.decoder import DecoderShape
 
-PROGRAMS = ("true", "measured")
+PROGRAMS = ("full", "paper-benchmark")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
 WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 
 
 def decode_block(
-    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None,
 ) -> Block:  # fmt: skip
     """Return the first of `decode_blocks`."""
@@ -39,30 +39,30 @@ def decode_block(
 
 
 def decode_blocks(
-    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None,
 ) -> list[Block]:  # fmt: skip
     """Return blocks of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
 
-    `head_groups` None takes `head_group_choices`; the measured program has one. Raises ShapeError for an unknown
+    `head_groups` None takes `head_group_choices`; the paper-benchmark program has one. Raises ShapeError for an unknown
     program, MeshError for head groups that do not fit.
     """
     tree = tree_for(mesh, c.of("decode")) if groups is None else groups
     entries = -(-context // mesh.shape[0])
-    if is_measured(program):
+    if is_paper_benchmark(program):
         one = 1 if head_groups is None else head_groups
-        return [Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)]
+        return [Block(shape.paper_benchmark(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)]
     block = Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
     return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
 
 
-def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
+def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "full") -> Block:
     """Return the block of a prefill layer with one head group, on the square grid of a mesh.
 
     `prefill_head_group_choices` has others. Raises ShapeError for an unknown program.
     """
     square = mesh.square()
-    own = shape.measured() if is_measured(program) else shape
+    own = shape.paper_benchmark() if is_paper_benchmark(program) else shape
     return Block(own, square, "fp16", "fp16", groups=tree_for(square, c))
 
 
@@ -307,8 +307,8 @@ def _attention_cycles(block: Block, c: Constants) -> float:
     return total(_steps((block, part, args, c) for part, args in parts)).cycles
 
 
-def is_measured(program: str) -> bool:
+def is_paper_benchmark(program: str) -> bool:
     """Return whether a program is that of the measurements; ShapeError for one that is neither."""
     if program not in PROGRAMS:
-        raise ShapeError(f"program {program!r}: choose 'true', the model's own, or 'measured', that of the paper")
-    return program == "measured"
+        raise ShapeError(f"program {program!r}: choose 'full', the model's own, or 'paper-benchmark', the paper's")
+    return program == "paper-benchmark"

@@ -230,7 +230,7 @@ def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone:
 
 
 def _sizes(rows: int, prefill: Block) -> list[int]:
-    """Return the tokens that a row may take at once: all, halved again and again; the measured program takes all."""
+    """Return the tokens that a row may take at once: all, halved again and again; all in the paper benchmark."""
     return [rows] if prefill.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
 
 

@@ -143,7 +143,7 @@ class Priced:
     def _own(self) -> layers.Block:
         """The block of prefill's embedding and head."""
         mesh = replace(self.place.prefill.mesh, fold=(1, 1))
-        return layers.decode_block(self.block.shape, mesh, 1, self.c, None, "true", 1)
+        return layers.decode_block(self.block.shape, mesh, 1, self.c, None, "full", 1)
 
     @cache  # noqa: B019
     def _embedding_of(self, tokens: int) -> float:
