@@ -22,7 +22,7 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import prefill as prefill_blocks
-from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
@@ -110,7 +110,7 @@ class Prefill:
         self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
         self.side = block.mesh.shape[0]
         self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # that all layers pass through
-        self.programs: dict[tuple[Part, tuple[int, ...]], Program] = {}
+        self.programs: dict[tuple[SubLayer, tuple[int, ...]], Program] = {}
         self.scratch: dict[Buffer, torch.Tensor] = {}
         # of the last prompt: experts by sparse layer, see `run`; with regions the passes of each chunk, and the rows of
         # tokens that did not go in the first
@@ -290,7 +290,7 @@ class Prefill:
     def _program(self, kind: str, tokens: int, past: int) -> Program:
         return self._bound(prefill_blocks.first(self.block, kind), kind, tokens, past)
 
-    def _bound(self, adds: Part, kind: str, *args: int) -> Program:
+    def _bound(self, adds: SubLayer, kind: str, *args: int) -> Program:
         key = (adds, args)
         if key not in self.programs:
             step = schedule(adds, self.block, *args)

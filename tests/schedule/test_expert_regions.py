@@ -21,7 +21,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import expected_demand
 from wafer_triton.schedule.expert_regions import prefill_experts_in_regions, prefill_pass
 from wafer_triton.shape.moe import Experts
-from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import check
 
 SIX = Experts(6, 2, 8)
@@ -56,7 +56,7 @@ def test_regions_that_a_mesh_cannot_be_cut_into_are_refused():
 
 def test_with_too_few_passes_rows_are_missed_and_found():
     on = block.Block(MIXTURE, Mesh(2, 2, replace(ROOMY, routes=None)), expert_regions=ExpertRegions(2, 1))
-    intents = {passes: part_intent(prefill_experts_in_regions, on, 2, 0, passes) for passes in (1, 4)}
+    intents = {passes: sub_layer_intent(prefill_experts_in_regions, on, 2, 0, passes) for passes in (1, 4)}
     assert check(block.schedule(prefill_experts_in_regions, on, 2, 0, 4), intents[4]).ok
     (finding,) = check(block.schedule(prefill_experts_in_regions, on, 2, 0, 1), intents[1]).findings
     assert finding.verdict == "wrong-values" and " of x" in finding.message

@@ -15,17 +15,17 @@ from wafer_triton.schedule import block, decode, experts, prefill
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.shape.moe import Experts
-from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import check
 
 PLAIN = replace(SHAPE, experts=Experts(5, 2, 20))
 WIDE = replace(SHAPE, intermediate_size=40)  # a dense block as wide as two experts
 
 
-def counted(part: block.Part, shape, mesh: str, *args: int):
+def counted(sub_layer: block.SubLayer, shape, mesh: str, *args: int):
     on = as_mesh(mesh, ROOMY)
-    grid = on if part.family == "decode" else on.square()
-    return account(block.schedule(part, block.Block(shape, grid), *args))
+    grid = on if sub_layer.family == "decode" else on.square()
+    return account(block.schedule(sub_layer, block.Block(shape, grid), *args))
 
 
 @pytest.mark.parametrize("mesh", ["4", "3x5", "2x1"])
@@ -73,8 +73,8 @@ def test_a_wrong_share_is_found_by_values():
     on = block.Block(MIXTURE, as_mesh("2x3", replace(ROOMY, routes=None)))
     other = replace(on, shape=replace(MIXTURE, experts=replace(MIXTURE.experts, normalized=True)))
     wrong = block.schedule(experts.decode_experts, other)
-    assert check(wrong, part_intent(experts.decode_experts, other)).ok
-    (finding,) = check(wrong, part_intent(experts.decode_experts, on)).findings
+    assert check(wrong, sub_layer_intent(experts.decode_experts, other)).ok
+    (finding,) = check(wrong, sub_layer_intent(experts.decode_experts, on)).findings
     assert finding.verdict == "wrong-values" and "element 0 of x" in finding.message
 
 

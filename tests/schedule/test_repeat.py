@@ -122,15 +122,15 @@ def test_repeated_steps_count_as_the_rounds_one_by_one(algorithm, mesh):
     assert found[0].maximum == 0 or found[0].exceeds(2) == found[1].exceeds(2)
 
 
-def parts_of(program: str, side: int, head_groups: int) -> list[tuple]:
+def sub_layers_of(program: str, side: int, head_groups: int) -> list[tuple]:
     """Return the parts of decode and prefill of Llama-3-8B with their blocks and arguments."""
     mesh, shape = Mesh(side, side, ROOMY), shape_of("llama3-8b")
     shape, c = shape.paper_benchmark() if program == "paper-benchmark" else shape, constants(device("wse2"))
     tree = layers.tree_for(mesh, c)
     one = Block(shape, mesh, "fp16", "fp16", -(-4096 // side), None if program == "paper-benchmark" else "shift", tree)
     many = replace(one, head_groups=head_groups, head_tree=None if head_groups == 1 else ())
-    parts = [(part, one, args) for part, args in decode.layer(one, 4096)]
-    return parts + [(part, many, args) for part, args in prefill.layer(many, -(-4096 // side))]
+    sub_layers = [(sub_layer, one, args) for sub_layer, args in decode.layer(one, 4096)]
+    return sub_layers + [(sub_layer, many, args) for sub_layer, args in prefill.layer(many, -(-4096 // side))]
 
 
 @pytest.mark.parametrize(("program", "head_groups"), [("paper-benchmark", 1), ("full", 1), ("full", 16)])
@@ -138,7 +138,7 @@ def test_schedules_of_a_wafer_are_small(program, head_groups):
     """Return all of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""
     tracemalloc.start()
     try:
-        held = [drafted(part, block, *args) for part, block, args in parts_of(program, 720, head_groups)]
+        held = [drafted(sub_layer, block, *args) for sub_layer, block, args in sub_layers_of(program, 720, head_groups)]
         built_alone = tracemalloc.get_traced_memory()[0]
         for schedule in held:
             phases(schedule), colours(schedule), sram.account(schedule)

@@ -39,8 +39,8 @@ def full(
     fitted(place, mesh, as_if=None)
     block, own = place(mesh), layout_of(layout, program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
-    held = {buffer.name for part, args in decode.sharing(block, "attention")
-            for buffer in drafted(part, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
+    held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
+            for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
     cached = sum(size for name, size in needs[0].stays.items() if name in held)
     weights = sum(sum(need.stays.values()) for need in needs) - cached
     entry, limit = cached // block.slots, mesh.device.sram_bytes

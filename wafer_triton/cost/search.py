@@ -100,8 +100,8 @@ def plan(
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
     if head_groups is not None and sides:
-        own = shape.paper_benchmark() if is_paper_benchmark(program) else shape
-        HeadGroups(own, max(sides), head_groups)  # raises for too many
+        priced = shape.paper_benchmark() if is_paper_benchmark(program) else shape
+        HeadGroups(priced, max(sides), head_groups)  # raises for too many
 
     def square(side: int) -> Mesh:
         return Mesh(side, side, target)

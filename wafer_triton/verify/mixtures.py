@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wafer_triton.schedule import block as blocks
 from wafer_triton.schedule import expert_regions, experts
-from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.cuts import Tiles, tiled, whole
@@ -324,7 +324,7 @@ def _picks(block: Block, tokens: int, given: Mapping[str, str], first: int) -> C
     return draw
 
 
-INTENTS: dict[Part, Callable[..., Any]] = {
+INTENTS: dict[SubLayer, Callable[..., Any]] = {
     experts.decode_experts: _decode_experts,
     experts.prefill_experts: _prefill_experts,
     expert_regions.prefill_routing: _prefill_routing,
