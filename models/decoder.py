@@ -119,7 +119,7 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        own = decode_need(self.placement.head, "head").passes
+        own = decode_need(self.placement.head, "head").workspace
         self.pipeline = here = Pipeline.of(
             config, chosen, dtype, batch * max_length,
             sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],

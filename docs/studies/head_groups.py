@@ -138,8 +138,8 @@ def filled(
     rows = -(-TOKENS // block.mesh.rows)
     steps = {name: cost.cycles for name, cost in layers.prefill_steps(block, rows, c, at_once).items()}
     needs = {kind: prefill_need(block, kind, at_once, rows - at_once) for kind in shape.layers_of}
-    size = sum(sum(need.stays.values()) for need in needs.values())
-    size += max(sum(need.passes.values()) for need in needs.values())
+    size = sum(sum(need.resident.values()) for need in needs.values())
+    size += max(sum(need.workspace.values()) for need in needs.values())
     return Filled(str(block.mesh), block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
 
 

@@ -41,12 +41,13 @@ def full(
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
     held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
             for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
-    cached = sum(size for name, size in needs[0].stays.items() if name in held)
-    weights = sum(sum(need.stays.values()) for need in needs) - cached
+    cached = sum(size for name, size in needs[0].resident.items() if name in held)
+    weights = sum(sum(need.resident.values()) for need in needs) - cached
     entry, limit = cached // block.slots, mesh.device.sram_bytes
     tokens = most(holds, limit // entry)
-    passes = max(sum(decode_need(replace(block, entries=tokens), kind).passes.values()) for kind in shape.layers_of)
-    each = max(1, (limit - passes) // (weights + entry * replace(block, entries=tokens).slots))
+    grown = [decode_need(replace(block, entries=tokens), kind) for kind in shape.layers_of]
+    workspace = max(sum(need.workspace.values()) for need in grown)
+    each = max(1, (limit - workspace) // (weights + entry * replace(block, entries=tokens).slots))
     each = min(each, shape.num_hidden_layers)
     return Capacity(
         tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights, each * entry, own

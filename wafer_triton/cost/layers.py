@@ -234,11 +234,11 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
 
 
 def decode_bytes(block: Block) -> int:
-    """Return bytes that a decode layer takes of a core: what stays, and the largest working set."""
+    """Return bytes that a decode layer takes of a core: resident buffers and the largest workspace."""
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
-    stays = {kind: sum(need.stays.values()) for kind, need in needs.items()}
-    passes = max(sum(need.passes.values()) for need in needs.values())
-    return stays["attention"] + max(stays[kind] for kind in feed_forward(block)) + passes
+    resident = {kind: sum(need.resident.values()) for kind, need in needs.items()}
+    workspace = max(sum(need.workspace.values()) for need in needs.values())
+    return resident["attention"] + max(resident[kind] for kind in feed_forward(block)) + workspace
 
 
 def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: int | None = None) -> list[Block]:

@@ -135,7 +135,7 @@ def check_trim(trim: object, program: str = "full") -> None:
 def _decode_stays(block: layers.Block) -> dict[str, int]:
     """Return bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
     cores = block.mesh.rows * block.mesh.cols
-    return {kind: sum(decode_need(block, kind).stays.values()) * cores for kind in block.shape.layers_of}
+    return {kind: sum(decode_need(block, kind).resident.values()) * cores for kind in block.shape.layers_of}
 
 
 def _decode_macs(block: layers.Block, context: int) -> dict[str, int]:

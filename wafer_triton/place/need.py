@@ -31,7 +31,7 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
 
 @lru_cache(maxsize=1024)
 def decode_need(block: Block, kind: str) -> sram.Need:
-    """What a core needs of a block of a kind for decode: what stays, and the largest working set."""
+    """Return the bytes of a block of a kind on a core in decode: resident buffers and the largest workspace."""
     return sram.need(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind))
 
 
@@ -47,12 +47,13 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
         return needed
     fold = block.mesh.fold[0] * block.mesh.fold[1]
     kept = {name: sub_layers[0].buffers[name].bytes * fold for name in prefill.PAST}
-    return sram.Need(needed.stays | kept, {name: size for name, size in needed.passes.items() if name not in kept})
+    workspace = {name: size for name, size in needed.workspace.items() if name not in kept}
+    return sram.Need(needed.resident | kept, workspace)
 
 
 def size_of(need: sram.Need) -> int:
-    """Return bytes of what stays and of the largest working set."""
-    return sum(need.stays.values()) + sum(need.passes.values())
+    """Return the bytes of resident buffers and of the largest workspace."""
+    return sum(need.resident.values()) + sum(need.workspace.values())
 
 
 def block_names(shape: DecoderShape) -> list[str]:
