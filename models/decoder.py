@@ -257,7 +257,7 @@ class WaferForCausalLM(PlacedModule):
         self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
-        self.passes.add("decode", [self.counts[number] for number in active], self.layers.chosen(active), due)
+        self.passes.add("decode", [self.counts[number] for number in active], self.layers.expert_ids(active), due)
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -365,7 +365,7 @@ class WaferForCausalLM(PlacedModule):
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 
         ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers
-        self.passes.add("prefill", [count], self._prefill.chosen, *ran)
+        self.passes.add("prefill", [count], self._prefill.expert_ids, *ran)
         if self._prefill.passes:
             self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
         self._count("prefill", *ran, tokens=count)

@@ -248,7 +248,7 @@ def test_a_check_of_many_cores_says_how_far_it_is(capsys, monkeypatch):
     monkeypatch.setattr("wafer_triton.cli.compare.MANY_CORES", 16)
     for mesh, told in ((2, False), (4, True)):
         assert main(shlex.split(f"check --model smollm2-135m --mesh {mesh} --context 8")) == 0
-        assert ("parts: 1 of " in capsys.readouterr().err) is told
+        assert ("sub-layers: 1 of " in capsys.readouterr().err) is told
 
 
 def test_the_legend_of_plmr_has_its_thresholds_once(capsys):

@@ -47,7 +47,7 @@ def buffer_names() -> set[str]:
 
 def test_no_buffer_is_named_outside_of_the_schedules():
     names = buffer_names()
-    assert {"wqkv", "wdown", "k_cache", "keys", "chosen"} <= names
+    assert {"wqkv", "wdown", "k_cache", "keys", "expert_ids"} <= names
     for folder in ("wafer_triton", "models"):
         for path in (ROOT / folder).rglob("*.py"):
             file = path.relative_to(ROOT)

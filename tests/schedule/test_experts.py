@@ -62,7 +62,7 @@ def test_counts_and_price_do_not_depend_on_routing():
         model = WaferForCausalLM(config, weights, mesh=as_mesh("3x2", ROOMY), max_length=9)
         model.prefill([1, 2, 3, 4, 5])
         model.step(6)
-        seen.append(([torch.stack(each.chosen) for each in model.passes.ran], model.account(), model.predicted()))
+        seen.append(([torch.stack(each.expert_ids) for each in model.passes.ran], model.account(), model.predicted()))
     (first, *counts), (second, *others) = seen
     assert all(not torch.equal(one, other) for one, other in zip(first, second, strict=True))
     assert counts == others
@@ -81,8 +81,8 @@ def test_a_wrong_share_is_found_by_values():
 def test_of_equal_logits_the_lower_expert_is_chosen():
     from wafer_triton.local import find
 
-    chosen, shares = torch.empty(2, 3), torch.empty(2, 3)
+    expert_ids, shares = torch.empty(2, 3), torch.empty(2, 3)
     logits = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0]])
-    find("top_k").run(chosen, shares, logits, m=1, experts=6, k=3, shared=0, normalized=True)
-    assert chosen.tolist() == [[1, 2, 4], [0, 1, 2]]
+    find("top_k").run(expert_ids, shares, logits, m=1, experts=6, k=3, shared=0, normalized=True)
+    assert expert_ids.tolist() == [[1, 2, 4], [0, 1, 2]]
     torch.testing.assert_close(shares, torch.full((2, 3), 1 / 3))

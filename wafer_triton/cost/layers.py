@@ -281,7 +281,7 @@ def prefill_products(block: Block, tokens: int) -> list[Product]:
     e, product = block.shape.experts, find("expert_gemm").product
     if e is not None and product is not None:
         f = block.share(e.width, "x")
-        sizes += [product(m=tokens, picks=e.picks, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
+        sizes += [product(m=tokens, per_token=e.per_token, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
     return [Product(*size, block.dtype) for size in sizes]
 
 

@@ -143,7 +143,7 @@ class Block:
         """Return the passes that take `tokens` tokens a row to experts in regions, all experts being equally likely."""
         e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
-        return regions.expected_passes(e.chosen, tokens, self.mesh.shape[0])
+        return regions.expected_passes(e.top_k, tokens, self.mesh.shape[0])
 
     def norm(self, b: Builder, axis: str) -> None:
         """Add h = RMSNorm of x, whose rows are cut along `axis`.

@@ -23,14 +23,14 @@ from wafer_triton.schedule.rounds import Slot
 
 # buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
 # rotary embedding, the mask of scores, the experts chosen
-HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, CHOSEN = (
+HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
     "x",
     "m (y d)",
     "ids",
     "logits",
     ("cos", "sin"),
     "bias",
-    "chosen",
+    "expert_ids",
 )
 
 

@@ -22,7 +22,7 @@ from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
 # Buffers that a model writes and reads: the activation, the angles of rotary embedding, the mask of scores. Then the
 # keys and values of earlier and of new tokens, and expert ids; with experts in regions real rows, demand and ranks.
 HIDDEN, HIDDEN_CUT, ANGLES, MASK, PAST, NEW = "x", "(y m) (x d)", ("cos", "sin"), "bias", ("keys", "values"), ("k", "v")
-CHOSEN, REAL, DEMAND, RANKS = "chosen", "real", "demand", "ranks"
+EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
 @sub_layer("prefill attention")

@@ -200,7 +200,7 @@ class Priced:
             whole = float(weight_bytes(shape, dtype))
             if shape.experts is not None:
                 none = weight_bytes(shape, dtype, [{}] * shape.layers_of["experts"])
-                untaken = (1 - shape.experts.chosen / shape.experts.count) ** count
+                untaken = (1 - shape.experts.top_k / shape.experts.count) ** count
                 whole -= (whole - none) * untaken
             self._read[count] = whole
         return self._read[count]

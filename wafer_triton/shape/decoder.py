@@ -90,7 +90,7 @@ class DecoderShape:
         }
         if self.experts is not None:
             e = self.experts
-            macs["experts"] = self.hidden_size * (e.logits + 3 * (e.chosen * e.width + e.shared_width))
+            macs["experts"] = self.hidden_size * (e.logits + 3 * (e.top_k * e.width + e.shared_width))
         return {kind: macs[kind] for kind in self.layers_of}
 
     def decode_elements(self, context: int) -> dict[str, int]:
@@ -111,7 +111,7 @@ class DecoderShape:
         """Numbers of the matrices of all layers."""
         numbers, e = self.decode_macs(0), self.experts
         if e is not None:
-            numbers["experts"] += 3 * self.hidden_size * (e.count - e.chosen) * e.width
+            numbers["experts"] += 3 * self.hidden_size * (e.count - e.top_k) * e.width
         return sum(number * self.layers_of[kind] for kind, number in numbers.items())
 
     @property
