@@ -165,7 +165,7 @@ class WaferForCausalLM(PlacedModule):
         return f"{self.config.name} on {self.block.mesh} cores, emulated {described(self.executor)}"
 
     folder: Path | None = None
-    turn = 0  # rises with every change of the caches, by which a stream knows whether they are still its own
+    version = 0  # rises with every change of the caches; a stream compares it, and refuses caches that changed
 
     @property
     def count(self) -> int:
@@ -184,7 +184,7 @@ class WaferForCausalLM(PlacedModule):
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
         self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
-        self.turn += 1
+        self.version += 1
         self._broken = False
 
     def account(self) -> Account:
@@ -246,7 +246,7 @@ class WaferForCausalLM(PlacedModule):
         ids = self._known([0 if token is None else token for token in tokens])
         angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
-        self.turn += 1
+        self.version += 1
         self._enter("decode")
         state = rotary, self.counts, self.caches, active
         look_up = None if self.layers.embedding else self.embedding.run
@@ -345,7 +345,7 @@ class WaferForCausalLM(PlacedModule):
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
         x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
         cache = self.block.cache(count)
-        self.turn += 1
+        self.version += 1
         self._enter("prefill")
         with self._attempt():
             x = self._prefill.run(

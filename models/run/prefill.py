@@ -284,8 +284,8 @@ class Prefill:
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """The passes that take a chunk's tokens to their experts, after their routing."""
         passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // regions.capacity)
-        for turn in range(passes):
-            self._bound(prefill_pass, "experts", part.tokens, 0, turn).run()
+        for each in range(passes):
+            self._bound(prefill_pass, "experts", part.tokens, 0, each).run()
         self.passes[number] += passes
         self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
 

@@ -84,7 +84,7 @@ CALLS = [
     (lambda: draft().round(draft().local("copy", "y", "x", size=4), pattern="ring"), "pattern of a round is of type s"),
     (lambda: draft().repeat(-1, print), "repeat -1 times: give a number from 0 to 1,000,000"),
     (lambda: draft().repeat(10**12, print), "repeat 1,000,000,000,000 times: give a number from 0 to 1,000,000"),
-    (lambda: draft().repeat(2, 5), "t: repeat of 5: give a function of the turn's number"),
+    (lambda: draft().repeat(2, 5), "t: repeat of 5: give a function of the iteration's number"),
     (
         lambda: MeshTensor(as_mesh(2), A, "(y m) (x n)", (6, 6), {}).gather(),
         r"tiles \[6, 6\] of a tensor \[6, 6\] cut ",

@@ -18,7 +18,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, repeat, sram
 from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align_both, meshgemm, meshgemm_t, turn
+from wafer_triton.schedule.gemm import align_both, meshgemm, meshgemm_t, transpose_by_rings
 from wafer_triton.schedule.repeat import Repeat
 from wafer_triton.schedule.rounds import Cores, Round, Schedule, Slot
 from wafer_triton.schedule.segment_gemm import block_ring, segment_gemm, segment_gemm_t
@@ -31,9 +31,9 @@ SIZES = {"m": 2, "k": 2, "n": 2}
 class OneByOne(Builder):
     """A builder that repeats nothing."""
 
-    def repeat(self, times, turn, period=1, rows=None, slots=None):
+    def repeat(self, times, iteration, period=1, rows=None, slots=None):
         for number in range(times):
-            turn(number)
+            iteration(number)
 
 
 def product(b: Builder) -> None:
@@ -55,7 +55,7 @@ ALGORITHMS = {
     "meshgemm": product,
     "gemm-t": lambda b: meshgemm_t(b, "a", "w", "c", **SIZES),
     "gemm-t, no overlap": lambda b: meshgemm_t(b, "a", "w", "c", overlap=False, **SIZES),
-    "turn": lambda b: turn(b, "a", "c"),
+    "transpose by rings": lambda b: transpose_by_rings(b, "a", "c"),
     "segments of 1": in_segments(1),
     "segments of 2": in_segments(2),
     "segments of 3": in_segments(3),
@@ -164,7 +164,7 @@ def test_rows_of_a_repetition_do_not_change_moves_along_y():
     b = Builder(Mesh(4, 4), "mine")
     for name in ("a", "b"):
         b.buffer(name, (4,), "fp32", "state")
-    message = r"mine: rows of repeat change the exchange along y a\[0\] to b\[0\]; repeat turns in which it is the same"
+    message = r"mine: rows of repeat change the exchange along y a\[0\] to b\[0\]; repeat iterations in which"
     with pytest.raises(ScheduleError, match=message):
         b.repeat(4, lambda _: b.round(b.exchange("y", "a", "b", [0], [1])), rows=np.array([1, 2, 3, 0]))
 

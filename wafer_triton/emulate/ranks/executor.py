@@ -185,7 +185,7 @@ class DistributedExecutor(Executor):
                 gather.begin()
             for number in range(run.number):
                 for gather in gathers:
-                    gather.turn()
+                    gather.step()
                 for product in rest if number else first:
                     product()
             if run.out != run.c:
@@ -269,15 +269,15 @@ class DistributedExecutor(Executor):
         return buffer.name
 
     def _reach(
-        self, memory: Memory, shard: Shard, name: str, begins: Index, gives: Index, turns: int, fetches: list[Step]
+        self, memory: Memory, shard: Shard, name: str, begins: Index, gives: Index, iterations: int, fetches: list[Step]
     ) -> tuple[torch.Tensor, Index]:
-        """Own tiles [tiles, numel] and behind them those of others that are read in some turn; the row of each core's.
+        """Return own tiles [tiles, numel], then the tiles of others that an iteration reads; and the row of each core.
 
-        Core i reads the tile of core held[i], where `held` begins as `begins` and is held[gives] in the next turn.
+        Core i reads the tile of core held[i], where `held` begins as `begins` and is held[gives] in the next iteration.
         """
         owner, cores = shard.partition.owner, memory.mesh.cores
         reads, held = np.zeros((self.ranks, cores), bool), begins
-        for _ in range(turns):
+        for _ in range(iterations):
             reads[owner, held] = True
             held = held[gives]
         rows = np.full(cores, -1)
