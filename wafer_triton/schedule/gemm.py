@@ -188,8 +188,8 @@ def meshgemm_t(
 
     In iteration t row i meets block k of B with position(k) = position(i) - t. The sum over the row goes to the core in
     column k, which owns that block of C. B ends where it began. Local tiles are a [m, heads, k], w [n, kv_heads, k],
-    c [heads, m, n]. With `overlap` iterations alternate between two buffers of partial sums, so that the reduction of one
-    iteration flows beside the product of the next.
+    c [heads, m, n]. With `overlap` iterations alternate between two buffers of partial sums, so that the reduction of
+    one iteration flows beside the product of the next.
     """
     size = side(b)
     spare = b.like(f"{w}.next", w)
