@@ -117,7 +117,7 @@ CALLS = [
     (lambda: Builder(as_mesh(2), "t", family="x"), "Builder 't': family 'x': choose one of kernel, decode"),
     (lambda: estimate.gemm(mesh=4, m=8, k=8, n=8, algorithm=["mesh"]), "gemm: algorithm is of type list; give a str"),
     (lambda: estimate.gemv(mesh=4, k=8, n=8, algorithm=["ring"]), "gemv: algorithm is of type list; give a str"),
-    (lambda: distributed.executor(cut="x"), "cut 'x' into rectangles: mesh 'x': give a side such as 16"),
+    (lambda: distributed.executor(shards="x"), "shards 'x': mesh 'x': give a side such as 16"),
     (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), "placed = 5 is no function; give one"),
     (
         lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, progress=5),
