@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, Command, count, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, NAMED, Command, count, option, size, tell
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.device import PRESETS, Device, device, sources
 from wafer_triton.errors import ConfigError
@@ -186,8 +186,9 @@ VALUES = option(
     action=argparse.BooleanOptionalAction,
     help="compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)",
 )
+SHOW = option("--show", metavar="NAME|FILE", help="one device, each number with its source")
 COMMANDS = (
-    Command("devices", devices, (option("--show", metavar="NAME", help="one device, each number with its source"),)),
+    Command("devices", devices, (SHOW,)),
     Command(
         "compare",
         compare,
@@ -212,7 +213,7 @@ COMMANDS = (
             option("schedule", nargs="?", metavar=REFERENCE, help=RETURNS),
             option("--model", metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
             option("--mesh", metavar="P|RxC", help="virtual cores (default: 16)"),
-            option("--device", help="a preset, see `wafer-triton devices` (default: wse2)"),
+            option("--device", metavar="NAME|FILE", help=f"{NAMED} (default: wse2)"),
             HEADS,
             option("--dtype", choices=DTYPES, help="of tiles (default: fp16)"),
             option("--context", type=count, metavar="N", help="tokens in the cache (default: 512)"),
