@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.cost.constants import scaled
+from wafer_triton.cost.constants import moved, scaled
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.mesh import Mesh
 from wafer_triton.shape.decoder import DecoderShape
@@ -93,7 +93,7 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
             text, times = _beyond(name, own, least, most)
             outside += text
             doublings += times
-    for number in numbers:
+    for number in moved(of):
         base = getattr(PRESETS[of.like], number)
         text, times = _beyond(number, (getattr(of, number),), base, base)
         outside += text

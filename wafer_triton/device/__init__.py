@@ -141,7 +141,7 @@ def _preset(name: str) -> Device:
 PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
 
 
-Spec = str | PathLike[str] | Device  # of a device: a preset, a text as "wse2,sram_kib=96", a file, a Device
+DeviceLike = str | PathLike[str] | Device  # a preset, a text such as "wse2,sram_kib=96", a TOML or JSON file, a Device
 
 
 def sources(of: Device) -> dict[str, Sourced]:
@@ -175,7 +175,7 @@ def base_of(of: Device) -> Device | None:
     return None if name is None else PRESETS[name]
 
 
-def device(spec: Spec) -> Device:
+def device(spec: DeviceLike) -> Device:
     """Return the device of a preset's name, of a text such as "wse2,sram_kib=96", or of a TOML or JSON file.
 
     A Device passes through. Raises DeviceError, with the nearest name for one that is unknown.
