@@ -170,7 +170,8 @@ def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
     mesh = Mesh(4, 4)
     said = Generation(
         text="", tokens=[], prompt_tokens=2, steps=0, settings={}, mesh=mesh, prefill_mesh=mesh, head_groups=1,
-        regions=[Region(mesh, ("head",), 40_000, {})], account=Account(), load_seconds=1.0, prefill_seconds=0.5, decode_seconds=0.0, predicted={},
+        regions=[Region(mesh, ("head",), 40_000, {})], account=Account(), load_seconds=1.0, prefill_seconds=0.5,
+        decode_seconds=0.0,
     )  # fmt: skip
     assert "device_numbers" not in said.as_json()
     own = replace(said, mesh=Mesh(4, 4, device("wse2,hop_cycles=3"))).as_json()

@@ -7,10 +7,9 @@ import pytest
 
 from wafer_triton import Device, estimate
 from wafer_triton.cli import main as cli
-from wafer_triton.cost.bands import bands
-from wafer_triton.cost.constants import NAMES, SCALES, constants
-from wafer_triton.cost.sheet import energy_note, fits, followers, origin, sheet
-from wafer_triton.device import NUMBERS, device, sources
+from wafer_triton.cost.bands import bands, fits
+from wafer_triton.cost.constants import NAMES, SCALES, constants, described, followers
+from wafer_triton.device import NUMBERS, device, energy_note, origin, sources
 
 OWN = "wse2,clock_ghz=2.2,hop_cycles=3,sram_kib=128"
 
@@ -74,7 +73,13 @@ def test_the_assumption_of_energies(of: Device, note: str) -> None:
 def test_the_command_line_shows_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["devices", "--show", OWN, "--json"]) == 0
     out, err = capsys.readouterr()
-    assert json.loads(out) == json.loads(json.dumps(sheet(device(OWN))))
+    answer = json.loads(out)
+    assert (
+        answer["numbers"]["sram_bytes"]["value"] == 2**17 and answer["numbers"]["rows"]["origin"] == "inherited: wse2"
+    )
+    assert answer["constants"]["hop_cycles"]["value"] == 3 == described(device(OWN))["hop_cycles"].value
+    assert answer["followers"]["hop_cycles"]["fitted_at"] == 1
+    assert answer["fits"] == json.loads(json.dumps(fits(device(OWN))))
     for text in (
         "inherited: wse2", "given by the user", "fitted at", "1 (here x 3)", "constants in proportion: hop_cycles",
         "mesh 420 to 660", "wider for gemm, gemv, decode, prefill: hop_cycles 3 is 3 times", "energy at 30,000 W",

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from wafer_triton.cli.options import Command, option, tell
-from wafer_triton.device import PRESETS, Device, device, sources
+from wafer_triton.device import PRESETS, Device, device, energy_note, origin, sources
 from wafer_triton.text.quantity import Legend, digits, quantity, unit
 
 WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
@@ -30,7 +30,6 @@ def devices(args: argparse.Namespace) -> int:
         print(tables.devices_table(PRESETS.values()), file=sys.stdout)
         return 0
     from wafer_triton.cost.constants import Constants, described
-    from wafer_triton.cost.sheet import energy_note, origin, sheet
 
     shown = device(args.show)
     parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
@@ -39,12 +38,30 @@ def devices(args: argparse.Namespace) -> int:
         origins = {name: origin(shown, entry) for name, entry in entries.items()}
         texts.append(tables.sourced(f"{part} of {shown.name}", entries, legend, origins))
     texts += [_followers(shown), *_fits(shown), *filter(None, [energy_note(shown)]), PEAK]
-    return tell(args, sheet(shown), "\n\n".join(texts))
+    return tell(args, _sheet(shown), "\n\n".join(texts))
+
+
+def _sheet(of: Device) -> dict[str, Any]:
+    """Return the whole data sheet of a device as plain values."""
+    from wafer_triton.cost.bands import fits
+    from wafer_triton.cost.constants import described, followers
+
+    parts = {"numbers": sources(of), "constants": described(of)}
+    return {
+        "name": of.name,
+        "like": of.like,
+        **{
+            part: {name: {**entry.as_json(), "origin": origin(of, entry)} for name, entry in held.items()}
+            for part, held in parts.items()
+        },
+        "followers": {name: vars(entry) for name, entry in followers(of).items()},
+        "fits": fits(of),
+    }
 
 
 def _followers(shown: Device) -> str:
     """Return the table of the numbers and their followers."""
-    from wafer_triton.cost.sheet import followers
+    from wafer_triton.cost.constants import followers
     from wafer_triton.draw import tables
 
     rows = [
@@ -58,7 +75,7 @@ def _followers(shown: Device) -> str:
 
 def _fits(shown: Device) -> list[str]:
     """Return the table of the measurements that the constants are fitted on, and the bands on this device."""
-    from wafer_triton.cost.sheet import fits
+    from wafer_triton.cost.bands import fits
     from wafer_triton.draw import tables
 
     rows: list[tuple[str, ...]] = []

@@ -27,6 +27,7 @@ from wafer_triton.cli.options import (
     tell,
 )
 from wafer_triton.device import device as find_device
+from wafer_triton.device import energy_note
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import PREDICTED, Legend
 
@@ -57,8 +58,6 @@ def estimate(args: argparse.Namespace) -> int:
 
 def _energy(args: argparse.Namespace, estimated: Any) -> str:
     """Return the assumption of the energy of an own device, where an estimate has one."""
-    from wafer_triton.cost.sheet import energy_note
-
     return energy_note(find_device(args.device)) if any("joules" in name for name in asdict(estimated)) else ""
 
 
@@ -96,7 +95,6 @@ def _layers_alone(options: dict[str, Any]) -> str:
 def plan(args: argparse.Namespace) -> int:
     """search the best meshes for a request"""
     from wafer_triton.cost import search
-    from wafer_triton.cost.sheet import energy_note
     from wafer_triton.draw import tables
     from wafer_triton.draw.progress import LONG, Progress, duration
     from wafer_triton.shape.read import shape_of

@@ -175,6 +175,32 @@ def base_of(of: Device) -> Device | None:
     return None if name is None else PRESETS[name]
 
 
+def origin(of: Device, entry: Sourced) -> str:
+    """Return where an entry of a device is from: "own", "scaled", "derived", or the preset that has it."""
+    if entry.kind in ("own", "scaled", "derived"):
+        return entry.kind
+    base = base_of(of)
+    return "" if base is None or of.name in PRESETS else f"inherited: {base.name}"
+
+
+def energy_note(of: Device) -> str:
+    """Return the assumption of energies on a device whose numbers are own; empty where they are a preset's."""
+    base = base_of(of)
+    if base is None or of.name in PRESETS:
+        return ""
+    law = power_by_law(of, base)
+    apart = [name for name in ("macs_per_cycle_fp16", "macs_per_cycle_fp32", "link_bytes_per_cycle", "sram_bytes")
+             if getattr(of, name) != getattr(base, name)]  # fmt: skip
+    texts = []
+    if of.power_watts == law != base.power_watts:
+        texts.append(f"energy at {of.power_watts:,.0f} W: {base.power_watts:,.0f} W of {base.name}, {LAW}")
+    elif of.power_watts != law:
+        texts.append(f"energy at {of.power_watts:,.0f} W as given; cores and clock alone would make it {law:,.0f} W")
+    if apart and of.power_watts == law:
+        texts.append(f"power_watts does not follow {', '.join(apart)}; give it where they take more")
+    return "; ".join(texts)
+
+
 def device(spec: DeviceLike) -> Device:
     """Return the device of a preset's name, of a text such as "wse2,sram_kib=96", or of a TOML or JSON file.
 
