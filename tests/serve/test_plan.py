@@ -11,7 +11,7 @@ from wafer_triton.serve.plan import BATCHES, plan
 from wafer_triton.serve.policies import Policy, Replacing
 from wafer_triton.serve.report import Slo, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import Load, priced
+from wafer_triton.serve.sizes import Load, priced, ranked
 from wafer_triton.serve.workload import both, fixed, poisson
 from wafer_triton.shape.read import shape_of
 
@@ -31,6 +31,14 @@ def test_the_best_way_has_the_most_goodput_and_every_organisation_is_tried(shape
     assert all(one.goodput >= other.goodput for one, other in pairwise(every))
     assert told[-1] == ("placements", 7, 7) and every[0].good > 0
     assert plan(shape, SMALL, slo=Slo(0.1, 0.01), best=2, **SIZES) == every[:2]
+
+
+def test_a_shared_mesh_is_chosen_by_simulation_among_several(shape):
+    every = [one for one in plan(shape, SMALL, slo=Slo(), best=10**6, **SIZES) if one.policy == "shared"]
+    first, *others = [times.block.mesh for times in ranked("shared", shape, SMALL, Load(64, 190, 150, 150, 40))][:3]
+    assert {one.decode_mesh for one in every} == {str(mesh) for mesh in (first, *others)} and others
+    best = min((one for one in every if one.decode_mesh == str(first)), key=lambda one: (-one.goodput, one.ttft_p99))
+    assert {(one.quantum, one.turns) for one in every if one.decode_mesh != str(first)} == {(best.quantum, best.turns)}
 
 
 def test_each_way_is_listed_once_with_the_least_batch_that_serves_it(shape):

@@ -63,14 +63,20 @@ class Given:
 
 
 def priced(name: str, shape: DecoderShape, device: Device, load: Load, given: Given = Given()) -> Priced:
-    """Return the times of a model on a device under an organisation, by its name in `policies.ORGANISATIONS`.
+    """Return the first of `ranked`, and raise as it does."""
+    return ranked(name, shape, device, load, given)[0]
 
-    Sizes that are not given are those with the most requests a second by the mean request alone: see `rate`. Raises
-    ConfigError for an unknown organisation, SramError or MeshError, with the last reason, where nothing fits.
+
+def ranked(name: str, shape: DecoderShape, device: Device, load: Load, given: Given = Given()) -> list[Priced]:
+    """Return times of a model on a device under an organisation, by its name in `policies.ORGANISATIONS`.
+
+    Sizes that are not given are tried: meshes of "shared", columns of "split". Those with the most requests a second by
+    the mean request alone come first: see `rate`. Of "replace" there is one place alone. Raises ConfigError for an
+    unknown organisation, SramError or MeshError, with the last reason, where nothing fits.
     """
     organisation(name)
     if name == "split":
-        return _best(f"{shape.name} in columns of {device.name}", _splits(shape, device, load, given), load)
+        return _by_rate(f"{shape.name} in columns of {device.name}", _splits(shape, device, load, given), load)
     if given.columns is not None:
         raise MeshError(f"columns = {given.columns} of prefill: only policy split has columns of its own; leave it out")
     if name == "shared":
@@ -80,12 +86,12 @@ def priced(name: str, shape: DecoderShape, device: Device, load: Load, given: Gi
                 f"prefill on {mesh} and decode on {given.decode_mesh}: policy shared has one mesh; give one"
             )
         makes = (partial(_together, on, on, shape, load, given) for on in _meshes(device, mesh))
-        return _best(f"{shape.name} on one mesh of {device.name}", makes, load)
+        return _by_rate(f"{shape.name} on one mesh of {device.name}", makes, load)
     prefills, decodes = list(_meshes(device, given.prefill_mesh)), list(_meshes(device, given.decode_mesh))
     second, block = _fastest_decode(decodes, shape, load, given)
     firsts = _fastest_prefill(prefills, shape, load, given)
     makes = (partial(_together, on, second, shape, load, given, block) for on in firsts)
-    return _first_of(makes)
+    return [_first_of(makes)]
 
 
 def rate(times: Priced, load: Load) -> float:
@@ -102,21 +108,18 @@ def rate(times: Priced, load: Load) -> float:
     return 1 / (max(stages) + (sum(stages) + 2 * times.switch()) / sequences + times.hand_over(load.input) + answers)
 
 
-def _best(what: str, makes: Iterable[Callable[[], Priced]], load: Load) -> Priced:
-    """Return the times of the highest rate; raise the last error, by its kind, where there is none."""
-    best, reason = None, None
+def _by_rate(what: str, makes: Iterable[Callable[[], Priced]], load: Load) -> list[Priced]:
+    """Return all times, the highest rate first; raise the last error, by its kind, where there is none."""
+    found, reason = list[Priced](), None
     for make in makes:
         try:
-            times = make()
+            found.append(make())
         except WaferError as error:
             reason = error
-            continue
-        if best is None or rate(times, load) > rate(best, load):
-            best = times
-    if best is None:
+    if not found:
         assert reason is not None, "a mesh is tried"
         raise type(reason)(f"no place was found for {what}; of the last: {reason}")
-    return best
+    return sorted(found, key=lambda times: -rate(times, load))
 
 
 def _first_of(makes: Iterable[Callable[[], T]]) -> T:
@@ -207,7 +210,7 @@ def _together(
     alone = replace(first, fold=(1, 1)) != second
 
     def prefilled(tokens: int) -> Callable[[int], Placement]:
-        (choices,) = inference.prefill_choices(first, shape, load.prompt, c, "true", None, False, given.where(shape))
+        (choices,) = inference.prefill_choices(first, shape, load.prompt, c, "full", None, False, given.where(shape))
         return lambda caches: inference.first(
             lambda one: placed(replace(one, batch=caches), choices, tokens), blocks
         )  # fmt: skip
@@ -244,7 +247,7 @@ def _split(shape: DecoderShape, device: Device, load: Load, given: Given, column
     _, block = _fastest_decode(list(_meshes(right, given.decode_mesh)), shape, load, given)
 
     def prefilled(mesh: Mesh) -> Prefill:
-        return inference.prefill_placed(mesh, shape, load.prompt, c, "true", None, False, given.where(shape))[0]
+        return inference.prefill_placed(mesh, shape, load.prompt, c, "full", None, False, given.where(shape))[0]
 
     prefills = _fastest_prefill(list(_meshes(left, given.prefill_mesh)), shape, load, given)
     own = _first_of(partial(prefilled, mesh) for mesh in prefills)
