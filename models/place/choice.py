@@ -42,7 +42,7 @@ def place(
 
     Raises ShapeError for a size below 1, SramError or MeshError when the model does not fit.
     """
-    check_counts(max_length=max_length, max_prompt=max_prompt, batch=batch)
+    max_length, max_prompt, batch = check_counts(max_length=max_length, max_prompt=max_prompt, batch=batch)
     if not isinstance(kv_policy, str) or kv_policy not in POLICIES:
         raise CacheError(f"KV policy {kv_policy!r}: choose one of {', '.join(POLICIES)}")
     accumulator(dtype, accumulate)

@@ -60,7 +60,7 @@ def gemm(
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     mesh, c = _mesh(device, mesh)
-    check_counts(m=m, k=k, n=n)
+    m, k, n = check_counts(m=m, k=k, n=n)
     name = dtype_name(dtype)
     check_type("gemm: algorithm", algorithm, str, MeshError)
     if algorithm in rivals.ASSUMED:
@@ -84,7 +84,7 @@ def gemv(
     `groups` is the number of groups on the first of two levels (None: the best).
     """
     mesh, c = _mesh(device, mesh)
-    check_counts(k=k, n=n)
+    k, n = check_counts(k=k, n=n)
     name = dtype_name(dtype)
     tree = _groups(groups)
     check_type("gemv: algorithm", algorithm, str, MeshError)
@@ -118,7 +118,7 @@ def decode(
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
-    check_counts(context=context)
+    (context,) = check_counts(context=context)
     padding.check_trim(trim, program)
 
     def part(candidate: Mesh) -> Mesh:
@@ -145,12 +145,12 @@ def prefill(
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
-    check_counts(tokens=tokens)
+    (tokens,) = check_counts(tokens=tokens)
     padding.check_trim(trim, program)
-    placement.checked(experts, shape)
+    anywhere = placement.unordered(experts, shape)
 
     def place(candidate: Mesh) -> None:
-        prefill_placed(candidate, shape, tokens, c, program, head_groups, trim, experts, layout)
+        prefill_placed(candidate, shape, tokens, c, program, head_groups, trim, anywhere, layout)
 
     mesh, why = fitted(place, mesh, as_if)
     return replace(prefill_on(mesh, shape, tokens, c, program, head_groups, trim, experts, layout), as_if=why)
@@ -169,11 +169,11 @@ def request(
     """
     decode_mesh, c = _mesh(device, decode_mesh)
     prefill_mesh, shape, tree = as_mesh(prefill_mesh, decode_mesh.device), shape_of(model), _groups(groups)
-    check_counts(input=input, output=output)
-    placement.checked(experts, shape)
+    input, output = check_counts(input=input, output=output)
+    anywhere = placement.unordered(experts, shape)
 
     def before(candidate: Mesh) -> None:
-        prefill_placed(candidate, shape, input, c, program, head_groups, False, experts, layout)
+        prefill_placed(candidate, shape, input, c, program, head_groups, False, anywhere, layout)
 
     def after(candidate: Mesh) -> None:
         decode_placed(candidate, shape, input + output, c, tree, program, head_groups, layout)
@@ -222,7 +222,7 @@ def energy(
     watts = find_device(device).power_watts
     if against not in GPU_WATTS:
         raise DeviceError(f"unknown GPU {against!r} (known: {', '.join(GPU_WATTS)})")
-    check_counts(gpus=gpus)
+    (gpus,) = check_counts(gpus=gpus)
     for name, value in (("seconds", seconds), ("against_seconds", against_seconds)):
         if not isinstance(value, int | float) or not SECONDS[0] <= value <= SECONDS[1]:
             raise ShapeError(f"{name} = {value!r} must be a number from {SECONDS[0]:g} to {SECONDS[1]:g}")

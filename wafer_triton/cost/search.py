@@ -95,7 +95,7 @@ def plan(
     """
     target, shape = find_device(device), shape_of(model)
     c = constants(target)
-    check_counts(input=input, output=output, step=step, best=best)
+    input, output, step, best = check_counts(input=input, output=output, step=step, best=best)
     if sides is not None and len(sides) == 0:
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides

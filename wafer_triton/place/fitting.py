@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from math import gcd
+from time import process_time
 from typing import Any, TypeVar
 
 from wafer_triton.errors import MeshError, ShapeError, SramError
@@ -68,7 +69,10 @@ def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | Full
             sram.fitting(fits, mesh)
         except SramError as error:
             return str(error)
+    end = process_time() + sram.HINT_SECONDS
     for candidate in _alike(mesh):
+        if process_time() > end:
+            return f"{reason}; no mesh was found to hold it in {sram.HINT_SECONDS:g} s of search; try some"
         try:
             fits(candidate)
         except SramError:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from wafer_triton import local
 from wafer_triton.errors import ScheduleError, check_type
+from wafer_triton.layout import MESH_AXES, dimensions
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
 from wafer_triton.verify.cuts import EVERY_CORE, Cut, Tiles, indices, whole_reference
@@ -91,6 +92,12 @@ class Intent:
                     f"Intent: the brackets of {cut!r}, the cut of {name!r}, do not match; write a pattern such as "
                     f"'(y m) (x k)'"
                 )
+            for axes in dimensions(cut) if isinstance(cut, str) else ():
+                if axes and axes[-1] in MESH_AXES:
+                    raise ScheduleError(
+                        f"Intent: {cut!r}, the cut of {name!r}, has no letter after {axes[-1]}; write a pattern such "
+                        f"as '(y m) (x k)', or a mapping such as {{'m': '{axes[-1]}'}}"
+                    )
             words = re.findall(r"\w+", cut) if isinstance(cut, str) else []
             if len(set(words)) < len(words):
                 raise ScheduleError(
