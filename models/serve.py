@@ -29,7 +29,7 @@ def serve(
 
     Request number i has prompt i. `pool` is the number of cache entries a row that all sequences share (None: as many
     as the model's caches hold). Raises ShapeError for prompts of other lengths than the requests, for a request that is
-    refused, for a pool larger than the caches, and for arguments of another kind.
+    refused, and for a pool larger than the caches. Arguments of another kind raise it, too.
     """
     check_type("serve: model", model, WaferForCausalLM, ShapeError)
     check_requests("serve: requests", requests)

@@ -8,12 +8,16 @@ import pytest
 
 from wafer_triton import Intent, WaferError, as_mesh, check, draw, estimate, routes
 from wafer_triton.cli.main import main
-from wafer_triton.cost import placement
+from wafer_triton.cost import layers, placement
+from wafer_triton.cost.constants import constants
+from wafer_triton.device import device
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.errors import SramError
+from wafer_triton.models.checkpoint.text import file_ids
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.expert_places import expected_demand
 from wafer_triton.schedule.product import recipe
+from wafer_triton.shape.read import shape_of
 
 GEMM = recipe("gemm", as_mesh(3), "fp32", ((6, 6), (6, 6)), ()).schedule
 
@@ -44,6 +48,8 @@ def test_one_buffer_may_be_named_alone(tmp_path):
     for buffers in ("out", ("out",)):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers=buffers)
     assert any("out" in name for name in numbers_of(tmp_path / "mesh.png")) or (tmp_path / "mesh.png").stat().st_size
+    with pytest.raises(WaferError, match="buffers of type int: give names of buffers, or None"):
+        draw.mesh(GEMM, tmp_path / "mesh.png", buffers=5)
     with pytest.raises(WaferError, match="there is no buffer 'ab'; it has a, b, c"):
         draw.mesh(GEMM, tmp_path / "mesh.png", buffers="ab")
 
@@ -72,6 +78,19 @@ def test_blank_lines_at_the_end_of_a_record_are_passed_over(tmp_path, capsys):
     assert main(["cap", f"{tmp_path}/run.json", "--perplexity", f"{tmp_path}/ppl.json", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["runs"]
     assert (row["tokens_per_second"], row["perplexity"]) == (5.0, 3.5)
+
+
+def test_blank_lines_at_the_end_of_a_shown_record_are_passed_over(tmp_path, capsys):
+    for text in ("{}", "{}\n\n"):
+        (tmp_path / "run.json").write_text(text)
+        assert main(["show", "record", f"{tmp_path}/run.json", "--out", f"{tmp_path}/run.html"]) == 2
+        error = capsys.readouterr().err
+        assert "no record of a generated text (" in error and "all missing" not in error
+
+
+def test_one_token_of_a_text_is_refused_by_its_option(tmp_path):
+    with pytest.raises(WaferError, match="tokens = 1: at least two are needed, as each is judged by those before it"):
+        file_ids(tmp_path, tmp_path / "text.txt", "some words", 1)
 
 
 def test_a_routing_file_that_is_not_there_is_named(capsys):
@@ -121,12 +140,20 @@ def test_the_search_of_a_mesh_that_fits_is_bounded(monkeypatch):
         tried.append(mesh)
         raise SramError("too small")
 
-    with pytest.raises(SramError, match="too small; no larger mesh was found to fit in 5 s of search; try some"):
+    with pytest.raises(
+        SramError,
+        match="too small; no larger mesh was found to fit in 5 s of search; give a much larger one, or smaller",
+    ):
         sram.fitting(build, as_mesh(2))
     assert len(tried) == 6, "the mesh itself, and one a second"
 
 
-def test_where_a_mixture_fits_is_found_without_prices(monkeypatch):
+def test_where_a_mixture_fits_needs_no_prices(monkeypatch):
+    shape, c = shape_of("olmoe-1b-7b"), constants(device("wse2"))
+    blocks = [layers.prefill_block(shape, as_mesh(40), c)]
+    wanted = {block.expert_regions for block in placement.placed(blocks, 2, c, None)}
+    placement._ways.cache_clear()
     monkeypatch.setattr(placement, "prefill_steps", lambda *_: pytest.fail("a place was priced"))
-    with pytest.raises(WaferError, match="olmoe-1b-7b, prefill of 64 tokens.* over the .* B of SRAM on wse2"):
-        estimate.prefill(model="olmoe-1b-7b", mesh=80, tokens=64)
+    either = placement.unordered(None, shape)
+    assert {block.expert_regions for block in placement.placed(blocks, 2, c, either)} == wanted and len(wanted) == 2
+    assert placement.unordered("spread", shape) == "spread"

@@ -7,6 +7,7 @@ import pytest
 from serving import Given as Times
 from wafer_triton.cli.main import main
 from wafer_triton.device import device
+from wafer_triton.draw.serving import knee, pareto
 from wafer_triton.errors import WaferError
 from wafer_triton.models.serve import serve
 from wafer_triton.serve.plan import plan
@@ -77,6 +78,17 @@ CALLS = {
         lambda: priced("shared", "qwen2-72b", "wse2", LOAD),
         "qwen2-72b does not fit wse2: its layers have 140,429,557,760 B of weights, and all cores together hold 36,6",
     ),
+    "a report's dtype": (lambda: report(run(), 100, device("wse2"), "fp8"), "dtype fp8 is not supported; use one"),
+    "rows without figures": (lambda: knee([{"rate": 1}], "rate"), "row 0 of a sweep has no 'e2e_p50'; `report.flat` m"),
+    "rows of another": (lambda: pareto([{"a": 1}], "rate", "x.png"), "row 0 of a sweep has no 'rate'"),
+    "experts of a dense model": (
+        lambda: priced("shared", "smollm2-135m", "wse2", LOAD, Given(experts="regions")),
+        "smollm2-135m has no experts to place; leave experts out",
+    ),
+    "a plan beyond SRAM": (
+        lambda: plan("qwen2-72b", "wse2", input=8, output=8, rate=1.0, slo=Slo(), progress=pytest.fail),
+        "qwen2-72b does not fit wse2: its layers have 140,429,557,760 B of weights",
+    ),
     "a plan's SLO": (
         lambda: plan("smollm2-135m", "wse2", input=8, output=8, rate=1.0, slo=None),
         "plan: slo is of type NoneType; give a Slo",
@@ -108,7 +120,6 @@ def test_a_json_array_is_no_trace(tmp_path, text):
 
 
 def test_a_refusal_names_the_mesh_that_was_nearest_to_a_fit():
-    """Cores of a mesh that hold their blocks come before cores of a smaller mesh that do not."""
     with pytest.raises(WaferError) as refused:
         priced("shared", "llama2-13b", "wse2", Load(1, 4096, 4096, 1024, 64))
     assert "on one mesh of wse2; of the nearest: llama2-13b" in str(refused.value)
@@ -133,6 +144,11 @@ def test_the_kind_of_a_picture_is_refused_before_the_run(capsys, monkeypatch):
 def test_a_mesh_written_twice_in_two_ways_is_one_mesh(capsys):
     assert main([*SERVE, "--prefill-mesh", "125x125", "--count", "5"]) == 0
     assert "prefill on 3 x 125x125 cores, decode on 3 x 125x125" in capsys.readouterr().out
+
+
+def test_a_second_sweep_is_refused(capsys):
+    assert main([*SERVE, "--sweep", "rate=1", "--sweep", "batch=2"]) == 2
+    assert "argument --sweep: is given twice; give it once" in capsys.readouterr().err
 
 
 def test_a_run_of_many_chunks_reports_its_progress(capsys):

@@ -72,7 +72,8 @@ def with_hint(place: Callable[[Mesh], Any], mesh: Mesh, reason: SramError | Full
     end = process_time() + sram.HINT_SECONDS
     for candidate in _alike(mesh):
         if process_time() > end:
-            return f"{reason}; no mesh was found to hold it in {sram.HINT_SECONDS:g} s of search; try some"
+            found = f"no mesh was found to hold it in {sram.HINT_SECONDS:g} s of search"
+            return f"{reason}; {found}; give a much larger one, or smaller sizes"
         try:
             fits(candidate)
         except SramError:

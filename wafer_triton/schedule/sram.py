@@ -156,7 +156,9 @@ def _hint(build: Callable[[Mesh], T], mesh: Mesh) -> str:
             return "no mesh on the device fits"
         square = _smallest(build, Mesh(1, 1, mesh.device), end)
     except TimeoutError:
-        return f"no larger mesh was found to fit in {HINT_SECONDS:g} s of search; try some"
+        return (
+            f"no larger mesh was found to fit in {HINT_SECONDS:g} s of search; give a much larger one, or smaller sizes"
+        )
     if square is None:
         return "no mesh of these proportions fits, and no square one"
     return f"no mesh of these proportions fits, but square ones do, the smallest is {square}"

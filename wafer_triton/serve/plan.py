@@ -13,7 +13,7 @@ from wafer_triton.serve.course import Run
 from wafer_triton.serve.policies import Organisation, Policy, Replacing, Shared, Split, organisation
 from wafer_triton.serve.report import Slo, report
 from wafer_triton.serve.simulate import simulate
-from wafer_triton.serve.sizes import CUTS, Given, Load, ranked
+from wafer_triton.serve.sizes import CUTS, Given, Load, check_weights, ranked
 from wafer_triton.serve.times import Priced
 from wafer_triton.serve.workload import Request, both, fixed, poisson
 from wafer_triton.shape.decoder import DecoderShape
@@ -55,6 +55,7 @@ def plan(
     check_counts(best=best)
     check_type("plan: slo", slo, Slo, ShapeError)
     shape, device = shape_of(model), find_device(device)
+    check_weights(shape, device)
     requests = poisson(rate, count, both(fixed(input), fixed(output)), seed)
     found, reason = list[Planned](), None
     makes = list(_places(Load(max(BATCHES), input + output, input, input, output), device))

@@ -17,6 +17,7 @@ from typing import Any
 
 from wafer_triton.cost.cap import peaks
 from wafer_triton.device import Device
+from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import ConfigError, ShapeError, check_counts, check_type, writing
 from wafer_triton.serve.course import Interval, Run, Served, course
 
@@ -109,6 +110,7 @@ def report(run: Run, pool: int, device: Device, dtype: str = "fp16", slo: Slo = 
     for name, value, kind in (("run", run, Run), ("device", device, Device), ("slo", slo, Slo)):
         check_type(f"report: {name}", value, kind, ShapeError)
     check_counts(pool=pool)
+    dtype = dtype_name(dtype)
     done = [one for one in run.served if one.end is not None]
     if not done:
         raise ConfigError(f"no request is served: {run.served[0].refused}; give shorter requests, or a larger context")

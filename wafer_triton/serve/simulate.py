@@ -80,8 +80,6 @@ class Simulation:
         if not self.served:
             raise ShapeError("a workload without requests: there is nothing to serve; give one at least")
 
-    # --- requests ---
-
     def send(self, at: float) -> None:
         """Let the next request of a closed loop arrive."""
         if (one := next(self.later, None)) is not None:
@@ -122,8 +120,6 @@ class Simulation:
         self.send(self.clock + self.pause)
         if self.over * REPORTS // self.total != (self.over - 1) * REPORTS // self.total:
             self.progress("requests", self.over, self.total)
-
-    # --- prefill ---
 
     def need(self, number: int) -> int:
         """Return the cache entries a row that a request must have to begin."""
@@ -174,8 +170,6 @@ class Simulation:
         running = self.pipeline.join(number, entries, tokens, one.request.output - one.tokens)
         self.actions.note("join", number, running.slot)
 
-    # --- decode ---
-
     def decoded(self, kind: int, running: Running | None) -> None:
         """Handle an event of a turn."""
         if running is None:  # a wake-up for the organisation
@@ -216,8 +210,6 @@ class Simulation:
         self.served[running.number].tokens += done
         self.pipeline.leave(running)
         self.cache.release(running.number)
-
-    # --- the wafer ---
 
     def act(self) -> None:
         """Begin all that can begin now."""

@@ -12,6 +12,7 @@ from wafer_triton.cost import inference, layers
 from wafer_triton.cost.cap import kv_bytes, weight_bytes
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.placement import Placement as Experts
+from wafer_triton.cost.placement import checked
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ConfigError, MeshError, ShapeError, WaferError, check_counts, check_type
@@ -83,12 +84,9 @@ def ranked(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, giv
     check_type("priced: load", load, Load, ConfigError)
     check_type("priced: given", given, Given, ConfigError)
     shape, device = shape_of(model), find_device(on)
-    weights, room = weight_bytes(shape, DTYPE), device.cores * device.sram_bytes
-    if weights > room:
-        raise FullError(
-            f"{shape.name} does not fit {device.name}: its layers have {weights:,} B of weights, and all cores "
-            f"together hold {room:,} B; take a smaller model, or a device of more cores"
-        )
+    check_weights(shape, device)
+    checked(given.experts, shape)
+
     if name == "split":
         return _by_rate(f"{shape.name} in columns of {device.name}", _splits(shape, device, load, given), load)
     if given.columns is not None:
@@ -106,6 +104,16 @@ def ranked(name: str, model: str | DecoderShape, on: DeviceLike, load: Load, giv
     firsts = _fastest_prefill(prefills, shape, load, given)
     makes = (partial(_together, on, second, shape, load, given, block) for on in firsts)
     return [_first_of(makes)]
+
+
+def check_weights(shape: DecoderShape, device: Device) -> None:
+    """Raise FullError if all cores of a device together have less SRAM than a model has weights."""
+    weights, room = weight_bytes(shape, DTYPE), device.cores * device.sram_bytes
+    if weights > room:
+        raise FullError(
+            f"{shape.name} does not fit {device.name}: its layers have {weights:,} B of weights, and all cores "
+            f"together hold {room:,} B; take a smaller model, or a device of more cores"
+        )
 
 
 def rate(times: Priced, load: Load) -> float:
