@@ -16,9 +16,9 @@ from wafer_triton.schedule import expert_regions, experts
 from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
-from wafer_triton.verify.cuts import Tiles, tiled, whole
 from wafer_triton.verify.plain import fed, joined, normed, plain_intent, straight
 from wafer_triton.verify.provenance import Intent
+from wafer_triton.verify.specs import Tiles, tiled, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
