@@ -95,7 +95,7 @@ def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
     return parts
 
 
-class Prefill:
+class PrefillRun:
     """Runs prompts through the layers `numbers` (None: all) on the square mesh of `block`.
 
     `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory, and returns those that are

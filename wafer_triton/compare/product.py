@@ -25,7 +25,7 @@ MOST_SIZES = 2**40  # numbers of one matrix, far above any model's
 
 
 @dataclass(frozen=True)
-class Product:
+class Compared:
     """What algorithms are compared for: an operation of `recipe` on a mesh, by name, dtype, shapes and options."""
 
     name: str
@@ -96,7 +96,7 @@ def sized(what: str) -> Iterator[None]:
         raise ShapeError(f"{what}: a core would hold more than a TiB; take smaller sizes or a larger mesh") from None
 
 
-def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Product]:
+def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Compared]:
     """Return a schedule as a recipe, and the operation that it computes."""
     if intent is None:
         raise ScheduleError(f"{schedule.name}: which operation it is, only an Intent says; return (Schedule, Intent)")
@@ -112,7 +112,7 @@ def understood(schedule: Schedule, intent: Intent | None) -> tuple[Recipe, Produ
         ) from None
 
 
-def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
+def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
     ((out, spec),) = ((name, _pattern(spec)) for name, spec in intent.result.items())
     operands = [(name, _pattern(spec)) for name, spec in intent.given.items()]
     m, n = axes(spec)
@@ -127,10 +127,10 @@ def _product(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
     if name == "gemv":
         options = (("axis", letters(first[1])[k]),)
     built = Recipe(schedule, (first, second), (out, spec, (shapes[0][0], shapes[1][order.index(n)])))
-    return built, Product(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
+    return built, Compared(name, schedule.mesh, schedule.buffers[first[0]].dtype, shapes, options)
 
 
-def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
+def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Compared]:
     ((name, given),) = intent.given.items()
     specs = [letters(spec) if isinstance(spec, str) else spec for spec in (given, intent.result[name])]
     ((_, axis),) = ((letter, axis) for letter, axis in specs[0].items() if letter not in specs[1])
@@ -138,7 +138,7 @@ def _sum(schedule: Schedule, intent: Intent) -> tuple[Recipe, Product]:
         raise ValueError
     buffer, mesh = schedule.buffers[name], schedule.mesh
     built = Recipe(schedule, ((name, ""),), (name, "", ()))
-    return built, Product("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
+    return built, Compared("all_reduce", mesh, buffer.dtype, ((*mesh.shape, *buffer.tile),), (("axis", str(axis)),))
 
 
 def _pattern(spec: Any) -> str:

@@ -35,7 +35,7 @@ class Value(NamedTuple):
         return self.origin % len(JOINTS)
 
 
-class Held:
+class HeldTiles:
     """Of every buffer the values [rows, cols, slots, parts] of all cores, and the round that last wrote each slot.
 
     `specs` say of each buffer that is given which index of each letter its slots have, [rows, cols, slots]. Raises

@@ -24,7 +24,7 @@ from wafer_triton import local
 from wafer_triton.errors import ScheduleError, check_type
 from wafer_triton.schedule.rounds import Cores, Local, Slot
 from wafer_triton.schedule.rules import Finding
-from wafer_triton.verify.held import JOINTS, Held, Value
+from wafer_triton.verify.held import JOINTS, HeldTiles, Value
 from wafer_triton.verify.specs import EVERY_CORE, PartitionSpec, Tiles, indices, whole_reference
 from wafer_triton.verify.state import fault, slot_view
 from wafer_triton.verify.terms import PART, Counts
@@ -135,12 +135,12 @@ def provenance(schedule: Schedule, intent: Intent) -> list[Finding]:
         return []
     try:
         _Run(schedule, intent).run()
-    except _Broken as broken:
+    except _Refuted as broken:
         return [broken.finding]
     return []
 
 
-class _Broken(Exception):
+class _Refuted(Exception):
     def __init__(self, finding: Finding) -> None:
         self.finding = finding
 
@@ -155,7 +155,7 @@ class _Run:
             {name: indices(spec, self.mesh, schedule.buffers[name].slots) for name, spec in specs.items()}
             for specs in (intent.given, intent.result)
         )
-        self.held = Held(schedule, given)
+        self.held = HeldTiles(schedule, given)
         self.letters = self.held.letters
         self.kept = {letter for spec in self.results.values() for letter in spec}
         unnamed = sorted(self.kept - self.letters.places.keys())
@@ -175,7 +175,7 @@ class _Run:
 
     def fail(self, verdict: str, core: tuple[int, int], message: str, number: int | None = None) -> NoReturn:
         number = self.number if number is None else number
-        raise _Broken(fault(self.schedule, verdict, number, core, message))
+        raise _Refuted(fault(self.schedule, verdict, number, core, message))
 
     def demand(
         self, wrong: NDArray[np.bool_], verdict: str, op: Local, message: Callable[..., str], *values: Counts
