@@ -25,7 +25,7 @@ RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnSchedule:
     """What a function returned: a schedule, and if they are known its intent and how its operands are cut."""
 
     function: str
@@ -34,7 +34,7 @@ class Own:
     recipe: Recipe | None
 
 
-def load(reference: str, drafts: bool = False) -> Own:
+def load(reference: str, drafts: bool = False) -> OwnSchedule:
     """The schedule that FILE.py:FUNCTION returns; with `drafts` it is built unchecked, for all its faults to be listed.
 
     Raises ConfigError without such a file or function, ScheduleError if the file or the function raises, or if the
@@ -53,11 +53,11 @@ def load(reference: str, drafts: bool = False) -> Own:
         result = function()
     match result:
         case Schedule():
-            return Own(name, result, None, None)
+            return OwnSchedule(name, result, None, None)
         case Recipe():
-            return Own(name, result.schedule, Intent.of(result), result)
+            return OwnSchedule(name, result.schedule, Intent.of(result), result)
         case (Schedule() as schedule, Intent() as intent):
-            return Own(name, schedule, intent, None)
+            return OwnSchedule(name, schedule, intent, None)
     hint = "; end it with .build()" if hasattr(result, "build") else ""
     raise ScheduleError(f"{path}: {name} returns a {type(result).__name__}; it must return {RESULTS}{hint}")
 

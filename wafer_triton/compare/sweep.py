@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
-from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, Request
+from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.cost.routed import Routed
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[..., Any]] = {
 }
 
 
-_RESULTS = Legend(Kernel, Layered, Request, Capacity, Energy, Routed)
+_RESULTS = Legend(Kernel, Layered, RequestCost, Capacity, Energy, Routed)
 # of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `estimates`
 LEGEND = Legend(
     {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
