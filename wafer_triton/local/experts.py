@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.local.gemm import multiply_add
-from wafer_triton.local.registry import cut, local_op
+from wafer_triton.local.registry import MATRIX, cut, local_op
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,7 +67,7 @@ def _tiles(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tup
     return (m, picks, n), (m, k), (experts, k, n), (m, picks)
 
 
-@local_op(tiles=_tiles, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
+@local_op(tiles=_tiles, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32 | {"w": MATRIX})
 def expert_gemm_torch(
     c: Tensor, a: Tensor, w: Tensor, chosen: Tensor, *, m: int, picks: int, experts: int, k: int, n: int,
     add: bool = False, accumulate: str = "fp32",
@@ -81,7 +81,7 @@ def _summed(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tu
     return (m, n), (m, picks, k), (experts, k, n), (m, picks), (m, picks)
 
 
-@local_op(tiles=_summed, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
+@local_op(tiles=_summed, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32 | {"w": MATRIX})
 def expert_sum_torch(
     c: Tensor, a: Tensor, w: Tensor, chosen: Tensor, shares: Tensor, *, m: int, picks: int, experts: int, k: int,
     n: int, add: bool = False, accumulate: str = "fp32",
