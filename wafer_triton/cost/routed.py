@@ -62,7 +62,7 @@ def cap(
     c = constants(on.device)
 
     def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
-        blocks = layers.decode_blocks(own, candidate, context, c, None, "true", head_groups)
+        blocks = layers.decode_blocks(own, candidate, context, c, None, "full", head_groups)
         return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
 
     on, why = fitted(place, on, as_if, shape)
@@ -81,7 +81,7 @@ def cap(
         routing=str(routing) if hits else None,
         head_groups=own.head_groups,
         as_if=why,
-        **layer_basis("decode", on, shape, context, "true").fields(),
+        **layer_basis("decode", on, shape, context, "full").fields(),
     )
 
 
