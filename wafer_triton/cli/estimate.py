@@ -11,10 +11,12 @@ from typing import Any
 
 from wafer_triton.cli.options import (
     DEVICE,
-    DTYPE,
     EXPERTS,
     HEADS,
     MESH,
+    SIZES,
+    STORED,
+    WEIGHTS_DTYPE,
     Command,
     count,
     cut_short,
@@ -266,12 +268,13 @@ def _number(text: str, otherwise: Any) -> Any:
 
 
 MODEL = (
-    option("--model", metavar="NAME|PATH", help="a preset or a config.json"),
+    option("--model", metavar="NAME|PATH|SIZES", help=SIZES),
     option("--dim", type=count, metavar="N", help="instead of --model: width"),
     option("--ffn", type=count, metavar="N", help="instead of --model: feed-forward width"),
     option("--heads", type=count, metavar="N", help="instead of --model: query heads"),
     option("--kv-heads", type=count, metavar="N", help="instead of --model: key heads (default: as many)"),
     option("--layers", type=count, metavar="N", help="instead of --model: layers"),
+    WEIGHTS_DTYPE,
 )
 PROGRAM = option(
     "--program",
@@ -292,7 +295,7 @@ KINDS = (
             *(size(f"--{name}", "size of the whole matrices") for name in "mkn"),
             option("--algorithm", default="mesh", help="mesh, cannon, summa, allgather, t10 or ladder"),
             DEVICE,
-            DTYPE,
+            STORED,
         ),
         "a matrix product",
     ),
@@ -305,7 +308,7 @@ KINDS = (
             option("--algorithm", default="ktree", help="ktree, pipeline, ring, star, two-phase, t10 or ladder"),
             GROUPS,
             DEVICE,
-            DTYPE,
+            STORED,
         ),
         "a vector-matrix product",
     ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from wafer_triton.dtype import STORED, dtype_name
 from wafer_triton.errors import ScheduleError, ShapeError, SramError, check_counts
 from wafer_triton.layout import MESH_AXES, axes, letters
 from wafer_triton.mesh import Mesh
@@ -69,6 +70,10 @@ class Compared:
     def values(self, wanted: bool | None) -> bool:
         """Whether values are computed, which `wanted` may leave open; ShapeError if they do not fit this machine."""
         if self.name == "all_reduce":
+            return False
+        if self.dtype in STORED:
+            if wanted:
+                dtype_name(self.dtype)  # raises
             return False
         (m, k), n = self.shapes[0], self.shapes[1][0 if self.transposed else 1]
         numbers = m * k + k * n + m * n

@@ -24,7 +24,7 @@ from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
@@ -78,9 +78,9 @@ def _without_collection() -> Iterator[None]:
 
 @_without_collection()
 def plan(
-    *, model: str | DecoderShape, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
-    experts: Placement = None, progress: Progress = silent,
+    experts: Placement = None, dtype: str | None = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
@@ -88,12 +88,13 @@ def plan(
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
-    ways on the meshes that are the fastest with each expert over the whole mesh. Reports "meshes of prefill" and
+    ways on the meshes that are the fastest with each expert over the whole mesh. `dtype` is as of `estimate.decode`.
+    Reports "meshes of prefill" and
     "meshes of decode" to `progress`.
     Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
     a positive whole number.
     """
-    target, shape = find_device(device), shape_of(model)
+    target, shape = find_device(device), shape_of(model, dtype)
     c = constants(target)
     check_counts(input=input, output=output, step=step, best=best)
     if sides is not None and len(sides) == 0:

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.dtype import BYTES
+from wafer_triton.dtype import BYTES, TILES
 from wafer_triton.errors import ScheduleError
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class LocalOp:
 
     `tiles(**params)` gives the dimensions of every operand, in order, and `work(**params)` the multiply-adds of its
     products and its vector elements, of one core; `outs` is the number of outputs. Operands have the dtypes that
-    `dtypes` names for them, else any. Of a `partial` operation operands may be longer. An `elementwise` operation may
-    write the slot that it reads. Of an input that `reads` names no more elements are read than it says, of others all.
+    `dtypes` names for them, else any dtype of tiles. Of a `partial` operation operands may be longer. An `elementwise`
+    operation may write the slot that it reads. Of an input that `reads` names no more elements are read than it says,
+    of others all.
     `product(**params)` gives (m, k, n, heads) of an operation that is a product, by which it is priced.
     """
 
@@ -113,10 +114,11 @@ class LocalOp:
                     f"{self.name}: operand {name} is {given.slot} with {given.numel} elements, but by {sizes} it is "
                     f"{list(dims)}, {prod(dims)} elements; {remedy}, or other sizes"
                 )
-            if given.dtype not in self.dtypes.get(name, BYTES):
+            taken = self.dtypes.get(name, TILES)
+            if given.dtype not in taken:
                 return (
                     f"{self.name}: operand {name} is {given.slot} in {given.dtype}, but it must be in "
-                    f"{' or '.join(self.dtypes[name])}"
+                    f"{' or '.join(taken)}"
                 )
         return None
 
@@ -128,6 +130,7 @@ def _is(value: Any, kind: str) -> bool:
     return isfinite(value) and (kind == "float" or bool(value >= 0))
 
 
+MATRIX = tuple(BYTES)  # the dtypes of an operand that may hold stored weights
 LOCAL_OPS: dict[str, LocalOp] = {}
 
 
