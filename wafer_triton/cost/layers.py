@@ -21,7 +21,7 @@ from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, Part, drafted
+from wafer_triton.schedule.block import Block, Part, counted, drafted
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -165,7 +165,7 @@ def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> S
 @lru_cache(maxsize=4096)
 def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     """Return the cost of a part by step, to be read alone."""
-    demands, needed, peak = _read(part, block, args)
+    demands, needed, peak = _read(block, part, args)
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
     for phase in demands:
@@ -174,15 +174,15 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
     return steps
 
 
-@lru_cache(maxsize=4096)
-def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
+@counted
+def _read(block: Block, part: Part, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """Return the phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
     schedule = drafted(part, block, *args)
-    return _phased(part, block, args), colours(schedule), sram.account(schedule).peak_bytes
+    return _phased(block, part, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
-@lru_cache(maxsize=4096)
-def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
+@counted
+def _phased(block: Block, part: Part, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(part, block, *args))
 
 
@@ -202,7 +202,7 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, parts: Parts) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, part, args in parts:
-        found[kind] += _phased(part, block, args)
+        found[kind] += _phased(block, part, args)
     return found
 
 

@@ -127,6 +127,8 @@ def _preset(name: str) -> Device:
 
 
 PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
+# a device as large as any, whose counts are those of every device
+ANY = replace(PRESETS["wse2"].unbounded(), name="any", rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 
 def sources(of: Device) -> dict[str, Sourced]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from math import gcd
 from typing import Any, TypeVar
@@ -16,6 +18,17 @@ from wafer_triton.schedule import sram
 T = TypeVar("T")
 AS_IF = "as_if=True (--as-if) prices it all the same"
 _TRIED = 24  # meshes that are tried where a device is too small for one
+_HINTED = ContextVar("hinted", default=True)
+
+
+@contextmanager
+def without_hints() -> Iterator[None]:
+    """Leave out the search for a mesh that fits, within the block: a sweep has many points and tries others anyway."""
+    token = _HINTED.set(False)
+    try:
+        yield
+    finally:
+        _HINTED.reset(token)
 
 
 def fitted(place: Callable[[Mesh], Any], mesh: Mesh, as_if: bool | None) -> tuple[Mesh, str | None]:
@@ -32,6 +45,8 @@ def fitted(place: Callable[[Mesh], Any], mesh: Mesh, as_if: bool | None) -> tupl
         return mesh, None
     except (SramError, FullError) as error:
         reason = error
+    if not as_if and not _HINTED.get():
+        raise reason
     if not as_if:
         offer = "" if as_if is None else f"; {AS_IF}"
         try:
