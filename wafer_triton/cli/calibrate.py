@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from wafer_triton.cli.options import Command, option, path, tell
+from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, writing
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _rows(number: int) -> str:
 def _measured(args: argparse.Namespace) -> list[Own]:
     from wafer_triton.cost.calibrate import own
 
-    return own.read(args.data, None if args.device is None else own.device_of(args.device))
+    return own.read(args.data, None if args.device is None else device(args.device))
 
 
 def _validate_own(args: argparse.Namespace) -> int:
@@ -184,8 +185,8 @@ def fit(args: argparse.Namespace) -> int:
 
 
 ON = option(
-    "--device", metavar="NAME|FILE.json",
-    help="that of your measurements: a preset, or a table of its numbers (default: what the family was measured on)",
+    "--device", metavar="NAME|FILE",
+    help="of your measurements: a preset, a .toml or .json file (default: the device that the family was measured on)",
 )  # fmt: skip
 COMMANDS = (
     Command(

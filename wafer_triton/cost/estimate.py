@@ -30,7 +30,7 @@ from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.cost.routed import Routed, cap
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
@@ -56,7 +56,7 @@ GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "
 
 
 def gemm(
-    *, device: str | Device = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
+    *, device: DeviceLike = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     mesh, c = _mesh(device, mesh)
@@ -76,7 +76,7 @@ def gemm(
 
 
 def gemv(
-    *, device: str | Device = "wse2", mesh: Any, k: int, n: int, algorithm: str = "ktree", groups: int | None = None,
+    *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, algorithm: str = "ktree", groups: int | None = None,
     dtype: str = "fp16",
 ) -> Kernel:  # fmt: skip
     """y [n] = x [k] W [k, n] by MeshGEMV with "ktree", another all-reduce, or the rivals "t10" and "ladder".
@@ -104,7 +104,7 @@ def gemv(
 
 
 def decode(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
     program: str = "true", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
     layout: str | None = None,
 ) -> Layered:  # fmt: skip
@@ -132,7 +132,7 @@ def decode(
 
 
 def prefill(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
     layout: str | None = None,
 ) -> Layered:  # fmt: skip
@@ -157,7 +157,7 @@ def prefill(
 
 
 def request(
-    *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None,
 ) -> Request:  # fmt: skip
@@ -198,7 +198,7 @@ def request(
 
 
 def kv(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
     head_groups: int | None = None, layout: str | None = None,
 ) -> Capacity:  # fmt: skip
     """Return tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
@@ -216,7 +216,7 @@ def kv(
 
 
 def energy(
-    *, device: str | Device = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
+    *, device: DeviceLike = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:
     """Energy of a task of `seconds` on the whole wafer and of `against_seconds` on `gpus` GPUs, by data-sheet power."""
     watts = find_device(device).power_watts
@@ -230,7 +230,7 @@ def energy(
     return Energy(gpu / wafer, wafer, gpu)
 
 
-def _mesh(device: str | Device, mesh: Any) -> tuple[Mesh, Constants]:
+def _mesh(device: DeviceLike, mesh: Any) -> tuple[Mesh, Constants]:
     mesh = as_mesh(mesh, find_device(device))
     return mesh, constants(mesh.device)
 

@@ -12,7 +12,7 @@ from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.results import Layered
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
@@ -41,7 +41,7 @@ class Routed(Cap):
 
 
 def cap(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
 ) -> Routed:  # fmt: skip
     """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.

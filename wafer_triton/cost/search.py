@@ -18,7 +18,7 @@ from wafer_triton.cost.layers import is_measured
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, Request
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
@@ -78,7 +78,7 @@ def _without_collection() -> Iterator[None]:
 
 @_without_collection()
 def plan(
-    *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    *, model: str | DecoderShape, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "true", head_groups: int | None = None,
     experts: Placement = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
