@@ -72,7 +72,7 @@ def reproduce(args: argparse.Namespace) -> int:
     return tell(args, answer, *texts)
 
 
-REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside what is predicted of its program and of the true one"
+REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside what is predicted of its program and of the full one"
 SUMMED = "errors are those of cells that are not fitted"
 PARTS = "requests of table 2: times published, and predicted on the wafer of the paper's program"
 

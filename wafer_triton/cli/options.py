@@ -186,7 +186,7 @@ EXECUTION = (
     ),
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
     option(
-        "--cut", metavar="RxC",
+        "--shards", metavar="RxC",
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
     ),
 )  # fmt: skip
@@ -256,7 +256,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
     # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
     torch.set_num_threads(1)
-    return distributed.executor(args.backend, args.exchange, cut=args.cut, emulate_on=args.emulate_on)
+    return distributed.executor(args.backend, args.exchange, shards=args.shards, emulate_on=args.emulate_on)
 
 
 def tell_where(executor: Executor) -> None:

@@ -132,7 +132,7 @@ def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list
 
 def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
     """The basis of a phase with a cache or a prompt of so many tokens; `program` as in `wafer_triton.cost.layers`."""
-    own = ["a model's own program was not measured"] if program == "true" else []
+    own = ["a model's own program was not measured"] if program == "full" else []
     return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), own)
 
 

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.device import PRESETS, Device, base_of, sources
+from wafer_triton.device import NUMBERS, PRESETS, Device, base_of
 from wafer_triton.device.spec import Sourced, read
 from wafer_triton.text.quantity import Legend, unit
 
@@ -221,16 +221,13 @@ class Follower:
 
 def followers(of: Device) -> dict[str, Follower]:
     """Return each number of a device with all that follows it, see `SCALES` and `FOLLOWERS`."""
-    base, found = base_of(of), {}
-    for number in sources(of):
-        if number == "wafer_cores":
-            continue
+    base, fitted = base_of(of), None if of.like is None else PRESETS[of.like]
+    found = {}
+    for number in NUMBERS:
         direct = [name for name, (by, _) in SCALES.items() if by == number]
         law = "constants in proportion: " if all(SCALES[name][1] > 0 for name in direct) else "constants inversely: "
-        value, at = getattr(of, number), None if base is None else getattr(base, number)
         texts = [law + ", ".join(direct)] * bool(direct) + [FOLLOWERS.get(number, "")]
-        fitted = (direct or number == "clock_hz") and of.like is not None
-        found[number] = Follower(
-            value, at, "; ".join(filter(None, texts)), getattr(PRESETS[of.like], number) if fitted else None
-        )
+        at = fitted if direct or number == "clock_hz" else None
+        here, there, measured = (None if each is None else getattr(each, number) for each in (of, base, at))
+        found[number] = Follower(here, there, "; ".join(filter(None, texts)), measured)
     return found

@@ -4,8 +4,8 @@
     >>> estimate.gemm(device="wse3", mesh=720, m=5760, k=720, n=5760).cycles
     >>> estimate.decode(device="wse2", model="llama2-13b", mesh=540, context=4096).tokens_per_second
 
-Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "true" (the
-default) is the program that `generate` runs, with fp16 sums; "measured" is that of WaferLLM's measurements (see
+Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "full" (the
+default) is the program that `generate` runs, with fp16 sums; "paper-benchmark" is that of WaferLLM's measurements (see
 `wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced `as_if` it did. All
 functions raise a WaferError of one line for a user's mistake.
 """
@@ -105,16 +105,16 @@ def gemv(
 
 def decode(
     *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
-    program: str = "true", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
+    program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
     layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return one token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
-    `head_groups` that of the head groups on the columns (None: the best that fits; the measured program has one). With
-    `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`. `layout` says
-    how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the measured program by
-    area).
+    `head_groups` that of the head groups on the columns (None: the best that fits; the paper-benchmark program has
+    one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
+    `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
+    paper-benchmark program by area).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
@@ -132,14 +132,14 @@ def decode(
 
 
 def prefill(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "full",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
     layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
-    the measured program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
+    the paper-benchmark program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
     multiply-adds, see `wafer_triton.cost.padding`. `experts` says where those of a mixture live, see
     `wafer_triton.cost.placement` (None: where it is the fastest). `layout` is as of `decode`.
     """
@@ -158,7 +158,7 @@ def prefill(
 
 def request(
     *, device: DeviceLike = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
+    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None,
 ) -> Request:  # fmt: skip
     """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
@@ -198,21 +198,21 @@ def request(
 
 
 def kv(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> Capacity:  # fmt: skip
     """Return tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
 
-    With concatenation one row takes every new token. `layout` is as of `decode`. "measured" counts as the paper does:
-    regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing that comes and
-    goes. `head_groups` None takes those that are best with one token on each row.
+    With concatenation one row takes every new token. `layout` is as of `decode`. "paper-benchmark" counts as the paper
+    does: regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing that comes
+    and goes. `head_groups` None takes those that are best with one token on each row.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
-    if layers.is_measured(program):
-        HeadGroups(shape.measured(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
-        return capacity.measured(mesh, shape)
-    return capacity.true(mesh, shape, c, program, head_groups, layout)
+    if layers.is_paper_benchmark(program):
+        HeadGroups(shape.paper_benchmark(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
+        return capacity.paper_benchmark(mesh, shape)
+    return capacity.full(mesh, shape, c, program, head_groups, layout)
 
 
 def energy(

@@ -78,7 +78,7 @@ def cap(
         routing=str(routing) if hits else None,
         head_groups=own.head_groups,
         as_if=why,
-        **layer_basis("decode", on, shape, context, "true").fields(),
+        **layer_basis("decode", on, shape, context, "full").fields(),
     )
 
 

@@ -14,7 +14,7 @@ from wafer_triton import estimate
 from wafer_triton.cost import inference
 from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.layers import is_measured
+from wafer_triton.cost.layers import is_paper_benchmark
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, Request
@@ -79,7 +79,7 @@ def without_collection() -> Iterator[None]:
 @without_collection()
 def plan(
     *, model: str | DecoderShape, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
-    sides: Sequence[int] | None = None, program: str = "true", head_groups: int | None = None,
+    sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
     experts: Placement = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
@@ -100,7 +100,8 @@ def plan(
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
     if head_groups is not None and sides:
-        HeadGroups(shape.measured() if is_measured(program) else shape, max(sides), head_groups)  # raises for too many
+        priced = shape.paper_benchmark() if is_paper_benchmark(program) else shape
+        HeadGroups(priced, max(sides), head_groups)  # raises for too many
 
     def square(side: int) -> Mesh:
         return Mesh(side, side, target)

@@ -81,7 +81,7 @@ def read(path: Path, on: Device | None = None) -> list[Own]:
             try:
                 found[family] += made(record, device(name) if on is None else on)
                 if "model" in record:
-                    shape_of(record["model"]).measured()  # raises for one with experts
+                    shape_of(record["model"]).paper_benchmark()  # raises for one with experts
             except (WaferError, ValueError) as error:
                 raise ConfigError(f"{path}, line {line}: {error}") from None
         if len(kinds) > 1 and record["phase"] not in ("decode", "prefill"):
