@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import inspect
 import sys
@@ -35,10 +36,24 @@ class OwnSchedule:
 
 
 def load(reference: str, drafts: bool = False) -> OwnSchedule:
-    """The schedule that FILE.py:FUNCTION returns; with `drafts` it is built unchecked, for all its faults to be listed.
+    """Return the schedule of FILE.py:FUNCTION; with `drafts` it is built unchecked, for all its faults to be listed.
+
+    Raises ConfigError for a function that needs arguments, and as `function_of`.
+    """
+    called, path = function_of(reference, drafts)
+    try:
+        inspect.signature(called).bind()
+    except TypeError as error:
+        name = reference.rpartition(":")[2]
+        raise ConfigError(f"{path}: {name} is called without arguments ({error}); give them defaults") from None
+    return called()
+
+
+def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., OwnSchedule], Path]:
+    """Return the function of FILE.py:FUNCTION, with its own parameters and `OwnSchedule` as its result, and the file.
 
     Raises ConfigError without such a file or function, ScheduleError if the file or the function raises, or if the
-    function returns anything else. What they print goes to stderr.
+    function returns anything else. The output of both goes to stderr.
     """
     file, _, name = reference.rpartition(":")
     path = Path(file).expanduser()
@@ -49,8 +64,17 @@ def load(reference: str, drafts: bool = False) -> OwnSchedule:
     with _told(path), redirect_stdout(sys.stderr):
         module = _run(path)
     function = _function(module, path, name)
-    with _told(path), redirect_stdout(sys.stderr), drafting() if drafts else nullcontext():
-        result = function()
+
+    @functools.wraps(function)
+    def called(*args: Any, **arguments: Any) -> OwnSchedule:
+        with _told(path), redirect_stdout(sys.stderr), drafting() if drafts else nullcontext():
+            result = function(*args, **arguments)
+        return _own(result, path, name)
+
+    return called, path
+
+
+def _own(result: Any, path: Path, name: str) -> OwnSchedule:
     match result:
         case Schedule():
             return OwnSchedule(name, result, None, None)
@@ -75,7 +99,7 @@ def _run(path: Path) -> ModuleType:
     return module
 
 
-def _function(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
+def _function(module: ModuleType, path: Path, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if not callable(function):
         own = [
@@ -89,10 +113,6 @@ def _function(module: ModuleType, path: Path, name: str) -> Callable[[], Any]:
         more = f" and {len(own) - len(listed)} more" * (len(own) > len(listed))
         has = f"its functions are {', '.join(map(repr, listed))}{more}" if own else "it has no function"
         raise ConfigError(f"{path}: there is no function {name!r}; {has}")
-    try:
-        inspect.signature(function).bind()
-    except TypeError as error:
-        raise ConfigError(f"{path}: {name} is called without arguments ({error}); give them defaults") from None
     return function
 
 

@@ -250,6 +250,7 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, r
         compute_cycles=whole.compute_cycles,
         communication_cycles=whole.communication_cycles,
         link_cycles=whole.link_cycles,
+        latency_cycles=whole.latency_cycles,
         rounds=whole.rounds,
         hops=whole.hops,
         routes=whole.routes,

@@ -62,7 +62,7 @@ class Plan:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Leave reference cycles be: their collector walks all that pricing keeps, and a plan makes some thousand of them.
 
     It takes two fifths of a plan's time otherwise.
@@ -76,7 +76,7 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@_without_collection()
+@without_collection()
 def plan(
     *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,

@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram, weights
-from wafer_triton.schedule.block import Block, SubLayer, SubLayers, drafted, sub_layer
+from wafer_triton.schedule.block import Block, SubLayer, SubLayers, counted, drafted, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.experts import decode_experts
 from wafer_triton.schedule.gemv import meshgemv
@@ -203,7 +203,12 @@ def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
 
 
 def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
-    return sram.account(drafted(adds, block, tokens)).peak_bytes <= block.mesh.device.sram_bytes
+    return _peak_bytes(block, adds, tokens) <= block.mesh.device.sram_bytes
+
+
+@counted
+def _peak_bytes(block: Block, adds: SubLayer, tokens: int) -> int:
+    return sram.account(drafted(adds, block, tokens)).peak_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
@@ -229,12 +234,12 @@ def head_block(block: Block) -> Block:
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
-        try:
-            sram.check(drafted(head, bigger, block.batch))
-        except SramError as error:
-            reason = error
-            continue
-        return bigger
+        if _fits(head, bigger, block.batch):
+            return bigger
+    try:
+        sram.check(drafted(head, bigger, block.batch))
+    except SramError as error:
+        reason = error
     raise MeshError(
         f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
         f"take another mesh or a larger device ({reason})"
