@@ -68,7 +68,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
 
     from wafer_triton.emulate.fuse import folded
     from wafer_triton.emulate.segments import segments
-    from wafer_triton.kernels import Moves, Operand, all_rounds, compute_shift, find, one_round
+    from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fold import fold
@@ -126,7 +126,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         name = str(dtype).removeprefix("torch.")
         covered = dtype != torch.bfloat16
         for numel in (4096,) if covered else (4096, 35):
-            one = Moves(tile(numel, dtype), tile(numel, dtype), cores, cores, None, 0, 4, 6, 1, 6)
+            one = Copies(tile(numel, dtype), tile(numel, dtype), cores, cores, None, 0, 4, 6, 1, 6)
             record(f"exchange {numel}-{name}", 0, exchange, (one,), (numel,))
             record(f"exchange {numel}-{name} and 35", 0, exchange, (one, one), (numel, 35))
 

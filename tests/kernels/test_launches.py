@@ -135,7 +135,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
 
     import torch
 
-    from wafer_triton.kernels import Moves, Operand, all_rounds, compute_shift, find, one_round
+    from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid
@@ -174,7 +174,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
         return launches
 
     done = {}
-    moves = Moves(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Moves(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
+    moves = Copies(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Copies(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
     exchange(moves, [256, 64])
     done["exchange"] = since(named)
     tile = {"m": 16, "k": 16, "n": 16}
