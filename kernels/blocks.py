@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 
 from wafer_triton.kernels._common import Operand, on_hopper
 
@@ -19,7 +20,7 @@ RING = 192 * 1024  # bytes of shared memory for tiles that wait to be multiplied
 
 
 @triton.jit
-def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE):
+def placed(pid, P, M, N, BLOCK_M, BLOCK_N, GROUP_M, GROUP_N, SWIZZLE: tl.constexpr):
     """The first core (p, q) and the first row and column in its tile of block `pid`; neighbours in time share tiles."""
     # a program is GROUP_M x GROUP_N cores, or a block of one core
     blocks_m = (M + BLOCK_M - 1) // BLOCK_M if GROUP_M == 1 else 1

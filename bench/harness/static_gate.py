@@ -21,11 +21,11 @@ from ahead import recorder
 from planned import decode_layer, without_gpu
 from wafer_triton.emulate.executor import EXCHANGES
 from wafer_triton.emulate.plan import Launch
-from wafer_triton.kernels import Moves, Operand, all_rounds, find, one_round
+from wafer_triton.kernels import Copies, Operand, all_rounds, find, one_round
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import exchange
 from wafer_triton.kernels.fused import Grid, launch
-from wafer_triton.kernels.tree import Tree, reduce_tree
+from wafer_triton.kernels.tree import TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Alarm
 
 TABLE = Path(__file__).parents[1] / "results" / f"sm_90-triton-{triton.__version__}.csv"
@@ -72,7 +72,7 @@ def rows() -> list[dict[str, object]]:
     n = 64
     c, out, a, b, next_a, next_b = (tile(n * n, dtype) for dtype in (torch.float32, *[BF16] * 5))
     size = {"m": n, "k": n, "n": n}
-    moves = [Moves(to, of, cores, cores, None, 0, 4, 1, 4, 1) for to, of in ((next_a, a), (next_b, b))]
+    moves = [Copies(to, of, cores, cores, None, 0, 4, 1, 4, 1) for to, of in ((next_a, a), (next_b, b))]
     add("exchange, 64 x 64 tiles", exchange, moves, [n * n] * 2)
     add("one_round, 64 x 64 tiles", one_round, c, c, a, b, next_a, next_b, cores, cores, cores, **size, add=True)
     add(
@@ -91,7 +91,7 @@ def rows() -> list[dict[str, object]]:
     for shape, m, k, n in GEMV:
         y, box = tile(m * n, torch.float32), tile(2 * m * n, torch.float32)
         product = find("gemm").fused((y,), (tile(m * k), tile(k * n)), m=m, k=k, n=n)
-        tree = Tree(y, box, *[cores] * 7, 2, m * n)
+        tree = TreeTables(y, box, *[cores] * 7, 2, m * n)
         add(f"mesh_gemv {shape}, parts", launch, [product], cores)
         add(f"mesh_gemv {shape}, explicit", reduce_tree, tree, [product], alarm, grid=Grid(4, 2) if k == 7 else Grid())
     without_gpu()

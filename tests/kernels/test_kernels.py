@@ -20,7 +20,7 @@ from local_cases import DTYPES, EXACT, GEMMS, ROUNDED, Case, draw, matmul
 from tiles import CORES, DEVICE, memory, same_bits, table, tiles
 from wafer_triton import local
 from wafer_triton.errors import BackendError
-from wafer_triton.kernels import KERNELS, Moves, Operand, find, one_round
+from wafer_triton.kernels import KERNELS, Copies, Operand, find, one_round
 from wafer_triton.kernels.elementwise import elementwise
 from wafer_triton.kernels.exchange import exchange
 
@@ -173,7 +173,7 @@ def test_exchange_copies_bits(dtype, numel):
             start = dst.offset + recv * dst.stride
             expected[-1][start : start + min(size, numel)] = bits[send, :size]
         recv, send = ([*column, -1][:3] for column in zip(*ends, strict=True))
-        moves.append(Moves(dst, src, table(send), table(recv), None, 0, 3, 1, 0, 1))
+        moves.append(Copies(dst, src, table(send), table(recv), None, 0, 3, 1, 0, 1))
     exchange(moves, (numel, min(7, numel)))
     for one, want in zip(moves, expected, strict=True):
         assert same_bits(one.dst.tensor.cpu(), want)

@@ -136,11 +136,11 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
 
     import torch
 
-    from wafer_triton.kernels import Moves, Operand, all_rounds, compute_shift, find, one_round
+    from wafer_triton.kernels import Copies, Operand, all_rounds, compute_shift, find, one_round
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid
-    from wafer_triton.kernels.tree import Receivers, Tree, reduce_tree
+    from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
 
     bf16, fp32 = torch.bfloat16, torch.float32
@@ -175,7 +175,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
         return launches
 
     done = {}
-    moves = Moves(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Moves(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
+    moves = Copies(next_a, a, cores, sends, None, 0, 3, 2, 3, 2), Copies(next_b, b, others, sends, table, 3, 3, 2, 7, 5)
     exchange(moves, [256, 64])
     done["exchange"] = since(named)
     tile = {"m": 16, "k": 16, "n": 16}
@@ -196,7 +196,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     done["warp groups"] = since(named)
     vector = {"m": 1, "k": 16, "n": 64}
     known = (cores, children, parents, slots, others, tables["awaited"], tables["arrived"])
-    tree = Tree(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
+    tree = TreeTables(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
     ops = [find("gemm").fused((c,), (a, b), **vector)]
     reduce_tree(tree, ops, alarm, Receivers(sends, others, 2), [(c, 64)], (), Grid(1, 3))
     done["tree"] = since(named)

@@ -93,7 +93,7 @@ class TorchExecutor(Executor):
             memory.workspace.take(number * side * tiles.shape[1], torch.float32).view(-1, tiles.shape[1])
             for number, tiles in ((2 * side - 1, tiles_b), (side, tiles_a), (side, c))
         )
-        steps = [partial(torch.index_select, tiles_b, 0, around, out=passing)]
+        steps: list[Step] = [partial(torch.index_select, tiles_b, 0, around, out=passing)]
         steps.append(partial(torch.index_select, c, 0, home, out=total))
         for number, index in enumerate(rows):
             window = passing[(side - 1 - number) * side : (2 * side - 1 - number) * side]
