@@ -21,7 +21,7 @@ from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, Part, drafted
+from wafer_triton.schedule.block import Block, Part, drafted, used
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -162,9 +162,13 @@ def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> S
     return steps
 
 
-@lru_cache(maxsize=4096)
 def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     """Return the cost of a part by step, to be read alone."""
+    return _priced(*used(part, block), args, c)
+
+
+@lru_cache(maxsize=4096)
+def _priced(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     demands, needed, peak = _read(part, block, args)
     own, over = c.of(part.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
@@ -178,11 +182,15 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
 def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """Return the phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
     schedule = drafted(part, block, *args)
-    return _phased(part, block, args), colours(schedule), sram.account(schedule).peak_bytes
+    return _phases(part, block, args), colours(schedule), sram.account(schedule).peak_bytes
+
+
+def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
+    return _phases(*used(part, block), args)
 
 
 @lru_cache(maxsize=4096)
-def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
+def _phases(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(part, block, *args))
 
 

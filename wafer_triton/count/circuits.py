@@ -108,7 +108,7 @@ def _steps(circuit: Circuit) -> list[Circuit]:
 class Circuits:
     """All circuits along an axis, and what lines have them."""
 
-    numbers: dict[Circuit, int]
+    numbers: dict[Circuit | int, int]  # of a circuit to one receiver, the key is sender * `along` + receiver
     patterns: list[tuple[list[int], NDArray[np.int32]]]  # circuits, and the first round of each line that has them
     kinds: list[tuple[Index, Index]]  # lines, and the circuits of each of them by their left ends
     spans: Index  # [circuits, 2]
@@ -129,15 +129,20 @@ class Circuits:
         for members, here in self.kinds:
             chosen, load[members], _ = _assigned(self.spans[here].tobytes(), along)
             colour[np.ix_(here, members)] = chosen[:, None]
-        return Lines(self.numbers, first, colour), load, self.top(across, along)
+        circuits = {_circuit(key, along): number for key, number in self.numbers.items()}
+        return Lines(circuits, first, colour), load, self.top(across, along)
+
+
+def _circuit(key: Circuit | int, along: int) -> Circuit:
+    return Circuit(key // along, (key % along,)) if isinstance(key, int) else key
 
 
 def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
     """Return all circuits along an axis and when they first run, uncoloured."""
     mesh = schedule.mesh
-    across = mesh.rows if axis == "x" else mesh.cols
+    across, along = (mesh.rows, mesh.cols) if axis == "x" else (mesh.cols, mesh.rows)
     fold, fold_across = mesh.fold[::-1] if axis == "x" else mesh.fold
-    numbers: dict[Circuit, int] = {}
+    numbers: dict[Circuit | int, int] = {}
     # exchanges that move alike share one pattern: its circuits and, for every line, its first round
     patterns: dict[tuple[bytes, bytes], tuple[list[int], NDArray[np.int32]]] = {}
     seen: set[tuple[int, int]] = set()
@@ -149,10 +154,7 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
             for at, send, recv in groups_of(exchange, mesh) if exchange.axis == axis else ():
                 key = (send.tobytes(), recv.tobytes())
                 if key not in patterns:
-                    circuits = circuits_of(send, recv, fold)
-                    if relayed:
-                        circuits = [step for circuit in circuits for step in _steps(circuit)]
-                    ids = [numbers.setdefault(circuit, len(numbers)) for circuit in circuits]
+                    ids = [numbers.setdefault(circuit, len(numbers)) for circuit in _keys(send, recv, fold, along, relayed)]
                     patterns[key] = (ids, np.full(across, NEVER, np.int32))
                 first = patterns[key][1]
                 if turning is not None and axis == "x":
@@ -162,9 +164,25 @@ def collect(schedule: Schedule, axis: str, relayed: bool = False) -> Circuits:
                     continue
                 here = at // fold_across
                 first[here] = np.minimum(first[here], number)
-    spans = np.array([circuit.span for circuit in numbers], np.int64).reshape(-1, 2)
+    spans = np.array([_circuit(key, along).span for key in numbers], np.int64).reshape(-1, 2)
     held = [each for each in patterns.values() if each[0]]
     return Circuits(numbers, held, _kinds(held, spans), spans)
+
+
+def _keys(send: Index, recv: Index, fold: int, along: int, relayed: bool) -> list[Circuit | int]:
+    """Return the circuits of one line's moves as keys of `Circuits.numbers`."""
+    start, end = send[send >= 0] // fold, recv[send >= 0] // fold
+    if not relayed and np.bincount(start, minlength=1).max() <= 1:  # no multicast
+        keys: list[Circuit | int] = (start * along + end)[start != end].tolist()
+        return keys
+    circuits = circuits_of(send, recv, fold)
+    if relayed:
+        circuits = [step for circuit in circuits for step in _steps(circuit)]
+    alone = (len(circuit.receivers) == 1 for circuit in circuits)
+    return [
+        circuit.sender * along + circuit.receivers[0] if one else circuit
+        for circuit, one in zip(circuits, alone, strict=True)
+    ]
 
 
 def _kinds(patterns: list[tuple[list[int], NDArray[np.int32]]], spans: Index) -> list[tuple[Index, Index]]:

@@ -32,7 +32,7 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
 @lru_cache(maxsize=1024)
 def decode_need(block: Block, kind: str) -> sram.Need:
     """What a core needs of a block of a kind for decode: what stays, and the largest working set."""
-    return sram.need(drafted(part, block, *args) for part, args in decode.sharing(block, kind))
+    return _need(tuple(drafted(part, block, *args) for part, args in decode.sharing(block, kind)))
 
 
 @lru_cache(maxsize=1024)
@@ -41,13 +41,16 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
 
     With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
     """
-    parts = [drafted(part, block, *args) for part, args in prefill.sharing(block, kind, tokens, past)]
-    needed = sram.need(parts)
+    parts = tuple(drafted(part, block, *args) for part, args in prefill.sharing(block, kind, tokens, past))
+    needed = _need(parts)
     if not keep or kind != "attention":
         return needed
     fold = block.mesh.fold[0] * block.mesh.fold[1]
     kept = {name: parts[0].buffers[name].bytes * fold for name in prefill.PAST}
     return sram.Need(needed.stays | kept, {name: size for name, size in needed.passes.items() if name not in kept})
+
+
+_need = lru_cache(maxsize=64)(sram.need)  # of schedules that several blocks share
 
 
 def size_of(need: sram.Need) -> int:

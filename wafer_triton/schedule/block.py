@@ -8,7 +8,7 @@ The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -192,20 +192,27 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family."""
+    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family.
+
+    Its schedule does not depend on the fields of `Block` that it `ignores`.
+    """
 
     adds: Callable[..., None]  # of a builder, a block and whole numbers
     title: str
     family: str
+    ignores: tuple[str, ...] = ()
 
     def __call__(self, b: Builder, block: Block, *args: int) -> None:
         """Add the buffers and rounds."""
         self.adds(b, block, *args)
 
 
-def part(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], Part]:
+HEADS = ("entries", "policy", "overlap", "head_groups", "head_tree")  # fields of `Block` that attention alone reads
+
+
+def part(title: str, family: str = "kernel", ignores: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Part]:
     """Make the decorated function a `Part`."""
-    return lambda adds: Part(adds, title, family)
+    return lambda adds: Part(adds, title, family, ignores)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,17 +227,35 @@ class Variant:
     parts: Mapping[Part, Part]
 
 
+def used(adds: Part, block: Block) -> tuple[Part, Block]:
+    """Return the part that is used, a variant's or the usual one, and the block with defaults for what it ignores."""
+    variant = block.shape.variant
+    own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
+    return own, _plain(block, own.ignores) if own.ignores else block
+
+
 @lru_cache(maxsize=1024)
+def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
+    return replace(block, **{one.name: one.default for one in fields(Block) if one.name in ignored})
+
+
 def schedule(adds: Part, block: Block, *args: int) -> Schedule:
     """Return the schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
-    return checked(drafted(adds, block, *args))
+    return _schedule(*used(adds, block), *args)
+
+
+@lru_cache(maxsize=1024)
+def _schedule(own: Part, block: Block, *args: int) -> Schedule:
+    return checked(_drafted(own, block, *args))
+
+
+def drafted(adds: Part, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a part of a decoder, not checked: for pricing."""
+    return _drafted(*used(adds, block), *args)
 
 
 @lru_cache(maxsize=64)
-def drafted(adds: Part, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a part of a decoder, or of the variant's part in its place, not checked: for pricing."""
-    variant = block.shape.variant
-    own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
+def _drafted(own: Part, block: Block, *args: int) -> Schedule:
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)
     return b.build(draft=True)
