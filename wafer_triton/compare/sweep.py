@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton import estimate
+from wafer_triton.cost.cap import Routed
 from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, Request
-from wafer_triton.cost.routed import Routed
 from wafer_triton.device import NUMBERS, Device
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import DeviceError, ShapeError, WaferError, check_counts, writing

@@ -13,11 +13,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wafer_triton.cost.constants import Constants
-from wafer_triton.cost.phases import Phase, Product, phases
-from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, product_cycles, relayed, tree_for
+from wafer_triton.cost.phases import Phase, phases
+from wafer_triton.cost.price import Cost, Groups, best_groups, phase_cost, relayed, tree_for
+from wafer_triton.cost.products import prefill_products, sum_cycles
 from wafer_triton.count.routes import colours
 from wafer_triton.errors import ShapeError
-from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
@@ -259,7 +259,7 @@ def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: i
     choices = prefill_head_groups(block, count)
     if count is not None:
         return choices
-    cycles = {choice: _product_cycles(choice, tokens, c) for choice in choices}
+    cycles = {choice: sum_cycles(prefill_products(choice, tokens), c) for choice in choices}
     fastest = sorted(choices, key=lambda choice: cycles[choice])[:2]
     return list(dict.fromkeys([*fastest, _in_prefill(block, 1)]))
 
@@ -276,26 +276,6 @@ def prefill_head_groups(block: Block, count: int | None = None) -> list[Block]:
 def _in_prefill(block: Block, count: int) -> Block:
     """Return statistics of a head group go by chains, whose routes the sums of its scores have already."""
     return replace(block, head_groups=count, head_tree=None if count == 1 else ())
-
-
-def prefill_products(block: Block, tokens: int) -> list[Product]:
-    """One local product of each kind of a prefill layer of `tokens` tokens a row: a mesh of P x P does P of each."""
-    heads, head, d = block.query_heads, block.head, block.share(block.shape.hidden_size, "x")
-    attention = (d, block.qkv, 1), (head, tokens, heads), (tokens, head, heads), (heads * head, d, 1)
-    sizes = [(tokens, *size) for size in attention]
-    if "ffn" in block.shape.layers_of:
-        f = block.share(block.shape.intermediate_size, "x")
-        sizes += [(tokens, d, 2 * f, 1), (tokens, f, d, 1)]
-    e, product = block.shape.experts, find("expert_gemm").product
-    if e is not None and product is not None:
-        f = block.share(e.width, "x")
-        sizes += [product(m=tokens, picks=e.picks, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
-    return [Product(*size, block.dtype) for size in sizes]
-
-
-def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
-    """Return cycles of the products, which hide the messages beside them."""
-    return sum(product_cycles(product, c, True) for product in prefill_products(block, tokens))
 
 
 _PRICED = 3  # numbers of head groups, those that leave the least padding

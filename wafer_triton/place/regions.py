@@ -172,8 +172,9 @@ def shared(decode: Block, prefill: Block) -> bool:
 def _prefill(decode: Block, choices: Sequence[Block], prompt: int, layout: str, alone: bool) -> Prefill:
     """Prefill of a prompt, beside decode unless it is `alone`."""
     rows, reason = -(-prompt // choices[0].mesh.shape[0]), None
+    quick = all(choice.expert_regions is None for choice in choices)  # a device that holds no weights is refused soon
     for tokens in _sizes(rows, choices[0]):
-        if tokens < rows:  # not all at once
+        if quick or tokens < rows:
             _weights_alone(decode, tuple(choices), prompt, layout)
         for choice in choices:
             found: Prefill | None = None

@@ -236,7 +236,8 @@ def used(adds: Part, block: Block) -> tuple[Part, Block]:
 
 @lru_cache(maxsize=1024)
 def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
-    return replace(block, **{one.name: one.default for one in fields(Block) if one.name in ignored})
+    defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in ignored}
+    return replace(block, **defaults)
 
 
 def schedule(adds: Part, block: Block, *args: int) -> Schedule:
