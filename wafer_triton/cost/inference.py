@@ -226,6 +226,17 @@ def least_seconds(place: Placement, input: int, output: int, c: Constants, progr
     return prefilled.seconds + cycles / decode.mesh.device.clock_hz
 
 
+def may_take(place: Placement, input: int, c: Constants, least: float, limit: float) -> bool:
+    """Whether `request_on`, which takes `least` seconds at least, may take `limit`: moves are priced until it may not."""
+    hz = place.decode.mesh.device.clock_hz
+    for shift in sorted(_shifts(place, input), key=lambda shift: -shift.busiest_bytes):
+        if least > limit:
+            return False
+        words = shift.busiest_bytes / WORD_BYTES
+        least += (priced((shift.scheduled,), c).cycles - words * c.word_cycles) / hz
+    return least <= limit
+
+
 def replacement_cycles(place: Placement, input: int, c: Constants) -> float:
     """Return cycles of bringing all weights from prefill's place to decode's, with the keys and values of a prompt."""
     turns = moves.of_layers(place.decode, place.prefill, place.prefill_regions)

@@ -308,9 +308,12 @@ class _Asked:
             except WaferError as error:  # each phase fits by itself
                 errors[number] = error
         for least, number, place in sorted(places, key=lambda one: one[0]):
-            if len(found) >= count and least > found[count - 1][2].seconds:
+            limit = found[count - 1][2].seconds if len(found) >= count else inf
+            if least > limit:
                 break
             try:
+                if not inference.may_take(place, self.input, self.c, least, limit):
+                    continue
                 request = inference.request_on(place, self.input, self.output, self.c, self.program)
                 insort(found, (-request.tokens_per_second, number, request), key=lambda one: one[:2])
             except WaferError as error:

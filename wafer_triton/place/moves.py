@@ -151,6 +151,8 @@ def _along(here: Parameter, there: Parameter, dim: int, decode: Mesh, prefill: M
     An element that one of them holds several times comes to, or from, each copy.
     """
     axis = next(axis for axis, number in cut_along(there).items() if number == dim)
+    if all(cut.rows is None and cut.sizes.get("s", 1) == 1 for cut in (here, there)):
+        return blocks_of(here.shape[dim], decode.length("x")), blocks_of(there.shape[dim], prefill.length(axis))
     mine, own = _held(here, dim, decode.length("x"))
     other, others = _held(there, dim, prefill.length(axis))
     copies = [np.bincount(each, minlength=here.shape[dim]) for each in (own, others)]
