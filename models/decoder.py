@@ -27,7 +27,15 @@ from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint, complete
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_forward, stream, token_ids, token_rows
+from wafer_triton.models.generate import (
+    Prompt,
+    SamplingOptions,
+    TokenStream,
+    each_forward,
+    stream,
+    token_ids,
+    token_rows,
+)
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Experts, Groups, place
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
@@ -37,8 +45,8 @@ from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.models.run.ledger import Due, Ledger
 from wafer_triton.models.run.passes import Passes
-from wafer_triton.models.run.pipeline import Pipeline
-from wafer_triton.models.run.prefill import Prefill, chunks
+from wafer_triton.models.run.pipeline import ModelPipeline
+from wafer_triton.models.run.prefill import PrefillRun, chunks
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.moves import hand_overs
@@ -119,8 +127,8 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        own = decode_need(self.placement.head, "head").passes
-        self.pipeline = here = Pipeline.of(
+        own = decode_need(self.placement.head, "head").workspace
+        self.pipeline = here = ModelPipeline.of(
             config, chosen, dtype, batch * max_length,
             sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],
         )  # fmt: skip
@@ -138,7 +146,7 @@ class WaferForCausalLM(PlacedModule):
             self.placement.head, self.head.tiles, self.embedding.tiles, self.executor.together,
         )  # fmt: skip
         self.phases = Phases(self.placement, self.weights, self.executor)
-        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill, here.layers)
+        self._prefill = PrefillRun(self.placement.prefill, self.executor, self.phases.fill, here.layers)
         self.reset()
 
     @classmethod
@@ -165,7 +173,7 @@ class WaferForCausalLM(PlacedModule):
         return f"{self.config.name} on {self.block.mesh} cores, emulated {described(self.executor)}"
 
     folder: Path | None = None
-    turn = 0  # rises with every change of the caches, by which a stream knows whether they are still its own
+    version = 0  # rises with every change of the caches; a stream compares it, and refuses caches that changed
 
     @property
     def count(self) -> int:
@@ -184,7 +192,7 @@ class WaferForCausalLM(PlacedModule):
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
         self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
-        self.turn += 1
+        self.version += 1
         self._broken = False
 
     def account(self) -> Account:
@@ -246,7 +254,7 @@ class WaferForCausalLM(PlacedModule):
         ids = self._known([0 if token is None else token for token in tokens])
         angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
-        self.turn += 1
+        self.version += 1
         self._enter("decode")
         state = rotary, self.counts, self.caches, active
         look_up = None if self.layers.embedding else self.embedding.run
@@ -257,7 +265,7 @@ class WaferForCausalLM(PlacedModule):
         self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
-        self.passes.add("decode", [self.counts[number] for number in active], self.layers.chosen(active), due)
+        self.passes.add("decode", [self.counts[number] for number in active], self.layers.expert_ids(active), due)
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -267,18 +275,18 @@ class WaferForCausalLM(PlacedModule):
     @overload
     def generate(
         self, tokens: Prompt, max_new_tokens: int, progress: Progress = ..., **options: Unpack[SamplingOptions]
-    ) -> Stream[int]: ...
+    ) -> TokenStream[int]: ...
 
     @overload
     def generate(
         self, tokens: Sequence[Prompt], max_new_tokens: int, progress: Progress = ...,
         **options: Unpack[SamplingOptions],
-    ) -> Stream[list[int | None]]: ...  # fmt: skip
+    ) -> TokenStream[list[int | None]]: ...  # fmt: skip
 
     def generate(
         self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **options: Unpack[SamplingOptions]
     ) -> Any:
-        """Return tokens after a prompt, or after each of a batch of prompts, as they come: see `Sampling`, `Stream`.
+        """Return tokens after a prompt, or after each of a batch, as they come: see `Sampling`, `TokenStream`.
 
         Raises CacheError at once if a prompt and its new tokens do not fit the cache.
         """
@@ -286,7 +294,7 @@ class WaferForCausalLM(PlacedModule):
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Unpack[SamplingOptions]
-    ) -> Stream[int]:
+    ) -> TokenStream[int]:
         """Return the answer to messages such as {"role": "user", "content": "Hi"}, by the tokenizer's chat template."""
         return self.generate(chat_ids(tokenizer_of(self.folder), messages), max_new_tokens, **options)
 
@@ -345,7 +353,7 @@ class WaferForCausalLM(PlacedModule):
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
         x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
         cache = self.block.cache(count)
-        self.turn += 1
+        self.version += 1
         self._enter("prefill")
         with self._attempt():
             x = self._prefill.run(
@@ -365,7 +373,7 @@ class WaferForCausalLM(PlacedModule):
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 
         ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers
-        self.passes.add("prefill", [count], self._prefill.chosen, *ran)
+        self.passes.add("prefill", [count], self._prefill.expert_ids, *ran)
         if self._prefill.passes:
             self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
         self._count("prefill", *ran, tokens=count)

@@ -83,7 +83,7 @@ class Sampling:
         return int(ids[torch.multinomial(odds, 1, generator=source)])
 
 
-class Stream(Iterator[T], Generic[T]):
+class TokenStream(Iterator[T], Generic[T]):
     """Tokens as they come: for one prompt ints, for a batch a list with an entry for each prompt, None once it ended.
 
     A sequence ends before a stop token, which is not given, or after `max_new_tokens`. `tokens` holds all tokens so
@@ -108,7 +108,7 @@ class Stream(Iterator[T], Generic[T]):
             self.sampling = sampling = replace(sampling, seed=model.pipeline.agreed(torch.Generator().seed() % 2**62))
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
-        self._turn: int | None = None  # the model's, after this stream's last token
+        self._version: int | None = None  # the model's, after this stream's last token
 
     @property
     def tokens(self) -> Any:
@@ -117,8 +117,8 @@ class Stream(Iterator[T], Generic[T]):
 
     def __next__(self) -> Any:
         if self._open:
-            logits = self._prefill() if self._turn is None else self._advance()
-            self._turn = self.model.turn
+            logits = self._prefill() if self._version is None else self._advance()
+            self._version = self.model.version
             for number in sorted(self._open):
                 token = self.sampling.choose(logits[number], self._sources[number])
                 if token in self.stop:
@@ -142,7 +142,7 @@ class Stream(Iterator[T], Generic[T]):
         return list(prefills(self.model, self.prompts, self.progress))
 
     def _advance(self) -> torch.Tensor:
-        if self.model.turn != self._turn:
+        if self.model.version != self._version:
             raise CacheError(
                 "the model did something else since this stream's last token, so the cache is no longer of its text; "
                 "finish a stream before the next begins"
@@ -224,8 +224,8 @@ class SamplingOptions(TypedDict, total=False):
 def stream(
     model: WaferForCausalLM, prompts: Any, max_new_tokens: int, progress: Progress = silent,
     **options: Unpack[SamplingOptions],
-) -> Stream[Any]:  # fmt: skip
-    """Return a checked `Stream`; ShapeError for an empty prompt, no prompt or more than the model is placed for."""
+) -> TokenStream[Any]:  # fmt: skip
+    """Return a checked `TokenStream`; ShapeError for an empty prompt, none, or more than the model is placed for."""
     if not isinstance(max_new_tokens, Integral) or max_new_tokens < 0:
         raise ShapeError(f"max_new_tokens = {max_new_tokens!r} must be a whole number, 0 or more")
     given = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor, an array
@@ -249,4 +249,4 @@ def stream(
             raise ShapeError("the prompt is empty; give at least one token" + ("" if single else f" (prompt {number})"))
         model.room(len(prompt) + max(0, max_new_tokens - 1), len(prompt))
     stop = token_ids(options.pop("stop", ()))
-    return Stream(model, batch, max_new_tokens, Sampling(**options), stop, progress, single)
+    return TokenStream(model, batch, max_new_tokens, Sampling(**options), stop, progress, single)

@@ -84,7 +84,7 @@ CALLS = [
     (lambda: draft().round(draft().local("copy", "y", "x", size=4), pattern="ring"), "pattern of a round is of type s"),
     (lambda: draft().repeat(-1, print), "repeat -1 times: give a number from 0 to 1,000,000"),
     (lambda: draft().repeat(10**12, print), "repeat 1,000,000,000,000 times: give a number from 0 to 1,000,000"),
-    (lambda: draft().repeat(2, 5), "t: repeat of 5: give a function of the turn's number"),
+    (lambda: draft().repeat(2, 5), "t: repeat of 5: give a function of the iteration's number"),
     (
         lambda: MeshTensor(as_mesh(2), A, "(y m) (x n)", (6, 6), {}).gather(),
         r"tiles \[6, 6\] of a tensor \[6, 6\] cut ",
@@ -92,7 +92,6 @@ CALLS = [
     (lambda: convert(nn.Sequential(nn.Linear(2, 2)), mesh=2)("x"), "MeshLinear: x is of type str; give a torch tensor"),
     (lambda: draw.mesh(built(), "x.png", round="a"), "t: round 'a' is not one of its 1 rounds"),
     (lambda: draw.compare([1], "x.png"), "compare: a row is of type int; give rows of compare_gemm"),
-    (lambda: draw.sweep([{"a": 1}], "x.png"), "a sweep's rows hold 'a' alone; give the estimates as well"),
     (lambda: draw.values(built(), "x", core=(0, 0)), "values: a Schedule holds no values; give a program"),
     (lambda: draw.values(program(), "x", core=5), "values: core = 5 must be a pair of whole numbers, row and column"),
     (
@@ -107,7 +106,10 @@ CALLS = [
     (lambda: draw.inspect("x"), "the schedule to show is of type str; give a Schedule"),
     (lambda: draw.rounds(5), "the schedule to show is of type int; give a Schedule"),
     (lambda: draw.wafer([5], "x.png"), "a region is of type int; give the regions of a placed model"),
-    (lambda: draw.sweep([{"a": 1, "b": "x"}], "x.png"), "columns 'a' and 'b' do not hold numbers alone; show another"),
+    (
+        lambda: draw.curves([{"a": 1, "b": "x"}], ["a"], "b", "x.png"),
+        "column 'b' does not hold numbers alone; show another",
+    ),
     (lambda: scatter(A, as_mesh(2), "(y m) (x n)", m=2), r"m = 2, but 3 of \[6, 6\] lie on a core"),
     (
         lambda: scatter(A.to_sparse(), as_mesh(2), "(y m) (x n)"),
@@ -117,7 +119,7 @@ CALLS = [
     (lambda: Builder(as_mesh(2), "t", family="x"), "Builder 't': family 'x': choose one of kernel, decode"),
     (lambda: estimate.gemm(mesh=4, m=8, k=8, n=8, algorithm=["mesh"]), "gemm: algorithm is of type list; give a str"),
     (lambda: estimate.gemv(mesh=4, k=8, n=8, algorithm=["ring"]), "gemv: algorithm is of type list; give a str"),
-    (lambda: distributed.executor(cut="x"), "cut 'x' into rectangles: mesh 'x': give a side such as 16"),
+    (lambda: distributed.executor(shards="x"), "shards 'x': mesh 'x': give a side such as 16"),
     (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), "placed = 5 is no function; give one"),
     (
         lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, progress=5),

@@ -1,21 +1,32 @@
-"""What judges by PLMR, and the devices it judges for: `compare`, `check` and `devices`."""
+"""The commands that judge by PLMR: `compare` and `check`."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, Command, count, option, size, tell
+from wafer_triton import dtype as dtypes
+from wafer_triton.cli.options import (
+    DEVICE,
+    HEADS,
+    MESH,
+    NAMED,
+    OF_WEIGHTS,
+    SIZES,
+    STORED,
+    Command,
+    count,
+    option,
+    size,
+    tell,
+)
 from wafer_triton.count.verdict import PLMR
-from wafer_triton.device import PRESETS, Device, device, sources
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import Legend, unit
+from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.algorithms import Row
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
 OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
@@ -65,8 +76,8 @@ def compare_own(args: argparse.Namespace) -> int:
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
-def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row]) -> int:
-    from wafer_triton.compare.algorithms import Row
+def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow]) -> int:
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
@@ -75,7 +86,7 @@ def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row])
         notes.append(PRICED[args.kind])
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args, about | {"rows": records}, tables.records(records, Legend(Row)), *notes)
+    return tell(args, about | {"rows": records}, tables.records(records, Legend(AlgorithmRow)), *notes)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -103,7 +114,8 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(asked.mesh, asked.device)
-    block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))
+    shape = shape_of(args.model, asked.dtype if asked.dtype in dtypes.STORED else None)
+    block = Block(shape, mesh, dtypes.tile_dtype(asked.dtype), entries=-(-asked.context // mesh.rows))
     block = with_head_groups(block, constants(mesh.device), asked.head_groups)
     tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
     with Progress(brief=mesh.cores < MANY_CORES) as progress:
@@ -155,39 +167,12 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
 
 
-WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
-PEAK = (
-    "numbers are limits of the hardware, of which shares of a peak are taken; constants are of programs as measured, "
-    "which are priced and judged by them"
-)
-
-
-def devices(args: argparse.Namespace) -> int:
-    """list the devices that --device knows, or show one with the source of each of its numbers and constants"""
-    from wafer_triton.draw import tables
-
-    if args.show is None:
-        if args.json:
-            print(json.dumps([asdict(device) for device in PRESETS.values()]))
-            return 0
-        print(tables.devices_table(PRESETS.values()), file=sys.stdout)
-        return 0
-    from wafer_triton.cost.constants import Constants, described
-
-    shown = device(args.show)
-    parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
-    texts = [tables.sourced(f"{part} of {shown.name}", *entries) for part, entries in parts.items()]
-    answer = {part: {name: entry.as_json() for name, entry in held.items()} for part, (held, _) in parts.items()}
-    return tell(args, {"name": shown.name, "like": shown.like} | answer, "\n\n".join(texts), PEAK)
-
-
 VALUES = option(
     "--values",
     action=argparse.BooleanOptionalAction,
     help="compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)",
 )
 COMMANDS = (
-    Command("devices", devices, (option("--show", metavar="NAME", help="one device, each number with its source"),)),
     Command(
         "compare",
         compare,
@@ -196,7 +181,13 @@ COMMANDS = (
                 Command(
                     kind,
                     compare,
-                    (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, VALUES),
+                    (
+                        *(size(f"--{name}", "size of the whole matrices") for name in sizes),
+                        MESH,
+                        DEVICE,
+                        STORED,
+                        VALUES,
+                    ),
                     f"compare the algorithms of {kind.upper()}",
                 )
                 for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
@@ -210,11 +201,11 @@ COMMANDS = (
         check,
         (
             option("schedule", nargs="?", metavar=REFERENCE, help=RETURNS),
-            option("--model", metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
+            option("--model", metavar="NAME|PATH|SIZES", help=SIZES),
             option("--mesh", metavar="P|RxC", help="virtual cores (default: 16)"),
-            option("--device", help="a preset, see `wafer-triton devices` (default: wse2)"),
+            option("--device", metavar="NAME|FILE", help=f"{NAMED} (default: wse2)"),
             HEADS,
-            option("--dtype", choices=DTYPES, help="of tiles (default: fp16)"),
+            option("--dtype", choices=tuple(dtypes.BYTES), help=OF_WEIGHTS),
             option("--context", type=count, metavar="N", help="tokens in the cache (default: 512)"),
             option("--prompt", type=count, metavar="N", help="judge prefill of N tokens as well"),
         ),

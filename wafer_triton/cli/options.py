@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
+from wafer_triton.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.errors import ConfigError
 from wafer_triton.mesh import Mesh, as_mesh
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 MOST = 10**9  # of any number, some thousand times the largest model's
-DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class Command:
             for kind in self.kinds:
                 kind.add_to(kinds).set_defaults(kind=kind.name)
             return parser
-        for flags, settings in (*self.options, JSON):
+        flags_of = [flag for flags, _ in self.options for flag in flags]
+        own = (SET,) if "--device" in flags_of and "--set" not in flags_of else ()
+        for flags, settings in (*self.options, *own, JSON):
             parser.add_argument(*flags, **settings)
         parser.set_defaults(run=self.run)
         return parser
@@ -66,8 +68,14 @@ CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Raise what `files.writable` does for what a command writes, before it works."""
+    """Make --set a part of --device, and raise the errors of `files.writable` for the files of a command."""
     from wafer_triton.text import files
+
+    numbers = vars(args).pop("numbers", [])
+    if numbers and args.device is None:
+        raise ConfigError(f"--set {numbers[0]}: it changes a number of --device; give that too")
+    if numbers:
+        args.device = ",".join((args.device, *numbers))
 
     def named(names: tuple[str, ...]) -> dict[str, Path]:
         held = {f"--{name.replace('_', '-')}": getattr(args, name, None) for name in names}
@@ -92,6 +100,8 @@ def _read_by_name(args: argparse.Namespace) -> dict[str, Path]:
         elif given and path.is_dir():
             held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
             found |= {f"{file.name} of --{name}": file for file in held}
+    if (chip := Path((getattr(args, "device", None) or "").split(",")[0])).is_file():
+        found["--device"] = chip
     file, colon, _ = (getattr(args, "schedule", None) or "").rpartition(":")
     return found | ({file: Path(file)} if colon else {})
 
@@ -110,6 +120,18 @@ def number(text: str) -> float:
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a finite number")
     return value
+
+
+def tiles(text: str) -> str:
+    """Return the type of an option that takes a dtype of tiles."""
+    if text in WEIGHTS and text not in TILES:
+        raise argparse.ArgumentTypeError(
+            f"{text} is a storage of weights in predictions (estimate, compare, check, plan, serve); run in one of "
+            f"{', '.join(TILES)}"
+        )
+    if text not in TILES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no dtype of tiles; choose one of {', '.join(TILES)}")
+    return text
 
 
 def path(text: str) -> Path:
@@ -134,8 +156,18 @@ def size(flag: str, about: str) -> Option:
 
 
 JSON = option("--json", action="store_true", help="last line of stdout is one JSON object, the rest goes to stderr")
-DEVICE = option("--device", default="wse2", help="a preset, see `wafer-triton devices` (default: %(default)s)")
-DTYPE = option("--dtype", default="fp16", choices=DTYPES, help="of tiles (default: %(default)s)")
+NAMED = "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices`"
+DEVICE = option("--device", default="wse2", metavar="NAME|FILE", help=f"{NAMED} (default: %(default)s)")
+SET = option(
+    "--set", action="append", default=[], dest="numbers", metavar="KEY=VALUE",
+    help="another number of --device, such as hop_cycles=2 or clock_ghz=1.4",
+)  # fmt: skip
+DTYPE = option("--dtype", type=tiles, default="fp16", metavar="fp16|bf16|fp32", help="of tiles (default: %(default)s)")
+OF_WEIGHTS = "of tiles; int8 and fp8 are of weights, beside activations in fp16 (default: fp16)"
+STORED = option("--dtype", default="fp16", choices=tuple(BYTES), help=OF_WEIGHTS)
+WEIGHTS_DTYPE = option("--dtype", choices=WEIGHTS, help="of weights, beside activations in fp16 (default: fp16)")
+SIZES = "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16"
+SHAPE = option("--model", required=True, metavar="NAME|PATH|SIZES", help=SIZES)
 MESH = option("--mesh", required=True, metavar="P|RxC", help="cores of a region, 64 or 48x64")
 HEADS = option(
     "--head-groups", type=count, metavar="N",
@@ -171,7 +203,7 @@ EXECUTION = (
     ),
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
     option(
-        "--cut", metavar="RxC",
+        "--shards", metavar="RxC",
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
     ),
 )  # fmt: skip
@@ -241,7 +273,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
     # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
     torch.set_num_threads(1)
-    return distributed.executor(args.backend, args.exchange, cut=args.cut, emulate_on=args.emulate_on)
+    return distributed.executor(args.backend, args.exchange, shards=args.shards, emulate_on=args.emulate_on)
 
 
 def tell_where(executor: Executor) -> None:

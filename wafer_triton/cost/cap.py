@@ -10,26 +10,25 @@ Seconds are predicted on the wafer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wafer_triton.cost.bands import layer_basis
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import first
-from wafer_triton.cost.layers import decode_blocks, decode_steps, embedding_steps, head_steps, total
+from wafer_triton.cost.inference import batch_placed
+from wafer_triton.cost.layers import decode_steps, embedding_steps, head_steps, total
 from wafer_triton.cost.price import Prediction
 from wafer_triton.cost.results import Layered
-from wafer_triton.device import Device
+from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import BYTES
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
-from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.quantity import as_in, unit
 
@@ -107,12 +106,14 @@ class Cap:
 def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None = None) -> int:
     """Bytes of the weights of all layers; with `experts` of the experts that are hit alone, and all that is shared."""
     numbers, layers = shape.decode_elements(0), shape.layers_of
-    held = sum(numbers[kind] * count for kind, count in layers.items())
+    held, stored = sum(numbers[kind] * count for kind, count in layers.items()), shape.matrices
     e = shape.experts
+    if e is not None:
+        stored -= shape.hidden_size * e.logits * layers["experts"]  # routers stay in the dtype of tiles
     if e is not None and experts is not None:
-        resting = layers["experts"] * e.count - sum(map(len, experts))
-        held -= resting * 3 * shape.hidden_size * e.width
-    return held * BYTES[dtype]
+        resting = (layers["experts"] * e.count - sum(map(len, experts))) * 3 * shape.hidden_size * e.width
+        held, stored = held - resting, stored - resting
+    return (held - stored) * BYTES[dtype] + stored * BYTES[shape.weights or dtype]
 
 
 def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:
@@ -124,7 +125,7 @@ def operations(shape: DecoderShape, tokens: int, pairs: int, every: bool = False
     """Operations (two a multiply-add) of tokens through all layers, by the experts they take or by `every` expert."""
     macs, e = shape.decode_macs(0), shape.experts
     if e is not None and every:
-        macs["experts"] += 3 * shape.hidden_size * (e.count - e.chosen) * e.width
+        macs["experts"] += 3 * shape.hidden_size * (e.count - e.top_k) * e.width
     through = sum(number * shape.layers_of[kind] for kind, number in macs.items())
     return 2 * (tokens * through + 2 * shape.q_width * shape.num_hidden_layers * pairs)
 
@@ -177,9 +178,9 @@ def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) ->
     """
     if shape.experts is None:
         return None, None
-    taken = dict.fromkeys(range(shape.experts.chosen), 1)
+    taken = dict.fromkeys(range(shape.experts.top_k), 1)
     step = Pass.decode([context], seconds, [taken] * shape.layers_of["experts"])
-    return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.chosen / shape.experts.count
+    return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.top_k / shape.experts.count
 
 
 @dataclass(frozen=True)
@@ -196,15 +197,16 @@ class Routed(Cap):
 
 
 def cap(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
+    dtype: str | None = None,
 ) -> Routed:  # fmt: skip
     """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.
 
     `routing` is "uniform", a skew (see `routing.drawn`), or a JSON file of a trace, whose tokens go `batch` at a time;
-    a dense model has none. How long a step takes does not depend on it.
+    a dense model has none. How long a step takes does not depend on it. `dtype` is as of `estimate.decode`.
     """
-    on, shape = as_mesh(mesh, find_device(device)), shape_of(model)
+    on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
     check_counts(context=context, batch=batch)
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
@@ -215,11 +217,10 @@ def cap(
 
     c = constants(on.device)
 
-    def place(candidate: Mesh) -> Block:
-        blocks = decode_blocks(shape, candidate, context, c, None, "true", head_groups)
-        return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
+    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
+        return batch_placed(candidate, own, context, c, batch, head_groups)
 
-    on, why = fitted(place, on, as_if)
+    on, why = fitted(place, on, as_if, shape)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
     own = place(on)
     whole = total(decode_steps(own, context, c)) * shape.num_hidden_layers
@@ -235,7 +236,7 @@ def cap(
         routing=str(routing) if hits else None,
         head_groups=own.head_groups,
         as_if=why,
-        **layer_basis("decode", on, shape, context, "true").fields(),
+        **layer_basis("decode", on, shape, context, "full").fields(),
     )
 
 

@@ -9,6 +9,7 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.inference import decode_placed, layout_of
 from wafer_triton.cost.results import Capacity
+from wafer_triton.dtype import BYTES
 from wafer_triton.errors import SramError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.fitting import fitted
@@ -21,13 +22,13 @@ from wafer_triton.schedule.product import tiles
 from wafer_triton.shape.decoder import DecoderShape
 
 
-def true(
+def full(
     mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
 ) -> Capacity:
     """Return the capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
 
-    def place(candidate: Mesh) -> layers.Block:
-        return decode_placed(candidate, shape, candidate.shape[0], c, None, program, head_groups, layout)[0]
+    def place(candidate: Mesh, own: DecoderShape = shape) -> layers.Block:
+        return decode_placed(candidate, own, candidate.shape[0], c, None, program, head_groups, layout)[0]
 
     def holds(entries: int) -> bool:
         try:
@@ -36,17 +37,18 @@ def true(
             return False
         return True
 
-    fitted(place, mesh, as_if=None)
+    fitted(place, mesh, None, shape)
     block, own = place(mesh), layout_of(layout, program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
-    held = {buffer.name for part, args in decode.sharing(block, "attention")
-            for buffer in drafted(part, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
-    cached = sum(size for name, size in needs[0].stays.items() if name in held)
-    weights = sum(sum(need.stays.values()) for need in needs) - cached
+    held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
+            for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
+    cached = sum(size for name, size in needs[0].resident.items() if name in held)
+    weights = sum(sum(need.resident.values()) for need in needs) - cached
     entry, limit = cached // block.slots, mesh.device.sram_bytes
     tokens = most(holds, limit // entry)
-    passes = max(sum(decode_need(replace(block, entries=tokens), kind).passes.values()) for kind in shape.layers_of)
-    each = max(1, (limit - passes) // (weights + entry * replace(block, entries=tokens).slots))
+    grown = [decode_need(replace(block, entries=tokens), kind) for kind in shape.layers_of]
+    workspace = max(sum(need.workspace.values()) for need in grown)
+    each = max(1, (limit - workspace) // (weights + entry * replace(block, entries=tokens).slots))
     each = min(each, shape.num_hidden_layers)
     return Capacity(
         tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights, each * entry, own
@@ -62,7 +64,7 @@ def most(fits: Callable[[int], bool], count: int) -> int:
     return low
 
 
-def measured(mesh: Mesh, shape: DecoderShape) -> Capacity:
+def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
     """The capacity as the paper counts it, see `estimate.kv`; SramError where the regions do not hold the weights."""
 
     def check(candidate: Mesh) -> int:
@@ -96,4 +98,4 @@ def _evenly_cut(shape: DecoderShape, mesh: Mesh) -> tuple[dict[str, int], int]:
         "gate and up": 2 * d * f,
         "down": f * d,
     }
-    return {name: 2 * size for name, size in elements.items()}, 2 * 2 * kv_width
+    return {name: BYTES[shape.weights or "fp16"] * size for name, size in elements.items()}, 2 * 2 * kv_width

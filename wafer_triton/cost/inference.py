@@ -14,7 +14,7 @@ from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
 from wafer_triton.cost.products import least_cycles
-from wafer_triton.cost.results import Layered, Request
+from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.count.traffic import WORD_BYTES
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
@@ -37,7 +37,7 @@ MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a l
 
 
 def decode_placed(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> tuple[layers.Block, Regions]:  # fmt: skip
     """Return the first of `layers.decode_blocks` that the device holds, and its regions; `layout` as of `layout_of`.
@@ -50,9 +50,17 @@ def decode_placed(
     )
 
 
+def batch_placed(
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, batch: int, head_groups: int | None = None
+) -> layers.Block:
+    """Return the first block of decode whose regions hold `batch` caches of `context` tokens, as `decode_placed`."""
+    blocks = layers.decode_blocks(shape, mesh, context, c, None, "full", head_groups)
+    return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
+
+
 def layout_of(layout: str | None, program: str) -> str:
-    """Return how regions lie: as asked, or in rectangles (None); of the measured program by area, as in the paper."""
-    return layout or ("area" if layers.is_measured(program) else LAYOUTS[0])
+    """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
+    return layout or ("area" if layers.is_paper_benchmark(program) else LAYOUTS[0])
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:
@@ -68,7 +76,7 @@ def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -
 
 
 def decode_on(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """See `decode`; the error of a mesh that does not hold the model names none that does."""
@@ -77,7 +85,7 @@ def decode_on(
     whole = _layered("decode", block, steps, _ends(block, 1, c), context, c, program)
     return replace(
         whole, head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
-        layout=layout_of(layout, program),
+        layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
 
 
@@ -126,13 +134,14 @@ def prefill_placed(
 
 
 def prefill_on(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None,
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "full", head_groups: int | None = None,
     trim: bool = False, experts: Experts = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
     own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, trim, experts, layout)
     whole = _prefilled(own.block, own.at_once, last, tokens, c, program)
-    return replace(whole, regions=len(own.regions), layout=layout_of(layout, program))
+    peak = max(region.sram_peak_bytes for region in own.regions)
+    return replace(whole, regions=len(own.regions), layout=layout_of(layout, program), sram_peak_bytes=peak)
 
 
 def _prefilled(
@@ -168,7 +177,7 @@ def least_prefill(
 
 def request_placed(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
-    groups: Groups = None, program: str = "true", head_groups: int | None = None, experts: Experts = None,
+    groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
     layout: str | None = None,
 ) -> Placement:  # fmt: skip
     """A request's place on a device: what `generate` finds for the same meshes. Raises SramError or FullError."""
@@ -179,7 +188,7 @@ def request_placed(
     )
 
 
-def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "true") -> Request:
+def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> RequestCost:
     """See `request`, for a model that is placed."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
@@ -195,7 +204,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
         phase: layer_basis(phase, replace(mesh, fold=(1, 1)), shape, tokens, program)
         for phase, mesh, tokens in (("prefill", prefill.mesh, input), ("decode", decode.mesh, last))
     }
-    return Request(
+    return RequestCost(
         program=program,
         tokens_per_second=output / seconds,
         prefill_seconds=prefilled.seconds,
@@ -227,7 +236,10 @@ def least_seconds(place: Placement, input: int, output: int, c: Constants, progr
 
 
 def may_take(place: Placement, input: int, c: Constants, least: float, limit: float) -> bool:
-    """Whether `request_on`, which takes `least` seconds at least, may take `limit`: moves are priced until it may not."""
+    """Return whether a request may take `limit` seconds or less, of which `least` are certain.
+
+    Moves are priced, the largest first, until it may not.
+    """
     hz = place.decode.mesh.device.clock_hz
     for shift in sorted(_shifts(place, input), key=lambda shift: -shift.busiest_bytes):
         if least > limit:
@@ -303,5 +315,7 @@ def _layered(
         head_cycles=head.cycles,
         steps={name: cost.cycles for name, cost in steps.items()},
         relayed=whole.relayed,
+        latency_cycles=whole.latency_cycles,
+        link_cycles=whole.link_cycles,
         **layer_basis(phase, mesh, shape, tokens, program).fields(),
     )

@@ -90,14 +90,14 @@ def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
     e = block.shape.experts
     assert e is not None, "regions are of a model that has experts"
     tried = {
-        ExpertRegions(side, -(-expected_demand(e.chosen, side * side, tokens, block.mesh.shape[0]) // passes)): 0.0
+        ExpertRegions(side, -(-expected_demand(e.top_k, side * side, tokens, block.mesh.shape[0]) // passes)): 0.0
         for side in _sides(block)
         for passes in PASSES
     }
     for regions in tried:
-        cut = replace(block, expert_regions=regions)
-        size, passes = block.mesh.shape[0] // regions.side, cut.expected_passes(tokens)
-        tried[regions] = sum_cycles(region_products(cut), c) * size * passes
+        region = replace(block, expert_regions=regions)
+        size, passes = block.mesh.shape[0] // regions.side, region.expected_passes(tokens)
+        tried[regions] = sum_cycles(region_products(region), c) * size * passes
     return sorted(tried, key=lambda regions: tried[regions])
 
 

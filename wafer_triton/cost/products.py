@@ -31,7 +31,7 @@ def _by_kind(block: Block, tokens: int) -> dict[str, list[Product]]:
     e, product = block.shape.experts, find("expert_gemm").product
     if e is not None and product is not None:
         f = block.share(e.width, "x")
-        run = {"m": tokens, "picks": e.picks, "experts": e.tiles}
+        run = {"m": tokens, "per_token": e.per_token, "experts": e.tiles}
         sizes["experts"] = [product(**run, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
     return {kind: [Product(*size, block.dtype) for size in each] for kind, each in sizes.items()}
 
@@ -42,7 +42,7 @@ def region_products(block: Block) -> list[Product]:
     assert e is not None and regions is not None and product is not None, "a block whose experts have regions"
     size, d = block.mesh.shape[0] // regions.side, regions.side * block.share(block.shape.hidden_size, "x")
     rows, f = regions.side * regions.capacity, -(-e.width // size)
-    each = (product(m=rows, picks=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
+    each = (product(m=rows, per_token=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
     return [Product(*sizes, block.dtype) for sizes in each]
 
 

@@ -24,6 +24,7 @@ class Kernel:
     compute_cycles: float = field(metadata=as_in(Cost, "compute_cycles"))
     communication_cycles: float = field(metadata=as_in(Prediction, "communication_cycles"))
     link_cycles: float = field(metadata=as_in(Cost, "link_cycles"))
+    latency_cycles: float = field(metadata=as_in(Cost, "latency_cycles"))
     rounds: int = field(metadata=as_in(Cost, "rounds"))
     hops: int = field(metadata=as_in(Cost, "hops"))
     routes: int = field(metadata=as_in(Cost, "routes"))
@@ -43,9 +44,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Layered:
-    """A predicted phase of inference: all layers and, in the true program, the embedding and the head."""
+    """A predicted phase of inference: all layers and, in the full program, the embedding and the head."""
 
-    program: str  # "true" or "measured"
+    program: str  # "full" or "paper-benchmark"
     cores: str = field(metadata=named("cores that compute"))  # that compute: rows x columns
     tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
     cycles_per_layer: float = field(metadata=unit("cycles"))
@@ -57,8 +58,8 @@ class Layered:
     # share of their SRAM bandwidth
     sram_bandwidth_utilisation: float = field(metadata=as_in(Kernel, "sram_bandwidth_utilisation"))
     joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
-    embedding_cycles: float = field(metadata=unit("cycles"))  # 0 in the measured program
-    head_cycles: float = field(metadata=unit("cycles"))  # the last token's, 0 in the measured program
+    embedding_cycles: float = field(metadata=unit("cycles"))  # 0 in the paper-benchmark program
+    head_cycles: float = field(metadata=unit("cycles"))  # the last token's, 0 in the paper-benchmark program
     # cycles of a layer's steps by name
     steps: dict[str, float] = field(metadata=unit("cycles", "cycles of a layer by step"))
     relayed: bool = field(metadata=as_in(Prediction, "relayed"))
@@ -73,13 +74,18 @@ class Layered:
     # that the layers, the embedding and the head take
     regions: int | None = field(default=None, metadata=unit("regions"))
     layout: str | None = None  # of the regions, see `wafer_triton.place.layouts`
+    # of the whole phase, as in `Cost`
+    latency_cycles: float = field(default=0.0, metadata=as_in(Cost, "latency_cycles"))
+    link_cycles: float = field(default=0.0, metadata=as_in(Cost, "link_cycles"))
+    # of the fullest core of the regions
+    sram_peak_bytes: int = field(default=0, metadata=as_in(Cost, "sram_peak_bytes"))
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestCost:
     """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
 
-    program: str  # "true" or "measured"
+    program: str  # "full" or "paper-benchmark"
     # output tokens over the whole time
     tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
     prefill_seconds: float = field(metadata=unit("s", "prefill time"))

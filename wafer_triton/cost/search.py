@@ -17,22 +17,21 @@ from typing import Generic, Protocol, TypeVar
 
 from wafer_triton import estimate
 from wafer_triton.cost import inference
-from wafer_triton.cost.cap import Cap, sparse
+from wafer_triton.cost.cap import Cap, kv_bytes, sparse, weight_bytes
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.layers import is_measured
+from wafer_triton.cost.layers import is_paper_benchmark
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
-from wafer_triton.cost.results import Layered, Request
-from wafer_triton.device import Device
+from wafer_triton.cost.results import Layered, RequestCost
+from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.dtype import BYTES
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.layouts import device_regions
 from wafer_triton.place.regions import Placement as Placed
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
@@ -55,9 +54,9 @@ class Plan:
     groups: int = field(metadata=unit("groups"))
     head_groups: int = field(metadata=as_in(Layered, "head_groups"))
     regions: int = field(metadata=as_in(Layered, "regions"))
-    tokens_per_second: float = field(metadata=as_in(Request, "tokens_per_second"))
-    prefill_seconds: float = field(metadata=as_in(Request, "prefill_seconds"))
-    decode_seconds: float = field(metadata=as_in(Request, "decode_seconds"))
+    tokens_per_second: float = field(metadata=as_in(RequestCost, "tokens_per_second"))
+    prefill_seconds: float = field(metadata=as_in(RequestCost, "prefill_seconds"))
+    decode_seconds: float = field(metadata=as_in(RequestCost, "decode_seconds"))
     kv_tokens: int = field(metadata=unit("tokens", "KV cache"))
     constants: str
     error_band: float | None = field(metadata=as_in(Layered, "error_band"))
@@ -69,7 +68,7 @@ class Plan:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Leave reference cycles be: their collector walks all that pricing keeps, and a plan makes some thousand of them.
 
     It takes two fifths of a plan's time otherwise.
@@ -83,11 +82,11 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@_without_collection()
+@without_collection()
 def plan(
-    *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
-    sides: Sequence[int] | None = None, program: str = "true", head_groups: int | None = None,
-    experts: Placement = None, progress: Progress = silent,
+    *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
+    experts: Placement = None, dtype: str | None = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
@@ -95,18 +94,19 @@ def plan(
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
-    ways on the meshes that are the fastest with each expert over the whole mesh. Reports "meshes of prefill" and
+    ways on the meshes that are the fastest with each expert over the whole mesh. `dtype` is as of `estimate.decode`.
+    Reports "meshes of prefill" and
     "meshes of decode" to `progress`.
     Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
     a positive whole number.
     """
-    target, shape = find_device(device), shape_of(model)
+    target, shape = find_device(device), shape_of(model, dtype)
     check_counts(input=input, output=output, step=step, best=best)
     if sides is not None and len(sides) == 0:
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
     if head_groups is not None and sides:
-        HeadGroups(shape.measured() if is_measured(program) else shape, max(sides), head_groups)  # raises for too many
+        HeadGroups(shape.paper_benchmark() if is_paper_benchmark(program) else shape, max(sides), head_groups)  # checks
     checked(experts, shape)
     asked = _Asked(shape, target, input, output, constants(target), program, head_groups)
     both = shape.experts is not None and experts is None
@@ -287,19 +287,20 @@ class _Asked:
 
     def _too_small(self, side: int, context: int) -> bool:
         """Whether all regions together have less SRAM than the numbers of all layers take, however they are cut."""
-        shape = self.shape.measured() if is_measured(self.program) else self.shape
-        numbers = shape.decode_elements(context)
-        held = sum(numbers[kind] * count for kind, count in shape.layers_of.items()) * BYTES["fp16"]
+        shape = self.shape.paper_benchmark() if is_paper_benchmark(self.program) else self.shape
+        held = weight_bytes(shape, "fp16") + kv_bytes(shape, "fp16", context)
         regions = device_regions(self.mesh(side), inference.layout_of(None, self.program))
         return held > regions * side * side * self.device.sram_bytes
 
-    def best(self, count: int, pairs: Sequence[tuple[int, int, Placement]]) -> list[tuple[int, int, estimate.Request]]:
+    def best(
+        self, count: int, pairs: Sequence[tuple[int, int, Placement]]
+    ) -> list[tuple[int, int, estimate.RequestCost]]:
         """Return the fastest requests of pairs of meshes, the fastest first.
 
         Raises MeshError, with the last pair's reason, if no pair holds both phases.
         """
         errors, places = dict[int, WaferError](), list[tuple[float, int, Placed]]()
-        found = list[tuple[float, int, estimate.Request]]()
+        found = list[tuple[float, int, estimate.RequestCost]]()
         for number, (first, side, way) in enumerate(pairs):
             asked = self.mesh(first), self.mesh(side), self.shape, self.input, self.output, self.c
             try:

@@ -20,7 +20,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
-from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Work
+from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
 from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
 from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
@@ -28,11 +28,10 @@ from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.kernels.exchange import Moves, exchange
+from wafer_triton.kernels.exchange import Copies, exchange
 from wafer_triton.kernels.fold import WIDE, fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
-from wafer_triton.kernels.tree import Receivers, reduce_tree
-from wafer_triton.kernels.tree import Tree as TreeTables
+from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 from wafer_triton.verify.protocol import SLOTS
@@ -130,7 +129,7 @@ class TritonExecutor(Executor):
         moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
         return Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))
 
-    def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Moves:
+    def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
         across = one.axis == "x"
         rows, cols = memory.mesh.shape
         count, lines = rows if across else cols, one.lines
@@ -146,7 +145,7 @@ class TritonExecutor(Executor):
         number = send.shape[-1]
         order = self._order(number)
         sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
-        return Moves(
+        return Copies(
             dst, src, sends, receives, None if lines is None else self._table(memory, lines),
             number * (send.ndim - 1), number,
             count if lines is None else len(lines), cols if across else 1, 1 if across else cols,
@@ -164,7 +163,7 @@ class TritonExecutor(Executor):
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
         far = [(each.slot.buffer, each.flat(memory.mesh.shape)) for each in ins if not each.is_own]
         written = tuple(out.buffer for out in op.outs)
-        return Work(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
+        return Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
@@ -188,7 +187,7 @@ class TritonExecutor(Executor):
         return [Summed(tree, sends=True)]
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        among = [step.op for step in steps if isinstance(step, Work)]
+        among = [step.op for step in steps if isinstance(step, Task)]
         result: list[Step] = []
         for group in fuse.grouped(steps):
             if isinstance(group, Moved):
@@ -202,10 +201,10 @@ class TritonExecutor(Executor):
     # --- launches ---
 
     def _launches(self, memory: Memory, group: Group, among: Sequence[FusedOp]) -> list[Step]:
-        """Launches of their own for the folds that are not at the head, then that of the works."""
+        """Launches of their own for the folds that are not at the head, then the launch of the tasks."""
         heads, grid = fuse.heads(group, memory.mesh)
         alone = [self._fold(memory, one) for one in group.folds if one not in heads]
-        ops = [work.op.sized(BLOCK_M=1) if grid.slices > 1 else work.op for work in group.works]
+        ops = [task.op.sized(BLOCK_M=1) if grid.slices > 1 else task.op for task in group.tasks]
         if group.tree is not None:
             return [*alone, self._reduce(memory, group, ops, among)]
         if not ops:
@@ -217,7 +216,7 @@ class TritonExecutor(Executor):
             cores = self._table(memory, order)
             run = partial(launch, ops, cores, among, grid)
         else:
-            first = group.works[0]
+            first = group.tasks[0]
             cores = self._cores(memory) if first.table is None else first.table
             run = partial(launch, ops, cores, among)
         shown = replace(group, folds=heads)
@@ -239,7 +238,7 @@ class TritonExecutor(Executor):
         return Launch("fold", partial(launch, [op], cores, (), grid))
 
     def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
-        """A reduce tree with the works before it."""
+        """A reduce tree with the tasks before it."""
         assert group.tree is not None
         tree, sends = group.tree.tree, group.tree.sends
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel

@@ -131,17 +131,17 @@ def _matrix(
         source, target = (source + right_by[0]) * f_cols, target + right_by[1] * f_cols
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
-            steps.append(Shift(line, "x", source, target, together * -(-down // own.rows), decode.dtype))
+            steps.append(Shift(line, "x", source, target, together * -(-down // own.rows), there.dtype))
     if "y" in axes:
         lines = (blocks_of(down, own.rows) + down_by[0]) * f_rows, blocks_of(down, prefill.mesh.shape[0])
         lines = lines[0], lines[1] + down_by[1] * f_rows
         if (lines[0] != lines[1]).any():
             held = tile // -(-down // prefill.mesh.shape[0])
             whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
-            steps.append(Shift(whole, "y", *lines, held, decode.dtype))
+            steps.append(Shift(whole, "y", *lines, held, there.dtype))
     if is_turned(here, there):
-        steps.append(Turn(square, tile, decode.dtype))
-    return [*steps, Turn(square, tile, decode.dtype, square.shape[0])] if there.skew else steps
+        steps.append(Turn(square, tile, there.dtype))
+    return [*steps, Turn(square, tile, there.dtype, square.shape[0])] if there.skew else steps
 
 
 @lru_cache(maxsize=1024)
@@ -209,13 +209,13 @@ def _to_regions(
     tile = -(-len(down) // mine.rows) * parts
     # one expert of all regions on a line, then the next: as many as there are lines of regions, and experts in each
     steps: list[Move] = [
-        Shift(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, decode.dtype, regions.side * held),
-        Shift(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, decode.dtype, held),
+        Shift(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, there.dtype, regions.side * held),
+        Shift(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, there.dtype, held),
     ]
     numel = held * f * parts * regions.side * share
     if is_turned(here, there):
-        steps.append(Turn(other, numel, decode.dtype))
-    return [*steps, Turn(other, numel, decode.dtype, size)]
+        steps.append(Turn(other, numel, there.dtype))
+    return [*steps, Turn(other, numel, there.dtype, size)]
 
 
 def keys_and_values(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:

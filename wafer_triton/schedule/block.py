@@ -1,4 +1,4 @@
-"""One model's blocks on one mesh: the sizes of a core's tiles, and the common parts of decode and prefill.
+"""One model's blocks on one mesh: the sizes of a core's tiles, and their common code in decode and prefill.
 
 The columns hold the heads in groups (see `schedule.heads`); with one group every column holds the same few rotary
 pairs of every head. A score, and the norm of a head (Qwen3), is a sum along x over the columns of a group.
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from wafer_triton.device import ANY
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder, checked
@@ -23,6 +24,9 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Block:
     def sums(self) -> str:
         """The dtype of partial sums."""
         return accumulator(self.dtype, self.accumulate)
+
+    @property
+    def stored(self) -> str:
+        """The dtype of matrices at rest and between cores; the others' is `dtype`."""
+        return self.shape.weights or self.dtype
 
     @property
     def layout(self) -> HeadGroups:
@@ -143,7 +152,7 @@ class Block:
         """Return the passes that take `tokens` tokens a row to experts in regions, all experts being equally likely."""
         e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
-        return regions.expected_passes(e.chosen, tokens, self.mesh.shape[0])
+        return regions.expected_passes(e.top_k, tokens, self.mesh.shape[0])
 
     def norm(self, b: Builder, axis: str) -> None:
         """Add h = RMSNorm of x, whose rows are cut along `axis`.
@@ -191,7 +200,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SubLayer:
     """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family.
 
     Its schedule does not depend on the fields of `Block` that it `ignores`.
@@ -210,53 +219,81 @@ class Part:
 HEADS = ("entries", "policy", "overlap", "head_groups", "head_tree")  # fields of `Block` that attention alone reads
 
 
-def part(title: str, family: str = "kernel", ignores: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Part]:
-    """Make the decorated function a `Part`."""
-    return lambda adds: Part(adds, title, family, ignores)
+def sub_layer(
+    title: str, family: str = "kernel", ignores: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], SubLayer]:
+    """Make the decorated function a `SubLayer`."""
+    return lambda adds: SubLayer(adds, title, family, ignores)
+
+
+SubLayers = tuple[tuple[SubLayer, tuple[int, ...]], ...]  # in order, each with its whole numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A decoder with parts of the user's own in the place of usual ones, such as `decode.ffn` and `prefill.ffn`.
+    """A decoder with sub-layers of the user's own in the place of usual ones, such as `decode.ffn` and `prefill.ffn`.
 
-    `DecoderShape.variant` names it. A part takes the arguments of the usual one, and passes on the same states. Its
-    weights say which parameters they hold, see `Parameter`; so the variant is placed, priced, run and drawn as all
+    `DecoderShape.variant` names it. A sub-layer takes the arguments of the usual one, and passes on the same states.
+    Its weights say which parameters they hold, see `Parameter`; so the variant is placed, priced, run and drawn as all
     decoders are.
     """
 
-    parts: Mapping[Part, Part]
+    sub_layers: Mapping[SubLayer, SubLayer]
 
 
-def used(adds: Part, block: Block) -> tuple[Part, Block]:
-    """Return the part that is used, a variant's or the usual one, and the block with defaults for what it ignores."""
+@lru_cache(maxsize=4096)
+def countable(block: Block) -> Block:
+    """Return the block on a device of any size and speed, for counts to be kept: they depend on no device's number.
+
+    A variant is kept as it is, since its parts may read the device.
+    """
+    return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
+
+
+def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
+    """Keep the results of a function of a block, and share them between devices by `countable`."""
+    kept = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
+        return kept(countable(block), *args, **more)
+
+    return found
+
+
+def used(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
+    """Return the sub-layer that is used, a variant's or the usual one; and the block, with defaults for ignored fields.
+
+    So sub-layers that are alike on several blocks share a schedule.
+    """
     variant = block.shape.variant
-    own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
+    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
     return own, _plain(block, own.ignores) if own.ignores else block
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
     defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in ignored}
     return replace(block, **defaults)
 
 
-def schedule(adds: Part, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
+def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
     return _schedule(*used(adds, block), *args)
 
 
 @lru_cache(maxsize=1024)
-def _schedule(own: Part, block: Block, *args: int) -> Schedule:
+def _schedule(own: SubLayer, block: Block, *args: int) -> Schedule:
     return checked(_drafted(own, block, *args))
 
 
-def drafted(adds: Part, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a part of a decoder, not checked: for pricing."""
+def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
     return _drafted(*used(adds, block), *args)
 
 
 @lru_cache(maxsize=64)
-def _drafted(own: Part, block: Block, *args: int) -> Schedule:
+def _drafted(own: SubLayer, block: Block, *args: int) -> Schedule:
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)
     return b.build(draft=True)
