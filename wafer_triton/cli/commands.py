@@ -22,6 +22,7 @@ from wafer_triton.cli import (
     generate,
     judge,
     serve,
+    sweep,
     train,
 )
 from wafer_triton.cli.options import is_reference, prepare
@@ -30,7 +31,7 @@ from wafer_triton.errors import WaferError
 COMMANDS = tuple(
     chain.from_iterable(
         family.COMMANDS
-        for family in (generate, devices, compare, bench, draw, estimate, cap, serve, calibrate, judge, train)
+        for family in (generate, devices, compare, bench, draw, estimate, sweep, cap, serve, calibrate, judge, train)
     )
 )
 

@@ -27,7 +27,7 @@ from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.algorithms import Row
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
 OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
@@ -84,15 +84,17 @@ def compare_own(args: argparse.Namespace) -> int:
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
-def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row], more: Sequence[str] = ()) -> int:
-    from wafer_triton.compare.algorithms import Row
+def _tell_rows(
+    args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow], more: Sequence[str] = ()
+) -> int:
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
     notes = [PLMR, *more]
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args, about | {"rows": records}, tables.records(records, Legend(Row)), *notes)
+    return tell(args, about | {"rows": records}, tables.records(records, Legend(AlgorithmRow)), *notes)
 
 
 def check(args: argparse.Namespace) -> int:

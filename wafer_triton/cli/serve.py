@@ -69,7 +69,7 @@ def serve(args: argparse.Namespace) -> int:
 
 def sweep(args: argparse.Namespace) -> int:
     """Simulate each value of --sweep, and print one row for each."""
-    from wafer_triton.compare.sweep import write_csv
+    from wafer_triton.compare.grid import write_csv
     from wafer_triton.draw import serving, tables
     from wafer_triton.draw.progress import Progress
     from wafer_triton.serve.report import flat, report

@@ -28,7 +28,7 @@ from wafer_triton.cost.inference import (
 )
 from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, best_groups, price
-from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
+from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.cost.routed import Routed, cap
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
@@ -47,7 +47,7 @@ from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
 
 __all__ = [
-    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "Request", "Routed", "cap",
+    "GPU_WATTS", "Capacity", "Energy", "Kernel", "Layered", "RequestCost", "Routed", "cap",
     "decode", "energy", "gemm", "gemv", "kv", "prefill", "request",
 ]  # fmt: skip
 
@@ -161,7 +161,7 @@ def request(
     *, device: DeviceLike = "wse2", model: Model, prefill_mesh: Any, decode_mesh: Any, input: int,
     output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None, dtype: str | None = None,
-) -> Request:  # fmt: skip
+) -> RequestCost:  # fmt: skip
     """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
 
     `head_groups` are those of both phases (None: the best of each), `experts` is as of `prefill`, `layout` and `dtype`
@@ -250,6 +250,7 @@ def _kernel(mesh: Mesh, cost: Cost, c: Constants, dtype: str, rests_on: Basis, r
         compute_cycles=whole.compute_cycles,
         communication_cycles=whole.communication_cycles,
         link_cycles=whole.link_cycles,
+        latency_cycles=whole.latency_cycles,
         rounds=whole.rounds,
         hops=whole.hops,
         routes=whole.routes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +10,13 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.bands import layer_basis
 from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import first
+from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
-from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
@@ -62,8 +61,7 @@ def cap(
     c = constants(on.device)
 
     def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
-        blocks = layers.decode_blocks(own, candidate, context, c, None, "full", head_groups)
-        return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
+        return batch_placed(candidate, own, context, c, batch, head_groups)
 
     on, why = fitted(place, on, as_if, shape)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)

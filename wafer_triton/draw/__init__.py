@@ -1,9 +1,10 @@
 """Pictures, tables, traces and pages of schedules: what is counted and priced, to look at. Nothing is computed anew."""
 
+from wafer_triton.draw.desk import curves, explanation, heat, pareto
 from wafer_triton.draw.pages import page
 from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline
 from wafer_triton.draw.scenes import scene
-from wafer_triton.draw.studies import compare, reproduction, sweep, validation, wafer
+from wafer_triton.draw.studies import compare, reproduction, validation, wafer
 from wafer_triton.draw.summaries import values
 from wafer_triton.draw.tiles import inspect
 from wafer_triton.draw.trace import rounds
@@ -11,17 +12,20 @@ from wafer_triton.draw.trace_events import perfetto
 
 __all__ = [
     "compare",
+    "curves",
+    "explanation",
+    "heat",
     "inspect",
     "links",
     "mesh",
     "page",
+    "pareto",
     "perfetto",
     "reproduction",
     "rounds",
     "scene",
     "schedule",
     "sram",
-    "sweep",
     "timeline",
     "validation",
     "values",

@@ -27,7 +27,7 @@ _WANTED = {
 
 
 @dataclass(frozen=True)
-class Operand:
+class SlotOperand:
     """An operand that a schedule gives an operation: the name of a slot, its elements and dtype."""
 
     slot: str
@@ -80,7 +80,7 @@ class LocalOp:
         """Return the parameters, with the definition's defaults where none is given."""
         return {**self._defaults, **params}
 
-    def fault(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
+    def fault(self, params: Mapping[str, Any], outs: Sequence[SlotOperand], ins: Sequence[SlotOperand]) -> str | None:
         """Return the fault of the parameters or the operands, in one line; None if there is none."""
         return self._wrong_params(params) or self._wrong_operands(params, outs, ins)
 
@@ -97,7 +97,9 @@ class LocalOp:
                 return f"{self.name}: {name} = {value!r} must be {_WANTED[kind]}"
         return None
 
-    def _wrong_operands(self, params: Mapping[str, Any], outs: Sequence[Operand], ins: Sequence[Operand]) -> str | None:
+    def _wrong_operands(
+        self, params: Mapping[str, Any], outs: Sequence[SlotOperand], ins: Sequence[SlotOperand]
+    ) -> str | None:
         expected = len(self.operands) - self.outs
         if (len(outs), len(ins)) != (self.outs, expected):
             names = f"{', '.join(self.operands[: self.outs])} of {', '.join(self.operands[self.outs :])}"

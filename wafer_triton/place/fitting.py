@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -20,6 +22,17 @@ T = TypeVar("T")
 AS_IF = "as_if=True (--as-if) prices it all the same"
 MOST_SRAM = 2**26  # bytes of a core up to which a remedy is sought
 _TRIED = 24  # meshes that are tried where a device is too small for one
+_HINTED = ContextVar("hinted", default=True)
+
+
+@contextmanager
+def without_hints() -> Iterator[None]:
+    """Leave out the search for a mesh that fits, within the block: a sweep has many points and tries others anyway."""
+    token = _HINTED.set(False)
+    try:
+        yield
+    finally:
+        _HINTED.reset(token)
 
 
 def fitted(
@@ -39,6 +52,8 @@ def fitted(
         return mesh, None
     except (SramError, FullError) as error:
         reason = error
+    if not as_if and not _HINTED.get():
+        raise reason
     if not as_if:
         offer = "" if as_if is None else f"; {AS_IF}"
         try:

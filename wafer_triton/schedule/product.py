@@ -36,9 +36,9 @@ Groups = tuple[int, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A schedule, its input buffers with their cuts, and its output buffer with its cut and whole shape.
+    """A schedule, its input buffers with their partition specs, and its output buffer with its spec and whole shape.
 
-    The cut "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
+    The spec "" stands for an operand that is given as tiles [rows, cols, ...]; `combined` is the mesh axis over which
     such tiles are combined. `constants` are inputs that follow from the shapes, each with its values and cut.
     `shapes` are those of the inputs, none of a schedule of one's own.
     `reference`, if there is one, computes the output plainly from the inputs and then the constants, whole and padded.
