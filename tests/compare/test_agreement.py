@@ -6,7 +6,7 @@ from wafer_triton import estimate
 from wafer_triton.cli import main as cli
 from wafer_triton.compare.agreement import agreement
 from wafer_triton.compare.algorithms import compare_gemm, compare_gemv
-from wafer_triton.compare.product import Product
+from wafer_triton.compare.product import Compared
 from wafer_triton.mesh import as_mesh
 
 GEMM, GEMV = ((60, 50), (50, 70)), ((1, 50), (50, 70))
@@ -18,7 +18,7 @@ GEMM, GEMV = ((60, 50), (50, 70)), ((1, 50), (50, 70))
 def test_the_steps_make_up_the_difference_of_every_gemm(device, mesh, dtype) -> None:
     if device == "wormhole" and mesh != 6:
         pytest.skip("it has 8 x 10 cores")
-    product = Product("gemm", as_mesh(mesh, device), dtype, GEMM)
+    product = Compared("gemm", as_mesh(mesh, device), dtype, GEMM)
     rows = compare_gemm(mesh, 60, 50, 70, device=device, dtype=dtype, values=False)
     for algorithm, cycles in ((row.algorithm, row.cycles) for row in rows):
         own = agreement(product, algorithm)
@@ -30,7 +30,7 @@ def test_the_steps_make_up_the_difference_of_every_gemm(device, mesh, dtype) -> 
 @pytest.mark.parametrize("groups", [None, 3])
 @pytest.mark.parametrize("mesh", [6, "6x9", 48])
 def test_the_steps_make_up_the_difference_of_every_gemv(mesh, groups) -> None:
-    product = Product("gemv", as_mesh(mesh), "fp16", GEMV)
+    product = Compared("gemv", as_mesh(mesh), "fp16", GEMV)
     for row in compare_gemv(mesh, 50, 70, values=False):
         own = agreement(product, row.algorithm, groups)
         given = {"groups": groups} if row.algorithm == "ktree" else {}

@@ -60,11 +60,11 @@ def compare(args: argparse.Namespace) -> int:
 def _estimated(args: argparse.Namespace) -> list[str]:
     """Return how `estimate` prices the first algorithm, where it differs."""
     from wafer_triton.compare.agreement import agreement
-    from wafer_triton.compare.product import Product
+    from wafer_triton.compare.product import Compared
     from wafer_triton.mesh import as_mesh
 
     shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
-    product = Product(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
+    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
     return [str(agreement(product, product.algorithms[0]))]
 
 

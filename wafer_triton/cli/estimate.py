@@ -59,12 +59,12 @@ def _energy(args: argparse.Namespace, estimated: Any) -> str:
 def _priced(args: argparse.Namespace) -> str:
     """Return how `compare` prices the same product, where it does."""
     from wafer_triton.compare.agreement import agreement
-    from wafer_triton.compare.product import Product
+    from wafer_triton.compare.product import Compared
 
     if args.kind not in ("gemm", "gemv"):
         return ""
     shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
-    product = Product(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
+    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
     known = args.algorithm in product.algorithms
     return str(agreement(product, args.algorithm, getattr(args, "groups", None))) if known else ""
 

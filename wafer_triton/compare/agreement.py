@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from wafer_triton.compare.product import Product
+from wafer_triton.compare.product import Compared
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import best_groups, price
 from wafer_triton.dtype import tile_dtype
@@ -37,10 +37,10 @@ class Agreement:
         return f"{head}: {said}" if said else head
 
 
-def agreement(product: Product, algorithm: str, groups: int | None = None) -> Agreement:
+def agreement(product: Compared, algorithm: str, groups: int | None = None) -> Agreement:
     """Return how `compare` and `estimate` price a product of a matrix by an algorithm; `groups` as of `estimate.gemv`.
 
-    Raises as `Product.by`.
+    Raises as `Compared.by`.
     """
     c, tile = constants(product.mesh.device), tile_dtype(product.dtype)
     changes: list[tuple[str, dict[str, Any]]] = []

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.compare.product import Product
+from wafer_triton.compare.product import Compared
 from wafer_triton.device import DeviceLike
 from wafer_triton.dtype import dtype_name, torch_dtype
 from wafer_triton.errors import MeshError, ShapeError
@@ -73,7 +73,7 @@ def _rows(
     from wafer_triton.ops import executor
     from wafer_triton.timing import timed
 
-    wanted = Product(name, as_mesh(mesh, device), dtype_name(dtype), shapes)
+    wanted = Compared(name, as_mesh(mesh, device), dtype_name(dtype), shapes)
     wanted.values(True)  # raises for more numbers than are computed here
     if algorithm not in wanted.algorithms:
         raise MeshError(f"{name} algorithm {algorithm!r}: choose one of {', '.join(wanted.algorithms)}")
