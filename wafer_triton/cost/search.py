@@ -20,8 +20,10 @@ from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
-from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
+from wafer_triton.errors import MeshError, ShapeError, SramError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
+from wafer_triton.place.fitting import remedies
+from wafer_triton.place.regions import FullError
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.read import Model, shape_of
@@ -107,6 +109,10 @@ def plan(
     def square(side: int) -> Mesh:
         return Mesh(side, side, target)
 
+    def both_phases(mesh: Mesh, own: DecoderShape) -> None:
+        inference.prefill_placed(mesh, own, input, c, program, head_groups, False, experts)
+        inference.decode_placed(mesh, own, input + output, c, None, program, head_groups)
+
     def prefilled(side: int, way: Placement) -> estimate.Layered:
         return inference.prefill_on(square(side), shape, input, c, program, head_groups, experts=way)
 
@@ -135,7 +141,11 @@ def plan(
                 f"no mesh of {target.name} was tried: its sides have no multiple of {step}; give another step"
             )
         phase = "decode" if prefills else "prefill"
-        raise type(last)(f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}")
+        said = f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}"
+        if isinstance(last, SramError | FullError):
+            middle = square(sorted(sides)[len(sides) // 2])
+            said += remedies(both_phases, middle, shape).replace("; it", f"; on mesh {middle} it", 1)
+        raise type(last)(said)
 
     def requested(first: int, side: int) -> estimate.RequestCost:
         place = inference.request_placed(
