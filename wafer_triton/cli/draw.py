@@ -26,7 +26,7 @@ BEST = {"gemm": "mesh", "gemv": "ktree"}  # the algorithm of a product, unless o
 
 
 def draw(args: argparse.Namespace) -> int:
-    """pictures and traces of a product, a schedule of your own, a placed model, or the validation"""
+    """draw pictures and traces of a product, a schedule of your own, a placed model, or the validation"""
     from wafer_triton import draw
 
     if args.kind == "validation":
@@ -41,7 +41,7 @@ def draw(args: argparse.Namespace) -> int:
 
 
 def _picture(args: argparse.Namespace, schedule: Schedule) -> None:
-    """One of `PICTURES`, and the trace where one is asked for."""
+    """Draw one of `PICTURES`, and write the trace if one is asked for."""
     from wafer_triton import draw
 
     if args.round is not None and args.picture != "mesh":
@@ -69,7 +69,7 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    """one page, offline, of a product, a schedule of your own, a placed model or a record of `generate --json`"""
+    """write one page, offline, of a product, a schedule of your own, a placed model or a record of `generate --json`"""
     if args.kind == "model":
         return _show_model(args)
     if args.kind == "record":
@@ -119,7 +119,7 @@ def _show_model(args: argparse.Namespace) -> int:
         f"{args.model} on meshes of {block.mesh}",
         [draw.scene(part) for part in parts],
         block.mesh.device,
-        about=f"decode on {block.mesh.device.name}, {args.context:,} tokens of cache; schedules are those of a layer",
+        about=f"decode on {block.mesh.device.name}, {args.context:,} tokens of cache; schedules are of one layer",
         regions=regions,
         tables=[table],
         headline=f"{args.model}: {len(regions)} regions of {block.mesh} cores, {quantity(rate, 'tokens/s')} predicted",
@@ -137,7 +137,7 @@ class Subject:
 
 
 def _values(subject: Subject) -> Values:
-    """What every core holds of a schedule's buffers, from a run on this machine."""
+    """Return the values of a schedule's buffers on every core, from a run on this machine."""
     from wafer_triton.draw.summaries import demand, summaries
     from wafer_triton.ops import executor
 
@@ -204,7 +204,7 @@ def _product(args: argparse.Namespace, algorithm: str) -> Subject:
 
 
 def _block(args: argparse.Namespace) -> Block:
-    """Return the block of a model for decode; raises where the device does not hold it, with what would."""
+    """Return the block of a model for decode; raises if the device does not hold it, and names a mesh that would."""
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh
@@ -251,7 +251,7 @@ BESIDE = option(
 OWN_BESIDE = option(
     "--beside", action="append", default=[], metavar=REFERENCE, help="another schedule beside it; may be repeated"
 )
-VALUES = option("--values", action="store_true", help="run it on random operands, and show what every core holds")
+VALUES = option("--values", action="store_true", help="run it on random operands, and show the values on every core")
 TRACE = option(
     "--trace", type=path, metavar="FILE", help="write predicted cycles as a trace for Perfetto or chrome://tracing too"
 )
@@ -271,7 +271,7 @@ PLACED = (
 
 def _which(*more: str) -> Option:
     names = (*PICTURES, *more)
-    return option("--picture", default="schedule", choices=names, help="what to draw (default: %(default)s)")
+    return option("--picture", default="schedule", choices=names, help="the kind of picture (default: %(default)s)")
 
 
 COMMANDS = (
