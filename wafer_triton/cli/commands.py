@@ -18,6 +18,7 @@ from wafer_triton.cli import (
     devices,
     draw,
     estimate,
+    explain,
     generate,
     judge,
     serve,
@@ -30,7 +31,7 @@ from wafer_triton.errors import WaferError
 COMMANDS = tuple(
     chain.from_iterable(
         family.COMMANDS
-        for family in (generate, devices, compare, draw, estimate, sweep, cap, serve, calibrate, judge, train)
+        for family in (generate, devices, compare, draw, estimate, explain, sweep, cap, serve, calibrate, judge, train)
     )
 )
 

@@ -246,7 +246,8 @@ def _value(name: str, value: Any, arguments: dict[str, Parameter]) -> Any:
     if isinstance(value, Real) and not isinstance(value, bool):
         if not isfinite(value):
             raise ShapeError(f"{name} = {value!r} must be a finite number")
-        value = int(value) if float(value).is_integer() and abs(value) < MOST_WHOLE else value
+        number: Any = value
+        value = int(number) if float(number).is_integer() and abs(number) < MOST_WHOLE else number
     elif name in KEYS and name not in arguments:
         raise ShapeError(f"{name} = {value!r} must be a finite number")
     if name in arguments and arguments[name].annotation == "int":
