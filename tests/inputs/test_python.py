@@ -118,7 +118,7 @@ CALLS = {
     lambda: mesh_gemm(A, A, mesh=2, exchange=None): "gemm: exchange = None must be a name in quotes",
     lambda: Mesh("2", 2): "mesh '2' x 2: rows must be a whole number of at least 1",
     lambda: check(built(), Intent({"x": "m"}, {}, on={"x": 5})): r"Intent: on\['x'\] is of type int; give a Cores",
-    lambda: Intent({"x": "(y r) (x r)"}, {}): r"Intent: '\(y r\) \(x r\)', the cut of 'x', names an axis twice",
+    lambda: Intent({"x": "(y r) (x r)"}, {}): r"Intent: '\(y r\) \(x r\)', the partition spec of 'x', names an",
     lambda: check(built(), Intent({"x": {"r": -3}}, {"x": {"r": "y"}})): "r is neither .* numbers are whole, from 0",
     lambda: check(built(), Intent({"x": {"r": 0.5}}, {"x": {"r": "y"}})): "r is neither .* numbers are whole, from 0",
     lambda: link_loads(built(), block=0): "block = 0 must be a whole number of at least 1",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.compare import OWN, REFERENCE, RETURNS
-from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, Command, Option, count, option, path, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, HEADS, MESH, SHAPE, Command, Option, count, option, path, size, tell
 from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ PRODUCTS = {
     for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
 }
 PLACED = (
-    option("--model", required=True, metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
+    SHAPE,
     MESH,
     DEVICE,
     option("--context", type=count, default=512, metavar="N", help="tokens in the cache (default: %(default)s)"),

@@ -9,10 +9,12 @@ from typing import Any
 
 from wafer_triton.cli.options import (
     DEVICE,
-    DTYPE,
     EXPERTS,
     HEADS,
     MESH,
+    SIZES,
+    STORED,
+    WEIGHTS_DTYPE,
     Command,
     count,
     experts_of,
@@ -180,12 +182,13 @@ def _title(subject: str, options: dict[str, Any]) -> str:
 
 
 MODEL = (
-    option("--model", metavar="NAME|PATH", help="a preset or a config.json"),
+    option("--model", metavar="NAME|PATH|SIZES", help=SIZES),
     option("--dim", type=count, metavar="N", help="instead of --model: width"),
     option("--ffn", type=count, metavar="N", help="instead of --model: feed-forward width"),
     option("--heads", type=count, metavar="N", help="instead of --model: query heads"),
     option("--kv-heads", type=count, metavar="N", help="instead of --model: key heads (default: as many)"),
     option("--layers", type=count, metavar="N", help="instead of --model: layers"),
+    WEIGHTS_DTYPE,
 )
 PROGRAM = option(
     "--program",
@@ -206,7 +209,7 @@ KINDS = (
             *(size(f"--{name}", "size of the whole matrices") for name in "mkn"),
             option("--algorithm", default="mesh", help="mesh, cannon, summa, allgather, t10 or ladder"),
             DEVICE,
-            DTYPE,
+            STORED,
         ),
         "a matrix product",
     ),
@@ -219,7 +222,7 @@ KINDS = (
             option("--algorithm", default="ktree", help="ktree, pipeline, ring, star, two-phase, t10 or ladder"),
             GROUPS,
             DEVICE,
-            DTYPE,
+            STORED,
         ),
         "a vector-matrix product",
     ),

@@ -26,7 +26,7 @@ RESULTS = "a Schedule, a Recipe or a pair (Schedule, Intent)"
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnSchedule:
     """The result of a function: a schedule and, where known, its intent and its recipe."""
 
     function: str
@@ -35,7 +35,7 @@ class Own:
     recipe: Recipe | None
 
 
-def load(reference: str, drafts: bool = False) -> Own:
+def load(reference: str, drafts: bool = False) -> OwnSchedule:
     """Return the schedule of FILE.py:FUNCTION; with `drafts` it is built unchecked, for all its faults to be listed.
 
     Raises ConfigError for a function that needs arguments, and as `function_of`.
@@ -49,8 +49,8 @@ def load(reference: str, drafts: bool = False) -> Own:
     return called()
 
 
-def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., Own], Path]:
-    """Return the function of FILE.py:FUNCTION, with its own parameters and `Own` as its result, and the file.
+def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., OwnSchedule], Path]:
+    """Return the function of FILE.py:FUNCTION, with its own parameters and `OwnSchedule` as its result, and the file.
 
     Raises ConfigError without such a file or function, ScheduleError if the file or the function raises, or if the
     function returns anything else. The output of both goes to stderr.
@@ -66,7 +66,7 @@ def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., Own
     function = _function(module, path, name)
 
     @functools.wraps(function)
-    def called(*args: Any, **arguments: Any) -> Own:
+    def called(*args: Any, **arguments: Any) -> OwnSchedule:
         with _told(path), redirect_stdout(sys.stderr), drafting() if drafts else nullcontext():
             result = function(*args, **arguments)
         return _own(result, path, name)
@@ -74,14 +74,14 @@ def function_of(reference: str, drafts: bool = False) -> tuple[Callable[..., Own
     return called, path
 
 
-def _own(result: Any, path: Path, name: str) -> Own:
+def _own(result: Any, path: Path, name: str) -> OwnSchedule:
     match result:
         case Schedule():
-            return Own(name, result, None, None)
+            return OwnSchedule(name, result, None, None)
         case Recipe():
-            return Own(name, result.schedule, Intent.of(result), result)
+            return OwnSchedule(name, result.schedule, Intent.of(result), result)
         case (Schedule() as schedule, Intent() as intent):
-            return Own(name, schedule, intent, None)
+            return OwnSchedule(name, schedule, intent, None)
     hint = "; end it with .build()" if hasattr(result, "build") else ""
     raise ScheduleError(f"{path}: {name} returns a {type(result).__name__}; it must return {RESULTS}{hint}")
 

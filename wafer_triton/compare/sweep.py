@@ -17,7 +17,7 @@ from typing import Any
 from wafer_triton import estimate
 from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, feasible, masked, points, size
 from wafer_triton.cost.price import Cost, Prediction, price
-from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, Request
+from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
 from wafer_triton.cost.routed import Routed
 from wafer_triton.cost.search import without_collection
 from wafer_triton.device import Device, DeviceLike
@@ -58,7 +58,7 @@ OWN_SECONDS = 0.1, 0.1  # of a schedule of the user's own
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnCost:
     """A price of a schedule of the user's own; fields are as in `Cost` and `Prediction`."""
 
     cycles: float = field(metadata=as_in(Cost, "cycles"))
@@ -74,7 +74,7 @@ class Own:
     relayed: bool = field(metadata=as_in(Cost, "relayed"))
 
 
-_RESULTS = Legend(Own, Kernel, Layered, Request, Capacity, Energy, Routed, Batched)
+_RESULTS = Legend(OwnCost, Kernel, Layered, RequestCost, Capacity, Energy, Routed, Batched)
 # of the rows of a sweep: the numbers of a device, arguments of estimates, and results; see `grid.masked`
 LEGEND = Legend(
     {f"estimated_{name}": {**entry, "label": ""} for name, entry in _RESULTS.entries.items()},
@@ -86,14 +86,14 @@ LEGEND = Legend(
 )
 
 
-def own(function: Callable[..., Schedule]) -> Callable[..., Own]:
+def own(function: Callable[..., Schedule]) -> Callable[..., OwnCost]:
     """Return an estimate of the schedule that a function returns, with its parameters and `device`.
 
     The schedule is placed on `device` (None: its own) and priced there. Raises SramError where a core does not hold its
     buffers, MeshError where its mesh leaves the device.
     """
 
-    def run(*, device: DeviceLike | None = None, **arguments: Any) -> Own:
+    def run(*, device: DeviceLike | None = None, **arguments: Any) -> OwnCost:
         schedule = function(**arguments)
         if device is not None:
             schedule = replace(schedule, mesh=replace(schedule.mesh, device=find_device(device)))
@@ -103,7 +103,7 @@ def own(function: Callable[..., Schedule]) -> Callable[..., Own]:
             "seconds": cost.cycles / schedule.mesh.device.clock_hz,
             "communication_cycles": cost.communication_cycles,
         }
-        return Own(**{name: found[name] for name in Own.__dataclass_fields__})
+        return OwnCost(**{name: found[name] for name in OwnCost.__dataclass_fields__})
 
     named = [one for one in signature(function).parameters.values() if one.name != "device"]
     run.__signature__ = signature(function).replace(  # type: ignore[attr-defined]

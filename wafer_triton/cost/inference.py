@@ -13,7 +13,7 @@ from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
-from wafer_triton.cost.results import Layered, Request
+from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
@@ -173,7 +173,7 @@ def request_placed(
     )
 
 
-def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> Request:
+def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> RequestCost:
     """See `request`, for a model that is placed."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
@@ -189,7 +189,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
         phase: layer_basis(phase, replace(mesh, fold=(1, 1)), shape, tokens, program)
         for phase, mesh, tokens in (("prefill", prefill.mesh, input), ("decode", decode.mesh, last))
     }
-    return Request(
+    return RequestCost(
         program=program,
         tokens_per_second=output / seconds,
         prefill_seconds=prefilled.seconds,

@@ -82,7 +82,7 @@ class Layered:
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestCost:
     """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
 
     program: str  # "full" or "paper-benchmark"

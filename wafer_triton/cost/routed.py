@@ -19,7 +19,7 @@ from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.quantity import as_in, unit
 
@@ -40,15 +40,16 @@ class Routed(Cap):
 
 
 def cap(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
+    dtype: str | None = None,
 ) -> Routed:  # fmt: skip
     """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.
 
     `routing` is "uniform", a skew (see `routing.drawn`), or a JSON file of a trace, whose tokens go `batch` at a time;
-    a dense model has none. How long a step takes does not depend on it.
+    a dense model has none. How long a step takes does not depend on it. `dtype` is as of `estimate.decode`.
     """
-    on, shape = as_mesh(mesh, find_device(device)), shape_of(model)
+    on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
     check_counts(context=context, batch=batch)
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
@@ -59,10 +60,10 @@ def cap(
 
     c = constants(on.device)
 
-    def place(candidate: Mesh) -> Block:
-        return batch_placed(candidate, shape, context, c, batch, head_groups)
+    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
+        return batch_placed(candidate, own, context, c, batch, head_groups)
 
-    on, why = fitted(place, on, as_if)
+    on, why = fitted(place, on, as_if, shape)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
     own = place(on)
     whole = layers.total(layers.decode_steps(own, context, c)) * shape.num_hidden_layers

@@ -17,7 +17,7 @@ from wafer_triton.errors import DrawError
 from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.algorithms import Row
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.cost.calibrate.cells import Cell
     from wafer_triton.place.regions import Region
 
@@ -76,7 +76,7 @@ def _map(
     figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.8)
 
 
-def compare(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
+def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "") -> None:
     """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
 
     A letter of PLMR that an algorithm does not keep is a dash under its name. Raises DrawError without a row.

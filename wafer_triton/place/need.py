@@ -6,8 +6,8 @@ import re
 from functools import lru_cache
 
 from wafer_triton.device import PRESETS
-from wafer_triton.layout import cut as plan_of
 from wafer_triton.layout import letters
+from wafer_triton.layout import sharding as plan_of
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
 from wafer_triton.schedule.block import Block, counted, drafted

@@ -74,6 +74,11 @@ class Block:
         return accumulator(self.dtype, self.accumulate)
 
     @property
+    def stored(self) -> str:
+        """The dtype of matrices at rest and between cores; the others' is `dtype`."""
+        return self.shape.weights or self.dtype
+
+    @property
     def layout(self) -> HeadGroups:
         """Which heads, and which rotary pairs of them, a column holds."""
         return head_groups(self.shape, self.mesh.shape[1], self.head_groups)

@@ -23,7 +23,7 @@ from wafer_triton.schedule.rounds import Slot
 
 # buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
 # rotary embedding, the mask of scores, the experts chosen
-HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
+HIDDEN, HIDDEN_SPEC, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
     "x",
     "m (y d)",
     "ids",
@@ -42,7 +42,7 @@ def cache_name(which: str, sequence: int) -> str:
 def _attention(b: Builder, block: Block) -> None:
     """Declare the buffers that stay on the cores of an attention block."""
     c = block.shape
-    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
@@ -131,7 +131,7 @@ def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
     c, m = block.shape, block.batch
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
-    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "y")
     b.buffer("h", (m, d), block.dtype)
     b.buffer("gu", (m, 2 * f), block.sums)
@@ -156,7 +156,7 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("ids", (tokens,), "fp32", "input")
     weights.table(b, block, embedding=True)
-    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_SPEC)
     b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
     all_reduce(b, "x", "x", groups=block.groups, label="embedding")
 
@@ -166,7 +166,7 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
-    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.final_norm(b, block)
     weights.table(b, block, embedding=False)
     b.buffer("h", (tokens, d), block.dtype)

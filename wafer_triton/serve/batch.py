@@ -27,7 +27,7 @@ from wafer_triton.schedule.block import Block
 from wafer_triton.serve.pipeline import period
 from wafer_triton.serve.times import Priced
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.quantity import as_in, digits, unit
 
 MOST_BATCH = 1024  # sequences, each of which is priced by itself
@@ -71,16 +71,16 @@ class Batched:
 
 
 def batch(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
-    at_once: int | None = None, head_groups: int | None = None, as_if: bool = False,
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
+    at_once: int | None = None, head_groups: int | None = None, as_if: bool = False, dtype: str | None = None,
 ) -> Batched:  # fmt: skip
     """Return a turn of decode of `batch` sequences, each with `context` tokens in its cache.
 
     Groups of `at_once` sequences follow one another through the regions (None: the size with the most tokens a second,
-    of the powers of two and the batch). The placement has buffers and caches for all sequences. Raises ShapeError for a
-    group larger than the batch, and as `estimate.decode`.
+    of the powers of two and the batch). The placement has buffers and caches for all sequences. `dtype` is as of
+    `estimate.decode`. Raises ShapeError for a group larger than the batch, and as `estimate.decode`.
     """
-    chip, shape = find_device(device), shape_of(model)
+    chip, shape = find_device(device), shape_of(model, dtype)
     on = as_mesh(mesh, chip)
     check_counts(context=context, batch=batch)
     if at_once is not None:
@@ -91,10 +91,10 @@ def batch(
         raise ShapeError(f"at_once = {at_once}: a group has no more sequences than the batch, {batch}; give fewer")
     c = constants(on.device)
 
-    def place(candidate: Mesh) -> Block:
-        return batch_placed(candidate, shape, context, c, batch, head_groups)
+    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
+        return batch_placed(candidate, own, context, c, batch, head_groups)
 
-    on, why = fitted(place, on, as_if)
+    on, why = fitted(place, on, as_if, shape)
     block = place(on)
     times = times_of(block, context)
     sizes = sizes_of(batch)
