@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from wafer_triton import __doc__ as about
 from wafer_triton import __version__
 from wafer_triton.cli import (
+    bench,
     border,
     calibrate,
     cap,
@@ -31,7 +32,21 @@ from wafer_triton.errors import WaferError
 COMMANDS = tuple(
     chain.from_iterable(
         family.COMMANDS
-        for family in (generate, devices, compare, draw, estimate, explain, sweep, cap, serve, calibrate, judge, train)
+        for family in (
+            generate,
+            devices,
+            compare,
+            bench,
+            draw,
+            estimate,
+            explain,
+            sweep,
+            cap,
+            serve,
+            calibrate,
+            judge,
+            train,
+        )
     )
 )
 

@@ -27,6 +27,7 @@ from wafer_triton.cli.options import (
 from wafer_triton.device import device as find_device
 from wafer_triton.device import energy_note
 from wafer_triton.errors import ConfigError
+from wafer_triton.mesh import as_mesh
 from wafer_triton.text.quantity import PREDICTED, Legend
 
 PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for
@@ -73,12 +74,16 @@ def _energy(args: argparse.Namespace, estimated: Any) -> str:
 
 
 def _priced(args: argparse.Namespace) -> str:
-    """Return a line for a product of which `compare` prices another form; else empty."""
-    if args.kind == "gemm" and args.algorithm in ("mesh", "cannon"):
-        return "priced with weights that the host skews; `wafer-triton compare gemm` aligns both operands on the mesh"
-    if args.kind == "gemv" and args.algorithm == "ktree" and args.groups is None:
-        return "priced with the best groups of the K-tree; `wafer-triton compare gemv` has its default groups"
-    return ""
+    """Return how `compare` prices the same product, where it does."""
+    from wafer_triton.compare.agreement import agreement
+    from wafer_triton.compare.product import Compared
+
+    if args.kind not in ("gemm", "gemv"):
+        return ""
+    shapes = ((args.m, args.k), (args.k, args.n)) if args.kind == "gemm" else ((1, args.k), (args.k, args.n))
+    product = Compared(args.kind, as_mesh(args.mesh, args.device), args.dtype, shapes)
+    known = args.algorithm in product.algorithms
+    return str(agreement(product, args.algorithm, getattr(args, "groups", None))) if known else ""
 
 
 def _positions(args: argparse.Namespace) -> str:

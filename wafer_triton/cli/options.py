@@ -193,15 +193,18 @@ PLACE = (
     HEADS,
     *EXPERTS,
 )  # fmt: skip
-EXECUTION = (
-    DTYPE,
-    option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
-    option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
+EMULATE_ON = (
     option(
         "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
         help="what emulates the cores (default: a GPU where there is one)",
     ),
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
+)  # fmt: skip
+EXECUTION = (
+    DTYPE,
+    option("--accumulate", default="fp32", choices=("fp32", "fp16"), help="partial sums (default: %(default)s)"),
+    option("--exchange", default="explicit", choices=("explicit", "elided"), help="do tiles move (default), or not"),
+    *EMULATE_ON,
     option(
         "--shards", metavar="RxC",
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
