@@ -1,6 +1,6 @@
 """One HTML file that shows schedules and a device: it works offline, from disk, and asks no network for anything.
 
-The script and the style are those of the folder `web`; the data is that of `scenes`, packed. A content security policy
+The folder `web` has the script and the style; `scenes` makes the data, which is packed. A content security policy
 in the page forbids requests.
 """
 

@@ -1,4 +1,4 @@
-"""A schedule as plain data for a page: what `account`, `price`, `sram` and `routes` say of it, and its moves.
+"""A schedule as plain data for a page: the results of `account`, `price`, `sram` and `routes`, and its moves.
 
 A mesh of at most `SIDE` cores a side has its rounds core by core; of a larger one, links are added up over blocks of
 cores. Rounds are added up over frames where there are many, so that a page stays small whatever it shows.
@@ -150,7 +150,7 @@ def _distinct(schedule: Schedule) -> dict[int, int]:
 
 
 def frames(schedule: Schedule, cells: int) -> Iterator[Frame]:
-    """Return the rounds of a schedule, cut into as many frames as there is room for with so many blocks of cores."""
+    """Return the rounds of a schedule, cut into as many frames as a page holds, each of `cells` blocks of cores."""
     count = len(schedule.rounds)
     size = -(-count // max(8, min(MOST_FRAMES, MOST_NUMBERS // (4 * cells))))
     return (Frame(start, min(start + size, count) - 1) for start in range(0, count, size))
@@ -173,7 +173,7 @@ def _frames(schedule: Schedule, block: int) -> list[Plain]:
 
 
 def _moves(schedule: Schedule) -> Plain:
-    """What moves and what is written, round by round: the exchanges and the outputs of local operations."""
+    """Return the exchanges and the local operations of every round."""
     numbers = {name: number for number, name in enumerate(schedule.buffers)}
 
     def slot(of: Slot) -> list[Any]:
@@ -215,7 +215,7 @@ def _list(lines: Any) -> list[int] | None:
 
 
 def _routes(schedule: Schedule) -> Plain:
-    """The circuits along both axes: routers that each touches, its colour on every line (-1: it does not run there)."""
+    """Return the circuits along both axes: the routers of each, its colour on every line (-1: none)."""
     needed = routes(schedule)
 
     def plain(lines: Lines) -> list[list[Any]]:
@@ -225,7 +225,7 @@ def _routes(schedule: Schedule) -> Plain:
 
 
 def _summed(tiles: dict[str, Summaries]) -> dict[str, list[list[float | None]]]:
-    """Return summaries in four digits; what is not finite is null, which JSON has."""
+    """Return summaries in four digits; a number that is not finite is null, which JSON has."""
     return {
         name: [
             [float(f"{figure:.4g}") if np.isfinite(figure) else None for figure in core] for core in summary.tolist()

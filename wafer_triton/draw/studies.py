@@ -1,6 +1,6 @@
 """Pictures of more than one schedule: a placed model, algorithms side by side, sweeps, predictions against silicon.
 
-Each function writes a file, `.png`, `.svg` or `.pdf`, and raises what `figure.picture` does.
+Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.picture`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wafer_triton.cost.calibrate.cells import Cell
     from wafer_triton.place.regions import Region
 
-# What `compare` shows of a row; wafer time is predicted and has a panel of its own.
+# The fields of a row that `compare` shows; wafer time is predicted and has a panel of its own.
 FIELDS = ("hops", "routes", "busiest_link_bytes", "sram_peak_bytes", "cycles")
 _MARKERS = "os^Dv"
 
@@ -55,7 +55,7 @@ def first_layer(blocks: Sequence[str]) -> int:
 def _map(
     figure: Any, axes: Any, regions: Any, values: Sequence[float], name: str, top: float, names: bool = False
 ) -> None:
-    """The device's rectangle with a rectangle for every region, in the colour of its value; without a layer: grey."""
+    """Draw the device's rectangle with a rectangle for each region in the colour of its value; without a layer: grey."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
@@ -123,7 +123,7 @@ def sweep(rows: Sequence[Mapping[str, Any]], path: str | Path, *, show: str | No
 
 
 def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, str]:
-    """The parameter of a sweep and the column that is shown; DrawError for one that is not there, or without rows."""
+    """Return the parameter of a sweep and the column that is shown; DrawError for an unknown one, or without rows."""
     if not rows:
         raise DrawError("a sweep without rows: there is nothing to draw; give it values that can be estimated")
     parameter, *others = rows[0]
@@ -173,7 +173,7 @@ def validation(path: str | Path) -> None:
 
 
 def reproduction(cells: Sequence[Cell], path: str | Path) -> None:
-    """Draw the paper's cells: errors of its own system with their bands, and what is predicted of the rivals over it.
+    """Draw the paper's cells: errors of its own system with their bands, and the predictions of the rivals over it.
 
     Raises DrawError without a cell that is predicted.
     """
