@@ -18,7 +18,7 @@ from mkdocs.structure.files import File
 
 import wafer_triton
 from wafer_triton import Builder, Mesh, Schedule, draw
-from wafer_triton.schedule.kv_cache import KvCache
+from wafer_triton.schedule.kv_cache import POLICIES, KvCache
 from wafer_triton.schedule.product import recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,13 +96,15 @@ def walks() -> Iterator[tuple[str, str]]:
         ("meshgemm", {"MeshGEMM": _product("gemm", "mesh"), "Cannon": _product("gemm", "cannon")}),
         ("summa", {"SUMMA": _product("gemm", "summa"), "all-gather": _product("gemm", "allgather")}),
         ("ktree", {"K-tree": _product("gemv", "ktree"), "pipeline": _product("gemv", "pipeline")}),
-        ("kv-cache", {"shift": _cache("shift"), "concat": _cache("concat")}),
+        ("kv-cache", {policy: _cache(policy) for policy in POLICIES}),
     ):
-        plain = [draw.scene(schedule, called) for called, schedule in scenes.items()]
+        fills = ("cache",) if name == "kv-cache" else ()
+        plain = [draw.scene(schedule, called, fills=fills) for called, schedule in scenes.items()]
         device = next(iter(scenes.values())).mesh.device
+        headline = _capacities() if fills else None
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "page.html"
-            draw.page(path, " beside ".join(scenes), plain, device, beside=1)
+            draw.page(path, " beside ".join(scenes), plain, device, beside=1, headline=headline)
             yield name, path.read_text(encoding="utf-8")
 
 
@@ -111,12 +113,21 @@ def _product(kind: str, algorithm: str) -> Schedule:
     return recipe(kind, Mesh(8, 8), "fp16", shapes, (("algorithm", algorithm),)).schedule
 
 
+ROWS, ENTRIES, APPENDED = 8, 8, 8  # of the KV cache of a page: rows, entries of a row, and entries that come
+
+
 def _cache(policy: str) -> Schedule:
-    """Build appends to a KV cache of 8 rows, until the first rows are full."""
-    b = Builder(Mesh(8, 4), f"KV cache, {policy}")
-    cache = KvCache(8, 24, policy)
+    """Build appends to an empty KV cache, until a row by concatenation is full."""
+    b = Builder(Mesh(ROWS, 4), f"KV cache, {policy}")
+    cache = KvCache(ROWS, ENTRIES, policy)
     b.buffer("cache", (8,), "fp16", "cache", cache.slots)
     b.buffer("entry", (8,), "fp16", "input")
-    for number in range(20):
+    for number in range(APPENDED):
         cache.append(b, {"cache": "entry"}, number)
     return b.build()
+
+
+def _capacities() -> str:
+    """Return the tokens that the cache holds by each policy, in one line."""
+    held = (f"by {policy} {KvCache(ROWS, ENTRIES, policy).capacity}" for policy in POLICIES)
+    return f"{ROWS} rows of {ENTRIES} entries hold {', '.join(held)} tokens: concat fills the last row alone"

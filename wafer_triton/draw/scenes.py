@@ -53,14 +53,21 @@ class Frame:
     last: int
 
 
-def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> Plain:
-    """Return a schedule for a page, called `name`; DrawError for one without rounds."""
+def scene(schedule: Schedule, name: str = "", values: Values | None = None, fills: Sequence[str] = ()) -> Plain:
+    """Return a schedule for a page, called `name`; DrawError for one without rounds.
+
+    The page shows how many slots of the buffers named in `fills` hold an entry; they begin empty.
+    """
     check_type("the schedule to draw", schedule, Schedule, DrawError)
     check_type("scene: name", name, str, DrawError)
     if values is not None:
         check_type("scene: values", values, Values, DrawError)
     if not schedule.rounds:
         raise DrawError(f"{schedule.name}: a page of a schedule without rounds has nothing to show; add a round")
+    for unknown in (each for each in fills if each not in schedule.buffers):
+        raise DrawError(
+            f"{schedule.name}: there is no buffer {unknown!r} to fill; it has {', '.join(schedule.buffers)}"
+        )
     mesh, kinds = schedule.mesh, _distinct(schedule)
     side = max(mesh.shape)
     block = 1 if side <= SIDE else -(-max(mesh.rows, mesh.cols) // SIDE)
@@ -74,6 +81,7 @@ def scene(schedule: Schedule, name: str = "", values: Values | None = None) -> P
         "device": {"name": mesh.device.name, "rows": mesh.device.rows, "cols": mesh.device.cols}
         | {"sram": mesh.device.sram_bytes, "routes": mesh.device.routes},
         "detailed": side <= SIDE,
+        "fills": list(fills),
         "block": block,
         "buffers": [
             {"name": key, "tile": buffer.tile, "slots": buffer.slots, "dtype": buffer.dtype, "given": buffer.given}

@@ -55,7 +55,7 @@ def first_layer(blocks: Sequence[str]) -> int:
 def _map(
     figure: Any, axes: Any, regions: Any, values: Sequence[float], name: str, top: float, names: bool = False
 ) -> None:
-    """Draw the device's rectangle with a rectangle for each region in the colour of its value; without a layer: grey."""
+    """Draw the device and a rectangle for each region in the colour of its value; without a layer: grey."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize

@@ -6,7 +6,7 @@ that cost the same are two spans: the first, whose blocks are spans of their reg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -158,3 +158,43 @@ def _pass(
             whole += block(number, called) if called.split()[-1] in kinds else Cost()
         whole += hand_over(number)
     return whole
+
+
+def plain(line: Timeline, regions: Regions) -> dict[str, Any]:
+    """Return a timeline for a page of `regions`: its rows, and its views, [name, from, to].
+
+    A track of the whole request is a row; a region is a row with a lane of blocks and a lane of steps. A lane is a
+    list of [start, end, name, runs].
+    """
+    homes = {id(region): number for number, region in enumerate(regions)}
+    rows: list[dict[str, Any]] = []
+    for track in TRACKS:
+        if lane := _lane(line, WHOLE, track):
+            rows.append({"name": track, "region": None, "lanes": [lane]})
+    for name, region in line.regions.items():
+        lanes = [_lane(line, name, track) for track in (BLOCKS, STEPS)]
+        rows.append({"name": name, "region": homes.get(id(region)), "lanes": lanes})
+    return {"rows": rows, "views": [[name, round(start, 3), round(end, 3)] for name, start, end in _views(line)]}
+
+
+def _lane(line: Timeline, place: str, track: str) -> list[list[Any]]:
+    spans = [span for span in line.spans if (span.place, span.track) == (place, track)]
+    return [[round(span.start, 3), round(span.end, 3), span.name, span.times] for span in spans]
+
+
+def _views(line: Timeline) -> Iterator[tuple[str, float, float]]:
+    """Yield the whole time, the first token, and the first layer of every phase."""
+    outer = [span for span in line.spans if span.place == WHOLE]
+    yield "whole", 0.0, max(span.end for span in outer)
+    phases = [span for span in outer if span.track == PHASES]
+    if phases:
+        first = next(span for span in outer if span.track == TOKENS)
+        yield "a token", first.start, first.end
+    for phase in phases or outer:
+        layer = [
+            span for span in line.spans
+            if span.track == BLOCKS and phase.start <= span.start < phase.end and span.name.startswith("layer 0 ")
+        ]  # fmt: skip
+        if layer:
+            name = f"a layer of {phase.name}" if phases else "a layer"
+            yield name, layer[0].start, layer[len({span.name for span in layer}) - 1].end

@@ -68,14 +68,14 @@ const LEFT = 118, RIGHT = 14, TRACKS = [["compute", "compute"], ["wait", "wait o
 const inner = (canvas) => canvas.getBoundingClientRect().width - LEFT - RIGHT;
 
 // Hops, bytes over links and cycles of each round of a scene; the round in view is marked.
-const STRIP = [["longest move", "hops", " hops"], ["bytes over links", "link_bytes", " B"], ["cycles", "cycles", " cycles"]];
+const STRIP = [["longest move", "hops", (hops) => `${number(hops)} hop${hops === 1 ? "" : "s"}`], ["bytes over links", "link_bytes", bytes], ["cycles", "cycles", (cycles) => `${number(cycles)} cycles`]];
 
 function drawStrip(canvas, scene, position) {
   const { context, width, height } = sharp(canvas), step = (width - LEFT - RIGHT) / scene.length, band = height / STRIP.length;
-  STRIP.forEach(([name, field, unit], row) => {
+  STRIP.forEach(([name, field, words], row) => {
     const values = scene.perRound[field], top = values.reduce((high, value) => Math.max(high, value), 0), base = (row + 1) * band - 2;
     text(context, name, LEFT - 8, base - band / 2, "right");
-    text(context, `up to ${number(top)}${unit}`, LEFT - 8, base - band / 2 + 13, "right");
+    text(context, `up to ${words(top)}`, LEFT - 8, base - band / 2 + 13, "right");
     context.fillStyle = COLOURS[[4, 0, 1][row]];
     for (let pixel = 0; pixel < (step < 1 ? width - LEFT - RIGHT : scene.length); pixel += 1) {  // the most of a pixel's rounds
       const from = step < 1 ? Math.floor(pixel / step) : pixel, to = step < 1 ? Math.max(from + 1, Math.floor((pixel + 1) / step)) : pixel + 1;

@@ -110,7 +110,8 @@ class WaferMap {
   said(x, y) {
     const { core, region } = this.at(x, y), { scene } = this;
     if (scene?.detailed && core !== null) {
-      const { shown, tiles, parts } = this.tilesShown();
+      const { shown, tiles, parts, fill } = this.tilesShown();
+      if (fill) return `core ${scene.coordinates(core)}: ${fill[core]} of ${scene.buffers[shown].slots} slots of ${scene.buffers[shown].name} hold an entry`;
       if (shown < 0 || !tiles || tiles[core] < 0) return `core ${scene.coordinates(core)}`;
       const { name } = scene.buffers[shown], sum = parts[core] > 1 ? `, sum of ${parts[core]} parts` : "";
       return `core ${scene.coordinates(core)}: tile of ${name} from ${scene.coordinates(tiles[core])}, ${bytes(scene.buffers[shown].bytes)}${sum}`;
@@ -166,9 +167,10 @@ class WaferMap {
 
   // The buffer in view, and of each core the origin of its tile and how many parts that sums.
   tilesShown() {
-    const { scene } = this, moving = this.travel < 1, name = this.show.replace(/^(tiles|parts) /, "");
-    const shown = /^(tiles|parts) /.test(this.show) ? scene.buffers.findIndex((buffer) => buffer.name === name) : -1;
+    const { scene } = this, moving = this.travel < 1, name = this.show.replace(/^(tiles|parts|fill) /, "");
+    const shown = /^(tiles|parts|fill) /.test(this.show) ? scene.buffers.findIndex((buffer) => buffer.name === name) : -1;
     if (shown < 0) return { shown, tiles: null, parts: null };
+    if (this.show.startsWith("fill")) return { shown, tiles: null, parts: null, fill: scene.fill(shown) };
     return { shown, tiles: (moving ? scene.before : scene.last)[shown], parts: (moving ? scene.partsBefore : scene.parts)[shown] };
   }
 
@@ -181,6 +183,7 @@ class WaferMap {
     if (!this.scene.detailed || this.show.startsWith("links")) return ["0 B", `${bytes(this.top ?? 0)} sent by a ${this.scene.block > 1 ? "block of cores" : "core"}`];
     const { shown } = this.tilesShown();
     if (shown < 0) return null;
+    if (this.show.startsWith("fill")) return ["no entry", `all ${this.scene.buffers[shown].slots} slots filled`];
     const { name } = this.scene.buffers[shown], way = this.byRow(name) ? "row" : "column";
     return this.show.startsWith("parts") ? ["1 part", `${this.scene.survey().most[shown]} parts summed`] : [`tile from ${way} 0`, `from the last ${way}`];
   }
@@ -201,18 +204,18 @@ class WaferMap {
   // Cores in the colour of their tile; then labels, the moves of the round in view, and tiles while they travel.
   drawCores() {
     const { scene } = this, high = 1 / scene.mesh.fold[0], wide = 1 / scene.mesh.fold[1], gap = wide * this.view.scale > 6 ? 0.04 : 0;
-    const { shown, tiles, parts } = this.tilesShown(), count = scene.width * scene.height, moving = this.travel < 1, summing = this.show.startsWith("parts");
+    const { shown, tiles, parts, fill } = this.tilesShown(), count = scene.width * scene.height, moving = this.travel < 1, summing = this.show.startsWith("parts");
     if (this.tiny()) return;
-    const colourAt = (core) => (tiles && tiles[core] >= 0 ? this.colourOf(tiles[core], shown, parts[core]) : null), empty = css("--core");
+    const colourAt = (core) => (fill ? amount(fill[core] / scene.buffers[shown].slots) : tiles && tiles[core] >= 0 ? this.colourOf(tiles[core], shown, parts[core]) : null), empty = css("--core");
     for (let core = 0; core < count; core += 1) {
       const [row, column] = this.corner(core), colour = colourAt(core);
       this.box(row + gap * high, column + gap * wide, high * (1 - 2 * gap), wide * (1 - 2 * gap), colour ? rgb(colour) : empty);
       if (wide * this.view.scale <= 34 || !colour) continue;
-      const label = summing ? number(parts[core]) : `${Math.floor(tiles[core] / scene.width)},${tiles[core] % scene.width}`;
+      const label = fill ? number(fill[core]) : summing ? number(parts[core]) : `${Math.floor(tiles[core] / scene.width)},${tiles[core] % scene.width}`;
       this.words(label, column + wide / 2, row + high / 2, isDark(colour) ? "#fff" : "#000", 12);
     }
     if (wide * this.view.scale < 8) return;
-    const moves = scene.moved.filter(({ from, to }) => from !== to), mine = ({ tile }) => shown < 0 || Math.floor(tile / count) === shown;
+    const moves = scene.moved.filter(({ from, to }) => from !== to), mine = ({ tile }) => shown < 0 || fill || Math.floor(tile / count) === shown;
     const any = moves.some(mine), groups = new Map();
     for (const move of moves) {  // of another buffer, where none of the buffer in view moves
       if (any && !mine(move)) continue;
@@ -224,7 +227,7 @@ class WaferMap {
       else group.forEach((move) => this.arrow(move.from, move.to, !mine(move)));
     }
     if (!moving) return;
-    for (const { from, to, tile, sum } of moves) if (mine({ tile }) && shown >= 0) this.travelling(from, to, rgb(this.colourOf(tile % count, shown, sum)));
+    for (const { from, to, tile, sum } of moves) if (mine({ tile }) && shown >= 0 && !fill) this.travelling(from, to, rgb(this.colourOf(tile % count, shown, sum)));
   }
 
   colourOf(core, shown, sum) {

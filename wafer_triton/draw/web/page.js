@@ -48,8 +48,9 @@ async function start() {
   });
 
   scenes.forEach(prepare);  // a name has one colour on the whole page
-  const stepColours = coloured(together(scenes, "cycles")), bufferColours = coloured(together(scenes, "held"));
+  const stepColours = coloured(together([...scenes, { cycles: stepsOf(data.time) }], "cycles")), bufferColours = coloured(together(scenes, "held"));
   scenes.forEach((scene) => Object.assign(scene, { stepColours, bufferColours }));
+  page.stepColours = stepColours;
   by("about").textContent = data.about;
   by("headline").textContent = data.headline;
   scenes.forEach((scene, at) => by("first").add(new Option(scene.name, at)));
@@ -82,7 +83,7 @@ async function start() {
   function choices() {
     const shown = by("show"), scene = maps[0].scene, kept = shown.value;
     shown.replaceChildren();
-    for (const value of scene?.pictures() ?? []) shown.add(new Option(value.replace(/^tiles /, "tiles of ").replace(/^parts /, "parts summed in "), value));
+    for (const value of scene?.pictures() ?? []) shown.add(new Option(value.replace(/^tiles /, "tiles of ").replace(/^parts /, "parts summed in ").replace(/^fill /, "filled slots of "), value));
     if (scene) [["links-round", "bytes sent in this round"], ["links-run", "bytes sent in the run"]].forEach(([value, name]) => shown.add(new Option(name, value)));
     if (data.regions.length) [["layer", "regions by layers"], ["fullness", "regions by SRAM in use"]].forEach(([value, name]) => shown.add(new Option(name, value)));
     if ([...shown.options].some(({ value }) => value === kept)) shown.value = kept;
@@ -125,6 +126,7 @@ async function start() {
     by("status").replaceChildren();
     shown.forEach((scene) => make("div", (second() ? `${scene.name}: ` : "") + sentence(scene, page.position), by("status")));
     factsPanel(page, maps[0].scene);
+    drawRegions();
     if (!shown.length) return;
     heatPanel(shown, page.position);
     drawStrip(by("strip"), first(), page.position);
@@ -229,6 +231,8 @@ async function start() {
     page.window = wide >= end ? null : [inside, inside + wide];
     drawTimeline(by("timeline"), both(), page.position, view());
   };
+  by("times-section").hidden = !data.time;
+  const drawRegions = data.time ? timesSection(page, (region) => { page.region = region; place(); update(); }) : () => {};
   const actions = {
     "to-start": () => go(0), back: () => go(page.position - 1), on: () => go(page.position + 1, 0.4), "to-end": () => go(Infinity), play: () => play(!page.playing),
     device: () => each("seeDevice"), mesh: () => each("seeMesh"), core: () => each("seeCore"), in: () => zoom(1.5), out: () => zoom(1 / 1.5), save,

@@ -78,6 +78,8 @@ function heatPanel(shown, position) {
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", `Heat map of bytes ${said}, at most ${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
     }
+    if (!scene.ways.length) make("p", "no bytes over links", by("heat"));
+    if (!scene.ways.length) continue;
     const scale = make("div", "", by("heat"));
     scale.className = "scale";
     scaleOf(scale, "0 B", `${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
