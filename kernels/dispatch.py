@@ -24,19 +24,19 @@ def _queue(ins: Any, *, m: int, k: int, copies: tuple[tuple[int, int], ...], **_
 @local_kernel(_queue)
 @triton.jit
 def enqueue(args, core, P):
-    slots, ranks, demand, chosen, real = args
-    # [BLOCK] picks, token by token
+    slots, ranks, demand, expert_ids, real = args
+    # [BLOCK] expert ids, token by token
     offs = tl.arange(0, P.BLOCK)
     mask = offs < P.M * P.K
-    chosen_ptr, real_ptr, slots_ptr = tile_ptr(chosen, core), tile_ptr(real, core), tile_ptr(slots, core)
-    expert = load(chosen_ptr + offs // P.K * P.PICKS + offs % P.K, mask).to(tl.int32)
+    ids_ptr, real_ptr, slots_ptr = tile_ptr(expert_ids, core), tile_ptr(real, core), tile_ptr(slots, core)
+    expert = load(ids_ptr + offs // P.K * P.PER_TOKEN + offs % P.K, mask).to(tl.int32)
     taken = mask & (load(real_ptr + offs // P.K, mask) > 0)
     order = tl.zeros([P.BLOCK], tl.int32)
     for token in range(P.M):
         counts = tl.load(real_ptr + token + 0 * offs) > 0
-        for pick in range(P.K):
-            same = expert == tl.load(chosen_ptr + token * P.PICKS + pick).to(tl.int32)
-            order += (same & (token * P.K + pick < offs) & counts).to(tl.int32)
+        for choice in range(P.K):
+            same = expert == tl.load(ids_ptr + token * P.PER_TOKEN + choice).to(tl.int32)
+            order += (same & (token * P.K + choice < offs) & counts).to(tl.int32)
     slot = expert % P.REGIONS * P.HELD + expert // P.REGIONS
     for copy in tl.static_range(P.COPIES):
         turned = (expert == P.EXPERTS[copy]) & (order % P.TURNS[copy] == P.TURN[copy])
@@ -67,9 +67,9 @@ def dispatch(args, core, P):
         store(tile_ptr(out, core) + offs, tl.zeros([P.BLOCK], tl.float32), mask)
     tl.debug_barrier()
     for token in range(P.M):
-        for pick in range(P.K):
-            slot = tl.load(tile_ptr(slots, core) + token * P.K + pick).to(tl.int32)
-            rank = tl.load(tile_ptr(ranks, core) + token * P.K + pick).to(tl.int32) - P.FIRST
+        for choice in range(P.K):
+            slot = tl.load(tile_ptr(slots, core) + token * P.K + choice).to(tl.int32)
+            rank = tl.load(tile_ptr(ranks, core) + token * P.K + choice).to(tl.int32) - P.FIRST
             sent = (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
             out_ptr = tile_ptr(out, core) + (slot // P.HELD * P.CAPACITY + rank) * (P.N + 1)
             for start in range(0, P.N + 1, P.ROW):
@@ -83,14 +83,14 @@ def dispatch(args, core, P):
 @each(lambda sources, capacity, n: sources * capacity * sources * n)
 @triton.jit
 def permute(args, core, offs, mask, P):
-    a, picks, arrived = args
+    a, ids, arrived = args
     # [BLOCK] of [SOURCES, CAPACITY, SOURCES, N]
     column, row = offs // P.N % P.SOURCES, offs // (P.N * P.SOURCES)
     came = (row // P.CAPACITY * P.SOURCES + column) * P.CAPACITY + row % P.CAPACITY
     came_ptr = tile_ptr(arrived, core) + came * (P.N + 1)
     store(tile_ptr(a, core) + offs, load(came_ptr + offs % P.N, mask), mask)
     first = mask & (offs % (P.SOURCES * P.N) == 0)
-    store(tile_ptr(picks, core) + row, load(came_ptr + P.N, first), first)
+    store(tile_ptr(ids, core) + row, load(came_ptr + P.N, first), first)
 
 
 @each(lambda sources, capacity, n: sources * sources * capacity * n)
@@ -109,12 +109,12 @@ def combine(args, core, offs, mask, P):
     y, back, slots, ranks, shares = args
     # [BLOCK] of [M, N]
     token, total = offs // P.N, tl.zeros([P.BLOCK], tl.float32)
-    for pick in range(P.K):
-        slot = load(tile_ptr(slots, core) + token * P.K + pick, mask).to(tl.int32)
-        rank = load(tile_ptr(ranks, core) + token * P.K + pick, mask).to(tl.int32) - P.FIRST
+    for choice in range(P.K):
+        slot = load(tile_ptr(slots, core) + token * P.K + choice, mask).to(tl.int32)
+        rank = load(tile_ptr(ranks, core) + token * P.K + choice, mask).to(tl.int32) - P.FIRST
         came = mask & (slot >= 0) & (rank >= 0) & (rank < P.CAPACITY)
         row_ptr = tile_ptr(back, core) + (slot // P.HELD * P.CAPACITY + rank) * P.N
-        share = load(tile_ptr(shares, core) + token * P.PICKS + pick, mask)
+        share = load(tile_ptr(shares, core) + token * P.PER_TOKEN + choice, mask)
         total += load(row_ptr + offs % P.N, came) * share
     store(tile_ptr(y, core) + offs, total, mask)
 
@@ -123,5 +123,5 @@ def combine(args, core, offs, mask, P):
 @triton.jit
 def scale_rows(args, core, offs, mask, P):
     out, a, shares = args
-    share = load(tile_ptr(shares, core) + offs // P.N * P.PICKS + P.PICK, mask)
+    share = load(tile_ptr(shares, core) + offs // P.N * P.PER_TOKEN + P.COLUMN, mask)
     store(tile_ptr(out, core) + offs, load(tile_ptr(a, core) + offs, mask) * share, mask)

@@ -20,7 +20,7 @@ from wafer_triton.kernels.fused import local_kernel
 )
 @triton.jit
 def top_k(args, core, P):
-    chosen, shares, logits = args
+    expert_ids, shares, logits = args
     # [BLOCK]
     offs_e = tl.arange(0, P.BLOCK)
     mask_e = offs_e < P.EXPERTS
@@ -37,21 +37,21 @@ def top_k(args, core, P):
         share = powers / tl.reshape(summed(over, 1, P.BLOCK, 1), [1])
         offs = token * (P.K + P.SHARED) + tl.cumsum(picked.to(tl.int32), axis=0) - 1
         picked = picked & (offs < token * (P.K + P.SHARED) + P.K)  # NaN is ahead of nothing, so there may be more
-        tl.store(tile_ptr(chosen, core) + offs, offs_e.to(tl.float32), mask=picked)
+        tl.store(tile_ptr(expert_ids, core) + offs, offs_e.to(tl.float32), mask=picked)
         tl.store(tile_ptr(shares, core) + offs, share, mask=picked)
         for number in range(P.SHARED):
             at = token * (P.K + P.SHARED) + P.K + number
-            tl.store(tile_ptr(chosen, core) + at, (number + P.EXPERTS) * 1.0)
+            tl.store(tile_ptr(expert_ids, core) + at, (number + P.EXPERTS) * 1.0)
             tl.store(tile_ptr(shares, core) + at, tl.sigmoid(tl.load(logits_ptr + P.EXPERTS)))
 
 
 def _blocks(
-    ins: tuple[Operand, ...], *, m: int, picks: int, k: int, n: int, accumulate: str, **_: Any
+    ins: tuple[Operand, ...], *, m: int, per_token: int, k: int, n: int, accumulate: str, **_: Any
 ) -> dict[str, Any]:  # fmt: skip
     summed, fp16 = len(ins) == 4, accumulate == "fp16"
     block_n = block(n, 256)
     most = 1024 if ins[1].tensor.dtype == torch.float32 else 2048  # products in registers
-    rows, each, times = (m, picks, 1) if summed else (m * picks, 1, picks)
+    rows, each, times = (m, per_token, 1) if summed else (m * per_token, 1, per_token)
     return {
         "ROWS": rows, "EACH": each, "TIMES": times, "SUMMED": summed, "FP16": fp16, "rounds": fp16,
         "BLOCK_K": 1 if fp16 else block(k, max(1, most // block_n)), "BLOCK_N": block_n,
@@ -61,8 +61,8 @@ def _blocks(
 @local_kernel(_blocks, "expert_gemm", "expert_sum")
 @triton.jit
 def _expert_product(args, core, P):
-    c, a, w, chosen = args[0], args[1], args[2], args[3]
-    # a row of c is the product of one pick, or the sum of a token's
+    c, a, w, expert_ids = args[0], args[1], args[2], args[3]
+    # a row of c is the product of one choice, or the sum of a token's
     for row in range(P.ROWS):
         for start_n in range(0, P.N, P.BLOCK_N):
             # [BLOCK_N]
@@ -74,9 +74,9 @@ def _expert_product(args, core, P):
             else:
                 total = tl.zeros([P.BLOCK_N], tl.float32)
             for number in range(P.EACH):
-                pick = row * P.EACH + number
-                expert = tl.load(tile_ptr(chosen, core) + pick).to(tl.int32)
-                a_ptr = tile_ptr(a, core) + pick // P.TIMES * P.K
+                choice = row * P.EACH + number
+                expert = tl.load(tile_ptr(expert_ids, core) + choice).to(tl.int32)
+                a_ptr = tile_ptr(a, core) + choice // P.TIMES * P.K
                 w_ptr = tile_ptr(w, core) + expert * P.K * P.N
                 products = tl.zeros([P.BLOCK_K, P.BLOCK_N], tl.float32)
                 for start_k in range(0, P.K, P.BLOCK_K):
@@ -85,7 +85,7 @@ def _expert_product(args, core, P):
                     mask_k = offs_k < P.K
                     vector = load(a_ptr + offs_k, mask_k)
                     if P.SUMMED:
-                        vector = vector * tl.load(tile_ptr(args[4], core) + pick)
+                        vector = vector * tl.load(tile_ptr(args[4], core) + choice)
                     mask = mask_k[:, None] & mask_n[None, :]
                     matrix = load(w_ptr + offs_k[:, None] * P.N + offs_n[None, :], mask)
                     if P.FP16:

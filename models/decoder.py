@@ -119,7 +119,7 @@ class WaferForCausalLM(PlacedModule):
         if placed is not None:
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
-        own = decode_need(self.placement.head, "head").passes
+        own = decode_need(self.placement.head, "head").workspace
         self.pipeline = here = Pipeline.of(
             config, chosen, dtype, batch * max_length,
             sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],
@@ -165,7 +165,7 @@ class WaferForCausalLM(PlacedModule):
         return f"{self.config.name} on {self.block.mesh} cores, emulated {described(self.executor)}"
 
     folder: Path | None = None
-    turn = 0  # rises with every change of the caches, by which a stream knows whether they are still its own
+    version = 0  # rises with every change of the caches; a stream compares it, and refuses caches that changed
 
     @property
     def count(self) -> int:
@@ -184,7 +184,7 @@ class WaferForCausalLM(PlacedModule):
         self.ledgers = {phase: Ledger() for phase in PHASES}
         self.ran = dict.fromkeys(PHASES, 0)  # tokens
         self.passes = Passes(self.config, self.block.dtype, self.block.mesh.device, self.pipeline.of_all)
-        self.turn += 1
+        self.version += 1
         self._broken = False
 
     def account(self) -> Account:
@@ -246,7 +246,7 @@ class WaferForCausalLM(PlacedModule):
         ids = self._known([0 if token is None else token for token in tokens])
         angles = [self.config.angles(torch.tensor([count]), count + 1) for count in self.counts]
         rotary = torch.cat([cos for cos, _ in angles]), torch.cat([sin for _, sin in angles])
-        self.turn += 1
+        self.version += 1
         self._enter("decode")
         state = rotary, self.counts, self.caches, active
         look_up = None if self.layers.embedding else self.embedding.run
@@ -257,7 +257,7 @@ class WaferForCausalLM(PlacedModule):
         self._count("decode", due, tokens=len(active))
         for number in active:
             self.counts[number] += 1
-        self.passes.add("decode", [self.counts[number] for number in active], self.layers.chosen(active), due)
+        self.passes.add("decode", [self.counts[number] for number in active], self.layers.expert_ids(active), due)
         return logits
 
     def forward(self, input_ids: torch.Tensor, progress: Progress = silent) -> torch.Tensor:
@@ -345,7 +345,7 @@ class WaferForCausalLM(PlacedModule):
         parts = chunks(self.placement.prefill.mesh.shape[0], count, self.placement.chunk(count))
         x = self.pipeline.enter(lambda: self.embedding.run(ids), count)
         cache = self.block.cache(count)
-        self.turn += 1
+        self.version += 1
         self._enter("prefill")
         with self._attempt():
             x = self._prefill.run(
@@ -365,7 +365,7 @@ class WaferForCausalLM(PlacedModule):
             return list(self._prefill.runs(parts, [sum(chunk) for chunk in zip(*every, strict=True)]))
 
         ran = lru_cache(partial(self.embedding.prompt_runs, count)), layers
-        self.passes.add("prefill", [count], self._prefill.chosen, *ran)
+        self.passes.add("prefill", [count], self._prefill.expert_ids, *ran)
         if self._prefill.passes:
             self.passes.sent(sum(self._prefill.passes), self._prefill.overflow)
         self._count("prefill", *ran, tokens=count)

@@ -108,7 +108,7 @@ class Stream(Iterator[T], Generic[T]):
             self.sampling = sampling = replace(sampling, seed=model.pipeline.agreed(torch.Generator().seed() % 2**62))
         self._sources = [sampling.generator(number) for number in range(len(prompts))]
         self._open = set(range(len(prompts))) if max_new_tokens else set()
-        self._turn: int | None = None  # the model's, after this stream's last token
+        self._version: int | None = None  # the model's, after this stream's last token
 
     @property
     def tokens(self) -> Any:
@@ -117,8 +117,8 @@ class Stream(Iterator[T], Generic[T]):
 
     def __next__(self) -> Any:
         if self._open:
-            logits = self._prefill() if self._turn is None else self._advance()
-            self._turn = self.model.turn
+            logits = self._prefill() if self._version is None else self._advance()
+            self._version = self.model.version
             for number in sorted(self._open):
                 token = self.sampling.choose(logits[number], self._sources[number])
                 if token in self.stop:
@@ -142,7 +142,7 @@ class Stream(Iterator[T], Generic[T]):
         return list(prefills(self.model, self.prompts, self.progress))
 
     def _advance(self) -> torch.Tensor:
-        if self.model.turn != self._turn:
+        if self.model.version != self._version:
             raise CacheError(
                 "the model did something else since this stream's last token, so the cache is no longer of its text; "
                 "finish a stream before the next begins"

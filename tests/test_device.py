@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from wafer_triton import price
-from wafer_triton.device import MEASURED, MOST, NUMBERS, PRESETS, device
+from wafer_triton.device import MEASURED, NUMBERS, PRESETS, device
+from wafer_triton.device.keys import MOST
 from wafer_triton.errors import DeviceError, SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.product import recipe

@@ -26,5 +26,5 @@ def test_each_rank_has_a_gpu_of_its_node(monkeypatch):
         distributed.executor(emulate_on="cuda")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(distributed.ops, "executor", lambda backend, exchange, device: device)
-    monkeypatch.setattr(distributed, "DistributedExecutor", lambda inside, cut: inside)
+    monkeypatch.setattr(distributed, "DistributedExecutor", lambda inside, shards: inside)
     assert [distributed.executor(emulate_on="cuda")] == ["cuda:1"] == [f"cuda:{number}" for number in chosen]

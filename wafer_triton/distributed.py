@@ -35,30 +35,32 @@ def executor(
     backend: str | None = None,
     exchange: str = "explicit",
     *,
-    cut: Any = None,
+    shards: Any = None,
     timeout: float = TIMEOUT,
     emulate_on: str = "auto",
     **options: Any,
 ) -> Executor:
     """Return the executor of a mesh over all ranks that torchrun started, or of one process where there are no others.
 
-    `cut` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts.
+    `shards` is "RxC", the rectangles that a mesh is cut into; by default as few cores as can be lie at the cuts.
     `emulate_on` is "cuda" for one GPU to a rank, with NCCL, or "cpu", with gloo; "auto" takes the GPUs if there are
     any. The other arguments are those of `ops.executor`, for each rank. A rank that waits `timeout` seconds for another
     gives up.
 
-    Raises BackendError where ranks do not agree on all this, for a node with fewer GPUs than ranks, and for a `cut`
-    that has not one rectangle for each rank; MeshError for a `cut` that is none.
+    Raises BackendError where ranks do not agree on all this, for a node with fewer GPUs than ranks, and for a `shards`
+    that has not one rectangle for each rank; MeshError for a `shards` that is none.
     """
     if not isinstance(timeout, int | float) or not 0 < timeout <= MOST_TIMEOUT:
         raise BackendError(f"timeout = {timeout!r} must be a number of seconds above 0, at most {MOST_TIMEOUT:,.0f}")
     try:
-        sides = None if cut is None else as_mesh(cut)
+        sides = None if shards is None else as_mesh(shards)
     except MeshError as error:
-        raise MeshError(f"cut {cut!r} into rectangles: {error}") from None
+        raise MeshError(f"shards {shards!r}: {error}") from None
     if int(os.environ.get("WORLD_SIZE") or 1) == 1 and not dist.is_initialized():
         if sides is not None and sides.rows * sides.cols > 1:
-            raise BackendError(f"cut {sides} is for {sides.rows * sides.cols} ranks, and there is one; use torchrun")
+            raise BackendError(
+                f"shards {sides} are for {sides.rows * sides.cols} ranks, and there is one; use torchrun"
+            )
         return ops.executor(backend, exchange, emulate_on, **options)
     chosen = ops.emulation_device(emulate_on)
     if not dist.is_initialized():
@@ -72,7 +74,7 @@ def executor(
         torch.cuda.set_device(local)
         chosen = f"cuda:{local}"
     inside = ops.executor(backend, exchange, chosen, **options)
-    return DistributedExecutor(inside, cut=None if sides is None else (sides.rows, sides.cols))
+    return DistributedExecutor(inside, shards=None if sides is None else (sides.rows, sides.cols))
 
 
 def join(device: str = "cpu", timeout: float = TIMEOUT) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any
 
-from wafer_triton.device import Device, device
+from wafer_triton.device import Device, DeviceLike, device
 from wafer_triton.errors import MeshError
 
 MOST_SIDE = 2048  # of an lcm grid, which a schedule names core by core
@@ -85,7 +85,7 @@ class Mesh:
         return f"{self.rows}x{self.cols}"
 
 
-def as_mesh(spec: Any, on: str | Device | None = None) -> Mesh:
+def as_mesh(spec: Any, on: DeviceLike | None = None) -> Mesh:
     """Return a Mesh from a Mesh, a side `P`, a pair `(rows, cols)` or a text "P" or "RxC"; MeshError otherwise."""
     if isinstance(spec, Mesh):
         return spec if on is None else replace(spec, device=device(on))

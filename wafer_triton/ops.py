@@ -211,7 +211,7 @@ def _whole(operation: Recipe) -> Callable[[Program], Tensor]:
 
 
 # A torch operator takes text, not a Mesh; torch.compile can trace how `_text` builds it.
-_DEVICE = tuple(entry.name for entry in fields(Device))
+_DEVICE = tuple(entry.name for entry in fields(Device) if entry.compare)
 
 
 def _text(mesh: Mesh, options: tuple[tuple[str, Any], ...]) -> str:

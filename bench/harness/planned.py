@@ -30,11 +30,11 @@ def decode_layer(exchange: str, side: int = 64, held: int = 4095) -> dict[str, P
     config = replace(config_of("llama3-8b"), num_hidden_layers=1)
     block = Block(config, Mesh(side, side, ROOMY), "bf16", entries=-(-(held + 1) // side))
     programs = {}
-    for part, arguments in decode.layer(block, held):
-        made = schedule(part, block, *arguments)
+    for sub_layer, arguments in decode.layer(block, held):
+        made = schedule(sub_layer, block, *arguments)
         space = {
             name: torch.zeros(1, dtype=torch_dtype(one.dtype)).expand(side, side, one.slots * one.numel)
             for name, one in made.buffers.items()
         }
-        programs[part.title] = TritonExecutor(exchange=exchange).bind(made, {}, shared=space)
+        programs[sub_layer.title] = TritonExecutor(exchange=exchange).bind(made, {}, shared=space)
     return programs

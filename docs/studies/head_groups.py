@@ -44,7 +44,7 @@ A width that is cut over P mesh rows is rounded up on each: 4,096 over 660 rows 
 `trim=True` and `--trim` a phase takes a part of its mesh, and the other cores stay idle: no schedule has them
 (`wafer_triton/cost/padding.py`). Decode takes the fewest rows on which no tile is larger. Prefill takes the square with
 the fewest multiply-adds whose products take no more cycles than on the whole mesh. The best below is trimmed, and
-"cores" are its cores. The measured program and the program with one group take the whole mesh.
+"cores" are its cores. The paper-benchmark program and the program with one group take the whole mesh.
 
 A schedule on the whole mesh in which cores with padding alone rest would leave more. In MeshGEMM every core holds a
 padded tile in 74 of 660 iterations, each in other iterations: core (i, j) meets tile k with position(k) =
@@ -52,24 +52,24 @@ position(i) + position(j) + iteration. A schedule names cores by axis and positi
 in each iteration. Without that, tokens and width of 7 a mesh row are 1.13 x 1.13 = 1.27 times a product's
 multiply-adds.
 
-All cycles below are predicted. Silicon has run the program "measured" alone, scaled from a part of its layers: decode
-of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and of
-Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. "Over measured" is the best
-program's cycles over the measured program's on the same mesh. Padding is the multiply-adds of the cores that compute
-over the model's multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
+All cycles below are predicted. Silicon has run the "paper-benchmark" program alone, scaled from a part of its layers:
+decode of Llama-3-8B on 420, 540 and 660 square and of Qwen2-72B on 540, prefill of Llama-3-8B on 480, 600 and 720 and
+of Qwen2-72B on 600 ([validation.md](validation.md)). No model's own decoder was measured. "Over benchmark" is the best
+program's cycles over the paper-benchmark program's on the same mesh. Padding is the multiply-adds of the cores that
+compute over the model's multiply-adds. SRAM is the bytes that a layer needs on a core, workspace included.
 
 ## Decode
 
-A decode layer of a model has nine all-reduces, where the measured program has ten: the sums of softmax's weights go in
-one all-reduce with the weighted values, as several buffers follow one another over the same links.
+A decode layer of a model has nine all-reduces, where the paper-benchmark program has ten: the sums of softmax's weights
+go in one all-reduce with the weighted values, as several buffers follow one another over the same links.
 
 One token on a WSE-2, with {context} tokens in the cache:
 """
 
 BOUND = """
-The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding}.
-The rest of it is pairs that do not divide a group's columns, and one free slot of the cache on each row. Most
-cycles are the latencies of the nine all-reduces, seven of which cross all rows.
+The four models' own programs take {least} to {most} of the paper-benchmark program's cycles. Padding is at most
+{padding}. The rest of it is pairs that do not divide a group's columns, and one free slot of the cache on each row.
+Most cycles are the latencies of the nine all-reduces, seven of which cross all rows.
 
 Decode of {model} on {side} x {side} cores by step:
 """
@@ -84,15 +84,16 @@ and the values move along y: a block crosses to the next column, the others chan
 (`wafer_triton/schedule/segment_gemm.py`). Both take P rounds, as with one group, and no weights of softmax are aligned.
 
 A prompt of {tokens} tokens through one layer, as many tokens at once as fit a WSE-2's core beside that layer. "On one
-WSE-2" is "over measured" where the wafer holds the whole model, which may leave room for fewer tokens at once; "-"
-where it does not. The measured program takes all tokens at once.
+WSE-2" is "over benchmark" where the wafer holds the whole model, which may leave room for fewer tokens at once;
+"-" where it does not. The paper-benchmark program takes all tokens at once.
 """
 
 PREFILL_BOUND = """
-The four models' own programs take {least} to {most} of the measured program's cycles. Padding is at most {padding},
-and with the measured program, on all cores, {measured}. More groups than key-value heads repeat these heads, which is
-padding too, yet takes fewer cycles than several heads a core. A model has scores of every head, the measured
-program of one. Where other layers share the cores, their weights, keys and values leave less room for these scores.
+The four models' own programs take {least} to {most} of the paper-benchmark program's cycles. Padding is at most
+{padding}, and with the paper-benchmark program, on all cores, {measured}. More groups than key-value heads repeat these
+heads, which is padding too, yet takes fewer cycles than several heads a core. A model has scores of every head, the
+measured program of one. Where other layers share the cores, their weights, keys and values leave less room for these
+scores.
 
 Prefill of {model} on {side} x {side} cores by step:
 """
@@ -127,7 +128,7 @@ class Filled:
 
 
 def filled(
-    model: str, side: int, program: str = "true", groups: int | None = None, whole: bool = False, trim: bool = False
+    model: str, side: int, program: str = "full", groups: int | None = None, whole: bool = False, trim: bool = False
 ) -> Filled:
     """Prefill as it fits cores that hold one layer, or the `whole` model; WaferError where they do not."""
     on, shape = device("wse2"), shape_of(model)
@@ -137,8 +138,8 @@ def filled(
     rows = -(-TOKENS // block.mesh.rows)
     steps = {name: cost.cycles for name, cost in layers.prefill_steps(block, rows, c, at_once).items()}
     needs = {kind: prefill_need(block, kind, at_once, rows - at_once) for kind in shape.layers_of}
-    size = sum(sum(need.stays.values()) for need in needs.values())
-    size += max(sum(need.passes.values()) for need in needs.values())
+    size = sum(sum(need.resident.values()) for need in needs.values())
+    size += max(sum(need.workspace.values()) for need in needs.values())
     return Filled(str(block.mesh), block.head_groups, steps, padding.of_prefill(block, TOKENS, at_once), size)
 
 
@@ -151,7 +152,7 @@ def on_one_wafer(model: str, side: int, measured: float) -> str:
 
 
 def by_step(programs: list[dict[str, float]]) -> str:
-    """Return the steps of the measured program, and of the model's own with one head group and with the best."""
+    """Return the steps of the paper-benchmark program, and of the model's own with one head group and with the best."""
     names: list[str] = []
     for program in programs:
         place = 0
@@ -160,7 +161,7 @@ def by_step(programs: list[dict[str, float]]) -> str:
                 names.insert(place, name)
             place = names.index(name) + 1
     steps = [[name, *(digits(program[name]) if name in program else "-" for program in programs)] for name in names]
-    return table(("step", "measured program", "one group", "best"), steps, 1)
+    return table(("step", "paper-benchmark program", "one group", "best"), steps, 1)
 
 
 def prefill_row(model: str, side: int) -> list[str]:
@@ -175,8 +176,8 @@ def prefill() -> str:
     """Return the section on prefill."""
     rows = [prefill_row(model, side) for model in MODELS for side in SIDES]
     head = (
-        "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured", "on one WSE-2",
-        "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
+        "model", "mesh", "paper-benchmark program", "one group", "best", "cores", "groups", "over benchmark",
+        "on one WSE-2", "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
     )  # fmt: skip
     model, side = SHOWN
     whole = max(prefills(model, side)[0].padding for model in MODELS for side in SIDES)
@@ -186,15 +187,15 @@ def prefill() -> str:
 
 
 def extremes(head: tuple[str, ...], rows: list[list[str]]) -> dict[str, str]:
-    """Return the least and the most cycles over the measured program's, and the most padding."""
-    ratios, paddings = ([float(row[head.index(name)]) for row in rows] for name in ("over measured", "padding, best"))
+    """Return the least and the most cycles over the paper-benchmark program's, and the most padding."""
+    ratios, paddings = ([float(row[head.index(name)]) for row in rows] for name in ("over benchmark", "padding, best"))
     return {"least": f"{min(ratios):.3f}", "most": f"{max(ratios):.3f}", "padding": f"{max(paddings):.2f}"}
 
 
 @cache
 def prefills(model: str, side: int) -> tuple[Filled, Filled, Filled]:
-    """Prefill by the measured program, and by the model's own with one head group and with the best number."""
-    return filled(model, side, "measured"), filled(model, side, groups=1), filled(model, side, trim=True)
+    """Prefill by the paper-benchmark program, and by the model's own with one head group and with the best number."""
+    return filled(model, side, "paper-benchmark"), filled(model, side, groups=1), filled(model, side, trim=True)
 
 
 def decode_row(model: str, side: int) -> list[str]:
@@ -210,7 +211,7 @@ def page() -> str:
     """Return the whole page."""
     rows = [decode_row(model, side) for model in MODELS for side in SIDES]
     head = (
-        "model", "mesh", "measured program", "one group", "best", "cores", "groups", "over measured",
+        "model", "mesh", "paper-benchmark program", "one group", "best", "cores", "groups", "over benchmark",
         "padding, one group", "padding, best", "SRAM, one group", "SRAM, best",
     )  # fmt: skip
     model, side = SHOWN
@@ -227,9 +228,9 @@ def page() -> str:
 
 
 def estimates(model: str, side: int) -> tuple[estimate.Layered, estimate.Layered, estimate.Layered]:
-    """Decode by the measured program, and by the model's own with one head group and with the best number."""
+    """Decode by the paper-benchmark program, and by the model's own with one head group and with the best number."""
     return (
-        estimate.decode(model=model, mesh=side, context=CONTEXT, program="measured", as_if=True),
+        estimate.decode(model=model, mesh=side, context=CONTEXT, program="paper-benchmark", as_if=True),
         estimate.decode(model=model, mesh=side, context=CONTEXT, head_groups=1, as_if=True),
         estimate.decode(model=model, mesh=side, context=CONTEXT, as_if=True, trim=True),
     )

@@ -212,11 +212,11 @@ class Decode:
         )
         self.results[active] = x if self.head is None else self.head.run(x)
 
-    def chosen(self, active: Sequence[int]) -> list[torch.Tensor]:
+    def expert_ids(self, active: Sequence[int]) -> list[torch.Tensor]:
         """The experts [active, k] that the last tokens took in each layer that has some; all cores chose alike."""
         e = self.block.shape.experts
         layers = [layer for layer in self.layers if layer.kinds[1] == "experts"]
-        return [layer.ffn.read(blocks.CHOSEN)[0, 0, list(active), : e.chosen].long().cpu() for layer in layers if e]
+        return [layer.ffn.read(blocks.EXPERT_IDS)[0, 0, list(active), : e.top_k].long().cpu() for layer in layers if e]
 
     def _enter(self, x: torch.Tensor) -> None:
         """Put x [batch, width] where the first layer reads it."""

@@ -12,14 +12,14 @@ from wafer_triton.models.place.cuts import Tiles, Weights, fill
 from wafer_triton.place.need import weights_of
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import decode as blocks
-from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.rounds import Buffer
 
 
 class End:
-    """A part that runs for some tokens at once beside resident `memory`, on the mesh of the head's block."""
+    """A sub-layer that runs for some tokens at once beside resident `memory`, on the mesh of the head's block."""
 
-    part: Part
+    sub_layer: SubLayer
     kind: str
 
     def __init__(self, block: Block, executor: Executor, memory: Tiles) -> None:
@@ -29,12 +29,12 @@ class End:
     @property
     def most_tokens(self) -> int:
         """The most tokens that go at once."""
-        return blocks.at_once(self.part, self.block)
+        return blocks.at_once(self.sub_layer, self.block)
 
     @property
     def tiles(self) -> Tiles:
         """What stays on the cores, [rows, cols, *tile]."""
-        buffers = schedule(self.part, self.block, 1).buffers
+        buffers = schedule(self.sub_layer, self.block, 1).buffers
         return {name: memory.unflatten(-1, buffers[name].tile) for name, memory in self.memory.items()}
 
     @property
@@ -47,12 +47,12 @@ class End:
 
     def runs(self, tokens: int) -> list[Scheduled]:
         """Return the schedule that runs for `tokens` tokens at once."""
-        return [(schedule(self.part, self.block, tokens), 1)]
+        return [(schedule(self.sub_layer, self.block, tokens), 1)]
 
     def program(self, tokens: int) -> Program:
         """Return the program for so many tokens at once."""
         if tokens not in self.programs:
-            built = schedule(self.part, self.block, tokens)
+            built = schedule(self.sub_layer, self.block, tokens)
             given = [buffer for buffer in built.buffers.values() if buffer.given]
             space = {b.name: self.executor.allocate(built, b) for b in given if b.name not in self.memory}
             self.programs[tokens] = self.executor.bind(built, {}, self.memory | space)
@@ -62,11 +62,11 @@ class End:
 class Head(End):
     """The final norm and the LM head; without weights it only counts, as where it lies on another rank."""
 
-    part, kind = blocks.head, "head"
+    sub_layer, kind = blocks.head, "head"
 
     def __init__(self, block: Block, executor: Executor, weights: Weights | None) -> None:
         names = () if weights is None else weights_of(block, self.kind, "decode")
-        super().__init__(block, executor, executor.room(schedule(self.part, block, 1), names))
+        super().__init__(block, executor, executor.room(schedule(self.sub_layer, block, 1), names))
         if weights is not None:
             self.place(weights)
 
@@ -77,7 +77,7 @@ class Head(End):
     @property
     def dtype(self) -> torch.dtype:
         """That of logits."""
-        return torch_dtype(schedule(self.part, self.block, 1).buffers[blocks.LOGITS].dtype)
+        return torch_dtype(schedule(self.sub_layer, self.block, 1).buffers[blocks.LOGITS].dtype)
 
     def run(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits [tokens, vocab] of x [tokens, width], of no more tokens than go at once."""
@@ -93,7 +93,7 @@ class Embedding(End):
     Without weights it only counts.
     """
 
-    part, kind = blocks.embed, "embedding"
+    sub_layer, kind = blocks.embed, "embedding"
 
     def __init__(self, head: Head, weights: Weights | None) -> None:
         block, executor, self.tied = head.block, head.executor, head.block.shape.tie_word_embeddings
@@ -101,7 +101,7 @@ class Embedding(End):
         if weights is not None and self.tied:
             memory = {name: head.memory[name] for name in weights_of(block, self.kind, "decode")}
         elif weights is not None:
-            memory = executor.room(schedule(self.part, block, 1), weights_of(block, self.kind, "decode"))
+            memory = executor.room(schedule(self.sub_layer, block, 1), weights_of(block, self.kind, "decode"))
         super().__init__(block, executor, memory)
         if weights is not None:
             self.place(weights)
@@ -121,8 +121,8 @@ class Embedding(End):
 
     def prompt_runs(self, tokens: int) -> list[Scheduled]:
         """Return the schedules that run for a prompt of `tokens` tokens, in batches if need be."""
-        sizes = blocks.batches(self.part, self.block, tokens)
-        return [(schedule(self.part, self.block, size), times) for size, times in sizes.items()]
+        sizes = blocks.batches(self.sub_layer, self.block, tokens)
+        return [(schedule(self.sub_layer, self.block, size), times) for size, times in sizes.items()]
 
     def give(self, ids: torch.Tensor) -> None:
         """Give every core the ids [tokens] of no more tokens than go at once."""

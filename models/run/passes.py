@@ -14,12 +14,14 @@ from wafer_triton.models.run.ledger import Due, cycles_of
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.shape.routing import hits
 
-Own = list[tuple[list[torch.Tensor], tuple[int, int]]]  # of each pass what is `chosen` and `sent` in a stage's layers
+Own = list[
+    tuple[list[torch.Tensor], tuple[int, int]]
+]  # of each pass what is `expert_ids` and `sent` in a stage's layers
 
 
 @dataclass(eq=False)
 class Forward:
-    """One pass: the experts `chosen` [tokens, k] in each layer that has some, and what is `due` for its time.
+    """One pass: the experts `expert_ids` [tokens, k] in each layer that has some, and what is `due` for its time.
 
     `contexts` are the tokens in the caches after a pass of decode, that of prefill its tokens. `sent` are the passes to
     experts in regions and the rows that did not go in the first, if there are regions.
@@ -27,14 +29,14 @@ class Forward:
 
     mode: str
     contexts: Sequence[int]
-    chosen: list[torch.Tensor]
+    expert_ids: list[torch.Tensor]
     due: list[Due] = field(default_factory=list)
     sent: tuple[int, int] | None = None
 
     def measured(self, device: Device) -> cap.Pass:
         """Return the pass as MoE-CAP has it."""
         seconds = sum(cycles_of(entry()) for entry in self.due) / device.clock_hz
-        taken = [hits(layer.tolist()) for layer in self.chosen]
+        taken = [hits(layer.tolist()) for layer in self.expert_ids]
         if self.mode == "prefill":
             passes, overflow = self.sent or (None, None)
             ran = cap.Pass.prefill(self.contexts[0], seconds, taken)
@@ -55,9 +57,9 @@ class Passes:
         self.shape, self.dtype, self.device, self.of_all = shape, dtype, device, of_all
         self.ran: list[Forward] = []
 
-    def add(self, mode: str, contexts: Sequence[int], chosen: list[torch.Tensor], *due: Due) -> None:
+    def add(self, mode: str, contexts: Sequence[int], expert_ids: list[torch.Tensor], *due: Due) -> None:
         """Add a pass."""
-        self.ran.append(Forward(mode, contexts, chosen, list(due)))
+        self.ran.append(Forward(mode, contexts, expert_ids, list(due)))
 
     def sent(self, passes: int, overflow: int) -> None:
         """Say of the last pass what went to experts in regions."""
@@ -78,16 +80,16 @@ class Passes:
 
     def trace(self) -> list[list[list[int]]]:
         """Return the experts that all tokens took, of each layer that has some, token by token."""
-        layers = zip(*(each.chosen for each in self._whole()), strict=True)
+        layers = zip(*(each.expert_ids for each in self._whole()), strict=True)
         return [torch.cat(layer).tolist() for layer in layers]
 
     def _whole(self) -> list[Forward]:
         """Return the passes with the layers of all stages; one that Ctrl-C cut off on some ranks is left out."""
         if self.shape.experts is None:
             return self.ran
-        stages, whole = self.of_all([(each.chosen, each.sent or (0, 0)) for each in self.ran]), list[Forward]()
+        stages, whole = self.of_all([(each.expert_ids, each.sent or (0, 0)) for each in self.ran]), list[Forward]()
         for each, parts in zip(self.ran, zip(*stages, strict=False), strict=False):
-            chosen, sent = zip(*parts, strict=True)
+            expert_ids, sent = zip(*parts, strict=True)
             passes, overflow = map(sum, zip(*sent, strict=True))
-            whole.append(replace(each, chosen=[*chain(*chosen)], sent=each.sent and (passes, overflow)))
+            whole.append(replace(each, expert_ids=[*chain(*expert_ids)], sent=each.sent and (passes, overflow)))
         return whole

@@ -1,7 +1,7 @@
 """A model over ranks: stages of consecutive layers, each on ranks of its own, that hand the activation on.
 
 Layers go to ranks first, as nothing but the activation then crosses. The ranks of a stage cut its meshes where there
-are more ranks than layers, or where the executor has a `cut`. Each stage holds about as many bytes as any other.
+are more ranks than layers, or where the executor has a `shards`. Each stage holds about as many bytes as any other.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Pipeline:
         """
         if not isinstance(executor, DistributedExecutor):
             return cls(shape, executor, range(shape.num_hidden_layers), dtype)
-        stages = stage_count(shape.num_hidden_layers, executor.ranks, executor.cut)
+        stages = stage_count(shape.num_hidden_layers, executor.ranks, executor.shards)
         ranks = torch.tensor(dist.get_process_group_ranks(executor.group)).view(stages, -1)
         devices = DeviceMesh(torch.device(executor.device).type, ranks, mesh_dim_names=("stage", "core"))
         inside = executor.inside
         if ranks.shape[1] > 1:
-            inside = DistributedExecutor(inside, devices.get_group("core"), executor.cut)
+            inside = DistributedExecutor(inside, devices.get_group("core"), executor.shards)
         group, ends = devices.get_group("stage"), stage_layers(shape, stages, cached, head)
         number = group.rank()
         return cls(shape, inside, range(ends[number], ends[number + 1]), dtype, number, stages, group, executor.group)
@@ -173,18 +173,18 @@ class Pipeline:
         return x
 
 
-def stage_count(layers: int, ranks: int, cut: tuple[int, int] | None) -> int:
-    """Return the stages of so many ranks, of which `cut` go together: by default as many as there are layers for.
+def stage_count(layers: int, ranks: int, shards: tuple[int, int] | None) -> int:
+    """Return the stages of so many ranks, of which `shards` go together: by default as many as there are layers for.
 
-    Raises BackendError where `cut` has not as many rectangles as any stages have ranks.
+    Raises BackendError where `shards` has not as many rectangles as any stages have ranks.
     """
-    if cut is None:
+    if shards is None:
         return max(stages for stages in range(1, min(ranks, layers) + 1) if ranks % stages == 0)
-    size = cut[0] * cut[1]
+    size = shards[0] * shards[1]
     if ranks % size or ranks // size > layers:
         raise BackendError(
-            f"cut {cut[0]}x{cut[1]}: {ranks} ranks are no stages of {size} ranks each for {layers} layers; "
-            f"give another cut, or none"
+            f"shards {shards[0]}x{shards[1]}: {ranks} ranks are no stages of {size} ranks each for {layers} layers; "
+            f"give other shards, or none"
         )
     return ranks // size
 

@@ -22,7 +22,7 @@ from wafer_triton.layout import MeshTensor, scatter
 from wafer_triton.models.place.cuts import Tiles, is_repeated, picked, unpicked
 from wafer_triton.place.transfers import Scheduled
 from wafer_triton.schedule import prefill as prefill_blocks
-from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.expert_regions import prefill_pass
 from wafer_triton.schedule.kv_cache import KvCache
@@ -39,7 +39,7 @@ class Kept:
 
     k: torch.Tensor
     v: torch.Tensor
-    chosen: torch.Tensor | None
+    expert_ids: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Result:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All of them, in one order."""
-        each = (tiles for kept in self.layers for tiles in (kept.k, kept.v, kept.chosen))
+        each = (tiles for kept in self.layers for tiles in (kept.k, kept.v, kept.expert_ids))
         return [self.x, *(tiles for tiles in each if tiles is not None)]
 
 
@@ -110,11 +110,11 @@ class Prefill:
         self.numbers = range(block.shape.num_hidden_layers) if numbers is None else numbers
         self.side = block.mesh.shape[0]
         self.weights: dict[str, Tiles] = {kind: {} for kind in block.shape.layers_of}  # that all layers pass through
-        self.programs: dict[tuple[Part, tuple[int, ...]], Program] = {}
+        self.programs: dict[tuple[SubLayer, tuple[int, ...]], Program] = {}
         self.scratch: dict[Buffer, torch.Tensor] = {}
         # of the last prompt: experts by sparse layer, see `run`; with regions the passes of each chunk, and the rows of
         # tokens that did not go in the first
-        self.chosen: list[torch.Tensor] = []
+        self.expert_ids: list[torch.Tensor] = []
         self.passes: list[int] = []
         self.overflow = 0
         self.forget()
@@ -138,7 +138,7 @@ class Prefill:
     ) -> torch.Tensor:
         """x [count, width] through the layers; calls `fill(layer, k, v)`, both [count, key heads, head_dim].
 
-        `chosen` has then the experts [count, k] that its tokens took in each layer that has some.
+        `expert_ids` has then the experts [count, k] that its tokens took in each layer that has some.
         """
         if len(self.programs) > 16:  # prompts of many lengths: plans are cheap to make again
             self.programs, self.scratch = {}, {}
@@ -154,7 +154,7 @@ class Prefill:
                 self._bound(prefill_pass, "experts", part.tokens, 0, 0)
         fresh = [step for key, program in self.programs.items() if key not in known for step in program.steps]
         self.executor.precompile(fresh, partial(progress, "compiling kernel"))
-        self.chosen, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
+        self.expert_ids, self.passes, self.overflow = [], [0] * len(parts) if regions is not None else [], 0
         inputs = list(self._inputs(x, rotary, parts))
         # with regions, the host counts the passes between the launches
         through = self._recorded if self.executor.graphs and regions is None else self._launched
@@ -183,7 +183,7 @@ class Prefill:
                     real = (part.position >= 0).to(xs[number].dtype)[:, None].expand(-1, self.side, -1)
                     second.write(prefill_blocks.REAL, real.contiguous())
                 kept.append(self._layer(first, second, part, repeated, kept))
-                if self.block.expert_regions is not None and kept[-1].chosen is not None:
+                if self.block.expert_regions is not None and kept[-1].expert_ids is not None:
                     self._send(second, number, part, self.block.expert_regions)
                 if len(parts) > 1:
                     xs[number] = second.read(prefill_blocks.HIDDEN)
@@ -257,16 +257,18 @@ class Prefill:
             self._past(first, name, part, past)
         first.run()
         second.run()
-        chosen = second.read(prefill_blocks.CHOSEN) if prefill_blocks.CHOSEN in second.schedule.buffers else None
+        expert_ids = (
+            second.read(prefill_blocks.EXPERT_IDS) if prefill_blocks.EXPERT_IDS in second.schedule.buffers else None
+        )
         k, v = map(first.read, prefill_blocks.NEW)
-        return Kept(k, v, chosen)
+        return Kept(k, v, expert_ids)
 
     def _keep(self, layer: int, kept: Sequence[Kept], parts: Sequence[Chunk], fill: Fill) -> None:
-        """Put keys and values of all chunks into the cache, and the experts that tokens took into `chosen`."""
+        """Put keys and values of all chunks into the cache, and the experts that tokens took into `expert_ids`."""
         experts = self.block.shape.experts
-        if experts is not None and (taken := [one.chosen for one in kept if one.chosen is not None]):
+        if experts is not None and (taken := [one.expert_ids for one in kept if one.expert_ids is not None]):
             rows = [tiles[:, 0].flatten(0, 1)[part.index] for tiles, part in zip(taken, parts, strict=True)]
-            self.chosen.append(torch.cat(rows)[:, : experts.chosen].long().cpu())
+            self.expert_ids.append(torch.cat(rows)[:, : experts.top_k].long().cpu())
         fill(layer, *(self._gather(list(each), parts) for each in zip(*((one.k, one.v) for one in kept), strict=True)))
 
     def _inputs(
@@ -282,15 +284,15 @@ class Prefill:
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
         """The passes that take a chunk's tokens to their experts, after their routing."""
         passes = -(-int(routing.read(prefill_blocks.DEMAND).max()) // regions.capacity)
-        for turn in range(passes):
-            self._bound(prefill_pass, "experts", part.tokens, 0, turn).run()
+        for each in range(passes):
+            self._bound(prefill_pass, "experts", part.tokens, 0, each).run()
         self.passes[number] += passes
         self.overflow += int((routing.read(prefill_blocks.RANKS)[:, 0] >= regions.capacity).sum())
 
     def _program(self, kind: str, tokens: int, past: int) -> Program:
         return self._bound(prefill_blocks.first(self.block, kind), kind, tokens, past)
 
-    def _bound(self, adds: Part, kind: str, *args: int) -> Program:
+    def _bound(self, adds: SubLayer, kind: str, *args: int) -> Program:
         key = (adds, args)
         if key not in self.programs:
             step = schedule(adds, self.block, *args)

@@ -5,11 +5,13 @@ import gzip
 import json
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from wafer_triton.cli.main import main
 from wafer_triton.count.account import Account
+from wafer_triton.device import NUMBERS, device
 from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.generation import Generation
 from wafer_triton.mesh import Mesh
@@ -151,6 +153,29 @@ def test_a_page_of_a_record_keeps_wafer_time_and_emulation_time_apart(folder, re
     assert tables["decode, predicted on the wafer"]["cycles"] == "123 cycles"
     assert tables["The run, emulated on this machine"]["prefill time"] == "500 ms"
     assert data["regions"][0]["name"] == "layer 0, head" and "Paris" in data["about"]
+
+
+def test_a_page_of_a_record_on_an_own_device(folder, record):
+    own = {number: getattr(device("wse2"), number) for number in NUMBERS} | {"rows": 20, "cols": 30}
+    text = (folder / "run.json").read_text()
+    plain = json.loads(text.splitlines()[-1]) | {"device": "mine"}
+    (folder / "run.json").write_text(json.dumps(plain | {"device_numbers": own}))
+    assert main(["show", "record", "run.json"]) == 0
+    assert "of mine" in shown(folder / "page.html")["about"]
+    (folder / "run.json").write_text(json.dumps(plain | {"device_numbers": {"rows": 20}}))
+    assert main(["show", "record", "run.json"]) == 2
+
+
+def test_a_record_holds_the_numbers_of_a_device_that_is_no_preset():
+    mesh = Mesh(4, 4)
+    said = Generation(
+        text="", tokens=[], prompt_tokens=2, steps=0, settings={}, mesh=mesh, prefill_mesh=mesh, head_groups=1,
+        regions=[Region(mesh, ("head",), 40_000, {})], account=Account(), load_seconds=1.0, prefill_seconds=0.5,
+        decode_seconds=0.0,
+    )  # fmt: skip
+    assert "device_numbers" not in said.as_json()
+    own = replace(said, mesh=Mesh(4, 4, device("wse2,hop_cycles=3"))).as_json()
+    assert own["device_numbers"]["hop_cycles"] == 3 and set(own["device_numbers"]) == set(NUMBERS)
 
 
 @pytest.mark.parametrize(

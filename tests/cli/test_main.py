@@ -118,7 +118,7 @@ def test_devices_show_one_with_the_source_of_each_number(capsys):
     rows = shown["numbers"]["rows"]
     assert (rows["value"], rows["kind"]) == (750, "data sheet") and "Cerebras" in rows["source"]
     assert shown["constants"]["k_step_cycles"]["standard_error"] > 0
-    lines = {line.split()[0]: line for line in err.splitlines() if line.strip()}
+    lines = {line.split()[0]: line for line in reversed(err.splitlines()) if line.strip()}  # the first of a name
     assert "data sheet" in lines["rows"] and "fitted" in lines["k_step_cycles"] and "49,152" in lines["sram_bytes"]
     assert "shares of a peak are taken" in err
 

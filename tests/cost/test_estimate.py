@@ -85,7 +85,7 @@ def test_rivals_name_their_assumption(rival: str) -> None:
 
 
 def test_kv_capacity_of_the_paper() -> None:
-    held = estimate.kv(device="wse2", model="llama3-8b", mesh=360, program="measured")
+    held = estimate.kv(device="wse2", model="llama3-8b", mesh=360, program="paper-benchmark")
     assert held.concat_tokens == pytest.approx(382, rel=0.02)
     assert held.shift_tokens == pytest.approx(137_548, rel=0.02)
     assert held.shift_tokens == 360 * held.concat_tokens
@@ -126,9 +126,9 @@ def test_a_long_answer_is_priced_at_some_of_its_contexts(monkeypatch: pytest.Mon
     assert estimate.request(**sizes, as_if=True).decode_seconds == pytest.approx(every, rel=0.01)
 
 
-@pytest.mark.parametrize("program, number", [("measured", 10), ("true", 9)])
+@pytest.mark.parametrize("program, number", [("paper-benchmark", 10), ("full", 9)])
 def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> None:
-    """Check that the true program sums softmax's weights together with the weighted values."""
+    """Check that the full program sums softmax's weights together with the weighted values."""
     on, c = Mesh(60, 60), constants(device("wse2"))
     block = layers.decode_block(shape_of("llama3-8b"), on, 128, c, program=program)
     parts = [drafted(part, block, *args) for part, args in decode.layer(block, 128)]
@@ -138,7 +138,7 @@ def test_one_layer_has_ten_all_reduces_or_nine(program: str, number: int) -> Non
 
 def test_a_decode_step_is_the_gemv_that_runs() -> None:
     on, c = Mesh(48, 48), constants(device("wse2")).of("decode")
-    block = layers.decode_block(shape_of("smollm2-135m"), on, 128, constants(on.device), program="measured")
+    block = layers.decode_block(shape_of("smollm2-135m"), on, 128, constants(on.device), program="paper-benchmark")
     steps, groups = layers.decode_steps(block, 128, constants(on.device)), best_groups(48, c)
     for name, k, n, axis in (("gate and up", 576, 2 * 1536, "y"), ("down", 1536, 576, "x")):
         options = (("axis", axis), ("groups", groups), ("sums", "fp16"))
@@ -146,14 +146,14 @@ def test_a_decode_step_is_the_gemv_that_runs() -> None:
         assert steps[name].cycles == pytest.approx(whole.cycles, rel=1e-12)
 
 
-def test_the_measured_program_is_a_shape() -> None:
-    measured = shape_of("llama3-8b").measured()
+def test_the_paper_benchmark_program_is_a_shape() -> None:
+    measured = shape_of("llama3-8b").paper_benchmark()
     assert (measured.num_attention_heads, measured.head_dim, measured.kv_width) == (1, 4096, 4096)
     found = {program: estimate.decode(model="llama3-8b", mesh=360, context=4096, program=program)
-             for program in ("true", "measured")}  # fmt: skip
-    assert found["measured"].head_cycles == 0 < found["true"].head_cycles
-    assert {"rope", "kv shift"} <= found["true"].steps.keys() - found["measured"].steps.keys()
-    with pytest.raises(ShapeError, match="program 'paper': choose 'true', the model's own, or 'measured'"):
+             for program in ("full", "paper-benchmark")}  # fmt: skip
+    assert found["paper-benchmark"].head_cycles == 0 < found["full"].head_cycles
+    assert {"rope", "kv shift"} <= found["full"].steps.keys() - found["paper-benchmark"].steps.keys()
+    with pytest.raises(ShapeError, match="program 'paper': choose 'full', the model's own, or 'paper-benchmark'"):
         estimate.decode(model="llama3-8b", mesh=360, context=4096, program="paper")
 
 
@@ -226,7 +226,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
             "head_groups = 33, but 32 query heads on 360 columns take a whole number from 1 to 32",
         ),
         (
-            lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, program="measured", head_groups=2),
+            lambda: estimate.decode(model="llama3-8b", mesh=360, context=1, program="paper-benchmark", head_groups=2),
             MeshError,
             "head_groups = 2, but a program without RoPE has one; leave it out",
         ),
@@ -236,7 +236,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
             "no mesh of these proportions holds it",
         ),
         (
-            lambda: estimate.kv(model="llama2-13b", mesh=100, program="measured"),
+            lambda: estimate.kv(model="llama2-13b", mesh=100, program="paper-benchmark"),
             SramError,
             "the smallest mesh of these proportions that fits is 114x114",
         ),

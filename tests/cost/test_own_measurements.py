@@ -11,7 +11,6 @@ from wafer_triton.cost.bands import FOLDER
 from wafer_triton.cost.calibrate import FAMILIES, own, rows
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS
-from wafer_triton.errors import WaferError
 
 GEMV = "mesh,tile_k,tile_n,group_num,cycles\n"
 
@@ -51,21 +50,6 @@ def test_on_a_preset_the_calibration_rows_count_too(tmp_path: Path, capsys: pyte
     assert cli.main(["fit", "--data", str(path)]) == 0
     said = capsys.readouterr().out
     assert "MeshGEMV on wse3: fitted on 1 row, beside 24 calibration rows" in said and "nothing written" in said
-
-
-def test_an_own_device_is_a_table_of_its_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"like": "wse2", "sram_bytes": 65536}))
-    assert own.device_of(str(path)) == replace(PRESETS["wse2"], name="mine", sram_bytes=65536)
-    assert own.device_of("wormhole") == PRESETS["wormhole"]
-    for text, message in (
-        ("[]", "holds no device"),
-        ("{", "not valid JSON"),
-        ("{}", "rows, cols, .* missing; give them"),
-    ):
-        path.write_text(text)
-        with pytest.raises(WaferError, match=message):
-            own.device_of(str(path))
 
 
 @pytest.mark.parametrize(

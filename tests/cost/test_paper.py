@@ -61,7 +61,7 @@ def test_the_best_evidence_and_the_misses(cells: tuple[Cell, ...]) -> None:
 def test_a_random_cell_equals_its_estimate(cells: tuple[Cell, ...], seed: int) -> None:
     own = [cell for cell in cells if cell.table in "234" and cell.system == "WaferLLM"]
     cell = random.Random(seed).choice(own)
-    programs = {"measured": cell.predicted, "true": cell.true}
+    programs = {"paper-benchmark": cell.predicted, "full": cell.full}
     for program, predicted in programs.items():
         given = {"model": cell.model, "program": program, "as_if": True}
         if cell.table == "3":

@@ -18,7 +18,7 @@ from wafer_triton.device import device
 from wafer_triton.emulate.torch import TorchExecutor
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.collectives import broadcast, multicast
 from wafer_triton.schedule.gemm import RINGS
@@ -135,19 +135,20 @@ def test_the_priced_gemv_is_the_gemv_that_runs() -> None:
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 17, 24])
-@pytest.mark.parametrize("model", ["measured", "true", "grouped"])
+@pytest.mark.parametrize("model", ["paper-benchmark", "full", "grouped"])
 def test_the_price_of_a_layer_equals_its_schedules(side: int, model: str) -> None:
     """Compare with the sum of the prices of all schedules: representatives of equal rounds change nothing."""
     shape = DecoderShape(36, 50, 2, 6, 6, 8, 97, qk_norm=model == "grouped", name="tiny")
     shape = replace(shape, num_key_value_heads=2, qkv_bias=True) if model == "grouped" else shape
-    program, on, context = "measured" if model == "measured" else "true", Mesh(side, side, ROOMY), 4 * side
+    program, on = "full" if model == "grouped" else model, Mesh(side, side, ROOMY)
+    context = 4 * side
     c = constants(on.device)
     block = layers.decode_block(shape, on, context, c, program=program)
-    whole = sum((price(schedule(part, block, *args)) for part, args in decode.layer(block, context)), Cost())
+    whole = sum((price(schedule(sub_layer, block, *args)) for sub_layer, args in decode.layer(block, context)), Cost())
     steps = layers.decode_steps(block, context, c)
     same(layers.total(steps), whole)
     for block in layers.prefill_head_group_choices(layers.prefill_block(shape, on, c, program), 3, c):
-        whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(block, 3)), Cost())
+        whole = sum((price(schedule(sub_layer, block, *args)) for sub_layer, args in prefill.layer(block, 3)), Cost())
         same(layers.total(layers.prefill_steps(block, 3, c)), whole)
 
 
@@ -158,17 +159,17 @@ def test_the_price_of_prefill_in_groups_equals_its_schedules(number: int) -> Non
     one = layers.prefill_block(DecoderShape(36, 50, 2, 6, 2, 8, 97, qk_norm=True), on, c)
     (block,) = layers.prefill_head_group_choices(one, 3, c, number)
     block = replace(block, overlap=False)
-    parts = (*prefill.layer(block, 2), *prefill.layer(block, 1, 2))
+    sub_layers = (*prefill.layer(block, 2), *prefill.layer(block, 1, 2))
     same(
         layers.total(layers.prefill_steps(block, 3, c, 2)),
-        sum((price(schedule(part, block, *args)) for part, args in parts), Cost()),
+        sum((price(schedule(sub_layer, block, *args)) for sub_layer, args in sub_layers), Cost()),
     )
 
 
 def test_on_a_rectangle_too() -> None:
     on, c = Mesh(4, 6, ROOMY), constants(ROOMY)
     block = layers.prefill_block(DecoderShape(36, 50, 2, 6, 2, 8, 97), on, c)
-    whole = sum((price(schedule(part, block, *args)) for part, args in prefill.layer(block, 2)), Cost())
+    whole = sum((price(schedule(sub_layer, block, *args)) for sub_layer, args in prefill.layer(block, 2)), Cost())
     same(layers.total(layers.prefill_steps(block, 2, c)), whole)
 
 
@@ -180,12 +181,12 @@ def same(one: Cost, two: Cost) -> None:
         assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-12), name
 
 
-@pytest.mark.parametrize("part", [prefill.attention, prefill.ffn], ids=lambda part: part.title)
-def test_a_part_of_the_mesh_has_all_routes_of_prefill(part: Part) -> None:
+@pytest.mark.parametrize("sub_layer", [prefill.attention, prefill.ffn], ids=lambda sub_layer: sub_layer.title)
+def test_a_part_of_the_mesh_has_all_routes_of_prefill(sub_layer: SubLayer) -> None:
     shape, needed = DecoderShape(2, 2, 1, 1, 1, 2, 2), set()
     for side in (32, 45, 60):
-        b = Builder(Mesh(side, side, ROOMY), part.title)
-        part(b, Block(shape, b.mesh), 1, 0)
+        b = Builder(Mesh(side, side, ROOMY), sub_layer.title)
+        sub_layer(b, Block(shape, b.mesh), 1, 0)
         needed.add(routes(b.build()).colours)
     assert len(needed) == 1
     block = layers.prefill_block(shape, Mesh(300, 300, ROOMY), constants(ROOMY))

@@ -41,33 +41,33 @@ def bytes_of(shape: DecoderShape, context: int = 8) -> tuple[list[int], int, lis
     """Return a core's resident bytes of a layer, its largest workspace, and resident bytes of embedding and head."""
     block = layers.decode_block(shape, Mesh(8, 8, WSE2), context, constants(WSE2))
     blocks, ends = ([decode_need(block, kind) for kind in kinds] for kinds in (shape.layers_of, ("embedding", "head")))
-    passes = max(sum(need.passes.values()) for need in (*blocks, *ends))
-    return [sum(need.stays.values()) for need in blocks], passes, [sum(need.stays.values()) for need in ends]
+    workspace = max(sum(need.workspace.values()) for need in (*blocks, *ends))
+    return [sum(need.resident.values()) for need in blocks], workspace, [sum(need.resident.values()) for need in ends]
 
 
 def test_regions_hold_layers_embedding_and_head():
-    blocks, passes, (embedding, head) = bytes_of(SHAPE)
-    whole = 6 * sum(blocks) + passes + embedding + head
+    blocks, workspace, (embedding, head) = bytes_of(SHAPE)
+    whole = 6 * sum(blocks) + workspace + embedding + head
     assert len(regions(SHAPE, 64 * 8, whole)) == 1
     assert len(regions(SHAPE, 64 * 8, whole - 1)) == 2
-    assert len(regions(replace(SHAPE, vocab_size=0), 64 * 8, 6 * sum(blocks) + passes)) == 1
+    assert len(regions(replace(SHAPE, vocab_size=0), 64 * 8, 6 * sum(blocks) + workspace)) == 1
     assert len(regions(replace(SHAPE, tie_word_embeddings=True), 64 * 8, whole - embedding)) == 1
-    found = regions(SHAPE, 64 * 8, sum(blocks) + passes + max(embedding, head))
+    found = regions(SHAPE, 64 * 8, sum(blocks) + workspace + max(embedding, head))
     names = [name for region in found for name in region.blocks]
     assert names == ["embedding", *block_names(SHAPE), "head"], "in order, each once"
-    assert all(region.sram_peak_bytes <= sum(blocks) + passes + max(embedding, head) for region in found)
+    assert all(region.sram_peak_bytes <= sum(blocks) + workspace + max(embedding, head) for region in found)
 
 
 def test_a_cache_counts():
-    blocks, passes, (embedding, head) = bytes_of(SHAPE)
-    whole = 6 * sum(blocks) + passes + embedding + head
+    blocks, workspace, (embedding, head) = bytes_of(SHAPE)
+    whole = 6 * sum(blocks) + workspace + embedding + head
     assert len(regions(SHAPE, 64 * 8, whole, context=8)) == 1
     assert len(regions(SHAPE, 64 * 8, whole, context=64)) == 2
 
 
 def test_a_full_device_says_how_much_found_room():
-    blocks, passes, (embedding, head) = bytes_of(SHAPE)
-    sram_bytes = sum(blocks) + passes + max(embedding, head)
+    blocks, workspace, (embedding, head) = bytes_of(SHAPE)
+    sram_bytes = sum(blocks) + workspace + max(embedding, head)
     with pytest.raises(MeshError) as caught:
         regions(SHAPE, 64 * 2, sram_bytes)
     assert re.fullmatch(
@@ -145,11 +145,11 @@ def test_the_mesh_that_is_named_holds_it():
 
 @pytest.mark.parametrize("family", ["WSE-2 decode", "WSE-2 prefill"])
 def test_the_paper_s_programs_are_priced_as_they_were_measured(family):
-    """Check that all measured programs fit except 8B on the largest mesh of decode and the whole of 72B."""
+    """Check that all paper-benchmark programs fit except 8B on the largest mesh of decode and the whole of 72B."""
     refused = []
     for row in rows(family):
         model, side = row.groups["model"], int(row.groups["mesh"])
-        options = {"model": model, "mesh": side, "program": "measured"}
+        options = {"model": model, "mesh": side, "program": "paper-benchmark"}
         options |= {"context": 4096} if family == "WSE-2 decode" else {"tokens": 4096}
         price = estimate.decode if family == "WSE-2 decode" else estimate.prefill
         estimated = price(**options, as_if=True)

@@ -47,7 +47,7 @@ def test_differences_of_published_requests_add_up(parts: list[paper.Parts]) -> N
 def test_caches_begin_at_the_count_and_end_at_the_paper() -> None:
     found = tried.caches()
     for model, side in tried.CACHES.items():
-        counted = estimate.kv(model=model, mesh=side, program="measured")
+        counted = estimate.kv(model=model, mesh=side, program="paper-benchmark")
         assert found[tried.AS_COUNTED][model] == (counted.layers_per_region, counted.concat_tokens)
     assert [tokens for _, tokens in found[tried.AS_PUBLISHED].values()] == [382, 16]
     assert 0 <= tried.unused("llama3-8b") < 100 < 5_000 < tried.unused("llama2-13b") < 49_152

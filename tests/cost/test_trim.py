@@ -89,7 +89,7 @@ def test_a_part_that_does_not_hold_the_model_leaves_it_on_the_mesh():
     shape, mesh = replace(shape_of("llama3-8b"), vocab_size=0), Mesh(660, 660, endless(device("wse2")))
 
     def block(on: Mesh, trimmed: bool) -> Block:
-        return inference.prefill_placed(on, shape, 600, C, "true", 32, trimmed)[0].block
+        return inference.prefill_placed(on, shape, 600, C, "full", 32, trimmed)[0].block
 
     part, whole = block(mesh, True), block(mesh, False)
     assert part.mesh.rows < whole.mesh.rows == 660
@@ -102,7 +102,7 @@ def test_a_part_that_does_not_hold_the_model_leaves_it_on_the_mesh():
     ("options", "message"),
     [
         ({"trim": "no"}, "trim = 'no' must be true or false"),
-        ({"trim": True, "program": "measured"}, "the measured program ran on all cores of its mesh; give program"),
+        ({"trim": True, "program": "paper-benchmark"}, "the paper-benchmark program ran on all cores of its mesh; "),
     ],
 )
 def test_a_trim_that_cannot_be(options, message):

@@ -19,7 +19,7 @@ from wafer_triton.shape.read import shape_of
 
 LLAMA = {"model": "llama3-8b", "prefill_mesh": 660, "decode_mesh": 360}
 REQUESTS = {
-    "as in the paper": LLAMA | {"input": 2048, "output": 128, "program": "measured"},
+    "as in the paper": LLAMA | {"input": 2048, "output": 128, "program": "paper-benchmark"},
     "a long answer": LLAMA | {"decode_mesh": 660, "input": 4096, "output": 4096, "as_if": True},
     "tied, in chunks": {"model": "smollm2-135m", "prefill_mesh": 40, "decode_mesh": 40, "input": 700, "output": 90},
     "a mixture": {"model": "olmoe-1b-7b", "prefill_mesh": 200, "decode_mesh": 200, "input": 64, "output": 9},
@@ -101,7 +101,7 @@ def test_every_block_of_a_model_is_in_the_region_that_holds_it(tmp_path):
 
 
 def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
-    line = of_request(**LLAMA | {"input": 64, "output": 2, "program": "measured"})
+    line = of_request(**LLAMA | {"input": 64, "output": 2, "program": "paper-benchmark"})
     monkeypatch.setattr("wafer_triton.draw.model_trace.MOST_EVENTS", 50)
     with pytest.raises(DrawError, match="events is more than the 50 that viewers take; give a smaller number"):
         draw.perfetto(line, tmp_path / "request.json")

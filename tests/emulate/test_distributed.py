@@ -21,7 +21,7 @@ OURS = ["gemm-mesh", "gemm-t-mesh", "gemm-beside", "gemv-ktree-y", "gemv-ktree-x
 
 
 @pytest.mark.parametrize(
-    ("ranks", "mesh", "cut", "names", "dtype"),
+    ("ranks", "mesh", "shards", "names", "dtype"),
     [
         (2, "4x2", None, PRODUCTS, "fp32"),  # folded to 4 x 4 for products of matrices
         (3, "4x4", (3, 1), OURS, "fp32"),
@@ -29,8 +29,8 @@ OURS = ["gemm-mesh", "gemm-t-mesh", "gemm-beside", "gemv-ktree-y", "gemv-ktree-x
         (6, "4x4", (2, 3), OURS, "fp32"),
     ],
 )
-def test_ranks_compute_the_bits_of_one_process(ranks, mesh, cut, names, dtype):
-    assert ranked.on_ranks(ranks, ranked.wrong, mesh, cut, names, dtype) == [[]] * ranks
+def test_ranks_compute_the_bits_of_one_process(ranks, mesh, shards, names, dtype):
+    assert ranked.on_ranks(ranks, ranked.wrong, mesh, shards, names, dtype) == [[]] * ranks
 
 
 def test_each_rank_may_run_triton():
@@ -74,8 +74,8 @@ def test_without_torchrun_there_is_one_process(monkeypatch):
 def test_ranks_that_do_not_agree_are_refused_with_the_difference():
     want = [
         "the ranks do not agree: rank 1 has exchange = 'elided', rank 0 'explicit'; give all ranks the same options",
-        "the ranks do not agree: rank 1 has cut = (2, 1), rank 0 (1, 2); give all ranks the same options",
-        "cut 2x3 has not one rectangle for each of 2 ranks; give another",
+        "the ranks do not agree: rank 1 has shards = (2, 1), rank 0 (1, 2); give all ranks the same options",
+        "shards 2x3 are not one rectangle for each of 2 ranks; give another",
         "the ranks do not agree: rank 1 has mesh = '3x2', rank 0 '2x2'; give all ranks the same options",
         "mesh 1x1 has 1 cores for 2 ranks; start no more, or take a larger mesh",
         "mesh 1x3 cannot be cut into 2 rectangles as 2x1, one for each rank: a side has too few cores; start another "

@@ -37,19 +37,21 @@ def test_meshgemm_on_three_by_three_by_hand():
     states = {
         state.round: {name: state[name].tiles[..., 0, 0] for name in schedule.buffers} for state in program.rounds()
     }
-    turns = [number for number, round_ in enumerate(schedule.rounds) if any(op.op == "gemm" for op in round_.locals)]
-    assert len(turns) == 3
-    step = next(e for e in schedule.rounds[turns[0]].exchanges if e.axis == "x")
+    iterations = [
+        number for number, round_ in enumerate(schedule.rounds) if any(op.op == "gemm" for op in round_.locals)
+    ]
+    assert len(iterations) == 3
+    step = next(e for e in schedule.rounds[iterations[0]].exchanges if e.axis == "x")
     backwards = dict(zip(step.recv.tolist(), step.send.tolist(), strict=True))  # whose tile a core gets next
     order = [0]
     while len(order) < 3:  # the ring, from core 0 to those whose tiles it gets
         order.append(backwards[order[-1]])
     position = {core: number for number, core in enumerate(order)}
     total = torch.zeros(3, 3)
-    for turn, number in enumerate(turns):
+    for iteration, number in enumerate(iterations):
         for row in range(3):
             for col in range(3):
-                k = order[(position[row] + position[col] + turn) % 3]
+                k = order[(position[row] + position[col] + iteration) % 3]
                 total[row, col] += a[row, k] * b[k, col]
         torch.testing.assert_close(states[number]["c"], total)
     torch.testing.assert_close(total, a @ b)

@@ -240,7 +240,7 @@ def change_parameter(op: Local, schedule: Schedule, rng: Generator) -> tuple[Loc
     return (replace(op, params={**op.params, name: op.params[name] * (2, 10, 0.5)[rng.integers(3)]}),)
 
 
-MIXTURE = ("capacity", "first", "held", "copies", "normalized", "shared", "experts", "picks", "pick", "regions",
+MIXTURE = ("capacity", "first", "held", "copies", "normalized", "shared", "experts", "per_token", "column", "regions",
            "sources", "rows", "cols")  # fmt: skip
 
 

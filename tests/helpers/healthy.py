@@ -26,7 +26,7 @@ from wafer_triton.schedule.ring import aligned, ring_position
 from wafer_triton.schedule.rounds import Cores, Schedule, Slot
 from wafer_triton.shape.decoder import DecoderShape
 from wafer_triton.verify.cuts import Tiles
-from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import Intent
 
 DEVICE = replace(ROOMY, name="roomy", routes=None)
@@ -208,13 +208,13 @@ def parts(mesh: Mesh) -> list[Case]:
     filling, mixing = block.Block(SHAPE, square), block.Block(MIXTURE, mesh, batch=2)
     apart = block.Block(MIXTURE, square, expert_regions=regions_of(square))
     held = mesh.shape[0] + 1
-    steps: list[tuple[str, block.Part, block.Block, tuple[int, ...]]] = [
+    steps: list[tuple[str, block.SubLayer, block.Block, tuple[int, ...]]] = [
         ("decode project", decode.project, decoding["shift"], ()),
         ("decode project plain", decode.project, block.Block(PLAIN, mesh, entries=3), ()),
         *(
-            (f"decode {name} of {count} groups", part, replace(decoding["shift"], head_groups=count), args)
+            (f"decode {name} of {count} groups", sub_layer, replace(decoding["shift"], head_groups=count), args)
             for count in range(2, min(SHAPE.num_attention_heads, mesh.shape[1]) + 1)
-            for name, part, args in (
+            for name, sub_layer, args in (
                 ("project", decode.project, ()),
                 ("attend", decode.attend, (1,)),
                 ("output", decode.output, ()),
@@ -250,8 +250,8 @@ def parts(mesh: Mesh) -> list[Case]:
         ("prefill ffn apart", prefill.ffn, block.Block(APART, square), (2, 0)),
     ]
     return [
-        Case(name, block.schedule(part, sizes, *args), part_intent(part, sizes, *args))
-        for name, part, sizes, args in steps
+        Case(name, block.schedule(sub_layer, sizes, *args), sub_layer_intent(sub_layer, sizes, *args))
+        for name, sub_layer, sizes, args in steps
     ]
 
 

@@ -28,10 +28,10 @@ def matmul(op: str, m: int, k: int, n: int, heads: int = 1, kv_heads: int = 1, *
     return Case(op, (heads * m * n,), (heads * m * k, kv_heads * k * n), sizes | more)
 
 
-def experts(op: str, m: int, picks: int, number: int, k: int, n: int, **more) -> Case:
-    into, out = (k, picks * n) if op == "expert_gemm" else (picks * k, n)
-    ins = (m * into, number * k * n, m * picks) + ((m * picks,) if op == "expert_sum" else ())
-    return Case(op, (m * out,), ins, {"m": m, "picks": picks, "experts": number, "k": k, "n": n} | more)
+def experts(op: str, m: int, per_token: int, number: int, k: int, n: int, **more) -> Case:
+    into, out = (k, per_token * n) if op == "expert_gemm" else (per_token * k, n)
+    ins = (m * into, number * k * n, m * per_token) + ((m * per_token,) if op == "expert_sum" else ())
+    return Case(op, (m * out,), ins, {"m": m, "per_token": per_token, "experts": number, "k": k, "n": n} | more)
 
 
 MIXED = [
@@ -80,8 +80,8 @@ EXACT = [
         for rows, cols, size in ((1, 1, 1), (3, 5, 7), (2, 33, 20))
     ),
     *(
-        Case("enqueue", (m * k, m * k, 1), (m * picks, m), {"m": m, "k": k, "picks": picks, **REGIONS})
-        for m, k, picks in ((1, 1, 1), (3, 2, 3), (9, 4, 4))
+        Case("enqueue", (m * k, m * k, 1), (m * per_token, m), {"m": m, "k": k, "per_token": per_token, **REGIONS})
+        for m, k, per_token in ((1, 1, 1), (3, 2, 3), (9, 4, 4))
     ),
     *(
         Case("dispatch", (4 * capacity * (n + 1),), (m * n, m * k, m * k), {"m": m, "k": k, "n": n, **sent(capacity)})
@@ -164,14 +164,14 @@ ROUNDED = [
         Case(
             "combine",
             (m * n,),
-            (4 * capacity * n, m * k, m * k, m * picks),
-            {"m": m, "k": k, "n": n, "picks": picks, **sent(capacity)},
+            (4 * capacity * n, m * k, m * k, m * per_token),
+            {"m": m, "k": k, "n": n, "per_token": per_token, **sent(capacity)},
         )
-        for m, k, n, picks, capacity in ((1, 1, 1, 1, 1), (5, 2, 7, 3, 2), (9, 4, 1030, 4, 3))
+        for m, k, n, per_token, capacity in ((1, 1, 1, 1, 1), (5, 2, 7, 3, 2), (9, 4, 1030, 4, 3))
     ),
     *(
-        Case("scale_rows", (m * n,), (m * n, m * picks), {"m": m, "n": n, "picks": picks, "pick": picks - 1})
-        for m, n, picks in ((1, 1, 1), (5, 7, 3), (3, 1030, 2))
+        Case("scale_rows", (m * n,), (m * n, m * width), {"m": m, "n": n, "per_token": width, "column": width - 1})
+        for m, n, width in ((1, 1, 1), (5, 7, 3), (3, 1030, 2))
     ),
     *(experts("expert_gemm", *shape, **more) for *shape, more in MIXED),
     *(experts("expert_sum", *shape, **more) for *shape, more in MIXED),
@@ -197,13 +197,13 @@ def draw(
     for place, name in enumerate(operation.operands):
         tiles = outs if place < operation.outs else ins
         place -= 0 if place < operation.outs else operation.outs
-        if name == "chosen" and tiles is ins:
+        if name == "expert_ids" and tiles is ins:
             tiles[place] = torch.randint(case.params.get("experts", 10), tiles[place].shape)
         if name in operation.dtypes and case.op != "lookup":
             tiles[place] = tiles[place].float()
     if "slots" in operation.operands[operation.outs :]:
         m, k = case.params["m"], case.params["k"]
         first = operation.operands.index("slots") - operation.outs
-        chosen, real, demand = torch.randint(10, (cores, m * k)), torch.rand(cores, m) - 0.2, torch.empty(cores, 1)
-        local.enqueue_torch(*ins[first : first + 2], demand, chosen.float(), real, m=m, k=k, picks=k, **REGIONS)
+        expert_ids, real, demand = torch.randint(10, (cores, m * k)), torch.rand(cores, m) - 0.2, torch.empty(cores, 1)
+        local.enqueue_torch(*ins[first : first + 2], demand, expert_ids.float(), real, m=m, k=k, per_token=k, **REGIONS)
     return ins, outs

@@ -88,12 +88,12 @@ def results(program: Any) -> dict[str, torch.Tensor]:
     return {name: program.read(name).view(torch.uint8) for name in kept}
 
 
-def wrong(rank: int, mesh: str, cut: tuple[int, int] | None, names: list[str], dtype: str) -> list[str]:
+def wrong(rank: int, mesh: str, shards: tuple[int, int] | None, names: list[str], dtype: str) -> list[str]:
     """Return the names of the schedules whose bits on ranks differ from one process."""
     known, failed = schedules.SUMS | schedules.MOVES | schedules.LAYERS, []
     for exchange in EXCHANGES:
         one = TorchExecutor(exchange=exchange, poison=True)
-        ranks = DistributedExecutor(TorchExecutor(exchange=exchange, poison=True), cut=cut)
+        ranks = DistributedExecutor(TorchExecutor(exchange=exchange, poison=True), shards=shards)
         for name in names:
             schedule = schedules.build(known[name], mesh, dtype)
             tiles = given(schedule)
@@ -119,7 +119,7 @@ def product(rank: int) -> tuple[torch.Tensor, Any]:
     """Return a product by the public functions, and its record."""
     torch.manual_seed(0)
     a, b = torch.randn(7, 5), torch.randn(5, 6)
-    return mesh_gemm(a, b, mesh="2x3", executor=distributed.executor(cut="1x2"), record=True)
+    return mesh_gemm(a, b, mesh="2x3", executor=distributed.executor(shards="1x2"), record=True)
 
 
 def triton_wrong(rank: int) -> list[str]:
@@ -147,11 +147,11 @@ def disagreements(rank: int) -> list[str]:
     thin = schedules.build(schedules.SUMS["gemv-ktree-y"], "1x3", "fp32")
     return [
         raised(lambda: DistributedExecutor(TorchExecutor(exchange=EXCHANGES[rank]))),
-        raised(lambda: distributed.executor(cut=("1x2", "2x1")[rank])),
-        raised(lambda: DistributedExecutor(one, cut=(2, 3)).bind(small, given(small))),
+        raised(lambda: distributed.executor(shards=("1x2", "2x1")[rank])),
+        raised(lambda: DistributedExecutor(one, shards=(2, 3)).bind(small, given(small))),
         raised(lambda: DistributedExecutor(one).bind(vector, given(vector))),
         raised(lambda: DistributedExecutor(one).bind(small, given(small))),
-        raised(lambda: DistributedExecutor(one, cut=(2, 1)).bind(thin, given(thin))),
+        raised(lambda: DistributedExecutor(one, shards=(2, 1)).bind(thin, given(thin))),
         raised(lambda: mesh_gemm(torch.ones(4, 4), torch.ones(4, 4) + rank, mesh=2, executor=DistributedExecutor(one))),
         raised(
             lambda: mesh_gemm(
@@ -161,7 +161,7 @@ def disagreements(rank: int) -> list[str]:
     ]
 
 
-Case = tuple[Any, ...]  # a configuration, a mesh, a cut, an exchange; and where experts live in prefill
+Case = tuple[Any, ...]  # a configuration, a mesh, its shards, an exchange; and where experts live in prefill
 
 
 def model_of(config: dict[str, Any], mesh: str, executor: Any, **options: Any) -> WaferForCausalLM:
@@ -190,9 +190,11 @@ def models_wrong(rank: int, cases: list[Case]) -> list[Case]:
     """Return the cases in which a model on ranks differs from one process."""
     failed = []
     for case in cases:
-        config, mesh, cut, exchange, *experts = case
+        config, mesh, shards, exchange, *experts = case
         options = dict(zip(("experts",), experts, strict=False))
-        got = spoken(model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), cut=cut), **options))
+        got = spoken(
+            model_of(config, mesh, DistributedExecutor(TorchExecutor(exchange=exchange), shards=shards), **options)
+        )
         want = spoken(model_of(config, mesh, TorchExecutor(exchange=exchange), **options)) if rank == 0 else got
         failed += [case] * (got != want)
     return failed

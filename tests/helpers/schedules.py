@@ -180,19 +180,19 @@ def kv_append(policy: str) -> Make:
     return make
 
 
-def decoding(part: block.Part, *args: int, head_groups: int = 1, shape: DecoderShape = SHAPE) -> Make:
+def decoding(sub_layer: block.SubLayer, *args: int, head_groups: int = 1, shape: DecoderShape = SHAPE) -> Make:
     """Return a maker of a sub-layer of decode: two sequences, biases, norms of heads, head groups up to the columns."""
 
     def make(mesh: Mesh, dtype: str, sums: str) -> Schedule:
         groups = min(head_groups, mesh.cols)
         sizes = block.Block(shape, mesh, dtype, accumulate=sums, entries=3, batch=2, head_groups=groups)
-        return block.schedule(part, sizes, *args)
+        return block.schedule(sub_layer, sizes, *args)
 
     return make
 
 
 def prefilling(
-    part: block.Part, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE,
+    sub_layer: block.SubLayer, *args: int, overlap: bool = True, head_groups: int = 1, shape: DecoderShape = SHAPE,
     regions: expert_places.ExpertRegions | None = None,
 ) -> Make:  # fmt: skip
     """Return a maker of a sub-layer of prefill: head groups up to the columns, one region of experts on an odd side."""
@@ -204,7 +204,7 @@ def prefilling(
         sizes = block.Block(
             shape, square, dtype, accumulate=sums, overlap=overlap, head_groups=groups, expert_regions=cut
         )
-        return block.schedule(part, sizes, *args)
+        return block.schedule(sub_layer, sizes, *args)
 
     return make
 

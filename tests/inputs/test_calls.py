@@ -84,7 +84,7 @@ CALLS = [
     (lambda: draft().round(draft().local("copy", "y", "x", size=4), pattern="ring"), "pattern of a round is of type s"),
     (lambda: draft().repeat(-1, print), "repeat -1 times: give a number from 0 to 1,000,000"),
     (lambda: draft().repeat(10**12, print), "repeat 1,000,000,000,000 times: give a number from 0 to 1,000,000"),
-    (lambda: draft().repeat(2, 5), "t: repeat of 5: give a function of the turn's number"),
+    (lambda: draft().repeat(2, 5), "t: repeat of 5: give a function of the iteration's number"),
     (
         lambda: MeshTensor(as_mesh(2), A, "(y m) (x n)", (6, 6), {}).gather(),
         r"tiles \[6, 6\] of a tensor \[6, 6\] cut ",
@@ -117,7 +117,7 @@ CALLS = [
     (lambda: Builder(as_mesh(2), "t", family="x"), "Builder 't': family 'x': choose one of kernel, decode"),
     (lambda: estimate.gemm(mesh=4, m=8, k=8, n=8, algorithm=["mesh"]), "gemm: algorithm is of type list; give a str"),
     (lambda: estimate.gemv(mesh=4, k=8, n=8, algorithm=["ring"]), "gemv: algorithm is of type list; give a str"),
-    (lambda: distributed.executor(cut="x"), "cut 'x' into rectangles: mesh 'x': give a side such as 16"),
+    (lambda: distributed.executor(shards="x"), "shards 'x': mesh 'x': give a side such as 16"),
     (lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, placed=5), "placed = 5 is no function; give one"),
     (
         lambda: WaferForCausalLM.from_config("smollm2-135m", mesh=64, progress=5),

@@ -84,7 +84,7 @@ def wrong(capsys, tmp_path, monkeypatch):
         ),
         (f"{DECODE} --over head-groups --values 0 --set context=8", "head_groups = 0, but 9 query heads on 64 columns"),
         (
-            "estimate kv --model llama3-8b --mesh 360 --program measured --head-groups 8",
+            "estimate kv --model llama3-8b --mesh 360 --program paper-benchmark --head-groups 8",
             "head_groups = 8, but a program",
         ),
         ("estimate kv --dim 8 --ffn 8 --heads 3 --layers 1 --mesh 4", "8 is not a multiple of num_attention_heads = 3"),
@@ -248,7 +248,7 @@ def test_a_check_of_many_cores_says_how_far_it_is(capsys, monkeypatch):
     monkeypatch.setattr("wafer_triton.cli.compare.MANY_CORES", 16)
     for mesh, told in ((2, False), (4, True)):
         assert main(shlex.split(f"check --model smollm2-135m --mesh {mesh} --context 8")) == 0
-        assert ("parts: 1 of " in capsys.readouterr().err) is told
+        assert ("sub-layers: 1 of " in capsys.readouterr().err) is told
 
 
 def test_the_legend_of_plmr_has_its_thresholds_once(capsys):

@@ -177,7 +177,7 @@ CALLS = {
     lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, as_if="no"): "as_if = 'no' must be true or false",
     lambda: estimate.decode(model="smollm2-135m", mesh=64, context=5, head_groups="8"): "head_groups = '8', but 9",
     lambda: estimate.request(model="smollm2-135m", prefill_mesh=64, decode_mesh=64, input=1, output=0): "output = 0 ",
-    lambda: estimate.decode(model="olmoe-1b-7b", mesh=64, context=5, program="measured"): "no program with experts was",
+    lambda: estimate.decode(model="olmoe-1b-7b", mesh=64, context=5, program="paper-benchmark"): "no program with ",
     lambda: DecoderShape(8, 8, 1, 1, 1, 8, 0, qkv_bias=True, rotary=False): "decoder: without rotary embedding no bias",
     lambda: estimate.energy(seconds="1", against_seconds=1): "seconds = '1' must be a number",
     lambda: plan(model="smollm2-135m", input=1, output=1, sides=[]): "sides is empty; give a side at least",

@@ -198,13 +198,13 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         choice = {"m": 8, "experts": 64, "k": 8, "shared": 4, "normalized": True}
         wide, picked = tile(8 * 65, torch.float32), tile(8 * 12, torch.float32)
         record(f"top_k {name}", scratch, find("top_k"), (picked, picked), (wide,), cores, **choice)
-        sizes = {"m": 2, "picks": 8, "experts": 64, "k": 36, "n": 96}
+        sizes = {"m": 2, "per_token": 8, "experts": 64, "k": 36, "n": 96}
         sums, weights = tile(2 * 8 * 96, torch.float32), tile(64 * 36 * 96, dtype)
         record(f"expert_gemm {name}", blocks, find("expert_gemm"), (sums,), (flat, weights, picked), cores, **sizes)
         ins = (flat, weights, picked, picked)
         record(f"expert_sum {name}", blocks, find("expert_sum"), (sums,), ins, cores, **sizes)
         if name == "bfloat16":  # rows that move alike in every dtype
-            shape = {"regions": 16, "held": 5, "m": 8, "k": 8, "picks": 12}
+            shape = {"regions": 16, "held": 5, "m": 8, "k": 8, "per_token": 12}
             ends, copies = (picked, picked, tile(1, torch.float32)), ((3, 9), (3, 14), (7, 4))
             ins = (picked, tile(8, torch.float32))
             record(f"enqueue {name}", scratch, find("enqueue"), ends, ins, cores, copies=copies, **shape)
@@ -214,8 +214,8 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
             record(f"permute {name}", scratch, find("permute"), (flat, picked), (sent,), cores, sources=4, **size)
             record(f"unpermute {name}", scratch, find("unpermute"), (flat,), (sums,), cores, sources=4, **size)
             ins = (sent, picked, picked, picked)
-            record(f"combine {name}", scratch, find("combine"), (sums,), ins, cores, picks=12, **taken)
-            scaled = {"m": 8, "n": 36, "picks": 12, "pick": 8}
+            record(f"combine {name}", scratch, find("combine"), (sums,), ins, cores, per_token=12, **taken)
+            scaled = {"m": 8, "n": 36, "per_token": 12, "column": 8}
             record(f"scale_rows {name}", scratch, find("scale_rows"), (sums,), (sums, picked), cores, **scaled)
 
         for op in ("add",) if covered else ("add", "maximum"):

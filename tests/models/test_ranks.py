@@ -122,7 +122,7 @@ def test_ranks_go_to_layers_first():
     assert stage_count(30, 8, (1, 2)) == 4
     for layers, ranks in ((30, 3), (2, 8)):
         with pytest.raises(
-            BackendError, match=f"cut 1x2: {ranks} ranks are no stages of 2 ranks each for {layers} lay"
+            BackendError, match=f"shards 1x2: {ranks} ranks are no stages of 2 ranks each for {layers} lay"
         ):
             stage_count(layers, ranks, (1, 2))
 
@@ -144,25 +144,25 @@ def test_rank_0_prints_and_an_error_is_printed_once(tmp_path, capsys):
         ["generate", *model, "--prompt", "hello", "--max-new-tokens", "4"],
         ["perplexity", *model, "--text", str(text), "--window", "5"],
         ["generate", *model, "--prompt", "hello", "--max-new-tokens", "400"],
-        ["generate", *model, "--prompt", "hello", "--cut", "3x1"],
+        ["generate", *model, "--prompt", "hello", "--shards", "3x1"],
         ["generate", "--model", str(bare), "--mesh", "2", "--prompt", "hello"],
     ]
     ours, others = ranked.on_ranks(2, ranked.commanded, *commands)
     for command, (code, out, err), (other, nothing, told) in zip(commands, ours, others, strict=True):
-        assert main(command) == code == other or "--cut" in command
+        assert main(command) == code == other or "--shards" in command
         alone = capsys.readouterr()
         assert nothing == ""
         if code:
-            assert sorted([err, told]) == ["", alone.err] or "--cut" in command
+            assert sorted([err, told]) == ["", alone.err] or "--shards" in command
         else:
             assert told == "" and _counted(out) == _counted(alone.out)
     where = "emulated on 2 ranks, each on the CPU by torch, exchange explicit\n"
     messages = {told[3][2].removeprefix(where) for told in (ours, others)}
-    assert messages == {"", "wafer-triton: error: cut 3x1: 2 ranks are no stages of 3 ranks each for 2 layers; give "
-                            "another cut, or none\n"}  # fmt: skip
+    assert messages == {"", "wafer-triton: error: shards 3x1: 2 ranks are no stages of 3 ranks each for 2 layers; give "
+                            "other shards, or none\n"}  # fmt: skip
     assert "no tokenizer there (tokenizer.json)" in ours[4][2] + others[4][2]
     assert capsys.readouterr().err == "" and main(commands[3]) == 2
-    assert "cut 3x1 is for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
+    assert "shards 3x1 are for 3 ranks, and there is one; use torchrun" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("ranks", "lost"), [(2, 0), (3, 1)])  # two stages; a mesh in three pieces

@@ -106,22 +106,22 @@ def run(decoder: WaferForCausalLM, steps: int) -> tuple[list[int], torch.Tensor,
 )
 def test_logits_tokens_and_expert_ids_equal_transformers(mixture, where, folders, roomy, record_property):
     decoder = wafer(folders(mixture), "2", device=roomy, experts=where)
-    tokens, got, chosen = run(decoder, STEPS)
+    tokens, got, expert_ids = run(decoder, STEPS)
     wanted, router = judged(mixture, tokens)
     assert ((got - wanted).norm(dim=-1) <= 1e-4 * wanted.norm(dim=-1)).all()
     assert wanted[:-1].argmax(-1).tolist() == tokens[PROMPT:], "each token is the one that transformers would take"
-    k = decoder.config.experts.chosen
+    k = decoder.config.experts.top_k
     ranked = router.sort(-1, True)
     clear = ranked.values[..., k - 1] - ranked.values[..., k] > MARGIN
     record_property("share of tokens whose margin is too small to compare", 1 - clear.float().mean().item())
     assert clear.float().mean() > 0.99
-    assert torch.equal(chosen[clear], ranked.indices[..., :k].sort(-1).values[clear])
+    assert torch.equal(expert_ids[clear], ranked.indices[..., :k].sort(-1).values[clear])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mixture", [MIXTURES[1], *MIXTURES[3:]], ids=str)
 def test_chunks_meshes_head_groups_placements_batches_and_exchanges_agree(mixture, folders, roomy, monkeypatch):
-    tokens, want, chosen = run(wafer(folders(mixture), "3", device=roomy), 3)
+    tokens, want, expert_ids = run(wafer(folders(mixture), "3", device=roomy), 3)
     torch.testing.assert_close(want, judged(mixture, tokens)[0], rtol=1e-4, atol=1e-4)
     elided = wafer(folders(mixture), "3", device=roomy, executor=TorchExecutor(exchange="elided"))
     assert torch.equal(run(elided, 3)[1], want)
@@ -135,14 +135,14 @@ def test_chunks_meshes_head_groups_placements_batches_and_exchanges_agree(mixtur
             monkeypatch.setattr(type(other.placement), "chunk", lambda *_: 2)
         said, got, routed = run(other, 3)
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-        assert said == tokens and torch.equal(routed, chosen)
+        assert said == tokens and torch.equal(routed, expert_ids)
     monkeypatch.undo()
     batch = wafer(folders(mixture), "2", device=roomy, batch=3, experts="regions")
     for sequence in range(3):
         batch.prefill(tokens[: PROMPT - sequence], sequence=sequence)
     both = batch.advance([tokens[PROMPT], None, tokens[PROMPT - 2]])
     torch.testing.assert_close(both[0], want[1], rtol=1e-4, atol=1e-4)
-    assert torch.stack(batch.passes.ran[-1].chosen).shape == (chosen.shape[0], 2, chosen.shape[2])
+    assert torch.stack(batch.passes.ran[-1].expert_ids).shape == (expert_ids.shape[0], 2, expert_ids.shape[2])
 
 
 @pytest.mark.parametrize("mixture", [MIXTURES[0], SHARED], ids=str)

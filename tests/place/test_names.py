@@ -35,19 +35,19 @@ def buffer_names() -> set[str]:
         for groups in (1, 2):
             block = Block(shape, Mesh(4, 4), "fp16", "fp32", 3, head_groups=groups)
             kinds = (*shape.layers_of, "embedding", "head")
-            parts = [part for kind in kinds for part in decode.sharing(block, kind)]
-            found = [drafted(part, block, *args) for part, args in parts]
+            sub_layers = [sub_layer for kind in kinds for sub_layer in decode.sharing(block, kind)]
+            found = [drafted(sub_layer, block, *args) for sub_layer, args in sub_layers]
             for regions in (None, ExpertRegions(2, 2)):
                 own = Block(shape, Mesh(4, 4), "fp16", head_groups=groups, expert_regions=regions if experts else None)
-                parts = [part for kind in shape.layers_of for part in prefill.sharing(own, kind, 2, 2)]
-                found += [drafted(part, own, *args) for part, args in parts]
+                sub_layers = [sub_layer for kind in shape.layers_of for sub_layer in prefill.sharing(own, kind, 2, 2)]
+                found += [drafted(sub_layer, own, *args) for sub_layer, args in sub_layers]
             names.update(name for schedule in found for name in schedule.buffers)
     return {name for name in names if len(name) > 2}
 
 
 def test_no_buffer_is_named_outside_of_the_schedules():
     names = buffer_names()
-    assert {"wqkv", "wdown", "k_cache", "keys", "chosen"} <= names
+    assert {"wqkv", "wdown", "k_cache", "keys", "expert_ids"} <= names
     for folder in ("wafer_triton", "models"):
         for path in (ROOT / folder).rglob("*.py"):
             file = path.relative_to(ROOT)

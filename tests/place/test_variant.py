@@ -9,7 +9,7 @@ from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.decoder import WaferForCausalLM
 from wafer_triton.place.need import param_shapes
 from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, Variant, part, schedule
+from wafer_triton.schedule.block import Block, Variant, schedule, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, meshgemm
 from wafer_triton.schedule.gemv import meshgemv
@@ -45,7 +45,7 @@ def declared(b: Builder, block: Block, axis: str, m: int) -> tuple[int, int]:
     return d, f
 
 
-@part("own decode block", "decode")
+@sub_layer("own decode block", "decode")
 def own_decode(b: Builder, block: Block) -> None:
     d, f = declared(b, block, "y", block.batch)
     meshgemv(b, "h2", "both", "gu", "y", m=block.batch, k=d, n=2 * f, accumulate=block.accumulate)
@@ -54,7 +54,7 @@ def own_decode(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "out"), size=block.batch * d), label="residual")
 
 
-@part("own prefill block")
+@sub_layer("own prefill block")
 def own_prefill(b: Builder, block: Block, tokens: int, past: int) -> None:
     d, f = declared(b, block, "x", tokens)
     align(b, "h2", "x")

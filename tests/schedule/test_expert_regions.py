@@ -21,7 +21,7 @@ from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import expected_demand
 from wafer_triton.schedule.expert_regions import prefill_experts_in_regions, prefill_pass
 from wafer_triton.shape.moe import Experts
-from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import check
 
 SIX = Experts(6, 2, 8)
@@ -56,7 +56,7 @@ def test_regions_that_a_mesh_cannot_be_cut_into_are_refused():
 
 def test_with_too_few_passes_rows_are_missed_and_found():
     on = block.Block(MIXTURE, Mesh(2, 2, replace(ROOMY, routes=None)), expert_regions=ExpertRegions(2, 1))
-    intents = {passes: part_intent(prefill_experts_in_regions, on, 2, 0, passes) for passes in (1, 4)}
+    intents = {passes: sub_layer_intent(prefill_experts_in_regions, on, 2, 0, passes) for passes in (1, 4)}
     assert check(block.schedule(prefill_experts_in_regions, on, 2, 0, 4), intents[4]).ok
     (finding,) = check(block.schedule(prefill_experts_in_regions, on, 2, 0, 1), intents[1]).findings
     assert finding.verdict == "wrong-values" and " of x" in finding.message
@@ -81,10 +81,10 @@ def test_tiles_of_an_expert_stay_in_its_region():
 
 
 def test_picks_queue_for_regions_and_take_the_homes_of_a_hot_expert_in_turn():
-    chosen = torch.tensor([[0.0, 1.0, 0.0, 3.0, 0.0, 5.0, 0.0, 2.0]])
+    expert_ids = torch.tensor([[0.0, 1.0, 0.0, 3.0, 0.0, 5.0, 0.0, 2.0]])
     real, slots, ranks, demand = torch.tensor([[1.0, 1.0, 1.0, 0.0]]), *torch.empty(2, 1, 8), torch.empty(1, 1)
-    sizes = {"m": 4, "k": 2, "picks": 2, "regions": 2, "held": 4}
-    find("enqueue").run(slots, ranks, demand, chosen, real, copies=((0, 7),), **sizes)
+    sizes = {"m": 4, "k": 2, "per_token": 2, "regions": 2, "held": 4}
+    find("enqueue").run(slots, ranks, demand, expert_ids, real, copies=((0, 7),), **sizes)
     # expert 0 lives in slot 0 of region 0, and has a copy in the last slot of region 1; the last token is padding
     assert slots.tolist() == [[0, 4, 7, 5, 0, 6, -1, -1]]
     assert ranks.tolist() == [[0, 0, 1, 2, 1, 3, 0, 0]] and demand.item() == 4

@@ -15,17 +15,17 @@ from wafer_triton.schedule import block, decode, experts, prefill
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.shape.moe import Experts
-from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import check
 
 PLAIN = replace(SHAPE, experts=Experts(5, 2, 20))
 WIDE = replace(SHAPE, intermediate_size=40)  # a dense block as wide as two experts
 
 
-def counted(part: block.Part, shape, mesh: str, *args: int):
+def counted(sub_layer: block.SubLayer, shape, mesh: str, *args: int):
     on = as_mesh(mesh, ROOMY)
-    grid = on if part.family == "decode" else on.square()
-    return account(block.schedule(part, block.Block(shape, grid), *args))
+    grid = on if sub_layer.family == "decode" else on.square()
+    return account(block.schedule(sub_layer, block.Block(shape, grid), *args))
 
 
 @pytest.mark.parametrize("mesh", ["4", "3x5", "2x1"])
@@ -62,7 +62,7 @@ def test_counts_and_price_do_not_depend_on_routing():
         model = WaferForCausalLM(config, weights, mesh=as_mesh("3x2", ROOMY), max_length=9)
         model.prefill([1, 2, 3, 4, 5])
         model.step(6)
-        seen.append(([torch.stack(each.chosen) for each in model.passes.ran], model.account(), model.predicted()))
+        seen.append(([torch.stack(each.expert_ids) for each in model.passes.ran], model.account(), model.predicted()))
     (first, *counts), (second, *others) = seen
     assert all(not torch.equal(one, other) for one, other in zip(first, second, strict=True))
     assert counts == others
@@ -73,16 +73,16 @@ def test_a_wrong_share_is_found_by_values():
     on = block.Block(MIXTURE, as_mesh("2x3", replace(ROOMY, routes=None)))
     other = replace(on, shape=replace(MIXTURE, experts=replace(MIXTURE.experts, normalized=True)))
     wrong = block.schedule(experts.decode_experts, other)
-    assert check(wrong, part_intent(experts.decode_experts, other)).ok
-    (finding,) = check(wrong, part_intent(experts.decode_experts, on)).findings
+    assert check(wrong, sub_layer_intent(experts.decode_experts, other)).ok
+    (finding,) = check(wrong, sub_layer_intent(experts.decode_experts, on)).findings
     assert finding.verdict == "wrong-values" and "element 0 of x" in finding.message
 
 
 def test_of_equal_logits_the_lower_expert_is_chosen():
     from wafer_triton.local import find
 
-    chosen, shares = torch.empty(2, 3), torch.empty(2, 3)
+    expert_ids, shares = torch.empty(2, 3), torch.empty(2, 3)
     logits = torch.tensor([[0.0, 1.0, 1.0, 0.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0, 2.0, 2.0]])
-    find("top_k").run(chosen, shares, logits, m=1, experts=6, k=3, shared=0, normalized=True)
-    assert chosen.tolist() == [[1, 2, 4], [0, 1, 2]]
+    find("top_k").run(expert_ids, shares, logits, m=1, experts=6, k=3, shared=0, normalized=True)
+    assert expert_ids.tolist() == [[1, 2, 4], [0, 1, 2]]
     torch.testing.assert_close(shares, torch.full((2, 3), 1 / 3))

@@ -95,4 +95,4 @@ def test_a_count_that_does_not_fit_says_which_do(count):
 
 def test_the_measured_program_has_one():
     with pytest.raises(MeshError, match="head_groups = 2, but a program without RoPE has one; leave it out"):
-        Block(shape_of("llama3-8b").measured(), Mesh(8, 8), head_groups=2)
+        Block(shape_of("llama3-8b").paper_benchmark(), Mesh(8, 8), head_groups=2)

@@ -18,7 +18,7 @@ from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, repeat, sram
 from wafer_triton.schedule.block import Block, drafted
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align_both, meshgemm, meshgemm_t, turn
+from wafer_triton.schedule.gemm import align_both, meshgemm, meshgemm_t, transpose_by_rings
 from wafer_triton.schedule.repeat import Repeat
 from wafer_triton.schedule.rounds import Cores, Round, Schedule, Slot
 from wafer_triton.schedule.segment_gemm import block_ring, segment_gemm, segment_gemm_t
@@ -31,9 +31,9 @@ SIZES = {"m": 2, "k": 2, "n": 2}
 class OneByOne(Builder):
     """A builder that repeats nothing."""
 
-    def repeat(self, times, turn, period=1, rows=None, slots=None):
+    def repeat(self, times, iteration, period=1, rows=None, slots=None):
         for number in range(times):
-            turn(number)
+            iteration(number)
 
 
 def product(b: Builder) -> None:
@@ -55,7 +55,7 @@ ALGORITHMS = {
     "meshgemm": product,
     "gemm-t": lambda b: meshgemm_t(b, "a", "w", "c", **SIZES),
     "gemm-t, no overlap": lambda b: meshgemm_t(b, "a", "w", "c", overlap=False, **SIZES),
-    "turn": lambda b: turn(b, "a", "c"),
+    "transpose by rings": lambda b: transpose_by_rings(b, "a", "c"),
     "segments of 1": in_segments(1),
     "segments of 2": in_segments(2),
     "segments of 3": in_segments(3),
@@ -122,23 +122,23 @@ def test_repeated_steps_count_as_the_rounds_one_by_one(algorithm, mesh):
     assert found[0].maximum == 0 or found[0].exceeds(2) == found[1].exceeds(2)
 
 
-def parts_of(program: str, side: int, head_groups: int) -> list[tuple]:
+def sub_layers_of(program: str, side: int, head_groups: int) -> list[tuple]:
     """Return the parts of decode and prefill of Llama-3-8B with their blocks and arguments."""
     mesh, shape = Mesh(side, side, ROOMY), shape_of("llama3-8b")
-    shape, c = shape.measured() if program == "measured" else shape, constants(device("wse2"))
+    shape, c = shape.paper_benchmark() if program == "paper-benchmark" else shape, constants(device("wse2"))
     tree = layers.tree_for(mesh, c)
-    one = Block(shape, mesh, "fp16", "fp16", -(-4096 // side), None if program == "measured" else "shift", tree)
+    one = Block(shape, mesh, "fp16", "fp16", -(-4096 // side), None if program == "paper-benchmark" else "shift", tree)
     many = replace(one, head_groups=head_groups, head_tree=None if head_groups == 1 else ())
-    parts = [(part, one, args) for part, args in decode.layer(one, 4096)]
-    return parts + [(part, many, args) for part, args in prefill.layer(many, -(-4096 // side))]
+    sub_layers = [(sub_layer, one, args) for sub_layer, args in decode.layer(one, 4096)]
+    return sub_layers + [(sub_layer, many, args) for sub_layer, args in prefill.layer(many, -(-4096 // side))]
 
 
-@pytest.mark.parametrize(("program", "head_groups"), [("measured", 1), ("true", 1), ("true", 16)])
+@pytest.mark.parametrize(("program", "head_groups"), [("paper-benchmark", 1), ("full", 1), ("full", 16)])
 def test_schedules_of_a_wafer_are_small(program, head_groups):
     """Return all of decode and prefill of Llama-3-8B on 720 x 720 cores, with all that pricing makes of it."""
     tracemalloc.start()
     try:
-        held = [drafted(part, block, *args) for part, block, args in parts_of(program, 720, head_groups)]
+        held = [drafted(sub_layer, block, *args) for sub_layer, block, args in sub_layers_of(program, 720, head_groups)]
         built_alone = tracemalloc.get_traced_memory()[0]
         for schedule in held:
             phases(schedule), colours(schedule), sram.account(schedule)
@@ -164,7 +164,7 @@ def test_rows_of_a_repetition_do_not_change_moves_along_y():
     b = Builder(Mesh(4, 4), "mine")
     for name in ("a", "b"):
         b.buffer(name, (4,), "fp32", "state")
-    message = r"mine: rows of repeat change the exchange along y a\[0\] to b\[0\]; repeat turns in which it is the same"
+    message = r"mine: rows of repeat change the exchange along y a\[0\] to b\[0\]; repeat iterations in which"
     with pytest.raises(ScheduleError, match=message):
         b.repeat(4, lambda _: b.round(b.exchange("y", "a", "b", [0], [1])), rows=np.array([1, 2, 3, 0]))
 

@@ -59,10 +59,10 @@ def test_both_products_equal_whole_matrices(size, width, exchange):
 @pytest.mark.parametrize(("size", "width"), [(8, 4), (13, 5), (9, 3), (12, 12)])
 def test_a_round_of_the_ring_moves_one_block_a_column_by_two_hops_at_most(size, width):
     schedule = both(size, width)
-    turns = [round_ for round_ in schedule.rounds if round_.label == "weighted"]
+    iterations = [round_ for round_ in schedule.rounds if round_.label == "weighted"]
     traffic = Traffic(schedule)
-    assert len(turns) == size
-    for round_ in turns:
+    assert len(iterations) == size
+    for round_ in iterations:
         along, down = sorted(round_.exchanges, key=lambda exchange: exchange.axis)
         assert (along.axis, down.axis) == ("x", "y")
         assert max(traffic.moves(exchange).hops for exchange in (along, down)) <= 2

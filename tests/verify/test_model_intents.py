@@ -15,7 +15,7 @@ from wafer_triton.schedule import block, expert_regions
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import fewest_regions
 from wafer_triton.shape.config import SUPPORTED
-from wafer_triton.verify.decoder import part_intent
+from wafer_triton.verify.decoder import sub_layer_intent
 from wafer_triton.verify.faults import check
 from wafer_triton.verify.values import drawn
 
@@ -40,28 +40,28 @@ def test_every_schedule_that_a_model_runs_has_an_intent_and_keeps_it(family, cut
     if mixture:
         config |= OF_EXPERTS | {"shared_expert_intermediate_size": 10}
     options = {name: value for name, value in CUT.items() if cut and (mixture or name != "experts")}
-    ran, add = set(), block.Part.__call__
+    ran, add = set(), block.SubLayer.__call__
 
-    def recorded(part, b, on, *args):
+    def recorded(sub_layer, b, on, *args):
         if type(b) is Builder:
-            ran.add((part, on, args))
-        add(part, b, on, *args)
+            ran.add((sub_layer, on, args))
+        add(sub_layer, b, on, *args)
 
-    monkeypatch.setattr(block.Part, "__call__", recorded)
+    monkeypatch.setattr(block.SubLayer, "__call__", recorded)
     block.schedule.cache_clear()
     model = WaferForCausalLM.from_config(config, mesh=4, max_length=16, max_prompt=9, batch=2, **options)
     assert len([*model.generate([list(range(9)), list(range(5))], max_new_tokens=3)]) == 3
-    assert {part.title for part, *_ in ran} >= TITLES, "the sub-layers of every model"
-    for part, on, args in ran:
-        verdict = check(block.schedule(part, on, *args), part_intent(part, on, *args))
-        assert verdict.ok, f"{part.title} {args}: {verdict}"
+    assert {sub_layer.title for sub_layer, *_ in ran} >= TITLES, "the sub-layers of every model"
+    for sub_layer, on, args in ran:
+        verdict = check(block.schedule(sub_layer, on, *args), sub_layer_intent(sub_layer, on, *args))
+        assert verdict.ok, f"{sub_layer.title} {args}: {verdict}"
 
 
 def in_regions(side: int, capacity: int, tokens: int, *args: int):
     on = block.Block(MIXTURE, as_mesh(f"{side}x{side}", DEVICE))
     on = replace(on, expert_regions=replace(regions_of(on.mesh), capacity=capacity))
-    part = (expert_regions.prefill_routing, expert_regions.prefill_pass)[len(args)]
-    return on, block.schedule(part, on, tokens, 0, *args), part_intent(part, on, tokens, 0, *args)
+    sub_layer = (expert_regions.prefill_routing, expert_regions.prefill_pass)[len(args)]
+    return on, block.schedule(sub_layer, on, tokens, 0, *args), sub_layer_intent(sub_layer, on, tokens, 0, *args)
 
 
 @pytest.mark.parametrize(("side", "capacity", "tokens", "number"), [(4, 2, 2, 0), (4, 2, 2, 1), (3, 1, 3, 2)])
@@ -102,7 +102,7 @@ def test_a_pass_that_is_missing_is_named_with_its_rounds():
     square = Mesh(4, 4, DEVICE)
     on = block.Block(MIXTURE, square, expert_regions=replace(fewest_regions(square), capacity=2, copies=(1,)))
     args = (expert_regions.prefill_experts_in_regions, on, 2, 0, 2)
-    schedule, intent = block.schedule(*args), part_intent(*args)
+    schedule, intent = block.schedule(*args), sub_layer_intent(*args)
     assert check(schedule, intent).ok
     for number, (first, last) in enumerate(((31, 58), (58, 85))):
         rounds = schedule.rounds[:first] + schedule.rounds[last:]

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from wafer_triton.cli.options import Command, option, path, tell
+from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, writing
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def reproduce(args: argparse.Namespace) -> int:
     return tell(args, answer, *texts)
 
 
-REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside what is predicted of its program and of the true one"
+REPRODUCED = "WaferLLM (OSDI'25), tables 2 to 8 and text, beside what is predicted of its program and of the full one"
 SUMMED = "errors are those of cells that are not fitted"
 PARTS = "requests of table 2: times published, and predicted on the wafer of the paper's program"
 
@@ -83,7 +84,7 @@ def _rows(number: int) -> str:
 def _measured(args: argparse.Namespace) -> list[Own]:
     from wafer_triton.cost.calibrate import own
 
-    return own.read(args.data, None if args.device is None else own.device_of(args.device))
+    return own.read(args.data, None if args.device is None else device(args.device))
 
 
 def _validate_own(args: argparse.Namespace) -> int:
@@ -184,8 +185,8 @@ def fit(args: argparse.Namespace) -> int:
 
 
 ON = option(
-    "--device", metavar="NAME|FILE.json",
-    help="that of your measurements: a preset, or a table of its numbers (default: what the family was measured on)",
+    "--device", metavar="NAME|FILE",
+    help="of your measurements: a preset, a .toml or .json file (default: the device that the family was measured on)",
 )  # fmt: skip
 COMMANDS = (
     Command(

@@ -1,18 +1,15 @@
-"""What judges by PLMR, and the devices it judges for: `compare`, `check` and `devices`."""
+"""The commands that judge by PLMR: `compare` and `check`."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, Command, count, option, size, tell
+from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, NAMED, Command, count, option, size, tell
 from wafer_triton.count.verdict import PLMR
-from wafer_triton.device import PRESETS, Device, device, sources
 from wafer_triton.errors import ConfigError
-from wafer_triton.text.quantity import Legend, unit
+from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
     from wafer_triton.compare.algorithms import Row
@@ -155,39 +152,12 @@ def _plain(finding: Finding) -> dict[str, Any]:
     return {"verdict": finding.verdict, "message": finding.message, "round": round_, "core": core}
 
 
-WAFER = {"wafer_cores": unit("cores", "cores of the whole wafer")}
-PEAK = (
-    "numbers are limits of the hardware, of which shares of a peak are taken; constants are of programs as measured, "
-    "which are priced and judged by them"
-)
-
-
-def devices(args: argparse.Namespace) -> int:
-    """list the devices that --device knows, or show one with the source of each of its numbers and constants"""
-    from wafer_triton.draw import tables
-
-    if args.show is None:
-        if args.json:
-            print(json.dumps([asdict(device) for device in PRESETS.values()]))
-            return 0
-        print(tables.devices_table(PRESETS.values()), file=sys.stdout)
-        return 0
-    from wafer_triton.cost.constants import Constants, described
-
-    shown = device(args.show)
-    parts = {"numbers": (sources(shown), Legend(Device, WAFER)), "constants": (described(shown), Legend(Constants))}
-    texts = [tables.sourced(f"{part} of {shown.name}", *entries) for part, entries in parts.items()]
-    answer = {part: {name: entry.as_json() for name, entry in held.items()} for part, (held, _) in parts.items()}
-    return tell(args, {"name": shown.name, "like": shown.like} | answer, "\n\n".join(texts), PEAK)
-
-
 VALUES = option(
     "--values",
     action=argparse.BooleanOptionalAction,
     help="compute the product as well, for the error (default: on meshes of up to 64 x 64 cores)",
 )
 COMMANDS = (
-    Command("devices", devices, (option("--show", metavar="NAME", help="one device, each number with its source"),)),
     Command(
         "compare",
         compare,
@@ -212,7 +182,7 @@ COMMANDS = (
             option("schedule", nargs="?", metavar=REFERENCE, help=RETURNS),
             option("--model", metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
             option("--mesh", metavar="P|RxC", help="virtual cores (default: 16)"),
-            option("--device", help="a preset, see `wafer-triton devices` (default: wse2)"),
+            option("--device", metavar="NAME|FILE", help=f"{NAMED} (default: wse2)"),
             HEADS,
             option("--dtype", choices=DTYPES, help="of tiles (default: fp16)"),
             option("--context", type=count, metavar="N", help="tokens in the cache (default: 512)"),

@@ -27,10 +27,11 @@ from wafer_triton.cli.options import (
     tell,
 )
 from wafer_triton.device import device as find_device
+from wafer_triton.device import energy_note
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import PREDICTED, Legend
 
-PROGRAMS = ("true", "measured")  # as `wafer_triton.cost.layers`, which --help does not wait for
+PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
 BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, which is told of the best alone
 MOST_VALUES = 10_000  # of a sweep, which takes milliseconds to seconds for each
@@ -49,8 +50,15 @@ def estimate(args: argparse.Namespace) -> int:
     options = _with_experts(args, _with_model(given(args)))
     estimated = getattr(estimate, args.kind)(**options)
     text = tables.fields(asdict(estimated), Legend(type(estimated)), title=_title(args.kind, options))
-    notes = [note for note in (_priced(args), _positions(args), _layers_alone(options)) if note]
+    notes = [
+        note for note in (_priced(args), _positions(args), _layers_alone(options), _energy(args, estimated)) if note
+    ]
     return tell(args, asdict(estimated), text, *notes)
+
+
+def _energy(args: argparse.Namespace, estimated: Any) -> str:
+    """Return the assumption of the energy of an own device, where an estimate has one."""
+    return energy_note(find_device(args.device)) if any("joules" in name for name in asdict(estimated)) else ""
 
 
 def _priced(args: argparse.Namespace) -> str:
@@ -115,6 +123,7 @@ def plan(args: argparse.Namespace) -> int:
     basis = {name: plans[0][name] for name in BASIS}
     notes = [note for note in (_layers_alone(options),) if note]
     named = tables.fields(basis, legend, title="the best of them")
+    notes += filter(None, [energy_note(device)])
     return tell(args, {"best": plans[0], "plans": plans}, text, named, *notes)
 
 
@@ -266,7 +275,7 @@ MODEL = (
 )
 PROGRAM = option(
     "--program",
-    default="true",
+    default="full",
     choices=PROGRAMS,
     help="the model's own, or the one that WaferLLM measured: one head, full-width keys (default: %(default)s)",
 )

@@ -49,7 +49,9 @@ class Command:
             for kind in self.kinds:
                 kind.add_to(kinds).set_defaults(kind=kind.name)
             return parser
-        for flags, settings in (*self.options, JSON):
+        flags_of = [flag for flags, _ in self.options for flag in flags]
+        own = (SET,) if "--device" in flags_of and "--set" not in flags_of else ()
+        for flags, settings in (*self.options, *own, JSON):
             parser.add_argument(*flags, **settings)
         parser.set_defaults(run=self.run)
         return parser
@@ -66,8 +68,14 @@ CHECKPOINT_FILES = ("*.safetensors", "*.index.json", "*config.json", "tokenizer*
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Raise what `files.writable` does for what a command writes, before it works."""
+    """Make --set a part of --device, and raise the errors of `files.writable` for the files of a command."""
     from wafer_triton.text import files
+
+    numbers = vars(args).pop("numbers", [])
+    if numbers and args.device is None:
+        raise ConfigError(f"--set {numbers[0]}: it changes a number of --device; give that too")
+    if numbers:
+        args.device = ",".join((args.device, *numbers))
 
     def named(names: tuple[str, ...]) -> dict[str, Path]:
         held = {f"--{name.replace('_', '-')}": getattr(args, name, None) for name in names}
@@ -92,6 +100,8 @@ def _read_by_name(args: argparse.Namespace) -> dict[str, Path]:
         elif given and path.is_dir():
             held = (file for pattern in CHECKPOINT_FILES for file in path.glob(pattern))
             found |= {f"{file.name} of --{name}": file for file in held}
+    if (chip := Path((getattr(args, "device", None) or "").split(",")[0])).is_file():
+        found["--device"] = chip
     file, colon, _ = (getattr(args, "schedule", None) or "").rpartition(":")
     return found | ({file: Path(file)} if colon else {})
 
@@ -134,7 +144,12 @@ def size(flag: str, about: str) -> Option:
 
 
 JSON = option("--json", action="store_true", help="last line of stdout is one JSON object, the rest goes to stderr")
-DEVICE = option("--device", default="wse2", help="a preset, see `wafer-triton devices` (default: %(default)s)")
+NAMED = "a preset, a .toml or .json file, either with numbers: wse2,sram_kib=96; see `wafer-triton devices`"
+DEVICE = option("--device", default="wse2", metavar="NAME|FILE", help=f"{NAMED} (default: %(default)s)")
+SET = option(
+    "--set", action="append", default=[], dest="numbers", metavar="KEY=VALUE",
+    help="another number of --device, such as hop_cycles=2 or clock_ghz=1.4",
+)  # fmt: skip
 DTYPE = option("--dtype", default="fp16", choices=DTYPES, help="of tiles (default: %(default)s)")
 MESH = option("--mesh", required=True, metavar="P|RxC", help="cores of a region, 64 or 48x64")
 HEADS = option(
@@ -171,7 +186,7 @@ EXECUTION = (
     ),
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
     option(
-        "--cut", metavar="RxC",
+        "--shards", metavar="RxC",
         help="of ranks that torchrun starts: rectangles that a mesh is cut into (default: ranks take layers first)",
     ),
 )  # fmt: skip
@@ -241,7 +256,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
     # A step on a mesh is thousands of operations of some microseconds each: a second thread only makes them wait.
     torch.set_num_threads(1)
-    return distributed.executor(args.backend, args.exchange, cut=args.cut, emulate_on=args.emulate_on)
+    return distributed.executor(args.backend, args.exchange, shards=args.shards, emulate_on=args.emulate_on)
 
 
 def tell_where(executor: Executor) -> None:

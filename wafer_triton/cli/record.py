@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wafer_triton import draw
-from wafer_triton.device import device
+from wafer_triton.device import NUMBERS, Device, device
 from wafer_triton.draw.generation import LEGEND
 from wafer_triton.draw.tables import plain_fields
 from wafer_triton.errors import ConfigError, DrawError
@@ -24,7 +24,8 @@ TIMED = ("load_seconds", "prefill_seconds", "decode_seconds", "tokens_per_second
 def page_of(path: Path, out: Path) -> None:
     """Write the page of a record; DrawError for a file that holds none."""
     record = _read(path)
-    chip = device(record["device"])
+    own = record.get("device_numbers")
+    chip = device(record["device"]) if own is None else Device(record["device"], **own)
     regions = [
         Region(
             replace(as_mesh(region["mesh"], chip), origin=tuple(region["origin"])),
@@ -51,6 +52,8 @@ def _read(path: Path) -> dict[str, Any]:
         missing = [
             name for name in ("device", "regions", "predicted", "mesh", "text", *COUNTED, *TIMED) if name not in record
         ]
+        if "device_numbers" in record and set(record["device_numbers"]) != set(NUMBERS):
+            missing.append("a number of its device")
     except ConfigError:
         raise
     except (ValueError, TypeError, IndexError, AttributeError, RecursionError):

@@ -154,7 +154,7 @@ def plan(args: argparse.Namespace) -> int:
         raise ConfigError("--slo plans for a model: give --model")
     others = ("dim", "ffn", "heads", "kv_heads", "layers", "head_groups", "experts", "copies", "routing")
     more = [name for name in others if getattr(args, name) is not None]
-    more += [name for name, usual in (("program", "true"), ("step", 20)) if getattr(args, name) != usual]
+    more += [name for name, usual in (("program", "full"), ("step", 20)) if getattr(args, name) != usual]
     if more:
         raise ConfigError(f"--{more[0].replace('_', '-')}: a plan with --slo chooses by itself; leave it out")
     with Progress() as progress:

@@ -15,7 +15,7 @@ from wafer_triton.cost.constants import constants
 from wafer_triton.cost.price import Cost, price
 from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import latency, verdict
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
 from wafer_triton.mesh import as_mesh
 from wafer_triton.schedule.product import Recipe
 from wafer_triton.schedule.rounds import Schedule
@@ -41,7 +41,7 @@ class Row:
 
 
 def compare_gemm(
-    mesh: Any, m: int, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16",
+    mesh: Any, m: int, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16",
     values: bool | None = None, progress: Progress = silent, announce: Announce = unannounced,
 ) -> list[Row]:  # fmt: skip
     """Return rows for [m, k] x [k, n] by MeshGEMM, Cannon, SUMMA and all-gather.
@@ -54,7 +54,7 @@ def compare_gemm(
 
 
 def compare_gemv(
-    mesh: Any, k: int, n: int, *, device: str | Device = "wse2", dtype: str = "fp16", values: bool | None = None,
+    mesh: Any, k: int, n: int, *, device: DeviceLike = "wse2", dtype: str = "fp16", values: bool | None = None,
     progress: Progress = silent, announce: Announce = unannounced,
 ) -> list[Row]:  # fmt: skip
     """Rows for [k] x [k, n] by MeshGEMV's K-tree and the other all-reduces; keywords are those of `compare_gemm`."""

@@ -18,7 +18,7 @@ from wafer_triton.count.account import Account, account
 from wafer_triton.count.verdict import busy_share, verdict
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, Part, schedule
+from wafer_triton.schedule.block import Block, SubLayer, schedule
 from wafer_triton.schedule.repeat import Rounds, comings, flat, uses
 from wafer_triton.schedule.rounds import Schedule
 from wafer_triton.text.progress import Progress, silent
@@ -54,13 +54,13 @@ def decoder_layer(
     """Return the operations of one decode layer with a full cache, of embedding and head, and of one prefill layer.
 
     A row of the prefill layer has `tokens` tokens; with 0 there is no such layer. It has `head_groups`, or the best
-    (None). Reports "parts" to `progress`. Raises MeshError when no multiple of the mesh holds the head.
+    (None). Reports "sub-layers" to `progress`. Raises MeshError when no multiple of the mesh holds the head.
     """
     mesh = block.mesh
     roomy = replace(block, mesh=unbounded(mesh))
     head = replace(decode.head_block(block), mesh=unbounded(decode.head_block(block).mesh))
     kind = feed_forward(block)[-1]  # experts, if there are some
-    phases: dict[str, list[tuple[Block, Part, tuple[int, ...]]]] = {
+    phases: dict[str, list[tuple[Block, SubLayer, tuple[int, ...]]]] = {
         "decode": [(roomy, *step) for step in decode.layer(roomy, mesh.rows * block.entries, kind)],
         "embedding": [(head, decode.embed, (1,))],
         "head": [(head, decode.head, (1,))],
@@ -69,15 +69,15 @@ def decoder_layer(
         square = replace(roomy, mesh=roomy.mesh.square(), head_groups=1, head_tree=None)
         best = prefill_head_group_choices(square, tokens, constants(mesh.device), head_groups)[0]
         phases["prefill"] = [(best, *step) for step in prefill.layer(best, tokens, 0, kind)]
-    parts = [(phase, *part) for phase, several in phases.items() for part in several]
+    sub_layers = [(phase, *sub_layer) for phase, several in phases.items() for sub_layer in several]
     operations = []
     with sized(f"a layer of {block.shape.name} on mesh {mesh}"):
-        for number, (phase, own, part, args) in enumerate(parts):
+        for number, (phase, own, sub_layer, args) in enumerate(sub_layers):
             operations += [
                 _judged(phase, step, replace(step.mesh, device=block.mesh.device), _busy_share(step, own))
-                for step in _steps(schedule(part, own, *args))
+                for step in _steps(schedule(sub_layer, own, *args))
             ]
-            progress("parts", number + 1, len(parts))
+            progress("sub-layers", number + 1, len(sub_layers))
     return operations
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from wafer_triton.cost.constants import scaled
+from wafer_triton.cost.constants import moved, scaled
 from wafer_triton.device import PRESETS, Device
 from wafer_triton.mesh import Mesh
 from wafer_triton.shape.decoder import DecoderShape
@@ -93,12 +93,28 @@ def basis(of: Device, kind: str, sizes: Sizes, unmeasured: Iterable[str] = ()) -
             text, times = _beyond(name, own, least, most)
             outside += text
             doublings += times
-    for number in numbers:
+    for number in moved(of):
         base = getattr(PRESETS[of.like], number)
         text, times = _beyond(number, (getattr(of, number),), base, base)
         outside += text
         doublings += times
     return Basis(constants, max(family["error_band"] for family in families) * (1 + doublings), tuple(outside))
+
+
+def fits(of: Device) -> dict[str, Any]:
+    """Return the families of measurements that estimates on a device rest on, each with its range and its error band.
+
+    The band of a kind of estimate is the band on this device, wider for each number outside of the range of the fit.
+    """
+    if of.like is None:
+        return {}
+    found = {}
+    for (like, kind), (names, _) in FAMILIES.items():
+        if like == of.like:
+            rests_on = basis(of, kind, {})
+            ranges = {name: {"rows": bands()[name]["rows"], "sizes": bands()[name]["sizes"]} for name in names}
+            found[kind] = {"families": ranges, "error_band": rests_on.error_band, "outside": list(rests_on.outside)}
+    return found
 
 
 ASSUMED = Basis("a stated cost assumption, not calibrated")
@@ -116,7 +132,7 @@ def unmeasured(dtype: str, algorithm: str, measured: str, relayed: bool) -> list
 
 def layer_basis(phase: str, mesh: Mesh, shape: DecoderShape, tokens: int, program: str) -> Basis:
     """The basis of a phase with a cache or a prompt of so many tokens; `program` as in `wafer_triton.cost.layers`."""
-    own = ["a model's own program was not measured"] if program == "true" else []
+    own = ["a model's own program was not measured"] if program == "full" else []
     return basis(mesh.device, phase, layer_sizes(shape, mesh, tokens), own)
 
 

@@ -111,7 +111,7 @@ def operations(shape: DecoderShape, tokens: int, pairs: int, every: bool = False
     """Operations (two a multiply-add) of tokens through all layers, by the experts they take or by `every` expert."""
     macs, e = shape.decode_macs(0), shape.experts
     if e is not None and every:
-        macs["experts"] += 3 * shape.hidden_size * (e.count - e.chosen) * e.width
+        macs["experts"] += 3 * shape.hidden_size * (e.count - e.top_k) * e.width
     through = sum(number * shape.layers_of[kind] for kind, number in macs.items())
     return 2 * (tokens * through + 2 * shape.q_width * shape.num_hidden_layers * pairs)
 
@@ -164,6 +164,6 @@ def sparse(shape: DecoderShape, device: Device, seconds: float, context: int) ->
     """
     if shape.experts is None:
         return None, None
-    taken = dict.fromkeys(range(shape.experts.chosen), 1)
+    taken = dict.fromkeys(range(shape.experts.top_k), 1)
     step = Pass.decode([context], seconds, [taken] * shape.layers_of["experts"])
-    return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.chosen / shape.experts.count
+    return measured(shape, "fp16", device, [step]).s_mbu, shape.experts.top_k / shape.experts.count

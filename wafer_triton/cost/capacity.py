@@ -21,7 +21,7 @@ from wafer_triton.schedule.product import tiles
 from wafer_triton.shape.decoder import DecoderShape
 
 
-def true(
+def full(
     mesh: Mesh, shape: DecoderShape, c: Constants, program: str, head_groups: int | None, layout: str | None = None
 ) -> Capacity:
     """Return the capacity at which decode just fits; SramError or MeshError where it does not with one token a row."""
@@ -39,14 +39,15 @@ def true(
     fitted(place, mesh, as_if=None)
     block, own = place(mesh), layout_of(layout, program)
     needs = [decode_need(block, kind) for kind in ("attention", layers.feed_forward(block)[-1])]
-    held = {buffer.name for part, args in decode.sharing(block, "attention")
-            for buffer in drafted(part, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
-    cached = sum(size for name, size in needs[0].stays.items() if name in held)
-    weights = sum(sum(need.stays.values()) for need in needs) - cached
+    held = {buffer.name for sub_layer, args in decode.sharing(block, "attention")
+            for buffer in drafted(sub_layer, block, *args).buffers.values() if buffer.role == "cache"}  # fmt: skip
+    cached = sum(size for name, size in needs[0].resident.items() if name in held)
+    weights = sum(sum(need.resident.values()) for need in needs) - cached
     entry, limit = cached // block.slots, mesh.device.sram_bytes
     tokens = most(holds, limit // entry)
-    passes = max(sum(decode_need(replace(block, entries=tokens), kind).passes.values()) for kind in shape.layers_of)
-    each = max(1, (limit - passes) // (weights + entry * replace(block, entries=tokens).slots))
+    grown = [decode_need(replace(block, entries=tokens), kind) for kind in shape.layers_of]
+    workspace = max(sum(need.workspace.values()) for need in grown)
+    each = max(1, (limit - workspace) // (weights + entry * replace(block, entries=tokens).slots))
     each = min(each, shape.num_hidden_layers)
     return Capacity(
         tokens, tokens * mesh.shape[0], each, device_regions(mesh, own), each * weights, each * entry, own
@@ -62,7 +63,7 @@ def most(fits: Callable[[int], bool], count: int) -> int:
     return low
 
 
-def measured(mesh: Mesh, shape: DecoderShape) -> Capacity:
+def paper_benchmark(mesh: Mesh, shape: DecoderShape) -> Capacity:
     """The capacity as the paper counts it, see `estimate.kv`; SramError where the regions do not hold the weights."""
 
     def check(candidate: Mesh) -> int:

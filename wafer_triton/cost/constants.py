@@ -7,13 +7,13 @@ own numbers. A device that is like none has all by the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from typing import Any
 
 from wafer_triton.count.traffic import WORD_BYTES
-from wafer_triton.device import PRESETS, Device
+from wafer_triton.device import NUMBERS, PRESETS, Device, base_of
 from wafer_triton.device.spec import Sourced, read
 from wafer_triton.text.quantity import Legend, unit
 
@@ -52,6 +52,17 @@ RULES: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
     "element_cycles": (lambda of, _: 1 / 32, "assumed", "a vector unit takes 32 elements a cycle"),
     "sram_bytes_per_cycle": (lambda of, _: 64, "assumed", "a core reads and writes 64 bytes a cycle"),
     "decode_stage_cycles": (lambda of, _: of.stage_cycles, "derived", "stage_cycles"),
+}
+# Followers of each number beside the constants of `SCALES`. The price of a round takes the time of SRAM as unchanged.
+FOLLOWERS: Mapping[str, str] = {
+    "rows": "power_watts, wafer_cores; room for regions",
+    "cols": "power_watts, wafer_cores; room for regions",
+    "sram_bytes": "what fits; no time (assumed: a larger SRAM is as fast)",
+    "routes": "which schedules are relayed core by core",
+    "clock_hz": "power_watts; seconds = cycles / clock_hz",
+    "macs_per_cycle_fp16": "shares of the peak; not sram_bytes_per_cycle",
+    "macs_per_cycle_fp32": "shares of the peak",
+    "power_watts": "energies = power_watts x seconds",
 }
 NONE = ("assumed", "not measured, left out of the price")  # of a constant without a rule
 LANES = ("assumed", "not measured, taken as one")
@@ -161,6 +172,12 @@ def scaled(of: Device) -> tuple[str, ...]:
     return tuple(number for number in numbers if getattr(of, number) != getattr(PRESETS[of.like], number))
 
 
+def moved(of: Device) -> tuple[str, ...]:
+    """Return the numbers of a device at which nothing was measured: those of `scaled`, and a clock of its own."""
+    clock = of.like is not None and of.clock_hz != PRESETS[of.like].clock_hz
+    return (*scaled(of), *(("clock_hz",) if clock else ()))
+
+
 def described(of: Device) -> dict[str, Sourced]:
     """Return every constant of a device by name, with its source."""
     held = {} if of.like is None else read(of.like).constants
@@ -187,3 +204,30 @@ def ruled(of: Device, **held: Any) -> Constants:
 @cache
 def _of_preset(name: str) -> Constants:
     return ruled(PRESETS[name], **{key: entry.value for key, entry in read(name).constants.items()})
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A number of a device beside the same number of the base, and the predictions that follow it.
+
+    `fitted_at` is the base's number, at which the constants were measured; None where no constant follows it.
+    """
+
+    value: Any
+    base: Any
+    followers: str
+    fitted_at: Any
+
+
+def followers(of: Device) -> dict[str, Follower]:
+    """Return each number of a device with all that follows it, see `SCALES` and `FOLLOWERS`."""
+    base, fitted = base_of(of), None if of.like is None else PRESETS[of.like]
+    found = {}
+    for number in NUMBERS:
+        direct = [name for name, (by, _) in SCALES.items() if by == number]
+        law = "constants in proportion: " if all(SCALES[name][1] > 0 for name in direct) else "constants inversely: "
+        texts = [law + ", ".join(direct)] * bool(direct) + [FOLLOWERS.get(number, "")]
+        at = fitted if direct or number == "clock_hz" else None
+        here, there, measured = (None if each is None else getattr(each, number) for each in (of, base, at))
+        found[number] = Follower(here, there, "; ".join(filter(None, texts)), measured)
+    return found

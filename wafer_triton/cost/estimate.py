@@ -4,8 +4,8 @@
     >>> estimate.gemm(device="wse3", mesh=720, m=5760, k=720, n=5760).cycles
     >>> estimate.decode(device="wse2", model="llama2-13b", mesh=540, context=4096).tokens_per_second
 
-Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "true" (the
-default) is the program that `generate` runs, with fp16 sums; "measured" is that of WaferLLM's measurements (see
+Nothing runs, and neither torch nor a GPU is needed. Sizes are those of whole matrices and models. `program` "full" (the
+default) is the program that `generate` runs, with fp16 sums; "paper-benchmark" is that of WaferLLM's measurements (see
 `wafer_triton.cost.layers`). A model that the device does not hold is refused, unless it is priced `as_if` it did. All
 functions raise a WaferError of one line for a user's mistake.
 """
@@ -30,7 +30,7 @@ from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, Request
 from wafer_triton.cost.routed import Routed, cap
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import dtype_name
 from wafer_triton.errors import DeviceError, MeshError, ShapeError, SramError, check_counts, check_type
@@ -56,7 +56,7 @@ GPU_WATTS = {"a100": 400, "v100": 300, "h100": 700, "h200": 700, "b200": 1000, "
 
 
 def gemm(
-    *, device: str | Device = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
+    *, device: DeviceLike = "wse2", mesh: Any, m: int, k: int, n: int, algorithm: str = "mesh", dtype: str = "fp16"
 ) -> Kernel:
     """C [m, n] = A [m, k] B [k, n] by "mesh", "cannon", "summa", "allgather", or the rivals "t10" and "ladder"."""
     mesh, c = _mesh(device, mesh)
@@ -76,7 +76,7 @@ def gemm(
 
 
 def gemv(
-    *, device: str | Device = "wse2", mesh: Any, k: int, n: int, algorithm: str = "ktree", groups: int | None = None,
+    *, device: DeviceLike = "wse2", mesh: Any, k: int, n: int, algorithm: str = "ktree", groups: int | None = None,
     dtype: str = "fp16",
 ) -> Kernel:  # fmt: skip
     """y [n] = x [k] W [k, n] by MeshGEMV with "ktree", another all-reduce, or the rivals "t10" and "ladder".
@@ -104,17 +104,17 @@ def gemv(
 
 
 def decode(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
-    program: str = "true", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, groups: int | None = None,
+    program: str = "full", as_if: bool = False, head_groups: int | None = None, trim: bool = False,
     layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """Return one token of decode, after which the cache holds `context` tokens.
 
     `groups` is the number of groups on the first of two levels of the K-trees (None: the best),
-    `head_groups` that of the head groups on the columns (None: the best that fits; the measured program has one). With
-    `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`. `layout` says
-    how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the measured program by
-    area).
+    `head_groups` that of the head groups on the columns (None: the best that fits; the paper-benchmark program has
+    one). With `trim` decode takes the rows of the mesh that hold more than padding, see `wafer_triton.cost.padding`.
+    `layout` says how regions lie on the device, see `wafer_triton.place.layouts` (None: in rectangles, in the
+    paper-benchmark program by area).
     """
     mesh, c = _mesh(device, mesh)
     shape, tree = shape_of(model), _groups(groups)
@@ -132,14 +132,14 @@ def decode(
 
 
 def prefill(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "true",
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, tokens: int, program: str = "full",
     as_if: bool = False, head_groups: int | None = None, trim: bool = False, experts: Placement = None,
     layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """Prefill of a prompt of `tokens` tokens, in chunks where the device does not hold it at once.
 
     `head_groups` is the number of head groups on the columns, on fewer columns as many as there are (None: the best;
-    the measured program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
+    the paper-benchmark program has one). With `trim` prefill takes the part of a square mesh that needs the fewest
     multiply-adds, see `wafer_triton.cost.padding`. `experts` says where those of a mixture live, see
     `wafer_triton.cost.placement` (None: where it is the fastest). `layout` is as of `decode`.
     """
@@ -157,8 +157,8 @@ def prefill(
 
 
 def request(
-    *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
+    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None,
 ) -> Request:  # fmt: skip
     """Return a prompt of `input` tokens and an answer of `output` tokens; `groups` are as of `decode`.
@@ -177,8 +177,8 @@ def request(
 
 
 def request_place(
-    *, device: str | Device = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
-    output: int, groups: int | None = None, program: str = "true", as_if: bool = False, head_groups: int | None = None,
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, prefill_mesh: Any, decode_mesh: Any, input: int,
+    output: int, groups: int | None = None, program: str = "full", as_if: bool = False, head_groups: int | None = None,
     experts: Placement = None, layout: str | None = None,
 ) -> tuple[Placed, str | None]:  # fmt: skip
     """Return the place of a `request`, and the reasons why the device does not hold it, if there are some."""
@@ -208,25 +208,25 @@ def request_place(
 
 
 def kv(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, program: str = "true",
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> Capacity:  # fmt: skip
     """Return tokens that the KV cache of a decode mesh holds beside all else that decode keeps on the device.
 
-    With concatenation one row takes every new token. `layout` is as of `decode`. "measured" counts as the paper does:
-    regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing that comes and
-    goes. `head_groups` None takes those that are best with one token on each row.
+    With concatenation one row takes every new token. `layout` is as of `decode`. "paper-benchmark" counts as the paper
+    does: regions by area, layers spread evenly over them, every width cut evenly over a line, and nothing that comes
+    and goes. `head_groups` None takes those that are best with one token on each row.
     """
     mesh, c = _mesh(device, mesh)
     shape = shape_of(model)
-    if layers.is_measured(program):
-        HeadGroups(shape.measured(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
-        return capacity.measured(mesh, shape)
-    return capacity.true(mesh, shape, c, program, head_groups, layout)
+    if layers.is_paper_benchmark(program):
+        HeadGroups(shape.paper_benchmark(), mesh.shape[1], 1 if head_groups is None else head_groups)  # raises for more
+        return capacity.paper_benchmark(mesh, shape)
+    return capacity.full(mesh, shape, c, program, head_groups, layout)
 
 
 def energy(
-    *, device: str | Device = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
+    *, device: DeviceLike = "wse2", seconds: float, against: str = "a100", against_seconds: float, gpus: int = 1
 ) -> Energy:
     """Energy of a task of `seconds` on the whole wafer and of `against_seconds` on `gpus` GPUs, by data-sheet power."""
     watts = find_device(device).power_watts
@@ -240,7 +240,7 @@ def energy(
     return Energy(gpu / wafer, wafer, gpu)
 
 
-def _mesh(device: str | Device, mesh: Any) -> tuple[Mesh, Constants]:
+def _mesh(device: DeviceLike, mesh: Any) -> tuple[Mesh, Constants]:
     mesh = as_mesh(mesh, find_device(device))
     return mesh, constants(mesh.device)
 

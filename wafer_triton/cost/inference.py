@@ -35,7 +35,7 @@ MOST_STEPS = 1000  # of a growing cache that a request prices one by one; of a l
 
 
 def decode_placed(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> tuple[layers.Block, Regions]:  # fmt: skip
     """Return the first of `layers.decode_blocks` that the device holds, and its regions; `layout` as of `layout_of`.
@@ -49,8 +49,8 @@ def decode_placed(
 
 
 def layout_of(layout: str | None, program: str) -> str:
-    """Return how regions lie: as asked, or in rectangles (None); of the measured program by area, as in the paper."""
-    return layout or ("area" if layers.is_measured(program) else LAYOUTS[0])
+    """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
+    return layout or ("area" if layers.is_paper_benchmark(program) else LAYOUTS[0])
 
 
 def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -> T:
@@ -66,7 +66,7 @@ def first(place: Callable[[layers.Block], T], choices: Sequence[layers.Block]) -
 
 
 def decode_on(
-    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """See `decode`; the error of a mesh that does not hold the model names none that does."""
@@ -124,7 +124,7 @@ def prefill_placed(
 
 
 def prefill_on(
-    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "true", head_groups: int | None = None,
+    mesh: Mesh, shape: DecoderShape, tokens: int, c: Constants, program: str = "full", head_groups: int | None = None,
     trim: bool = False, experts: Experts = None, layout: str | None = None,
 ) -> Layered:  # fmt: skip
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
@@ -158,7 +158,7 @@ def last_block(prefill: layers.Block, c: Constants, program: str) -> layers.Bloc
 
 def request_placed(
     prefill_mesh: Mesh, decode_mesh: Mesh, shape: DecoderShape, input: int, output: int, c: Constants,
-    groups: Groups = None, program: str = "true", head_groups: int | None = None, experts: Experts = None,
+    groups: Groups = None, program: str = "full", head_groups: int | None = None, experts: Experts = None,
     layout: str | None = None,
 ) -> Placement:  # fmt: skip
     """A request's place on a device: what `generate` finds for the same meshes. Raises SramError or FullError."""
@@ -169,7 +169,7 @@ def request_placed(
     )
 
 
-def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "true") -> Request:
+def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> Request:
     """See `request`, for a model that is placed."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output

@@ -1,9 +1,9 @@
-"""Layers of a decoder, priced: the parts that run (`schedule.decode`, `schedule.prefill`), step by step.
+"""Layers of a decoder, priced: the sub-layers that run (`schedule.decode`, `schedule.prefill`), step by step.
 
-Two programs are priced, by the same builders with two shapes. "true" is the model's own: its heads, its grouped keys
-and values, a cache that grows, and the LM head after the layers. "measured" is what WaferLLM ran on silicon: one head
-as wide as the model, keys and values as wide as queries, a cache that is given, and no LM head (OSDI'25, section 4).
-Tiles and sums are those of the block; the blocks built here have fp16 for both, as on the wafer.
+Two programs are priced, by the same builders with two shapes. "full" is the model's own: its heads, its grouped keys
+and values, a cache that grows, and the LM head after the layers. "paper-benchmark" is what WaferLLM ran on silicon: one
+head as wide as the model, keys and values as wide as queries, a cache that is given, and no LM head (OSDI'25, section
+4). Tiles and sums are those of the block; the blocks built here have fp16 for both, as on the wafer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, Part, drafted
+from wafer_triton.schedule.block import Block, SubLayer, drafted
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shape.decoder import DecoderShape
 
-PROGRAMS = ("true", "measured")
+PROGRAMS = ("full", "paper-benchmark")
 Steps = dict[str, Cost]  # by the name of a step of the algorithm, in order
 WIDEST = 100  # columns of a head group, of which prefill has several, unless their number is given
 
 
 def decode_block(
-    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None,
 ) -> Block:  # fmt: skip
     """Return the first of `decode_blocks`."""
@@ -39,36 +39,36 @@ def decode_block(
 
 
 def decode_blocks(
-    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "true",
+    shape: DecoderShape, mesh: Mesh, context: int, c: Constants, groups: Groups = None, program: str = "full",
     head_groups: int | None = None,
 ) -> list[Block]:  # fmt: skip
     """Return blocks of a decode layer with `context` tokens in its cache; `groups` None takes `tree_for` the mesh.
 
-    `head_groups` None takes `head_group_choices`; the measured program has one. Raises ShapeError for an unknown
+    `head_groups` None takes `head_group_choices`; the paper-benchmark program has one. Raises ShapeError for an unknown
     program, MeshError for head groups that do not fit.
     """
     tree = tree_for(mesh, c.of("decode")) if groups is None else groups
     entries = -(-context // mesh.shape[0])
-    if is_measured(program):
+    if is_paper_benchmark(program):
         one = 1 if head_groups is None else head_groups
-        return [Block(shape.measured(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)]
+        return [Block(shape.paper_benchmark(), mesh, "fp16", "fp16", entries, None, tree, head_groups=one)]
     block = Block(shape, mesh, "fp16", "fp16", entries, "shift", tree)
     return head_group_choices(block, c) if head_groups is None else [with_head_groups(block, c, head_groups)]
 
 
-def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "true") -> Block:
+def prefill_block(shape: DecoderShape, mesh: Mesh, c: Constants, program: str = "full") -> Block:
     """Return the block of a prefill layer with one head group, on the square grid of a mesh.
 
     `prefill_head_group_choices` has others. Raises ShapeError for an unknown program.
     """
     square = mesh.square()
-    own = shape.measured() if is_measured(program) else shape
+    own = shape.paper_benchmark() if is_paper_benchmark(program) else shape
     return Block(own, square, "fp16", "fp16", groups=tree_for(square, c))
 
 
 def decode_steps(block: Block, context: int, c: Constants) -> Steps:
     """Return the costs of one token through one decode layer; of layers of two kinds, through the mean of all."""
-    return _mean(block, _decode_parts(block, context), c)
+    return _mean(block, _decode_sub_layers(block, context), c)
 
 
 def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None = None) -> Steps:
@@ -76,29 +76,29 @@ def prefill_steps(block: Block, tokens: int, c: Constants, at_once: int | None =
 
     Of layers of two kinds they are the costs of the mean of all.
     """
-    return _mean(block, _prefill_parts(block, tokens, at_once), c)
+    return _mean(block, _prefill_sub_layers(block, tokens, at_once), c)
 
 
-Parts = Iterable[tuple[str, Part, tuple[int, ...]]]  # each with its kind of block and its arguments
+KindsAndSubLayers = Iterable[tuple[str, SubLayer, tuple[int, ...]]]  # the kind of block, a sub-layer, its arguments
 
 
-def _decode_parts(block: Block, context: int) -> Parts:
-    """Yield the parts of decode layers of every kind that the model has."""
+def _decode_sub_layers(block: Block, context: int) -> KindsAndSubLayers:
+    """Yield the sub-layers of decode layers of every kind that the model has."""
     for kind in feed_forward(block):
-        parts = decode.layer(block, context, kind)
-        yield from (("attention", *each) for each in parts[:-1] if kind == feed_forward(block)[0])
-        yield kind, *parts[-1]
+        sub_layers = decode.layer(block, context, kind)
+        yield from (("attention", *each) for each in sub_layers[:-1] if kind == feed_forward(block)[0])
+        yield kind, *sub_layers[-1]
 
 
-def _prefill_parts(block: Block, tokens: int, at_once: int | None) -> Parts:
-    """Yield the parts of prefill layers of every kind that the model has, for every chunk in turn."""
+def _prefill_sub_layers(block: Block, tokens: int, at_once: int | None) -> KindsAndSubLayers:
+    """Yield the sub-layers of prefill layers of every kind that the model has, for every chunk in turn."""
     size = tokens if at_once is None else at_once
     for past in range(0, tokens, size):
-        yield from _chunk_parts(block, min(size, tokens - past), past)
+        yield from _chunk_sub_layers(block, min(size, tokens - past), past)
 
 
-def _chunk_parts(block: Block, tokens: int, past: int) -> Parts:
-    """Yield the parts of prefill layers for a chunk of `tokens` tokens a row, after `past` ones."""
+def _chunk_sub_layers(block: Block, tokens: int, past: int) -> KindsAndSubLayers:
+    """Yield the sub-layers of prefill layers for a chunk of `tokens` tokens a row, after `past` ones."""
     for kind in feed_forward(block):
         first, *others = prefill.layer(block, tokens, past, kind)
         if kind == feed_forward(block)[0]:
@@ -111,11 +111,11 @@ def feed_forward(block: Block) -> tuple[str, ...]:
     return tuple(kind for kind in block.shape.layers_of if kind != "attention")
 
 
-def _mean(block: Block, parts: Parts, c: Constants) -> Steps:
-    """Return the costs of a layer, if each part counts by the share of the layers that have its kind of block."""
+def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
+    """Return the costs of a layer, if each sub-layer counts by the share of the layers that have its kind of block."""
     held, every, steps = block.shape.layers_of, block.shape.num_hidden_layers, Steps()
-    for kind, part, args in parts:
-        for name, cost in _part(part, block, args, c).items():
+    for kind, sub_layer, args in sub_layers:
+        for name, cost in _sub_layer(sub_layer, block, args, c).items():
             steps[name] = steps.get(name, Cost()) + (cost if held[kind] == every else cost * (held[kind] / every))
     return steps
 
@@ -127,7 +127,7 @@ def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
 
 def decode_kinds(block: Block, context: int, c: Constants) -> dict[str, Steps]:
     """Return the steps of `decode_costs`."""
-    return _kinds(block, _decode_parts(block, context), c)
+    return _kinds(block, _decode_sub_layers(block, context), c)
 
 
 def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
@@ -137,13 +137,13 @@ def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str,
 
 def chunk_kinds(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Steps]:
     """Return the steps of `chunk_costs`."""
-    return _kinds(block, _chunk_parts(block, tokens, past), c)
+    return _kinds(block, _chunk_sub_layers(block, tokens, past), c)
 
 
-def _kinds(block: Block, parts: Parts, c: Constants) -> dict[str, Steps]:
+def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Steps]:
     kinds: dict[str, Steps] = {kind: {} for kind in block.shape.layers_of}
-    for kind, part, args in parts:
-        _add(kinds[kind], _part(part, block, args, c))
+    for kind, sub_layer, args in sub_layers:
+        _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
     return kinds
 
 
@@ -169,18 +169,18 @@ def total(steps: Steps) -> Cost:
     return sum(steps.values(), Cost())
 
 
-def _steps(parts: Iterable[tuple[Block, Part, tuple[int, ...], Constants]]) -> Steps:
+def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constants]]) -> Steps:
     steps: Steps = {}
-    for block, part, args, c in parts:
-        _add(steps, _part(part, block, args, c))
+    for block, sub_layer, args, c in sub_layers:
+        _add(steps, _sub_layer(sub_layer, block, args, c))
     return steps
 
 
 @lru_cache(maxsize=4096)
-def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
-    """Return the cost of a part by step, to be read alone."""
-    demands, needed, peak = _read(part, block, args)
-    own, over = c.of(part.family), relayed(needed, block.mesh.device)
+def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
+    """Return the cost of a sub-layer by step; read only."""
+    demands, needed, peak = _read(sub_layer, block, args)
+    own, over = c.of(sub_layer.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
     for phase in demands:
         before = steps.get(phase.label, Cost(routes=needed, sram_peak_bytes=peak, relayed=over))
@@ -189,15 +189,15 @@ def _part(part: Part, block: Block, args: tuple[int, ...], c: Constants) -> Step
 
 
 @lru_cache(maxsize=4096)
-def _read(part: Part, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
-    """Return the phases of a part, its routes, and a core's SRAM peak in bytes, none of which depend on constants."""
-    schedule = drafted(part, block, *args)
-    return _phased(part, block, args), colours(schedule), sram.account(schedule).peak_bytes
+def _read(sub_layer: SubLayer, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
+    """Return the phases of a sub-layer, its routes, and the SRAM peak of a core in bytes; none depends on constants."""
+    schedule = drafted(sub_layer, block, *args)
+    return _phased(sub_layer, block, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
 @lru_cache(maxsize=4096)
-def _phased(part: Part, block: Block, args: tuple[int, ...]) -> list[Phase]:
-    return phases(drafted(part, block, *args))
+def _phased(sub_layer: SubLayer, block: Block, args: tuple[int, ...]) -> list[Phase]:
+    return phases(drafted(sub_layer, block, *args))
 
 
 PhasesOf = dict[str, list[Phase]]  # by the kind of block
@@ -205,18 +205,18 @@ PhasesOf = dict[str, list[Phase]]  # by the kind of block
 
 def decode_phases(block: Block, context: int) -> PhasesOf:
     """Return the phases of one token through each kind of block of decode layers."""
-    return _by_kind(block, _decode_parts(block, context))
+    return _by_kind(block, _decode_sub_layers(block, context))
 
 
 def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> PhasesOf:
     """Return the phases of a prompt through each kind of block of prefill layers, as `prefill_steps`."""
-    return _by_kind(block, _prefill_parts(block, tokens, at_once))
+    return _by_kind(block, _prefill_sub_layers(block, tokens, at_once))
 
 
-def _by_kind(block: Block, parts: Parts) -> PhasesOf:
+def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
-    for kind, part, args in parts:
-        found[kind] += _phased(part, block, args)
+    for kind, sub_layer, args in sub_layers:
+        found[kind] += _phased(sub_layer, block, args)
     return found
 
 
@@ -248,11 +248,11 @@ def _grouped(block: Block, count: int, c: Constants) -> Block:
 
 
 def decode_bytes(block: Block) -> int:
-    """Return bytes that a decode layer takes of a core: what stays, and the largest working set."""
+    """Return bytes that a decode layer takes of a core: resident buffers and the largest workspace."""
     needs = {kind: decode_need(block, kind) for kind in block.shape.layers_of}
-    stays = {kind: sum(need.stays.values()) for kind, need in needs.items()}
-    passes = max(sum(need.passes.values()) for need in needs.values())
-    return stays["attention"] + max(stays[kind] for kind in feed_forward(block)) + passes
+    resident = {kind: sum(need.resident.values()) for kind, need in needs.items()}
+    workspace = max(sum(need.workspace.values()) for need in needs.values())
+    return resident["attention"] + max(resident[kind] for kind in feed_forward(block)) + workspace
 
 
 def prefill_head_group_choices(block: Block, tokens: int, c: Constants, count: int | None = None) -> list[Block]:
@@ -295,7 +295,7 @@ def prefill_products(block: Block, tokens: int) -> list[Product]:
     e, product = block.shape.experts, find("expert_gemm").product
     if e is not None and product is not None:
         f = block.share(e.width, "x")
-        sizes += [product(m=tokens, picks=e.picks, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
+        sizes += [product(m=tokens, per_token=e.per_token, experts=e.tiles, k=k, n=n) for k, n in ((d, 2 * f), (f, d))]
     return [Product(*size, block.dtype) for size in sizes]
 
 
@@ -317,12 +317,12 @@ def _fastest(block: Block, c: Constants) -> tuple[int, ...]:
 
 
 def _attention_cycles(block: Block, c: Constants) -> float:
-    parts = decode.layer(block, block.mesh.shape[0] * block.entries)[:-1]
-    return total(_steps((block, part, args, c) for part, args in parts)).cycles
+    sub_layers = decode.layer(block, block.mesh.shape[0] * block.entries)[:-1]
+    return total(_steps((block, sub_layer, args, c) for sub_layer, args in sub_layers)).cycles
 
 
-def is_measured(program: str) -> bool:
+def is_paper_benchmark(program: str) -> bool:
     """Return whether a program is that of the measurements; ShapeError for one that is neither."""
     if program not in PROGRAMS:
-        raise ShapeError(f"program {program!r}: choose 'true', the model's own, or 'measured', that of the paper")
-    return program == "measured"
+        raise ShapeError(f"program {program!r}: choose 'full', the model's own, or 'paper-benchmark', the paper's")
+    return program == "paper-benchmark"

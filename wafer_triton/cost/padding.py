@@ -124,18 +124,18 @@ def _sides(block: Block, tokens: int) -> set[int]:
     }
 
 
-def check_trim(trim: object, program: str = "true") -> None:
-    """ShapeError unless `trim` is True or False, and False for the measured program, which ran on whole meshes."""
+def check_trim(trim: object, program: str = "full") -> None:
+    """Raise ShapeError unless `trim` is False, or True for a program other than paper-benchmark."""
     if trim not in (True, False):
         raise ShapeError(f"trim = {trim!r} must be true or false")
-    if trim and layers.is_measured(program):
-        raise ShapeError("trim = True: the measured program ran on all cores of its mesh; give program 'true'")
+    if trim and layers.is_paper_benchmark(program):
+        raise ShapeError("trim = True: the paper-benchmark program ran on all cores of its mesh; give program 'full'")
 
 
 def _decode_stays(block: layers.Block) -> dict[str, int]:
     """Return bytes on the whole mesh that stay for each kind of block of decode layers: weights and cache."""
     cores = block.mesh.rows * block.mesh.cols
-    return {kind: sum(decode_need(block, kind).stays.values()) * cores for kind in block.shape.layers_of}
+    return {kind: sum(decode_need(block, kind).resident.values()) * cores for kind in block.shape.layers_of}
 
 
 def _decode_macs(block: layers.Block, context: int) -> dict[str, int]:

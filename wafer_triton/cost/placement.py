@@ -92,7 +92,7 @@ def _tried(block: Block, tokens: int, c: Constants) -> list[ExpertRegions]:
     e = block.shape.experts
     assert e is not None, "regions are of a model that has experts"
     tried = {
-        ExpertRegions(side, -(-expected_demand(e.chosen, side * side, tokens, block.mesh.shape[0]) // passes)): 0.0
+        ExpertRegions(side, -(-expected_demand(e.top_k, side * side, tokens, block.mesh.shape[0]) // passes)): 0.0
         for side in _sides(block)
         for passes in PASSES
     }
@@ -114,7 +114,7 @@ def _product_cycles(block: Block, tokens: int, c: Constants) -> float:
     assert e is not None and regions is not None and product is not None
     size, d = block.mesh.shape[0] // regions.side, regions.side * block.share(block.shape.hidden_size, "x")
     rows, f = regions.side * regions.capacity, -(-e.width // size)
-    each = (product(m=rows, picks=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
+    each = (product(m=rows, per_token=1, experts=regions.held(e), k=k, n=n) for k, n in ((d, 2 * f), (f, d)))
     once = sum(product_cycles(Product(*sizes, block.dtype), c, True) for sizes in each)
     return once * size * block.expected_passes(tokens)
 

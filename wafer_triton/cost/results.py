@@ -43,9 +43,9 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Layered:
-    """A predicted phase of inference: all layers and, in the true program, the embedding and the head."""
+    """A predicted phase of inference: all layers and, in the full program, the embedding and the head."""
 
-    program: str  # "true" or "measured"
+    program: str  # "full" or "paper-benchmark"
     cores: str = field(metadata=named("cores that compute"))  # that compute: rows x columns
     tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
     cycles_per_layer: float = field(metadata=unit("cycles"))
@@ -57,8 +57,8 @@ class Layered:
     # share of their SRAM bandwidth
     sram_bandwidth_utilisation: float = field(metadata=as_in(Kernel, "sram_bandwidth_utilisation"))
     joules_per_token: float = field(metadata=as_in(Prediction, "joules_per_token"))
-    embedding_cycles: float = field(metadata=unit("cycles"))  # 0 in the measured program
-    head_cycles: float = field(metadata=unit("cycles"))  # the last token's, 0 in the measured program
+    embedding_cycles: float = field(metadata=unit("cycles"))  # 0 in the paper-benchmark program
+    head_cycles: float = field(metadata=unit("cycles"))  # the last token's, 0 in the paper-benchmark program
     # cycles of a layer's steps by name
     steps: dict[str, float] = field(metadata=unit("cycles", "cycles of a layer by step"))
     relayed: bool = field(metadata=as_in(Prediction, "relayed"))
@@ -79,7 +79,7 @@ class Layered:
 class Request:
     """A predicted request: prefill, weights and cache placed anew, decode over a growing cache."""
 
-    program: str  # "true" or "measured"
+    program: str  # "full" or "paper-benchmark"
     # output tokens over the whole time
     tokens_per_second: float = field(metadata=as_in(Prediction, "tokens_per_second"))
     prefill_seconds: float = field(metadata=unit("s", "prefill time"))

@@ -12,7 +12,7 @@ from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.inference import first
 from wafer_triton.cost.results import Layered
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
@@ -41,7 +41,7 @@ class Routed(Cap):
 
 
 def cap(
-    *, device: str | Device = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
+    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
 ) -> Routed:  # fmt: skip
     """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.
@@ -61,7 +61,7 @@ def cap(
     c = constants(on.device)
 
     def place(candidate: Mesh) -> Block:
-        blocks = layers.decode_blocks(shape, candidate, context, c, None, "true", head_groups)
+        blocks = layers.decode_blocks(shape, candidate, context, c, None, "full", head_groups)
         return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
 
     on, why = fitted(place, on, as_if)
@@ -80,7 +80,7 @@ def cap(
         routing=str(routing) if hits else None,
         head_groups=own.head_groups,
         as_if=why,
-        **layer_basis("decode", on, shape, context, "true").fields(),
+        **layer_basis("decode", on, shape, context, "full").fields(),
     )
 
 

@@ -14,11 +14,11 @@ from wafer_triton import estimate
 from wafer_triton.cost import inference
 from wafer_triton.cost.cap import Cap, sparse
 from wafer_triton.cost.constants import Constants, constants
-from wafer_triton.cost.layers import is_measured
+from wafer_triton.cost.layers import is_paper_benchmark
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
 from wafer_triton.cost.results import Layered, Request
-from wafer_triton.device import Device
+from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
@@ -78,8 +78,8 @@ def _without_collection() -> Iterator[None]:
 
 @_without_collection()
 def plan(
-    *, model: str | DecoderShape, device: str | Device = "wse2", input: int, output: int, step: int = 20, best: int = 5,
-    sides: Sequence[int] | None = None, program: str = "true", head_groups: int | None = None,
+    *, model: str | DecoderShape, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
     experts: Placement = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
@@ -100,7 +100,8 @@ def plan(
         raise ShapeError("sides is empty; give a side at least, or leave it out for all multiples of step")
     sides = range(step, min(target.rows, target.cols) + 1, step) if sides is None else sides
     if head_groups is not None and sides:
-        HeadGroups(shape.measured() if is_measured(program) else shape, max(sides), head_groups)  # raises for too many
+        priced = shape.paper_benchmark() if is_paper_benchmark(program) else shape
+        HeadGroups(priced, max(sides), head_groups)  # raises for too many
 
     def square(side: int) -> Mesh:
         return Mesh(side, side, target)

@@ -1,14 +1,15 @@
 """Devices as PLMR numbers: Parallelism, Latency, Memory, Routing (WaferLLM, OSDI'25, section 3).
 
-A device of one's own takes three lines:
+An own device is a preset with other numbers, from a text, a file or a call:
 
-    >>> from dataclasses import replace
-    >>> from wafer_triton.device import device
-    >>> mine = replace(device("wse2"), name="mine", sram_bytes=64 * 1024)
+    >>> from wafer_triton.device import Device, device
+    >>> mine = device("wse2").changed(sram_bytes=64 * 1024)
+    >>> mine == device("wse2,sram_kib=64")
+    True
 
 It stays like a WSE-2: the constants of the cost model that were fitted on that are its own, each in proportion to the
 number that it stands for (`SCALES` in `wafer_triton.cost.constants`). The numbers of the presets are in the files
-beside this one, each with its source (see `wafer_triton.device.spec`).
+beside this one, each with its source (see `wafer_triton.device.spec`); `wafer_triton.device.keys` reads own devices.
 
 A number here is a limit of the hardware, and shares of a peak are of it. A constant was measured on programs, which are
 priced by it, and judged by it in the L of PLMR. So a WSE-2 has 1 multiply-add in fp32 a cycle by its data
@@ -18,32 +19,19 @@ fitted on kernels. A constant that nothing measured follows from the number.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from numbers import Number
+from os import PathLike, sep
 from typing import Any
 
+from wafer_triton.device import keys
+from wafer_triton.device.keys import MOST, UNBOUNDED_BYTES
 from wafer_triton.device.spec import NAMES, Sourced, read
 from wafer_triton.errors import DeviceError
 from wafer_triton.text.quantity import named, unit
 
-UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
 MEASURED = ("wse2", "wse3")  # devices that the cost model's constants are fitted on
-
-# The most that each number of a device can be, far beyond what is built: what lies above is a slip of the pen.
-MOST = {
-    "rows": 10_000,
-    "cols": 10_000,
-    "hop_cycles": 1e6,
-    "stage_cycles": 1e6,
-    "sram_bytes": UNBOUNDED_BYTES,
-    "routes": 1_000_000,
-    "clock_hz": 1e12,
-    "link_bytes_per_cycle": 1e6,
-    "macs_per_cycle_fp16": 1e6,
-    "macs_per_cycle_fp32": 1e6,
-    "power_watts": 1e9,
-}
+LAW = "in proportion to cores and clock (assumed: the dynamic power of CMOS, a C V^2 f, at a constant voltage)"
 NUMBERS = tuple(MOST)  # the fields of a device that are numbers
 
 
@@ -72,6 +60,7 @@ class Device:
     macs_per_cycle_fp32: float = field(metadata=unit("multiply-adds/cycle", "a core in fp32"))
     power_watts: float = field(metadata=unit("W", "power"))  # the whole device
     like: str | None = field(default=None, metadata=named("constants fitted on"))
+    base: str | None = field(default=None, compare=False, repr=False)  # the preset of the numbers that are not own
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -113,6 +102,29 @@ class Device:
             return self.cores
         return round(read(self.like).numbers["wafer_cores"].value * self.cores / PRESETS[self.like].cores)
 
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Device:
+        """Return the device of a TOML or JSON file, see `wafer_triton.device.keys`.
+
+        Raises DeviceError for a file that holds no device, OSError for one that cannot be read.
+        """
+        name, like, numbers = keys.in_file(path)
+        return cls(name, **numbers) if like is None else PRESETS[like]._with(numbers, name)
+
+    def changed(self, *, name: str | None = None, **numbers: Any) -> Device:
+        """Return the device with other numbers, named by their units as in a file: `sram_kib=128`, `clock_ghz=1.4`.
+
+        Power follows cores and clock unless it is given, see `power_by_law`. Without a `name` the device is named by
+        all changes. Raises DeviceError for an unknown number.
+        """
+        named = ",".join((self.name, *(f"{key}={value}" for key, value in numbers.items())))
+        return self._with(keys.converted(f"device {self.name!r}", numbers), named if name is None else name)
+
+    def _with(self, numbers: dict[str, Any], name: str) -> Device:
+        base = self.name if self.name in PRESETS else self.base
+        made = replace(self, name=name, base=base, **numbers)
+        return made if "power_watts" in numbers else replace(made, power_watts=power_by_law(made, self))
+
     def unbounded(self) -> Device:
         """Return the same device with SRAM for anything, for tests and counts: what overflows is then no error.
 
@@ -129,15 +141,20 @@ def _preset(name: str) -> Device:
 PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
 
 
+DeviceLike = str | PathLike[str] | Device  # a preset, a text such as "wse2,sram_kib=96", a TOML or JSON file, a Device
+
+
 def sources(of: Device) -> dict[str, Sourced]:
     """Return each number of a device with its source, which a preset of its name, or that it is like, may have."""
-    base = of.name if of.name in PRESETS else of.like
-    held = {} if base is None else read(base).numbers
+    base = base_of(of)
+    held = {} if base is None else read(base.name).numbers
     found = {}
     for number in NUMBERS:
         value = getattr(of, number)
         same = number in held and held[number].value == value
         found[number] = held[number] if same else Sourced(value, "own", "given by the user")
+    if base is not None and of.power_watts == power_by_law(of, base) != base.power_watts:
+        found["power_watts"] = Sourced(of.power_watts, "scaled", f"{base.power_watts:,} W of {base.name}, {LAW}")
     rule = "rows times cols" + f", in proportion to {of.like}" * (of.like is not None)
     found["wafer_cores"] = Sourced(of.wafer_cores, "derived", rule)
     if "wafer_cores" in held and held["wafer_cores"].value == of.wafer_cores:
@@ -145,12 +162,65 @@ def sources(of: Device) -> dict[str, Sourced]:
     return found
 
 
-def device(name: str | Device) -> Device:
-    """Return the preset `name` (a Device passes through); DeviceError with the nearest names if there is none."""
-    if isinstance(name, Device):
-        return name
-    if not isinstance(name, str) or name not in PRESETS:
-        near = difflib.get_close_matches(str(name).lower(), PRESETS, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise DeviceError(f"unknown device {name!r}{hint} (presets: {', '.join(PRESETS)})")
-    return PRESETS[name]
+def power_by_law(of: Device, base: Device) -> float:
+    """Return the power of a device in watts by `LAW`, from the power of a base with as much on each core."""
+    if (of.cores, of.clock_hz) == (base.cores, base.clock_hz):
+        return base.power_watts
+    return base.power_watts * (of.cores / base.cores) * (of.clock_hz / base.clock_hz)
+
+
+def base_of(of: Device) -> Device | None:
+    """Return the preset that a device has its numbers from, as far as they are not its own; None if there is none."""
+    name = of.name if of.name in PRESETS else of.base or of.like
+    return None if name is None else PRESETS[name]
+
+
+def origin(of: Device, entry: Sourced) -> str:
+    """Return where an entry of a device is from: "own", "scaled", "derived", or the preset that has it."""
+    if entry.kind in ("own", "scaled", "derived"):
+        return entry.kind
+    base = base_of(of)
+    return "" if base is None or of.name in PRESETS else f"inherited: {base.name}"
+
+
+def energy_note(of: Device) -> str:
+    """Return the assumption of energies on a device whose numbers are own; empty where they are a preset's."""
+    base = base_of(of)
+    if base is None or of.name in PRESETS:
+        return ""
+    law = power_by_law(of, base)
+    apart = [name for name in ("macs_per_cycle_fp16", "macs_per_cycle_fp32", "link_bytes_per_cycle", "sram_bytes")
+             if getattr(of, name) != getattr(base, name)]  # fmt: skip
+    texts = []
+    if of.power_watts == law != base.power_watts:
+        texts.append(f"energy at {of.power_watts:,.0f} W: {base.power_watts:,.0f} W of {base.name}, {LAW}")
+    elif of.power_watts != law:
+        texts.append(f"energy at {of.power_watts:,.0f} W as given; cores and clock alone would make it {law:,.0f} W")
+    if apart and of.power_watts == law:
+        texts.append(f"power_watts does not follow {', '.join(apart)}; give it where they take more")
+    return "; ".join(texts)
+
+
+def device(spec: DeviceLike) -> Device:
+    """Return the device of a preset's name, of a text such as "wse2,sram_kib=96", or of a TOML or JSON file.
+
+    A Device passes through. Raises DeviceError, with the nearest name for one that is unknown.
+    """
+    if isinstance(spec, Device):
+        return spec
+    if isinstance(spec, str) and spec in PRESETS:
+        return PRESETS[spec]
+    if isinstance(spec, PathLike):
+        return Device.from_file(spec)
+    known = f"(presets: {', '.join(PRESETS)})"
+    if not isinstance(spec, str):
+        raise DeviceError(f"device {spec!r}: give a preset, a file or a Device {known}")
+    first, numbers = keys.in_text(spec)
+    if first in PRESETS:
+        base = PRESETS[first]
+    elif first.lower().endswith(keys.SUFFIXES) or sep in first:
+        base = Device.from_file(first)
+    else:
+        near = keys.nearest(first, PRESETS) or "; give a preset, or a file that ends in .toml or .json"
+        raise DeviceError(f"unknown device {spec!r}{near} {known}")
+    return base.changed(**numbers) if numbers else base

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wafer_triton.cost.cap import Cap
 from wafer_triton.cost.price import Prediction
 from wafer_triton.count.account import Account
-from wafer_triton.device import Device
+from wafer_triton.device import NUMBERS, PRESETS, Device
 from wafer_triton.draw.tables import records, table
 from wafer_triton.mesh import Mesh
 from wafer_triton.text.quantity import EMULATED, PREDICTED, Legend, as_in, named, unit
@@ -73,6 +73,7 @@ class Generation:
             "cap": {phase: dict(values) for phase, values in self.cap.items()},
             "passes": [dict(each) for each in self.passes],
             "device": self.mesh.device.name,
+            **_own_numbers(self.mesh.device),
             "mesh": str(self.mesh),
             "prefill_mesh": str(self.prefill_mesh),
             "head_groups": self.head_groups,
@@ -95,6 +96,13 @@ class Generation:
                 for region in self.regions
             ],
         }
+
+
+def _own_numbers(device: Device) -> dict[str, Any]:
+    """Return the numbers of a device that is no preset, of which its name says none."""
+    if PRESETS.get(device.name) == device:
+        return {}
+    return {"device_numbers": {number: getattr(device, number) for number in NUMBERS}}
 
 
 LEGEND = Legend(Account, Cap, Prediction, Generation, {"sram_bytes": as_in(Device, "sram_bytes")})

@@ -78,13 +78,19 @@ def devices_table(devices: Iterable[Device]) -> str:
     return table(["", *(device.name for device in devices)], rows)
 
 
-def sourced(title: str, entries: Mapping[str, Sourced], legend: Legend) -> str:
-    """Return numbers of a device's spec as a table: value with its standard error, unit, meaning, kind, source."""
+def sourced(title: str, entries: Mapping[str, Sourced], legend: Legend, origins: Mapping[str, str]) -> str:
+    """Return numbers of a device's spec as a table: value with its standard error, unit, meaning, kind, source.
+
+    `origins` say of each entry where the device has it from; a table of empty ones has no column for them.
+    """
     rows = [
-        (name, _value(entry), legend.unit(name), legend.label(name), entry.kind, entry.source)
+        (name, _value(entry), legend.unit(name), legend.label(name), entry.kind, origins[name], entry.source)
         for name, entry in entries.items()
     ]
-    return table(("", "value", "unit", "meaning", "kind", "source"), rows, title=title, left=6)
+    head = ("", "value", "unit", "meaning", "kind", "from", "source")
+    if set(origins.values()) <= {"", "derived"}:  # a preset
+        head, *rows = ((*row[:5], row[6]) for row in (head, *rows))  # type: ignore[assignment]
+    return table(head, rows, title=title, left=len(head))
 
 
 def _value(entry: Sourced) -> str:

@@ -70,7 +70,7 @@ def of_token(regions: Regions, block: Block, context: int) -> Timeline:
     return line
 
 
-def of_request(*, input: int, output: int, program: str = "true", most: int = 1000, **given: Any) -> Timeline:
+def of_request(*, input: int, output: int, program: str = "full", most: int = 1000, **given: Any) -> Timeline:
     """Return the time of `estimate.request`, whose options are `given`, by phase, region and block.
 
     Of the answer, `most` tokens at most are shown in blocks. Blocks have their steps in the first chunk of the prompt

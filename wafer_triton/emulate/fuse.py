@@ -52,7 +52,7 @@ class Moved(_Fused):
 
 
 @dataclass(frozen=True, eq=False)
-class Work(_Fused):
+class Task(_Fused):
     """A local operation on `cores` (None: all), which writes the buffers `outs`.
 
     `far` are the buffers of which it reads tiles of other cores, [cores] each.
@@ -101,27 +101,27 @@ class Folded(_Fused):
 
 @dataclass(eq=False)
 class Group:
-    """What one launch runs: folds, then works, then a tree."""
+    """The contents of one launch: folds, then tasks, then a tree."""
 
     folds: list[Folded] = field(default_factory=list)
-    works: list[Work] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
     tree: Summed | None = None
 
-    def takes(self, step: Work | Summed | Folded) -> bool:
+    def takes(self, step: Task | Summed | Folded) -> bool:
         """Whether the launch can run the step as well, and if so adds it; an empty launch takes any."""
         if self.tree is not None:
             return False
         if isinstance(step, Folded):
-            self.folds += [] if self.works else [step]
-            return not self.works
-        if isinstance(step, Summed) and (self.folds or any(work.cores is not None for work in self.works)):
+            self.folds += [] if self.tasks else [step]
+            return not self.tasks
+        if isinstance(step, Summed) and (self.folds or any(task.cores is not None for task in self.tasks)):
             return False
         outs = {step.tree.acc} if isinstance(step, Summed) else set(step.outs)
         far, cores = ((), None) if isinstance(step, Summed) else (step.far, step.cores)
-        if self.works and not _same(self.works[0].cores, cores):
+        if self.tasks and not _same(self.tasks[0].cores, cores):
             return False
-        written = {name for work in self.works for name in work.outs}
-        held = {name for work in self.works for name, _ in work.far} | {
+        written = {name for task in self.tasks for name in task.outs}
+        held = {name for task in self.tasks for name, _ in task.far} | {
             name for fold in self.folds for name in (fold.tree.acc, fold.sums)
         }
         if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
@@ -129,13 +129,13 @@ class Group:
         if isinstance(step, Summed):
             self.tree = step
         else:
-            self.works.append(step)
+            self.tasks.append(step)
         return True
 
     @property
     def what(self) -> str:
         """Words for a record."""
-        words = ["fold"] * len(self.folds) + [work.what for work in self.works]
+        words = ["fold"] * len(self.folds) + [task.what for task in self.tasks]
         return ", ".join(words + ([self.tree.what] if self.tree else []))
 
 
@@ -148,14 +148,14 @@ def grouped(steps: Sequence[Step]) -> Iterator[Fusing]:
     for step in (*steps, None):
         both = now.joined(step) if isinstance(now, Moved) and isinstance(step, Moved) else None
         if both is not None or (
-            isinstance(now, Group) and isinstance(step, Work | Summed | Folded) and now.takes(step)
+            isinstance(now, Group) and isinstance(step, Task | Summed | Folded) and now.takes(step)
         ):
             now = both or now
             continue
         if now is not None:
             yield now
         now = step if isinstance(step, Moved) else None
-        if isinstance(step, Work | Summed | Folded):
+        if isinstance(step, Task | Summed | Folded):
             now = Group()
             now.takes(step)
         elif now is None and step is not None:
@@ -168,8 +168,8 @@ def _same(one: Index | None, other: Index | None) -> bool:
 
 def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
     """The folds that each program of a group does for itself, and how the group covers its cores."""
-    ops = [work.op for work in group.works]
-    if not ops or group.tree is not None or any(work.cores is not None for work in group.works):
+    ops = [task.op for task in group.tasks]
+    if not ops or group.tree is not None or any(task.cores is not None for task in group.tasks):
         return [], Grid()
     found = [fold for fold in group.folds if _stays(fold, group)]
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
@@ -197,7 +197,7 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
 
 def _stays(fold: Folded, group: Group) -> bool:
     """Whether all cores read sums of their own tree alone."""
-    far = [home for work in group.works for name, home in work.far if name == fold.sums]
+    far = [home for task in group.tasks for name, home in task.far if name == fold.sums]
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 

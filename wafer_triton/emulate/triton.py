@@ -20,7 +20,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
-from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Work
+from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
 from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
 from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
 from wafer_triton.errors import BackendError
@@ -164,7 +164,7 @@ class TritonExecutor(Executor):
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
         far = [(each.slot.buffer, each.flat(memory.mesh.shape)) for each in ins if not each.is_own]
         written = tuple(out.buffer for out in op.outs)
-        return Work(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
+        return Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
 
     def segment(self, memory: Memory, segment: Segment, ins: tuple[TileMap, ...] = ()) -> list[Step] | None:
         if isinstance(segment, Products):
@@ -188,7 +188,7 @@ class TritonExecutor(Executor):
         return [Summed(tree, sends=True)]
 
     def joined(self, memory: Memory, steps: list[Step]) -> list[Step]:
-        among = [step.op for step in steps if isinstance(step, Work)]
+        among = [step.op for step in steps if isinstance(step, Task)]
         result: list[Step] = []
         for group in fuse.grouped(steps):
             if isinstance(group, Moved):
@@ -202,10 +202,10 @@ class TritonExecutor(Executor):
     # --- launches ---
 
     def _launches(self, memory: Memory, group: Group, among: Sequence[FusedOp]) -> list[Step]:
-        """Launches of their own for the folds that are not at the head, then that of the works."""
+        """Launches of their own for the folds that are not at the head, then the launch of the tasks."""
         heads, grid = fuse.heads(group, memory.mesh)
         alone = [self._fold(memory, one) for one in group.folds if one not in heads]
-        ops = [work.op.sized(BLOCK_M=1) if grid.slices > 1 else work.op for work in group.works]
+        ops = [task.op.sized(BLOCK_M=1) if grid.slices > 1 else task.op for task in group.tasks]
         if group.tree is not None:
             return [*alone, self._reduce(memory, group, ops, among)]
         if not ops:
@@ -217,7 +217,7 @@ class TritonExecutor(Executor):
             cores = self._table(memory, order)
             run = partial(launch, ops, cores, among, grid)
         else:
-            first = group.works[0]
+            first = group.tasks[0]
             cores = self._cores(memory) if first.table is None else first.table
             run = partial(launch, ops, cores, among)
         shown = replace(group, folds=heads)
@@ -239,7 +239,7 @@ class TritonExecutor(Executor):
         return Launch("fold", partial(launch, [op], cores, (), grid))
 
     def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
-        """A reduce tree with the works before it."""
+        """A reduce tree with the tasks before it."""
         assert group.tree is not None
         tree, sends = group.tree.tree, group.tree.sends
         cores, slots, numel = memory.mesh.cores, int(tree.children.max()), memory.buffers[tree.acc].numel

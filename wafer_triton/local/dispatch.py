@@ -13,16 +13,16 @@ from wafer_triton.local.registry import cut, local_op
 if TYPE_CHECKING:
     from torch import Tensor
 
-_FP32 = dict.fromkeys(("slots", "ranks", "demand", "chosen", "real", "shares", "picks"), ("fp32",))
+_FP32 = dict.fromkeys(("slots", "ranks", "demand", "expert_ids", "real", "shares", "ids"), ("fp32",))
 
 
-def _queued(*, m: int, k: int, picks: int, **_: Any) -> tuple[tuple[int, ...], ...]:
-    return (m, k), (m, k), (1,), (m, picks), (m,)
+def _queued(*, m: int, k: int, per_token: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, k), (m, k), (1,), (m, per_token), (m,)
 
 
 @local_op(tiles=_queued, work=lambda *, m, k, **_: (0, 8 * m * k), outs=3, dtypes=_FP32)
 def enqueue_torch(
-    slots: Tensor, ranks: Tensor, demand: Tensor, chosen: Tensor, real: Tensor, *, m: int, k: int, picks: int,
+    slots: Tensor, ranks: Tensor, demand: Tensor, expert_ids: Tensor, real: Tensor, *, m: int, k: int, per_token: int,
     regions: int, held: int, copies: tuple[tuple[int, int], ...],
 ) -> None:  # fmt: skip
     """Set slots [m, k] to the places of the first k of a token's chosen experts, and ranks [m, k] to their rows there.
@@ -31,7 +31,7 @@ def enqueue_torch(
     (e, slot); the tokens that choose it take these in turn. demand [1] is the most rows for a region. Tokens
     whose `real` is not above 0 go nowhere: their slots are -1.
     """
-    expert = cut(chosen, m, picks)[..., :k].flatten(-2)
+    expert = cut(expert_ids, m, per_token)[..., :k].flatten(-2)
     taken = (cut(real, m, 1) > 0).expand(*real.shape[:-1], m, k).flatten(-2)
     slot, order = expert % regions * held + (expert / regions).floor(), _before(expert, taken)
     for copied in {number for number, _ in copies}:
@@ -98,14 +98,14 @@ def _arrived(*, sources: int, capacity: int, n: int, **_: Any) -> tuple[tuple[in
     tiles=_arrived, work=lambda *, sources, capacity, n: (0, sources * capacity * (sources * n + 1)), outs=2,
     dtypes=_FP32,
 )  # fmt: skip
-def permute_torch(a: Tensor, picks: Tensor, arrived: Tensor, *, sources: int, capacity: int, n: int) -> None:
+def permute_torch(a: Tensor, ids: Tensor, arrived: Tensor, *, sources: int, capacity: int, n: int) -> None:
     """Set a [sources * capacity, sources * n] to the arrived rows of [sources rows, sources columns], side by side.
 
-    picks [sources * capacity] are the expert ids at the end of these rows.
+    ids [sources * capacity] are the expert ids at the end of these rows.
     """
     rows = cut(arrived, sources, sources, capacity, n + 1)
     cut(a, sources, capacity, sources, n).copy_(rows[..., :n].transpose(-3, -2))
-    cut(picks, sources, capacity).copy_(rows[..., 0, :, n])
+    cut(ids, sources, capacity).copy_(rows[..., 0, :, n])
 
 
 @local_op(
@@ -118,8 +118,8 @@ def unpermute_torch(out: Tensor, y: Tensor, *, sources: int, capacity: int, n: i
     cut(out, sources, sources, capacity, n).copy_(rows)
 
 
-def _combined(*, m: int, k: int, n: int, picks: int, regions: int, capacity: int, **_: Any) -> Any:
-    return (m, n), (regions, capacity, n), (m, k), (m, k), (m, picks)
+def _combined(*, m: int, k: int, n: int, per_token: int, regions: int, capacity: int, **_: Any) -> Any:
+    return (m, n), (regions, capacity, n), (m, k), (m, k), (m, per_token)
 
 
 @local_op(
@@ -127,10 +127,10 @@ def _combined(*, m: int, k: int, n: int, picks: int, regions: int, capacity: int
     reads={"back": lambda *, m, k, n, **_: m * k * n},
 )  # fmt: skip
 def combine_torch(
-    y: Tensor, back: Tensor, slots: Tensor, ranks: Tensor, shares: Tensor, *, m: int, k: int, n: int, picks: int,
+    y: Tensor, back: Tensor, slots: Tensor, ranks: Tensor, shares: Tensor, *, m: int, k: int, n: int, per_token: int,
     regions: int, held: int, capacity: int, first: int,
 ) -> None:  # fmt: skip
-    """y [m, n] = sum over the first k picks of a token of shares [m, picks] times their rows that came back.
+    """y [m, n] = sum over the first k experts of a token of shares [m, per_token] times their rows that came back.
 
     Rows with other ranks than `dispatch` took count nothing.
     """
@@ -138,12 +138,14 @@ def combine_torch(
     whole = back.new_zeros(*back.shape[:-1], regions * capacity + 1, n)
     whole[..., :-1, :] = cut(back, regions * capacity, n)
     rows = whole.gather(-2, row[..., None].expand(*row.shape, n))
-    cut(y, m, n).copy_((cut(rows.flatten(-2), m, k, n) * cut(shares, m, picks)[..., :k, None]).sum(-2))
+    cut(y, m, n).copy_((cut(rows.flatten(-2), m, k, n) * cut(shares, m, per_token)[..., :k, None]).sum(-2))
 
 
 @local_op(
-    tiles=lambda *, m, n, picks, pick: ((m, n), (m, n), (m, picks)), work=lambda *, m, n, **_: (0, m * n), dtypes=_FP32
+    tiles=lambda *, m, n, per_token, column: ((m, n), (m, n), (m, per_token)),
+    work=lambda *, m, n, **_: (0, m * n),
+    dtypes=_FP32,
 )
-def scale_rows_torch(out: Tensor, a: Tensor, shares: Tensor, *, m: int, n: int, picks: int, pick: int) -> None:
-    """out [m, n] = every row of a times the share of one of its token's picks."""
-    cut(out, m, n).copy_(cut(a, m, n) * cut(shares, m, picks)[..., pick, None])
+def scale_rows_torch(out: Tensor, a: Tensor, shares: Tensor, *, m: int, n: int, per_token: int, column: int) -> None:
+    """out [m, n] = every row of a times the share of one of its token's experts, in `column`."""
+    cut(out, m, n).copy_(cut(a, m, n) * cut(shares, m, per_token)[..., column, None])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # 16 bits hold few whole numbers, and a router decides in fp32 whatever the dtype of tiles
-_FP32 = {"chosen": ("fp32",), "shares": ("fp32",), "logits": ("fp32",)}
+_FP32 = {"expert_ids": ("fp32",), "shares": ("fp32",), "logits": ("fp32",)}
 
 
 def _choice(*, m: int, experts: int, k: int, shared: int, **_: Any) -> tuple[tuple[int, ...], ...]:
@@ -26,12 +26,13 @@ def _choice(*, m: int, experts: int, k: int, shared: int, **_: Any) -> tuple[tup
     dtypes=_FP32,
 )  # fmt: skip
 def top_k_torch(
-    chosen: Tensor, shares: Tensor, logits: Tensor, *, m: int, experts: int, k: int, shared: int, normalized: bool
+    expert_ids: Tensor, shares: Tensor, logits: Tensor, *, m: int, experts: int, k: int, shared: int, normalized: bool
 ) -> None:
-    """chosen [m, k + shared] = the k experts of the largest logits, ascending, and shares their softmax of all experts.
+    """Set expert_ids [m, k + shared] to the k experts of the largest logits, ascending, and shares to their softmax.
 
-    Of equal logits the lower expert's comes first. If `normalized`, the k shares add up to 1. Every token chooses the
-    `shared` experts after the others too, each with the sigmoid of the logit after the experts' own.
+    The softmax is over all experts. Of equal logits the lower expert's comes first. If `normalized`, the k shares add
+    up to 1. Every token chooses the `shared` experts after the others too, each with the sigmoid of the logit after the
+    experts' own.
     """
     every = cut(logits, m, experts + min(shared, 1))
     own = every[..., :experts]
@@ -42,57 +43,57 @@ def top_k_torch(
     share = own.softmax(-1).gather(-1, best.long())
     if normalized:
         share = share / share.sum(-1, True)
-    cut(chosen, m, k + shared)[..., :k] = best
+    cut(expert_ids, m, k + shared)[..., :k] = best
     cut(shares, m, k + shared)[..., :k] = share
     if shared:
-        cut(chosen, m, k + shared)[..., k:] = number.new_tensor(range(experts, experts + shared))
+        cut(expert_ids, m, k + shared)[..., k:] = number.new_tensor(range(experts, experts + shared))
         cut(shares, m, k + shared)[..., k:] = every[..., experts:].sigmoid()
 
 
-def _product(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tuple[int, int, int, int]:
+def _product(*, m: int, per_token: int, experts: int, k: int, n: int, **_: Any) -> tuple[int, int, int, int]:
     """Return one product for each expert, if tokens take as many as they can, evenly: the most that a core reads."""
-    taken = min(m * picks, experts)
-    return -(-m * picks // taken), k, n, taken
+    taken = min(m * per_token, experts)
+    return -(-m * per_token // taken), k, n, taken
 
 
-def _work(*, m: int, picks: int, k: int, n: int, **_: Any) -> tuple[int, int]:
-    return m * picks * k * n, 0
+def _work(*, m: int, per_token: int, k: int, n: int, **_: Any) -> tuple[int, int]:
+    return m * per_token * k * n, 0
 
 
-def _read(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> int:
-    return min(m * picks, experts) * k * n
+def _read(*, m: int, per_token: int, experts: int, k: int, n: int, **_: Any) -> int:
+    return min(m * per_token, experts) * k * n
 
 
-def _tiles(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
-    return (m, picks, n), (m, k), (experts, k, n), (m, picks)
+def _tiles(*, m: int, per_token: int, experts: int, k: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, per_token, n), (m, k), (experts, k, n), (m, per_token)
 
 
 @local_op(tiles=_tiles, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
 def expert_gemm_torch(
-    c: Tensor, a: Tensor, w: Tensor, chosen: Tensor, *, m: int, picks: int, experts: int, k: int, n: int,
+    c: Tensor, a: Tensor, w: Tensor, expert_ids: Tensor, *, m: int, per_token: int, experts: int, k: int, n: int,
     add: bool = False, accumulate: str = "fp32",
 ) -> None:  # fmt: skip
-    """c [m, picks, n] (+)= a [m, k] @ w[chosen], for w [experts, k, n] and chosen [m, picks]."""
-    own = _of_chosen(w, chosen, m, picks, experts, k, n)
-    multiply_add(cut(c, m, picks, 1, n), cut(a, m, 1, 1, k), own, add, accumulate)
+    """c [m, per_token, n] (+)= a [m, k] @ w[expert_ids], for w [experts, k, n] and expert_ids [m, per_token]."""
+    own = _of_ids(w, expert_ids, m, per_token, experts, k, n)
+    multiply_add(cut(c, m, per_token, 1, n), cut(a, m, 1, 1, k), own, add, accumulate)
 
 
-def _summed(*, m: int, picks: int, experts: int, k: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
-    return (m, n), (m, picks, k), (experts, k, n), (m, picks), (m, picks)
+def _summed(*, m: int, per_token: int, experts: int, k: int, n: int, **_: Any) -> tuple[tuple[int, ...], ...]:
+    return (m, n), (m, per_token, k), (experts, k, n), (m, per_token), (m, per_token)
 
 
 @local_op(tiles=_summed, work=_work, product=_product, reads={"w": _read}, dtypes=_FP32)
 def expert_sum_torch(
-    c: Tensor, a: Tensor, w: Tensor, chosen: Tensor, shares: Tensor, *, m: int, picks: int, experts: int, k: int,
-    n: int, add: bool = False, accumulate: str = "fp32",
+    c: Tensor, a: Tensor, w: Tensor, expert_ids: Tensor, shares: Tensor, *, m: int, per_token: int, experts: int,
+    k: int, n: int, add: bool = False, accumulate: str = "fp32",
 ) -> None:  # fmt: skip
-    """c [m, n] (+)= sum over picks of shares * (a @ w[chosen]), for a [m, picks, k], w [experts, k, n]."""
-    own = _of_chosen(w, chosen, m, picks, experts, k, n).flatten(-3, -2)
-    weighted = (cut(a, m, picks, k) * cut(shares, m, picks, 1)).flatten(-2).unsqueeze(-2)
+    """c [m, n] (+)= sum over experts of shares * (a @ w[expert_ids]), for a [m, per_token, k], w [experts, k, n]."""
+    own = _of_ids(w, expert_ids, m, per_token, experts, k, n).flatten(-3, -2)
+    weighted = (cut(a, m, per_token, k) * cut(shares, m, per_token, 1)).flatten(-2).unsqueeze(-2)
     multiply_add(cut(c, m, 1, n), weighted, own, add, accumulate)
 
 
-def _of_chosen(w: Tensor, chosen: Tensor, m: int, picks: int, experts: int, k: int, n: int) -> Tensor:
-    """[..., m, picks, k, n]: the tiles of the chosen experts."""
-    index = cut(chosen, m * picks, 1, 1).long().expand(*w.shape[:-1], m * picks, k, n)
-    return cut(cut(w, experts, k, n).gather(-3, index).flatten(-3), m, picks, k, n)
+def _of_ids(w: Tensor, expert_ids: Tensor, m: int, per_token: int, experts: int, k: int, n: int) -> Tensor:
+    """[..., m, per_token, k, n]: the tiles of the chosen experts."""
+    index = cut(expert_ids, m * per_token, 1, 1).long().expand(*w.shape[:-1], m * per_token, k, n)
+    return cut(cut(w, experts, k, n).gather(-3, index).flatten(-3), m, per_token, k, n)

@@ -1,4 +1,4 @@
-"""What a core needs for the parts of a decoder, and which weights it holds of each kind of block. No torch."""
+"""The memory that a core needs for the sub-layers of a decoder, and its weights by kind of block. No torch."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tie
 @lru_cache(maxsize=1024)
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
-    parts = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
+    sub_layers = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
     found: dict[str, Buffer] = {}
-    for part, args in parts:
-        buffers = drafted(part, block, *args).buffers
+    for sub_layer, args in sub_layers:
+        buffers = drafted(sub_layer, block, *args).buffers
         found.update({name: buffer for name, buffer in buffers.items() if buffer.role == "weight"})
     return found
 
 
 @lru_cache(maxsize=1024)
 def decode_need(block: Block, kind: str) -> sram.Need:
-    """What a core needs of a block of a kind for decode: what stays, and the largest working set."""
-    return sram.need(drafted(part, block, *args) for part, args in decode.sharing(block, kind))
+    """Return the bytes of a block of a kind on a core in decode: resident buffers and the largest workspace."""
+    return sram.need(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind))
 
 
 @lru_cache(maxsize=1024)
@@ -41,18 +41,19 @@ def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = F
 
     With `keep` the keys and values stay, as decode has another mesh for them, and takes them once all layers are done.
     """
-    parts = [drafted(part, block, *args) for part, args in prefill.sharing(block, kind, tokens, past)]
-    needed = sram.need(parts)
+    sub_layers = [drafted(sub_layer, block, *args) for sub_layer, args in prefill.sharing(block, kind, tokens, past)]
+    needed = sram.need(sub_layers)
     if not keep or kind != "attention":
         return needed
     fold = block.mesh.fold[0] * block.mesh.fold[1]
-    kept = {name: parts[0].buffers[name].bytes * fold for name in prefill.PAST}
-    return sram.Need(needed.stays | kept, {name: size for name, size in needed.passes.items() if name not in kept})
+    kept = {name: sub_layers[0].buffers[name].bytes * fold for name in prefill.PAST}
+    workspace = {name: size for name, size in needed.workspace.items() if name not in kept}
+    return sram.Need(needed.resident | kept, workspace)
 
 
 def size_of(need: sram.Need) -> int:
-    """Return bytes of what stays and of the largest working set."""
-    return sum(need.stays.values()) + sum(need.passes.values())
+    """Return the bytes of resident buffers and of the largest workspace."""
+    return sum(need.resident.values()) + sum(need.workspace.values())
 
 
 def block_names(shape: DecoderShape) -> list[str]:

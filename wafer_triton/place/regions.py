@@ -230,13 +230,13 @@ def _prefill_needs(decode: Block, prefill: Block, tokens: int, past: int, alone:
 
 
 def _sizes(rows: int, prefill: Block) -> list[int]:
-    """Return the tokens that a row may take at once: all, halved again and again; the measured program takes all."""
+    """Return the tokens that a row may take at once: all, halved again and again; all in the paper benchmark."""
     return [rows] if prefill.apart else [size for shift in range(rows.bit_length()) if (size := rows >> shift)]
 
 
 def _demand(what: str, needs: Needs, mesh: Mesh) -> None:
     for kind, need in needs.items():
-        sram.demand(f"{what}, {kind}", mesh, need.stays | need.passes)
+        sram.demand(f"{what}, {kind}", mesh, need.resident | need.workspace)
 
 
 def _head(block: Block) -> Block:
@@ -253,17 +253,17 @@ def _regions(what: str, kinds: Needs, mesh: Mesh, head: Block, layout: str) -> R
     if shape.tie_word_embeddings:
         ends = ends[1:]
     needs = kinds | {end: decode_need(head, end) for end in ends}
-    sizes = {kind: (sum(need.stays.values()), sum(need.passes.values())) for kind, need in needs.items()}
+    sizes = {kind: (sum(need.resident.values()), sum(need.workspace.values())) for kind, need in needs.items()}
     packed: list[tuple[Mesh, list[str]]] = []
-    stays = passes = 0
+    resident = workspace = 0
     for name in (*ends[:-1], *block_names(shape), *ends[-1:]):
         own, (more, most) = head.mesh if name in ends else mesh, sizes[name.split()[-1]]
-        if packed and packed[-1][0] == own and stays + more + max(passes, most) <= limit:
+        if packed and packed[-1][0] == own and resident + more + max(workspace, most) <= limit:
             packed[-1][1].append(name)
-            stays, passes = stays + more, max(passes, most)
+            resident, workspace = resident + more, max(workspace, most)
         else:
             packed.append((own, [name]))
-            stays, passes = more, most
+            resident, workspace = more, most
     meshes = [own for own, _ in packed]
     laid = laid_out(meshes, layout)
     if len(laid) < len(meshes):

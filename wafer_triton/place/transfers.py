@@ -14,7 +14,7 @@ from wafer_triton.dtype import BYTES
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import sram
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.gemm import align, turn
+from wafer_triton.schedule.gemm import align, transpose_by_rings
 from wafer_triton.schedule.rounds import Cores, Exchange, Index, Local, Schedule, Slot
 
 Scheduled = tuple[Schedule, int]  # a schedule, and how often it runs
@@ -152,7 +152,7 @@ def turned(mesh: Mesh, numel: int, dtype: str) -> Scheduled:
         b = Builder(mesh, "transpose weights")
         b.buffer("w", (part,), dtype, "input")
         b.buffer("t", (part,), dtype, "output")
-        turn(b, "w", "t")
+        transpose_by_rings(b, "w", "t")
         return b.build(draft=True)
 
     return sliced(mesh, numel, dtype, 3, build)

@@ -22,7 +22,7 @@ import numpy as np
 
 from wafer_triton.errors import MeshError
 from wafer_triton.schedule.builder import Builder
-from wafer_triton.schedule.lines import ALGORITHMS, Line, planned
+from wafer_triton.schedule.lines import ALGORITHMS, MeshLine, planned
 from wafer_triton.schedule.rounds import Cores, Exchange, Local, Pattern, Slot
 
 STAGES = ("begin", "crossed", "turned", "end")
@@ -54,7 +54,7 @@ def all_to_all(
                 f"{b.name}: mesh {b.mesh} cannot be cut into {number} equal regions along {axis}; give a divisor of "
                 f"{b.mesh.length(axis)}"
             )
-    lines = {axis: Line(b.mesh.length(axis), b.mesh.length(axis) // number, back)
+    lines = {axis: MeshLine(b.mesh.length(axis), b.mesh.length(axis) // number, back)
              for axis, number in zip("yx", regions, strict=True)}  # fmt: skip
     ways = [
         _along(b, Slot(x, part), Slot(out, part), f"{x}.{part}", size, algorithm, "xy"[part], lines)
@@ -68,7 +68,7 @@ def all_to_all(
 
 
 def _along(
-    b: Builder, x: Slot, out: Slot, name: str, size: int, algorithm: str, first: str, along: dict[str, Line]
+    b: Builder, x: Slot, out: Slot, name: str, size: int, algorithm: str, first: str, along: dict[str, MeshLine]
 ) -> Steps:
     """Add the rounds of one part, along the axis `first` and then along the other."""
     rows, cols = along["y"].regions, along["x"].regions
@@ -93,7 +93,7 @@ def _along(
     yield (b.local("swap", out, whole[end], rows=cols, cols=rows, size=size),)
 
 
-def _line(b: Builder, src: str, dst: str, name: str, axis: str, algorithm: str, line: Line) -> Steps:
+def _line(b: Builder, src: str, dst: str, name: str, axis: str, algorithm: str, line: MeshLine) -> Steps:
     """Move the tiles of src to dst of their destinations along an axis, into the slots of `line`."""
     own = [core for core in range(line.length) if (core, core) in line.slots]
     sent, kept = np.zeros((2, line.length), np.int64)

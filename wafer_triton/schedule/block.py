@@ -1,4 +1,4 @@
-"""One model's blocks on one mesh: the sizes of a core's tiles, and the common parts of decode and prefill.
+"""One model's blocks on one mesh: the sizes of a core's tiles, and their common code in decode and prefill.
 
 The columns hold the heads in groups (see `schedule.heads`); with one group every column holds the same few rotary
 pairs of every head. A score, and the norm of a head (Qwen3), is a sum along x over the columns of a group.
@@ -143,7 +143,7 @@ class Block:
         """Return the passes that take `tokens` tokens a row to experts in regions, all experts being equally likely."""
         e, regions = self.shape.experts, self.expert_regions
         assert e is not None and regions is not None, "a block whose experts have regions"
-        return regions.expected_passes(e.chosen, tokens, self.mesh.shape[0])
+        return regions.expected_passes(e.top_k, tokens, self.mesh.shape[0])
 
     def norm(self, b: Builder, axis: str) -> None:
         """Add h = RMSNorm of x, whose rows are cut along `axis`.
@@ -191,7 +191,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SubLayer:
     """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family."""
 
     adds: Callable[..., None]  # of a builder, a block and whole numbers
@@ -203,34 +203,37 @@ class Part:
         self.adds(b, block, *args)
 
 
-def part(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], Part]:
-    """Make the decorated function a `Part`."""
-    return lambda adds: Part(adds, title, family)
+def sub_layer(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], SubLayer]:
+    """Make the decorated function a `SubLayer`."""
+    return lambda adds: SubLayer(adds, title, family)
+
+
+SubLayers = tuple[tuple[SubLayer, tuple[int, ...]], ...]  # in order, each with its whole numbers
 
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A decoder with parts of the user's own in the place of usual ones, such as `decode.ffn` and `prefill.ffn`.
+    """A decoder with sub-layers of the user's own in the place of usual ones, such as `decode.ffn` and `prefill.ffn`.
 
-    `DecoderShape.variant` names it. A part takes the arguments of the usual one, and passes on the same states. Its
-    weights say which parameters they hold, see `Parameter`; so the variant is placed, priced, run and drawn as all
+    `DecoderShape.variant` names it. A sub-layer takes the arguments of the usual one, and passes on the same states.
+    Its weights say which parameters they hold, see `Parameter`; so the variant is placed, priced, run and drawn as all
     decoders are.
     """
 
-    parts: Mapping[Part, Part]
+    sub_layers: Mapping[SubLayer, SubLayer]
 
 
 @lru_cache(maxsize=1024)
-def schedule(adds: Part, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a part of a decoder, built once; raises SramError when it does not fit a core."""
+def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
     return checked(drafted(adds, block, *args))
 
 
 @lru_cache(maxsize=64)
-def drafted(adds: Part, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a part of a decoder, or of the variant's part in its place, not checked: for pricing."""
+def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
     variant = block.shape.variant
-    own = variant.parts.get(adds, adds) if isinstance(variant, Variant) else adds
+    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)
     return b.build(draft=True)

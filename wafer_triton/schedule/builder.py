@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from wafer_triton.schedule.repeat import Step
 
 FAMILIES = ("kernel", "decode")  # of measurements, see `Schedule`
-MOST_TURNS = 1_000_000  # of a `repeat`, some thousand times those of the largest mesh
+MOST_ITERATIONS = 1_000_000  # of a `repeat`, some thousand times those of the largest mesh
 _DRAFTING = ContextVar("drafting", default=False)
 
 
@@ -178,29 +178,29 @@ class Builder:
         return made
 
     def repeat(
-        self, times: int, turn: Callable[[int], None], period: int = 1, rows: Index | None = None,
+        self, times: int, iteration: Callable[[int], None], period: int = 1, rows: Index | None = None,
         slots: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
-        """Add `turn(0)` to `turn(times - 1)`, of which each differs from that `period` turns before as `Repeat` says.
+        """Add `iteration(0)` to `iteration(times - 1)`; each differs from the one `period` before as `Repeat` says.
 
         `rows` and `slots` are those of `Repeat`, for a whole period. Raises ScheduleError for `rows` that are not every
         row once, or that change an exchange along y.
         """
         check_type(f"{self.name}: times of repeat", times, int)
-        if not 0 <= times <= MOST_TURNS:
-            raise ScheduleError(f"{self.name}: repeat {times:,} times: give a number from 0 to {MOST_TURNS:,}")
-        if not callable(turn):
-            raise ScheduleError(f"{self.name}: repeat of {turn!r}: give a function of the turn's number")
+        if not 0 <= times <= MOST_ITERATIONS:
+            raise ScheduleError(f"{self.name}: repeat {times:,} times: give a number from 0 to {MOST_ITERATIONS:,}")
+        if not callable(iteration):
+            raise ScheduleError(f"{self.name}: repeat of {iteration!r}: give a function of the iteration's number")
         start, whole = len(self.steps), times // period
         if whole > 1:
             for number in range(period):
-                turn(number)
+                iteration(number)
             steps = tuple(self.steps[start:])
             if rows is not None:
                 self._check_rows(steps, rows)
             self.steps[start:] = [Repeat(steps, whole, rows, slots or {})]
         for number in range(whole * period if whole > 1 else 0, times):
-            turn(number)
+            iteration(number)
 
     def _check_rows(self, steps: Sequence[Step], rows: Index) -> None:
         """ScheduleError unless `rows` has every row once, and every exchange along y in `steps` is the same for it."""
@@ -215,7 +215,7 @@ class Builder:
                     if exchange.send.ndim > 1 or pairs != set(after):
                         raise ScheduleError(
                             f"{self.name}: rows of repeat change the exchange along y {exchange.src} to "
-                            f"{exchange.dst}; repeat turns in which it is the same"
+                            f"{exchange.dst}; repeat iterations in which it is the same"
                         )
 
     def _positions(self, what: str, positions: ArrayLike) -> Index:

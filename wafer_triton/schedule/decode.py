@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram, weights
-from wafer_triton.schedule.block import Block, Part, drafted, part
+from wafer_triton.schedule.block import Block, SubLayer, SubLayers, drafted, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.experts import decode_experts
 from wafer_triton.schedule.gemv import meshgemv
@@ -23,14 +23,14 @@ from wafer_triton.schedule.rounds import Slot
 
 # buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
 # rotary embedding, the mask of scores, the experts chosen
-HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, CHOSEN = (
+HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
     "x",
     "m (y d)",
     "ids",
     "logits",
     ("cos", "sin"),
     "bias",
-    "chosen",
+    "expert_ids",
 )
 
 
@@ -56,7 +56,7 @@ def _heads(b: Builder, block: Block, role: str, *names: str) -> None:
         b.buffer(name, tile, block.dtype, role, block.batch)
 
 
-@part("decode projections", "decode")
+@sub_layer("decode projections", "decode")
 def project(b: Builder, block: Block) -> None:
     """x -> q, k, v of the new tokens, rotated: one slot each for every sequence."""
     m = block.batch
@@ -80,7 +80,7 @@ def project(b: Builder, block: Block) -> None:
     block.rotate(b, m, tuple(Slot(name, None) for name in "qkv"))
 
 
-@part("kv append", "decode")
+@sub_layer("kv append", "decode")
 def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) -> None:
     """k, v of a sequence -> entry number `count` of its cache, of which a prompt filled `prefilled`."""
     _attention(b, block)
@@ -89,7 +89,7 @@ def append(b: Builder, block: Block, sequence: int, count: int, prefilled: int) 
     block.cache(prefilled).append(b, values, count)
 
 
-@part("decode attention", "decode")
+@sub_layer("decode attention", "decode")
 def attend(b: Builder, block: Block, sequence: int) -> None:
     """q of a sequence and its cache -> its part of att; bias [1, slots] is -inf on empty slots."""
     q_heads = block.query_heads
@@ -113,7 +113,7 @@ def attend(b: Builder, block: Block, sequence: int) -> None:
     b.round(b.local("normalize", Slot("att", sequence), ("o", z), m=1, heads=q_heads, n=block.head), label="attention")
 
 
-@part("decode output projection", "decode")
+@sub_layer("decode output projection", "decode")
 def output(b: Builder, block: Block) -> None:
     """x, att -> x plus the attention block's output."""
     m = block.batch
@@ -126,7 +126,7 @@ def output(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
-@part("decode feed-forward", "decode")
+@sub_layer("decode feed-forward", "decode")
 def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
     c, m = block.shape, block.batch
@@ -145,7 +145,7 @@ def ffn(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
-@part("embedding", "decode")
+@sub_layer("embedding", "decode")
 def embed(b: Builder, block: Block, tokens: int) -> None:
     """Set x to the rows of the table for the ids of `tokens` tokens; the table lies as the head's does.
 
@@ -161,7 +161,7 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     all_reduce(b, "x", "x", groups=block.groups, label="embedding")
 
 
-@part("head", "decode")
+@sub_layer("head", "decode")
 def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
@@ -176,7 +176,7 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     meshgemv(b, "h", "table", "logits", "y", m=tokens, k=d, n=v, **run)
 
 
-def sharing(block: Block, kind: str) -> tuple[tuple[Part, tuple[int, ...]], ...]:
+def sharing(block: Block, kind: str) -> SubLayers:
     """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts", or of an end.
 
     Of appends and attentions one stands for all: sequences follow one another, and an append needs less.
@@ -191,25 +191,25 @@ def sharing(block: Block, kind: str) -> tuple[tuple[Part, tuple[int, ...]], ...]
 
 
 @lru_cache(maxsize=1024)
-def at_once(adds: Part, block: Block) -> int:
+def at_once(adds: SubLayer, block: Block) -> int:
     """Return the most tokens, of 32 halved repeatedly, that `embed` or `head` takes at once on the block's mesh."""
     return next(tokens for tokens in (32, 16, 8, 4, 2, 1) if tokens == 1 or _fits(adds, block, tokens))
 
 
-def batches(adds: Part, block: Block, tokens: int) -> dict[int, int]:
+def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
     """Return how often `embed` or `head` runs for how many tokens at once, for so many tokens in all."""
     most = at_once(adds, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
 
 
-def _fits(adds: Part, block: Block, tokens: int) -> bool:
+def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
     return sram.account(drafted(adds, block, tokens)).peak_bytes <= block.mesh.device.sram_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
 
 
-def layer(block: Block, context: int, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
+def layer(block: Block, context: int, kind: str = "ffn") -> SubLayers:
     """Return the sub-layers of a layer in order, each with its arguments; the cache holds `context` tokens then.
 
     `kind` is the kind of the block after attention, "ffn" or "experts".

@@ -66,9 +66,9 @@ class ExpertRegions:
             if expert % self.count != region
         )
 
-    def expected_passes(self, chosen: int, tokens: int, rows: int) -> int:
-        """Return the passes of `tokens` tokens on each of `rows` rows, each of which takes `chosen` experts."""
-        return -(-expected_demand(chosen, self.count, tokens, rows) // self.capacity)
+    def expected_passes(self, top_k: int, tokens: int, rows: int) -> int:
+        """Return the passes of `tokens` tokens on each of `rows` rows, each of which takes `top_k` experts."""
+        return -(-expected_demand(top_k, self.count, tokens, rows) // self.capacity)
 
     def check(self, e: Experts, mesh: Mesh) -> None:
         """Raise MeshError unless a mesh can be cut so, for these experts."""
@@ -93,15 +93,15 @@ def fewest_regions(mesh: Mesh) -> ExpertRegions:
 
 
 @lru_cache(maxsize=1024)
-def expected_demand(chosen: int, regions: int, tokens: int, rows: int) -> int:
+def expected_demand(top_k: int, regions: int, tokens: int, rows: int) -> int:
     """Return the most rows of tokens that one of `rows` mesh rows has for a region, if all regions are equally likely.
 
-    Every token takes `chosen` experts. Fewer than one of all rows and regions exceeds the number, if the expert ids of
+    Every token takes `top_k` experts. Fewer than one of all rows and regions exceeds the number, if the expert ids of
     a token were independent.
     """
-    picks, odds, above = tokens * chosen, 1 / regions, 1.0
-    for most in range(picks):
-        above -= comb(picks, most) * odds**most * (1 - odds) ** (picks - most)
+    rows_of_all, odds, above = tokens * top_k, 1 / regions, 1.0
+    for most in range(rows_of_all):
+        above -= comb(rows_of_all, most) * odds**most * (1 - odds) ** (rows_of_all - most)
         if rows * regions * above < 1:
             return max(1, most)
-    return picks
+    return rows_of_all

@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.schedule import weights
 from wafer_triton.schedule.all_to_all import all_to_all
-from wafer_triton.schedule.block import Block, part
+from wafer_triton.schedule.block import Block, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.schedule.experts import routed
@@ -23,7 +23,7 @@ from wafer_triton.schedule.rounds import Local
 from wafer_triton.shape.moe import Experts
 
 
-@part("prefill routing")
+@sub_layer("prefill routing")
 def prefill_routing(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> where its tokens' rows go, and x plus the output of the shared expert; `past` is ignored.
 
@@ -32,14 +32,14 @@ def prefill_routing(b: Builder, block: Block, tokens: int, past: int) -> None:
     _routing(b, block, tokens, "state")
 
 
-@part("prefill experts in regions")
+@sub_layer("prefill experts in regions")
 def prefill_pass(b: Builder, block: Block, tokens: int, past: int, number: int) -> None:
     """x -> x plus the shares of the experts that pass `number` takes the rows to; `past` is ignored."""
     _queues(b, block, tokens, "state")
     _pass(b, block, tokens, number)
 
 
-@part("prefill experts in regions, whole")
+@sub_layer("prefill experts in regions, whole")
 def prefill_experts_in_regions(b: Builder, block: Block, tokens: int, past: int, passes: int) -> None:
     """Set x to x plus the sum of the chosen experts' outputs by their shares, in passes; `past` is ignored."""
     _routing(b, block, tokens, "scratch")
@@ -57,8 +57,8 @@ def _queues(b: Builder, block: Block, m: int, role: str) -> None:
     e, _ = _regions(block)
     b.buffer("x", (m, block.share(block.shape.hidden_size, "x")), block.dtype, "state")
     b.buffer("h", (m, block.share(block.shape.hidden_size, "x")), block.dtype, role)
-    for name, picks in (("shares", e.picks), ("slots", e.chosen), ("ranks", e.chosen)):
-        b.buffer(name, (m, picks), "fp32", role)
+    for name, width in (("shares", e.per_token), ("slots", e.top_k), ("ranks", e.top_k)):
+        b.buffer(name, (m, width), "fp32", role)
 
 
 def _routing(b: Builder, block: Block, m: int, role: str) -> None:
@@ -69,9 +69,9 @@ def _routing(b: Builder, block: Block, m: int, role: str) -> None:
     b.buffer("real", (m,), "fp32", "input")
     b.buffer("demand", (1,), "fp32", "output")
     routed(b, block, "x", m)
-    queued: dict[str, Any] = {"m": m, "k": e.chosen, "picks": e.picks, "regions": regions.count}
+    queued: dict[str, Any] = {"m": m, "k": e.top_k, "per_token": e.per_token, "regions": regions.count}
     queued |= {"held": regions.held(e), "copies": regions.homes(e)}
-    b.round(b.local("enqueue", ("slots", "ranks", "demand"), ("chosen", "real"), **queued), label="queue")
+    b.round(b.local("enqueue", ("slots", "ranks", "demand"), ("expert_ids", "real"), **queued), label="queue")
     all_reduce(b, "demand", "y", op="maximum", groups=block.groups, label="queue")
     if e.shared:
         _shared(b, block, m)
@@ -94,7 +94,7 @@ def _shared(b: Builder, block: Block, m: int) -> None:
     b.round(b.local("silu_mul", "act.shared", "gu.shared", m=m, n=f), label="silu")
     align(b, "act.shared", "x")
     meshgemm(b, "act.shared", "wdown.shared", "y.shared", k=f, n=d, label="shared expert", **run)
-    scaled = b.local("scale_rows", "y", ("y.shared", "shares"), m=m, n=d, picks=e.picks, pick=e.chosen)
+    scaled = b.local("scale_rows", "y", ("y.shared", "shares"), m=m, n=d, per_token=e.per_token, column=e.top_k)
     b.round(scaled, b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
@@ -108,27 +108,27 @@ def _pass(b: Builder, block: Block, m: int, number: int) -> None:
     b.buffer("sent", (side, side, capacity * (d + 1)), dtype)
     b.buffer("arrived", (side, side, capacity * (d + 1)), dtype)
     b.buffer("a", (rows, whole), dtype)
-    b.buffer("picks", (rows,), "fp32")
+    b.buffer("arrived_ids", (rows,), "fp32")
     b.buffer("gu", (rows, 2 * f), sums)
     b.buffer("act", (rows, f), dtype)
     b.buffer("yr", (rows, whole), sums)
     b.buffer("returned", (side, side, capacity * d), dtype)
     b.buffer("back", (side, side, capacity * d), dtype)
     b.buffer("y", (m, d), sums)
-    taken: dict[str, Any] = {"m": m, "k": e.chosen, "n": d, "regions": regions.count, "held": held}
+    taken: dict[str, Any] = {"m": m, "k": e.top_k, "n": d, "regions": regions.count, "held": held}
     taken |= {"capacity": capacity, "first": number * capacity}
     moved: dict[str, Any] = {"sources": side, "capacity": capacity, "n": d}
-    sizes: dict[str, Any] = {"m": rows, "picks": 1, "experts": held, "accumulate": block.accumulate}
+    sizes: dict[str, Any] = {"m": rows, "per_token": 1, "experts": held, "accumulate": block.accumulate}
 
     def gate_up(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_gemm", "gu", (*now, "picks"), k=whole, n=2 * f, add=add, **sizes)
+        return b.local("expert_gemm", "gu", (*now, "arrived_ids"), k=whole, n=2 * f, add=add, **sizes)
 
     def down(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_gemm", "yr", (*now, "picks"), k=f, n=whole, add=add, **sizes)
+        return b.local("expert_gemm", "yr", (*now, "arrived_ids"), k=f, n=whole, add=add, **sizes)
 
     b.round(b.local("dispatch", "sent", ("h", "slots", "ranks"), **taken), label="dispatch")
     all_to_all(b, "sent", "arrived", size=capacity * (d + 1), regions=(side, side), label="dispatch")
-    b.round(b.local("permute", ("a", "picks"), "arrived", **moved), label="dispatch")
+    b.round(b.local("permute", ("a", "arrived_ids"), "arrived", **moved), label="dispatch")
     align(b, "a", "x", region=size)
     compute_shift(b, "a", "wgu", gate_up, label="gate and up", region=size)
     b.round(b.local("silu_mul", "act", "gu", m=rows, n=f), label="silu")
@@ -136,5 +136,5 @@ def _pass(b: Builder, block: Block, m: int, number: int) -> None:
     compute_shift(b, "act", "wdown", down, label="down", region=size)
     b.round(b.local("unpermute", "returned", "yr", **moved), label="combine")
     all_to_all(b, "returned", "back", size=capacity * d, regions=(side, side), back=True, label="combine")
-    combined = b.local("combine", "y", ("back", "slots", "ranks", "shares"), picks=e.picks, **taken)
+    combined = b.local("combine", "y", ("back", "slots", "ranks", "shares"), per_token=e.per_token, **taken)
     b.round(combined, b.local("add", "x", ("x", "y"), size=m * d), label="residual")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from wafer_triton.schedule import weights
-from wafer_triton.schedule.block import Block, part
+from wafer_triton.schedule.block import Block, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.gemm import align, compute_shift
 from wafer_triton.schedule.reduce import all_reduce
@@ -20,9 +20,9 @@ from wafer_triton.schedule.rounds import Local
 Product = Callable[[tuple[str, str], bool], Local]  # of the buffers of both operands, and whether it adds
 
 
-@part("decode experts", "decode")
+@sub_layer("decode experts", "decode")
 def decode_experts(b: Builder, block: Block) -> None:
-    """x -> x plus the sum of the chosen experts' outputs by their shares; chosen [tokens, picks]."""
+    """x -> x plus the sum of the chosen experts' outputs by their shares; expert_ids [tokens, per_token]."""
 
     def reduced(product: Product, w: str, y: str, axis: str, label: str) -> None:
         b.round(product(("h" if axis == "y" else "act", w), False), label=label)
@@ -31,7 +31,7 @@ def decode_experts(b: Builder, block: Block) -> None:
     _experts(b, block, "y", block.batch, reduced)
 
 
-@part("prefill experts")
+@sub_layer("prefill experts")
 def prefill_experts(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the sum of the chosen experts' outputs by their shares; `past` is ignored.
 
@@ -54,25 +54,25 @@ def _experts(b: Builder, block: Block, axis: str, m: int, multiplied: Callable[.
     """
     c, e = block.shape, block.shape.experts
     assert e is not None, "a block of experts is one of a model that has some"
-    d, f, picks = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.picks
+    d, f, per_token = block.share(c.hidden_size, axis), block.share(e.width, "x"), e.per_token
     b.buffer("x", (m, d), block.dtype, "state")
     weights.experts(b, block, axis)
     b.buffer("h", (m, d), block.dtype)
-    b.buffer("shares", (m, picks), "fp32")
-    b.buffer("gu", (m, picks, 2 * f), block.sums)
-    b.buffer("act", (m, picks, f), block.dtype)
+    b.buffer("shares", (m, per_token), "fp32")
+    b.buffer("gu", (m, per_token, 2 * f), block.sums)
+    b.buffer("act", (m, per_token, f), block.dtype)
     b.buffer("y", (m, d), block.sums)
     routed(b, block, axis, m)
-    sizes: dict[str, Any] = {"m": m, "picks": picks, "experts": e.tiles, "accumulate": block.accumulate}
+    sizes: dict[str, Any] = {"m": m, "per_token": per_token, "experts": e.tiles, "accumulate": block.accumulate}
 
     def gate_up(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_gemm", "gu", (*now, "chosen"), k=d, n=2 * f, add=add, **sizes)
+        return b.local("expert_gemm", "gu", (*now, "expert_ids"), k=d, n=2 * f, add=add, **sizes)
 
     def down(now: tuple[str, str], add: bool) -> Local:
-        return b.local("expert_sum", "y", (*now, "chosen", "shares"), k=f, n=d, add=add, **sizes)
+        return b.local("expert_sum", "y", (*now, "expert_ids", "shares"), k=f, n=d, add=add, **sizes)
 
     multiplied(gate_up, "wgu", "gu", "y", "gate and up")
-    b.round(b.local("silu_mul", "act", "gu", m=m * picks, n=f), label="silu")
+    b.round(b.local("silu_mul", "act", "gu", m=m * per_token, n=f), label="silu")
     multiplied(down, "wdown", "y", "x", "down")
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
@@ -84,9 +84,9 @@ def routed(b: Builder, block: Block, axis: str, m: int) -> None:
     d = block.share(block.shape.hidden_size, axis)
     # whatever the dtype of other sums
     b.buffer("logits", (m, e.logits), "fp32")
-    b.buffer("chosen", (m, e.picks), "fp32", "output")
+    b.buffer("expert_ids", (m, e.per_token), "fp32", "output")
     block.norm(b, axis)
     b.round(b.local("gemm", "logits", ("h", "router"), m=m, k=d, n=e.logits), label="router")
     all_reduce(b, "logits", axis, groups=block.groups, label="router")
-    choice: dict[str, Any] = {"m": m, "experts": e.count, "k": e.chosen, "shared": e.shared, "normalized": e.normalized}
-    b.round(b.local("top_k", ("chosen", "shares"), "logits", **choice), label="router")
+    choice: dict[str, Any] = {"m": m, "experts": e.count, "k": e.top_k, "shared": e.shared, "normalized": e.normalized}
+    b.round(b.local("top_k", ("expert_ids", "shares"), "logits", **choice), label="router")

@@ -153,7 +153,7 @@ def compute_shift(
     known: dict[tuple[bool, bool], Round] = {}
     pattern = Pattern("ring", (*hands, *spare)) if size > 1 else None
 
-    def turn(number: int) -> None:
+    def iteration(number: int) -> None:
         now, following = (hands, spare) if number % 2 == 0 else (spare, hands)
         kind = (number == 0, number % 2 == 0)
         if kind not in known:
@@ -162,8 +162,8 @@ def compute_shift(
             known[kind] = Round(tuple(shifts), (product(now, number > 0),), label, pattern)
         b.steps.append(known[kind])  # equal rounds are one object: they are validated, planned and priced once
 
-    turn(0)
-    b.repeat(size - 1, lambda number: turn(number + 1), period=2)
+    iteration(0)
+    b.repeat(size - 1, lambda number: iteration(number + 1), period=2)
     come_home(b, w, spare[1], label, size)
     if again:
         come_home(b, a, spare[0], label, size)
@@ -184,12 +184,12 @@ def meshgemm_t(
     overlap: bool = True,
     label: str = "gemm-t",
 ) -> None:
-    """C = A B^T without a transpose or an alignment: B circles along y, and each turn's products are summed along x.
+    """Add C = A B^T, without transpose or alignment: B circles along y, and products are summed along x.
 
-    In turn t row i meets block k of B with position(k) = position(i) - t. The sum over the row goes to the core in
+    In iteration t row i meets block k of B with position(k) = position(i) - t. The sum over the row goes to the core in
     column k, which owns that block of C. B ends where it began. Local tiles are a [m, heads, k], w [n, kv_heads, k],
-    c [heads, m, n]. With `overlap` turns alternate between two buffers of partial sums, so that the reduction of a turn
-    flows beside the product of the next.
+    c [heads, m, n]. With `overlap` iterations alternate between two buffers of partial sums, so that the reduction of
+    one iteration flows beside the product of the next.
     """
     size = side(b)
     spare = b.like(f"{w}.next", w)
@@ -198,7 +198,7 @@ def meshgemm_t(
     params: dict[str, Any] = {"m": m, "k": k, "n": n, "heads": heads, "kv_heads": kv_heads, "accumulate": accumulate}
     rows = np.arange(size)
 
-    def turn(number: int) -> None:
+    def iteration(number: int) -> None:
         (now, following), part = ((w, spare) if number % 2 == 0 else (spare, w)), parts[number % 2]
         owner = ring(size)[(ring_position(size) - number) % size]
         shift = [ring_step(b, "y", now, following)] if size > 1 else []
@@ -206,7 +206,7 @@ def meshgemm_t(
         reduce(b, part, "x", root=owner, inbox=first, label=label)
         b.round(b.local("copy", c, part, Cores("x", owner[:, None], rows), size=b.buffers[c].numel), label=label)
 
-    b.repeat(size, turn, period=2, rows=ring_rows(size, 2))
+    b.repeat(size, iteration, period=2, rows=ring_rows(size, 2))
     come_home(b, w, spare, label)
 
 
@@ -301,7 +301,7 @@ def side(b: Builder) -> int:
     return rows
 
 
-def turn(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
+def transpose_by_rings(b: Builder, src: str, dst: str, label: str = "transpose") -> None:
     """Set `dst` of core (i, j) to the tile of core (j, i) by rings, in two P rounds of neighbours; `src` is used up.
 
     Positions count along the ring. A skew along x brings the tile of (i, j) to column i + j, and the tile of (j, i) as

@@ -23,7 +23,7 @@ ALGORITHMS = ("shift", "farthest", "ring")
 
 
 @dataclass(frozen=True)
-class Line:
+class MeshLine:
     """A mesh row in regions of `width`: cores send to regions or, with `back`, regions to cores.
 
     Where every core is a region of its own, each sends to each.
@@ -77,7 +77,7 @@ Sends = tuple[
 
 
 @lru_cache(maxsize=32)
-def planned(line: Line, algorithm: str) -> tuple[list[list[Sends]], int]:
+def planned(line: MeshLine, algorithm: str) -> tuple[list[list[Sends]], int]:
     """Return the exchanges of every round, as slots by position, senders and receivers; and the slots for waiting.
 
     A moving tile lies in a slot that is free when it arrives: a slot that is sent in that round is not. The return
@@ -131,7 +131,7 @@ def _exchange(length: int, src: str, dst: str, moves: Index) -> Sends:
     return ((src, held), (dst, placed)), send, recv
 
 
-def _farthest(line: Line) -> tuple[list[list[Sends]], int]:
+def _farthest(line: MeshLine) -> tuple[list[list[Sends]], int]:
     """Move in every round one tile each way over a link: of the waiting tiles the one with the farthest to go.
 
     Upwards, the tiles with t regions beyond theirs take rounds t (j + 1) to t (j + 1) + j of the link above core j. The
@@ -175,7 +175,7 @@ def _backwards(sends: Sends) -> Sends:
     return ends, recv[order], send[order]
 
 
-def _shift(line: Line) -> Iterator[list[Move]]:
+def _shift(line: MeshLine) -> Iterator[list[Move]]:
     """Move tiles so that in round t every tile is t hops from its source."""
     for done in range(line.length - 1):
         moves = []
@@ -186,7 +186,7 @@ def _shift(line: Line) -> Iterator[list[Move]]:
         yield moves
 
 
-def _ring(line: Line) -> Iterator[list[Move]]:
+def _ring(line: MeshLine) -> Iterator[list[Move]]:
     """Move tiles so that in step t every tile is t steps of the interleaved ring from its source."""
     length, order, position = line.length, ring(line.length).tolist(), ring_position(line.length).tolist()
     for done in range(length - 1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.schedule import weights
-from wafer_triton.schedule.block import Block, Part, part
+from wafer_triton.schedule.block import Block, SubLayer, SubLayers, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.experts import prefill_experts
@@ -22,10 +22,10 @@ from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
 # Buffers that a model writes and reads: the activation, the angles of rotary embedding, the mask of scores. Then the
 # keys and values of earlier and of new tokens, and expert ids; with experts in regions real rows, demand and ranks.
 HIDDEN, HIDDEN_CUT, ANGLES, MASK, PAST, NEW = "x", "(y m) (x d)", ("cos", "sin"), "bias", ("keys", "values"), ("k", "v")
-CHOSEN, REAL, DEMAND, RANKS = "chosen", "real", "demand", "ranks"
+EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
-@part("prefill attention")
+@sub_layer("prefill attention")
 def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the attention block's output, and the keys and values; a row has `tokens` new and `past` old tokens.
 
@@ -106,7 +106,7 @@ def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
     b.round(*ends, label="attention")
 
 
-@part("prefill feed-forward")
+@sub_layer("prefill feed-forward")
 def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the feed-forward block's output; `past` is ignored."""
     c = block.shape
@@ -136,26 +136,24 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
 PARTS = {"attention": attention, "ffn": ffn, "experts": prefill_experts}  # by the kind of block
 
 
-def first(block: Block, kind: str) -> Part:
+def first(block: Block, kind: str) -> SubLayer:
     """Return the sub-layer that a block of this kind begins with; all of it but the passes of experts in regions."""
     return prefill_routing if kind == "experts" and block.expert_regions is not None else PARTS[kind]
 
 
-def sharing(block: Block, kind: str, tokens: int, past: int) -> tuple[tuple[Part, tuple[int, ...]], ...]:
+def sharing(block: Block, kind: str, tokens: int, past: int) -> SubLayers:
     """Return the sub-layers that share the memory of a layer's "attention", "ffn" or "experts"."""
-    parts: tuple[tuple[Part, tuple[int, ...]], ...] = (
-        (first(block, kind), (tokens, past if kind == "attention" else 0)),
-    )
-    return parts if first(block, kind) is not prefill_routing else (*parts, (prefill_pass, (tokens, 0, 0)))
+    sub_layers: SubLayers = ((first(block, kind), (tokens, past if kind == "attention" else 0)),)
+    return sub_layers if first(block, kind) is not prefill_routing else (*sub_layers, (prefill_pass, (tokens, 0, 0)))
 
 
-def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> tuple[tuple[Part, tuple[int, ...]], ...]:
+def layer(block: Block, tokens: int, past: int = 0, kind: str = "ffn") -> SubLayers:
     """Return the sub-layers of a layer in order, each with its arguments: `tokens` new, `past` old tokens on each row.
 
     `kind` is the kind of the block after attention, "ffn" or "experts". Experts in regions have the expected number of
     passes if all experts are equally likely.
     """
-    parts: tuple[tuple[Part, tuple[int, ...]], ...] = ((attention, (tokens, past)), (first(block, kind), (tokens, 0)))
+    sub_layers: SubLayers = ((attention, (tokens, past)), (first(block, kind), (tokens, 0)))
     if kind == "experts" and block.expert_regions is not None:
-        parts += ((prefill_pass, (tokens, 0, 0)),) * block.expected_passes(tokens)
-    return parts
+        sub_layers += ((prefill_pass, (tokens, 0, 0)),) * block.expected_passes(tokens)
+    return sub_layers

@@ -150,14 +150,14 @@ def segment_gemm_t(
         """Turns `begin` to `end` - 1, whose sums go to the columns at a station."""
         owners, root = Cores("x", np.flatnonzero(blocks.station == station)), int(blocks.columns[station])
 
-        def turn(slot: int) -> None:
+        def iteration(slot: int) -> None:
             odd = (begin + slot) % 2
             part = parts[odd]
             b.steps.append(products[odd])  # equal rounds are one object
             reduce(b, part, "x", root=root, groups=(), inbox=first, segment=width, label=label)
             b.steps.append(Round((), (Local("copy", (Slot(c, slot),), (Slot(part),), size_of, owners),), label))
 
-        b.repeat(end - begin, turn, period=2, slots={c: 2})
+        b.repeat(end - begin, iteration, period=2, slots={c: 2})
 
     for station, (begin, end) in enumerate(pairwise(blocks.starts.tolist())):
         fill(station, begin, end)
@@ -192,7 +192,7 @@ def segment_gemm(
     # where A moves as well, it arrives in another slot of the buffer that the product reads
     pattern = Pattern("ring", hands) if blocks.width == 1 < size else None
 
-    def turn(number: int) -> None:
+    def iteration(number: int) -> None:
         kind = (number == 0, number % slots, number % 2)
         if kind not in known:
             _, here, odd = kind
@@ -201,8 +201,8 @@ def segment_gemm(
             known[kind] = Round((*shifts, *_turned(a, blocks, here)), (product,), label, pattern)
         b.steps.append(known[kind])
 
-    turn(0)
-    b.repeat(size - 1, lambda number: turn(number + 1), period=lcm(slots, 2))
+    iteration(0)
+    b.repeat(size - 1, lambda number: iteration(number + 1), period=lcm(slots, 2))
 
 
 def _turned(a: str, blocks: BlockRing, here: int) -> list[Exchange]:

@@ -84,40 +84,41 @@ def check(schedule: Schedule) -> None:
 class Need:
     """Bytes on a core, by buffer: resident ones (weights, caches), and the largest workspace."""
 
-    stays: dict[str, int]
-    passes: dict[str, int]
+    resident: dict[str, int]
+    workspace: dict[str, int]
 
     def beside(self, other: Need) -> Need:
         """Return the need of both phases in the same memory: the larger of resident buffers and of workspaces."""
-        stays = {name: max(self.stays.get(name, 0), other.stays.get(name, 0)) for name in self.stays | other.stays}
-        return Need(stays, max(self.passes, other.passes, key=lambda live: sum(live.values())))
+        names, own, more = self.resident | other.resident, self.resident, other.resident
+        resident = {name: max(own.get(name, 0), more.get(name, 0)) for name in names}
+        return Need(resident, max(self.workspace, other.workspace, key=lambda live: sum(live.values())))
 
 
 def need(schedules: Iterable[Schedule]) -> Need:
     """Return the need of a core for schedules that run one after another and share resident buffers."""
     built = list(schedules)
-    stays: dict[str, int] = {}
-    passes: dict[str, int] = {}
+    resident: dict[str, int] = {}
+    workspace: dict[str, int] = {}
     for schedule in built:
         fold = schedule.mesh.fold[0] * schedule.mesh.fold[1]
         for buffer in schedule.buffers.values():
             if buffer.resident:
-                stays[buffer.name] = buffer.bytes * fold
+                resident[buffer.name] = buffer.bytes * fold
     for schedule in built:
-        live = {name: size for name, size in account(schedule).by_buffer.items() if name not in stays}
-        passes = max(passes, live, key=lambda sizes: sum(sizes.values()))
-    return Need(stays, passes)
+        live = {name: size for name, size in account(schedule).by_buffer.items() if name not in resident}
+        workspace = max(workspace, live, key=lambda sizes: sum(sizes.values()))
+    return Need(resident, workspace)
 
 
 def total(needs: Iterable[Need]) -> dict[str, int]:
     """Return the most that a core holds, by buffer: all blocks' weights and caches, and a block's largest workspace."""
-    stays: dict[str, int] = {}
-    passing: dict[str, int] = {}
+    resident: dict[str, int] = {}
+    workspace: dict[str, int] = {}
     for block in needs:
-        for name, size in block.stays.items():
-            stays[name] = stays.get(name, 0) + size
-        passing = max(passing, block.passes, key=lambda sizes: sum(sizes.values()))
-    return stays | passing
+        for name, size in block.resident.items():
+            resident[name] = resident.get(name, 0) + size
+        workspace = max(workspace, block.workspace, key=lambda sizes: sum(sizes.values()))
+    return resident | workspace
 
 
 def demand(what: str, mesh: Mesh, held: dict[str, int]) -> None:

@@ -29,7 +29,7 @@ Held = dict[str, tuple[Parameter, ...]]  # the parameters of buffers by name
 def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
     """Declare an attention block's weights; the bias has `tokens` rows.
 
-    The projections lie side by side, or in prefill of the measured program in buffers of their own.
+    The projections lie side by side, or in prefill of the paper-benchmark program in buffers of their own.
     """
     c, d = block.shape, block.share(block.shape.hidden_size, axis)
     held, skew = _attention(block.layout, axis), _skew(block, axis)
@@ -51,7 +51,7 @@ def attention(b: Builder, block: Block, axis: str, tokens: int) -> None:
 def _attention(layout: HeadGroups, axis: str) -> Held:
     c, across = layout.shape, _across(axis)
     width, attention = c.hidden_size, f"{LAYER}self_attn."
-    # the one head of the measured program is cut evenly
+    # the one head of the paper-benchmark program is cut evenly
     rows: dict[str, Index | None] = {part: layout.rows(part) if c.rotary else None for part in "qkv"}
     widths = {"q": c.q_width, "k": c.kv_width, "v": c.kv_width}
     held = {

@@ -204,7 +204,7 @@ def _together(
     alone = replace(first, fold=(1, 1)) != second
 
     def prefilled(tokens: int) -> Callable[[int], Placement]:
-        (choices,) = inference.prefill_choices(first, shape, load.prompt, c, "true", None, False, given.where(shape))
+        (choices,) = inference.prefill_choices(first, shape, load.prompt, c, "full", None, False, given.where(shape))
         return lambda caches: inference.first(
             lambda one: placed(replace(one, batch=caches), choices, tokens), blocks
         )  # fmt: skip
@@ -241,7 +241,7 @@ def _split(shape: DecoderShape, device: Device, load: Load, given: Given, column
     _, block = _fastest_decode(list(_meshes(right, given.decode_mesh)), shape, load, given)
 
     def prefilled(mesh: Mesh) -> Prefill:
-        return inference.prefill_placed(mesh, shape, load.prompt, c, "true", None, False, given.where(shape))[0]
+        return inference.prefill_placed(mesh, shape, load.prompt, c, "full", None, False, given.where(shape))[0]
 
     prefills = _fastest_prefill(list(_meshes(left, given.prefill_mesh)), shape, load, given)
     own = _first_of(partial(prefilled, mesh) for mesh in prefills)

@@ -143,7 +143,7 @@ class Priced:
     def _own(self) -> layers.Block:
         """The block of prefill's embedding and head."""
         mesh = replace(self.place.prefill.mesh, fold=(1, 1))
-        return layers.decode_block(self.block.shape, mesh, 1, self.c, None, "true", 1)
+        return layers.decode_block(self.block.shape, mesh, 1, self.c, None, "full", 1)
 
     @cache  # noqa: B019
     def _embedding_of(self, tokens: int) -> float:
@@ -200,7 +200,7 @@ class Priced:
             whole = float(weight_bytes(shape, dtype))
             if shape.experts is not None:
                 none = weight_bytes(shape, dtype, [{}] * shape.layers_of["experts"])
-                untaken = (1 - shape.experts.chosen / shape.experts.count) ** count
+                untaken = (1 - shape.experts.top_k / shape.experts.count) ** count
                 whole -= (whole - none) * untaken
             self._read[count] = whole
         return self._read[count]

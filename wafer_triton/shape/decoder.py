@@ -33,7 +33,7 @@ class DecoderShape:
     qk_norm_whole: bool = False  # that norm is over all heads together (OLMoE)
     clip_qkv: float | None = None  # the largest projection, of either sign (OLMoE)
     experts: Experts | None = None  # in place of the feed-forward block of some or all layers
-    rotary: bool = True  # rotary position embedding; the measured program has none
+    rotary: bool = True  # rotary position embedding; the paper-benchmark program has none
     variant: Hashable | None = None  # a `schedule.block.Variant`, of a decoder with parts of the user's own
     name: str = "decoder"
 
@@ -90,7 +90,7 @@ class DecoderShape:
         }
         if self.experts is not None:
             e = self.experts
-            macs["experts"] = self.hidden_size * (e.logits + 3 * (e.chosen * e.width + e.shared_width))
+            macs["experts"] = self.hidden_size * (e.logits + 3 * (e.top_k * e.width + e.shared_width))
         return {kind: macs[kind] for kind in self.layers_of}
 
     def decode_elements(self, context: int) -> dict[str, int]:
@@ -111,7 +111,7 @@ class DecoderShape:
         """Numbers of the matrices of all layers."""
         numbers, e = self.decode_macs(0), self.experts
         if e is not None:
-            numbers["experts"] += 3 * self.hidden_size * (e.count - e.chosen) * e.width
+            numbers["experts"] += 3 * self.hidden_size * (e.count - e.top_k) * e.width
         return sum(number * self.layers_of[kind] for kind, number in numbers.items())
 
     @property
@@ -121,14 +121,14 @@ class DecoderShape:
         tables = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
         return layers + tables + self.hidden_size * bool(self.vocab_size)
 
-    def measured(self) -> DecoderShape:
+    def paper_benchmark(self) -> DecoderShape:
         """The shape of the program that WaferLLM measured for this model: one head, keys and values as wide as queries.
 
         No bias, norm of heads or rotary embedding, no head and no embedding. Source: the public kernels of WaferLLM
         (OSDI'25). ConfigError for a mixture of experts, of which none was measured.
         """
         if self.experts is not None:
-            raise ConfigError(f"{self.name}: no program with experts was measured; take program='true'")
+            raise ConfigError(f"{self.name}: no program with experts was measured; take program='full'")
         return DecoderShape(
             self.hidden_size, self.intermediate_size, self.num_hidden_layers, 1, 1, self.q_width, 0,
             rms_norm_eps=self.rms_norm_eps, rotary=False, name=self.name,

@@ -14,7 +14,7 @@ MOST = 4096  # experts, some ten times the most that are known
 
 @dataclass(frozen=True)
 class Experts:
-    """The feed-forward block of sparse layers: of `count` experts each token takes `chosen`, by its router.
+    """The feed-forward block of sparse layers: of `count` experts each token takes `top_k`, by its router.
 
     Shares are the softmax over all experts; if `normalized`, those of the chosen ones add up to 1. With `shared_width`
     every token takes a shared expert of that width too, times a sigmoid. Layers in `dense` have no experts. Raises
@@ -22,7 +22,7 @@ class Experts:
     """
 
     count: int
-    chosen: int
+    top_k: int
     width: int
     shared_width: int = 0
     normalized: bool = True
@@ -31,12 +31,12 @@ class Experts:
 
     def __post_init__(self) -> None:
         check_size(self.name, "num_experts", self.count, most=MOST)
-        check_size(self.name, "num_experts_per_tok", self.chosen)
+        check_size(self.name, "num_experts_per_tok", self.top_k)
         check_size(self.name, "moe_intermediate_size", self.width)
         check_size(self.name, "shared_expert_intermediate_size", self.shared_width, least=0)
-        if self.chosen > self.count:
+        if self.top_k > self.count:
             raise ConfigError(
-                f"{self.name}: num_experts_per_tok = {self.chosen} is more than the {self.count} experts there are"
+                f"{self.name}: num_experts_per_tok = {self.top_k} is more than the {self.count} experts there are"
             )
 
     @property
@@ -50,9 +50,9 @@ class Experts:
         return self.count + self.shared
 
     @property
-    def picks(self) -> int:
+    def per_token(self) -> int:
         """Experts of the common width that a token takes."""
-        return self.chosen + self.shared
+        return self.top_k + self.shared
 
     @property
     def logits(self) -> int:

@@ -34,7 +34,7 @@ def drawn(shape: DecoderShape, tokens: int, skew: float = 0.0, seed: int = 0) ->
     for _ in range(layers):
         popular = random.permutation(e.count)
         keys = random.gumbel(size=(tokens, e.count)) + weights  # the k largest are such a draw
-        trace.append(np.sort(popular[np.argsort(-keys, 1)[:, : e.chosen]], 1).tolist())
+        trace.append(np.sort(popular[np.argsort(-keys, 1)[:, : e.top_k]], 1).tolist())
     return trace
 
 
@@ -54,8 +54,8 @@ def read_trace(path: Path, shape: DecoderShape) -> Trace:
             raise ConfigError(f"{path}: layer {number} has {len(layer)} tokens, layer 0 {len(trace[0])}; give as many")
         for token, taken in enumerate(layer):
             where = f"{path}: layer {number}, token {token}"
-            if not isinstance(taken, list) or len(taken) != e.chosen or len(set(map(repr, taken))) != e.chosen:
-                raise ConfigError(f"{where} takes {taken!r}, not {e.chosen} different experts")
+            if not isinstance(taken, list) or len(taken) != e.top_k or len(set(map(repr, taken))) != e.top_k:
+                raise ConfigError(f"{where} takes {taken!r}, not {e.top_k} different experts")
             for expert in taken:
                 if type(expert) is not int or not 0 <= expert < e.count:
                     raise ConfigError(f"{where} names expert {expert!r}, but there are those from 0 to {e.count - 1}")

@@ -135,19 +135,19 @@ def _improved(start: Routing, tries: int) -> Routing:
     loads: dict[Link, float] = defaultdict(float, start.loads)
     best, history, kept = _key(loads), [start.objective], tuple(trees)
     tabu: dict[int, int] = {}
-    failed, turn = 0, 0
+    failed, iteration = 0, 0
     while failed < tries:
-        turn += 1
+        iteration += 1
         most = max(loads.values(), default=0.0)
         hot = {link for link, load in loads.items() if load >= most * (1 - 1e-12)}
-        movable = [i for i, tree in enumerate(trees) if not tree.isdisjoint(hot) and tabu.get(i, 0) < turn]
+        movable = [i for i, tree in enumerate(trees) if not tree.isdisjoint(hot) and tabu.get(i, 0) < iteration]
         if not movable:
             if all(tree.isdisjoint(hot) for tree in trees) or failed + isqrt(len(flows)) >= tries:
                 break
-            turn += isqrt(len(flows)) + 1
+            iteration += isqrt(len(flows)) + 1
             failed += isqrt(len(flows)) + 1
             continue
-        number = movable[turn % len(movable)]
+        number = movable[iteration % len(movable)]
         flow, old = flows[number], trees[number]
         for link in old:
             loads[link] -= flow.size
@@ -166,7 +166,7 @@ def _improved(start: Routing, tries: int) -> Routing:
                 loads[link] -= flow.size
             for link in old:
                 loads[link] += flow.size
-            tabu[number] = turn + isqrt(len(flows))
+            tabu[number] = iteration + isqrt(len(flows))
             failed += 1
     return replace(start, trees=kept, history=tuple(history))
 

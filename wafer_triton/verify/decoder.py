@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wafer_triton.schedule import decode, prefill
-from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.verify import mixtures
 from wafer_triton.verify.cuts import Tiles
 from wafer_triton.verify.plain import fed, head_means, joined, normed, plain_intent, segments, whole_means
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def part_intent(part: Part, block: Block, *args: int) -> Intent:
+def sub_layer_intent(sub_layer: SubLayer, block: Block, *args: int) -> Intent:
     """Return the intent of a decoder's sub-layer on a block: of the schedule that `block.schedule` builds."""
-    return _INTENTS[part](block, *args)
+    return _INTENTS[sub_layer](block, *args)
 
 
 def _heads(block: Block, qkv: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
@@ -251,7 +251,7 @@ def _prefill_ffn(block: Block, tokens: int, past: int) -> Intent:
     return plain_intent(block, given, {"x": x}, compute, ("wdown", *gates))
 
 
-_INTENTS: dict[Part, Callable[..., Intent]] = {
+_INTENTS: dict[SubLayer, Callable[..., Intent]] = {
     decode.project: _project,
     decode.append: _append,
     decode.attend: _attend,

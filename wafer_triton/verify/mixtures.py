@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wafer_triton.schedule import block as blocks
 from wafer_triton.schedule import expert_regions, experts
-from wafer_triton.schedule.block import Block, Part
+from wafer_triton.schedule.block import Block, SubLayer
 from wafer_triton.schedule.expert_places import ExpertRegions
 from wafer_triton.shape.moe import Experts
 from wafer_triton.verify.cuts import Tiles, tiled, whole
@@ -28,12 +28,12 @@ PADDED = 4  # one of this many runs has tokens of padding
 
 
 class Routing(NamedTuple):
-    """The experts of all tokens: numbers and shares [tokens, picks], slots and ranks [tokens, k], and the demand [1].
+    """The experts of all tokens: ids and shares [tokens, per_token], slots and ranks [tokens, k], and the demand [1].
 
     All is NaN where rounding may decide.
     """
 
-    chosen: Tensor
+    expert_ids: Tensor
     shares: Tensor
     slots: Tensor
     ranks: Tensor
@@ -42,12 +42,12 @@ class Routing(NamedTuple):
 
 def _decode_experts(block: Block) -> Intent:
     given = {"x": "m (y d)", "norm": "(y d)", "router": "(y d) e", "wgu": "s (y d) (x w)", "wdown": "s (x f) (y d)"}
-    return _mixed(block, block.batch, given, {"x": "m (y d)", "chosen": "m k"})
+    return _mixed(block, block.batch, given, {"x": "m (y d)", "expert_ids": "m k"})
 
 
 def _prefill_experts(block: Block, tokens: int, past: int) -> Intent:
     given = {"x": "(y m) (x d)", "norm": "(x d)", "router": "(x d) e", "wgu": "s (y d) (x w)", "wdown": "s (y f) (x d)"}
-    return _mixed(block, tokens, given, {"x": "(y m) (x d)", "chosen": "(y m) k"}, ("wgu", "wdown"))
+    return _mixed(block, tokens, given, {"x": "(y m) (x d)", "expert_ids": "(y m) k"}, ("wgu", "wdown"))
 
 
 def _mixed(
@@ -57,14 +57,14 @@ def _mixed(
 
     def compute(x: Tensor, norm: Tensor, router: Tensor, wgu: Tensor, wdown: Tensor) -> tuple[Tensor, Tensor]:
         e, h = _experts(block), normed(block, x, norm)
-        chosen, shares, close = _choice(e, h @ router)
-        every = [(shares * (chosen == number)).sum(-1) for number in range(e.tiles)]
+        expert_ids, shares, close = _choice(e, h @ router)
+        every = [(shares * (expert_ids == number)).sum(-1) for number in range(e.tiles)]
         f = block.share(e.width, "x")
         y = sum(share[:, None] * (fed(h @ up, f) @ down) for share, up, down in zip(every, wgu, wdown, strict=True))
-        return (x + y).masked_fill(close, float("nan")), chosen.masked_fill(close, float("nan"))
+        return (x + y).masked_fill(close, float("nan")), expert_ids.masked_fill(close, float("nan"))
 
     intent = plain_intent(block, given, results, compute, skewed)
-    runs = -(-_experts(block).count // _experts(block).chosen)
+    runs = -(-_experts(block).count // _experts(block).top_k)
     return replace(intent, draw=_tokens(block, tokens, given), runs=runs)
 
 
@@ -76,7 +76,7 @@ def _prefill_routing(block: Block, tokens: int, past: int) -> Intent:
         routing = _routing(block, h @ router, real)
         return _with_shared(block, x, h, routing, *shared), h, *routing
 
-    queues = dict.fromkeys(("chosen", "shares", "slots", "ranks"), "(y m) k")
+    queues = dict.fromkeys(("expert_ids", "shares", "slots", "ranks"), "(y m) k")
     results = {"x": given["x"], "h": given["x"], **queues, "demand": "n"}
     return _with_routings(block, tokens, given, plain_intent(block, given, results, compute, _shared(block)))
 
@@ -90,15 +90,15 @@ def _prefill_pass(block: Block, tokens: int, past: int, number: int) -> Intent:
         return x + _taken(block, range(first, first + regions.capacity), h, *rest)
 
     intent = plain_intent(block, given | {"wgu": "", "wdown": ""}, {"x": given["x"]}, compute)
-    filled = -(-regions.count * regions.capacity // (tokens * e.chosen))
-    draw = _picks(block, tokens, {name: given[name] for name in ("slots", "ranks")}, first)
+    filled = -(-regions.count * regions.capacity // (tokens * e.top_k))
+    draw = _drawn_ids(block, tokens, {name: given[name] for name in ("slots", "ranks")}, first)
     return replace(intent, draw=draw, runs=filled + -(-filled // (PADDED - 1)))
 
 
 def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> Intent:
     given = _routing_given(block) | {"wgu": "", "wdown": ""}
     capacity, shared = _regions(block).capacity, _shared(block)
-    results = {"x": given["x"], "chosen": "(y m) k", "demand": "n"}
+    results = {"x": given["x"], "expert_ids": "(y m) k", "demand": "n"}
 
     def intent(left_out: int | None = None) -> Intent:
         """Return the intent of all passes, or of all but one; there are as many passes as rows need."""
@@ -107,11 +107,11 @@ def _experts_in_regions(block: Block, tokens: int, past: int, passes: int) -> In
             h = normed(block, x, norm)
             routing = _routing(block, h @ router, real)
             y = _with_shared(block, x, h, routing, *weights[:-2])
-            for number in range(-(-tokens * _experts(block).chosen // capacity)):
+            for number in range(-(-tokens * _experts(block).top_k // capacity)):
                 if number != left_out:
                     own = range(number * capacity, (number + 1) * capacity)
                     y = y + _taken(block, own, h, *routing[1:4], *weights[-2:])
-            return y, routing.chosen, routing.demand
+            return y, routing.expert_ids, routing.demand
 
         return plain_intent(block, given, results, compute, shared)
 
@@ -152,9 +152,9 @@ def _routing_given(block: Block) -> dict[str, str]:
 
 
 def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a token's experts and shares, both [tokens, picks], and whether rounding may decide, [tokens, 1]."""
+    """Return a token's experts and shares, both [tokens, per_token], and whether rounding may decide, [tokens, 1]."""
     ranked = logits[:, : e.count].sort(-1, True)
-    own = ranked.indices[:, : e.chosen].sort(-1).values
+    own = ranked.indices[:, : e.top_k].sort(-1).values
     shares = logits[:, : e.count].softmax(-1).gather(-1, own)
     if e.normalized:
         shares = shares / shares.sum(-1, True)
@@ -162,7 +162,7 @@ def _choice(e: Experts, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         own = joined([own, own.new_tensor([range(e.count, e.tiles)]).expand(len(own), -1)], 1)
         shares = joined([shares, logits[:, -1:].sigmoid().expand(-1, e.shared)], 1)
     values = ranked.values
-    edges = values[:, e.chosen - 1] - values[:, e.chosen] if e.chosen < e.count else values.new_ones(len(values))
+    edges = values[:, e.top_k - 1] - values[:, e.top_k] if e.top_k < e.count else values.new_ones(len(values))
     return own.to(logits.dtype), shares, (edges <= CLOSE * values.abs().amax(-1))[:, None]
 
 
@@ -172,19 +172,19 @@ def _routing(block: Block, logits: Tensor, real: Tensor) -> Routing:
     The tokens of each row of cores that choose an expert with copies take its homes in turn.
     """
     e, regions = _experts(block), _regions(block)
-    chosen, shares, close = _choice(e, logits)
-    own = chosen[:, : e.chosen]
+    expert_ids, shares, close = _choice(e, logits)
+    own = expert_ids[:, : e.top_k]
     slots, ranks, most = own.new_full(own.shape, -1.0), own.new_zeros(own.shape), 0
     homes, held, tokens = _homes(e, regions), regions.held(e), len(own) // block.mesh.shape[0]
     for row in range(block.mesh.shape[0]):
         seen, queued = [0] * e.count, [0] * regions.count
         for token in range(row * tokens, (row + 1) * tokens):
-            for pick, expert in enumerate(map(int, own[token].tolist()) if real[token] > 0 else ()):
+            for choice, expert in enumerate(map(int, own[token].tolist()) if real[token] > 0 else ()):
                 region, place = homes[expert][seen[expert] % len(homes[expert])]
-                slots[token, pick], ranks[token, pick] = region * held + place, queued[region]
+                slots[token, choice], ranks[token, choice] = region * held + place, queued[region]
                 seen[expert], queued[region] = seen[expert] + 1, queued[region] + 1
         most = max(most, *queued)
-    routing = Routing(chosen, shares, slots, ranks, own.new_tensor([most]))
+    routing = Routing(expert_ids, shares, slots, ranks, own.new_tensor([most]))
     return Routing(*(each * float("nan") for each in routing)) if bool(close.any()) else routing
 
 
@@ -203,7 +203,7 @@ def _with_shared(block: Block, x: Tensor, h: Tensor, routing: Routing, *weights:
     if not weights:
         return x
     e, (up, down) = _experts(block), weights
-    return x + routing.shares[:, e.chosen, None] * (fed(h @ up, block.share(e.shared_width, "x")) @ down)
+    return x + routing.shares[:, e.top_k, None] * (fed(h @ up, block.share(e.shared_width, "x")) @ down)
 
 
 def _taken(
@@ -213,10 +213,10 @@ def _taken(
     held, size = _regions(block).held(_experts(block)), block.mesh.shape[0] // _regions(block).side
     ups, downs = _living(block, wgu), _living(block, wdown)
     y = h.new_zeros(h.shape)
-    for token, pick in ((slots >= 0) & (ranks >= own.start) & (ranks < own.stop)).nonzero().tolist():
-        region, place = divmod(int(slots[token, pick]), held)
+    for token, choice in ((slots >= 0) & (ranks >= own.start) & (ranks < own.stop)).nonzero().tolist():
+        region, place = divmod(int(slots[token, choice]), held)
         up, down = ups[region, place], downs[region, place]
-        y[token] += shares[token, pick] * (fed(h[token][None] @ up, len(down) // size) @ down)[0]
+        y[token] += shares[token, choice] * (fed(h[token][None] @ up, len(down) // size) @ down)[0]
     # a routing in which rounding may decide is NaN throughout
     return y + slots.sum() * float("nan") if bool(slots.isnan().any()) else y
 
@@ -268,16 +268,16 @@ def _wanted(block: Block, count: int, tokens: int, run: int) -> list[list[int]]:
     e, regions, wanted = _experts(block), block.expert_regions, []
     for token in range(count):
         if regions is None:
-            start = (run * count + token) * e.chosen
-            wanted.append([(start + pick) % e.count for pick in range(e.chosen)])
+            start = (run * count + token) * e.top_k
+            wanted.append([(start + choice) % e.count for choice in range(e.top_k)])
             continue
         row, place = divmod(token, tokens)
         order: list[int] = []
         for region in range(regions.count):
             living = regions.living(e)[(row + _full(run) + region) % regions.count]
-            first = place * e.chosen % max(1, len(living))
+            first = place * e.top_k % max(1, len(living))
             order += [*living[first:], *living[:first]]
-        wanted.append(list(dict.fromkeys(order))[: e.chosen])
+        wanted.append(list(dict.fromkeys(order))[: e.top_k])
     return wanted
 
 
@@ -294,15 +294,15 @@ def _steered(e: Experts, x: Tensor, norm: Tensor, router: Tensor, wanted: list[l
     return x + (logits.mean(-1, True) + size * (2 * first - rank) - logits) @ through.pinverse()
 
 
-def _picks(block: Block, tokens: int, given: Mapping[str, str], first: int) -> Callable[[Tiles, int], Tiles]:
+def _drawn_ids(block: Block, tokens: int, given: Mapping[str, str], first: int) -> Callable[[Tiles, int], Tiles]:
     """Return a function that draws expert ids which fill the rows of a pass; some runs have ids of other passes."""
     e, regions = _experts(block), _regions(block)
-    held, picks, own = regions.held(e), tokens * e.chosen, regions.living(e)
+    held, wanted, own = regions.held(e), tokens * e.top_k, regions.living(e)
     rows = [(region, rank) for rank in range(regions.capacity) for region in range(regions.count) if own[region]]
 
-    def pick(row: int, number: int, run: int) -> tuple[float, float]:
+    def choice(row: int, number: int, run: int) -> tuple[float, float]:
         """Return the slot and the rank of one of a row's expert ids."""
-        place = number + _full(run) * picks + row
+        place = number + _full(run) * wanted + row
         region, rank = rows[place % len(rows)]
         slot, rank = region * held + (place + run) % len(own[region]), first + rank
         if number >= len(rows):
@@ -314,17 +314,17 @@ def _picks(block: Block, tokens: int, given: Mapping[str, str], first: int) -> C
         return slot, rank - regions.capacity if first and number % 8 else rank + regions.capacity
 
     def draw(tiles: Tiles, run: int) -> Tiles:
-        every = [[pick(row, number, run) for number in range(picks)] for row in range(block.mesh.shape[0])]
-        numbers = tiles["slots"].new_tensor(every)  # [rows, picks, slot and rank]
+        every = [[choice(row, number, run) for number in range(wanted)] for row in range(block.mesh.shape[0])]
+        numbers = tiles["slots"].new_tensor(every)  # [rows, per_token, slot and rank]
         return {
-            name: tiled(numbers[..., which].reshape(-1, e.chosen), block.mesh, pattern)
+            name: tiled(numbers[..., which].reshape(-1, e.top_k), block.mesh, pattern)
             for which, (name, pattern) in enumerate(given.items())
         }
 
     return draw
 
 
-INTENTS: dict[Part, Callable[..., Any]] = {
+INTENTS: dict[SubLayer, Callable[..., Any]] = {
     experts.decode_experts: _decode_experts,
     experts.prefill_experts: _prefill_experts,
     expert_regions.prefill_routing: _prefill_routing,

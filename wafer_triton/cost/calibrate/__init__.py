@@ -83,7 +83,7 @@ def _decode_layer(record: Record, on: Device) -> list[Row]:
     groups = (int(record["group_num"]),)
 
     def layer(c: Constants) -> Cost:
-        block = layers.decode_block(shape, mesh, context, c, groups, "measured")
+        block = layers.decode_block(shape, mesh, context, c, groups, "paper-benchmark")
         return layers.total(layers.decode_steps(block, context, c))
 
     def total(c: Constants) -> float:
@@ -112,10 +112,10 @@ def _llm(phase: str) -> Callable[[Record, Device], list[Row]]:
 
         def predict(c: Constants) -> float:
             if phase == "decode":
-                block = layers.decode_block(shape, mesh, tokens, c, program="measured")
+                block = layers.decode_block(shape, mesh, tokens, c, program="paper-benchmark")
                 steps, count = layers.decode_steps(block, tokens, c), 1
             else:
-                block = layers.prefill_block(shape, mesh, c, "measured")
+                block = layers.prefill_block(shape, mesh, c, "paper-benchmark")
                 steps, count = layers.prefill_steps(block, -(-tokens // side), c), tokens
             return on.clock_hz * count / shape.num_hidden_layers / layers.total(steps).cycles
 

@@ -25,7 +25,7 @@ RIVALS = {"T10": "t10", "Ladder": "ladder"}
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of the paper, with its predictions by the paper's own program and by the true one, in `unit`.
+    """A number of the paper, with its predictions by the paper's own program and by the full one, in `unit`.
 
     `low` and `high` are the published number as it is rounded, or the ends of a range. `band` is the share by which
     a measurement may differ from the first prediction; None where nothing is calibrated.
@@ -43,7 +43,7 @@ class Cell:
     high: float
     fitted: bool = False
     predicted: float | None = None
-    true: float | None = None
+    full: float | None = None
     band: float | None = None
     note: str = ""
 

@@ -6,9 +6,8 @@ The columns of a file say what was measured, as in `wafer_triton/cost/calibrate/
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from wafer_triton.cost.calibrate import FAMILIES, Row
 from wafer_triton.cost.calibrate.fit import STAGES, UndeterminedError, solve
 from wafer_triton.cost.constants import constants
 from wafer_triton.device import PRESETS, Device, device
-from wafer_triton.errors import ConfigError, DeviceError, WaferError
+from wafer_triton.errors import ConfigError, WaferError
 from wafer_triton.shape.read import shape_of
 from wafer_triton.text.files import read_text
 
@@ -82,7 +81,7 @@ def read(path: Path, on: Device | None = None) -> list[Own]:
             try:
                 found[family] += made(record, device(name) if on is None else on)
                 if "model" in record:
-                    shape_of(record["model"]).measured()  # raises for one with experts
+                    shape_of(record["model"]).paper_benchmark()  # raises for one with experts
             except (WaferError, ValueError) as error:
                 raise ConfigError(f"{path}, line {line}: {error}") from None
         if len(kinds) > 1 and record["phase"] not in ("decode", "prefill"):
@@ -145,33 +144,6 @@ def refitted(own: Own) -> Refitted:
     return Refitted(
         own, len(beside), before, after, dict(zip(stage.names, errors, strict=True)), own.errors(), own.errors(c)
     )
-
-
-def device_of(text: str) -> Device:
-    """Return a preset by name, or the device of a JSON file: the fields of `Device`, those it lacks from `like`.
-
-    Raises DeviceError for a name that is unknown, or fields that are, ConfigError for a file that is none.
-    """
-    if not text.endswith(".json"):
-        return device(text)
-    try:
-        values = json.loads(read_text(Path(text)))
-    except ConfigError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{text}: not valid JSON ({error})") from None
-    known = [field.name for field in fields(Device)]
-    if not isinstance(values, dict) or not set(values) <= set(known):
-        other = next((name for name in values if name not in known), "") if isinstance(values, dict) else ""
-        has = f"a device has no {other!r}" if other else "holds no device"
-        raise DeviceError(f"{text}: {has}; give a table with some of {', '.join(known)}")
-    base = values.get("like")
-    if isinstance(base, str) and base in PRESETS:
-        return replace(PRESETS[base], **{"name": Path(text).stem, **values})
-    missing = [name for name in known if name not in values and name not in ("like", "name")]
-    if missing:
-        raise DeviceError(f"{text}: {', '.join(missing)} missing; give them, or a preset to be like, such as wse2")
-    return Device(**{"name": Path(text).stem, **values})
 
 
 def spread(errors: Sequence[float]) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """The paper's tables, cell by cell, beside what the model predicts: what `wafer-triton reproduce` prints.
 
 A cell is a number that WaferLLM (He et al., OSDI'25) reports, of tables 2 to 8 or of its text. It has two predictions:
-of the program that the paper ran ("measured") and of the model's own ("true"). Constants are fitted on the calibration
-files alone, which have eight cells of tables 3 and 4; nothing here is fitted. GPUs are context and never predicted.
+of the program that the paper ran ("paper-benchmark") and of the model's own ("full"). Constants are fitted on the
+calibration files alone, which have eight cells of tables 3 and 4; nothing here is fitted. GPUs are context and never
+predicted.
 
 The rivals T10 and Ladder are priced for whole decoders by the products of the paper's program, each under the
 assumptions of `wafer_triton.cost.rivals`. Norms, softmax and whatever lies between products cost them nothing.
@@ -62,10 +63,10 @@ def _cell(record: dict[str, str], records: list[dict[str, str]]) -> Cell:
     tokens = record["input_tokens"] + (f" in, {record['output_tokens']} out" if record["output_tokens"] else "")
     predict = _PREDICT[record["table"]]
     context = record["role"] == "context"
-    predicted, true, band, note = (None, None, None, "") if context else predict(record, records)
+    predicted, full, band, note = (None, None, None, "") if context else predict(record, records)
     return Cell(
         record["table"], record["what"], record["model"], record["system"], record["mesh"], tokens, record["unit"],
-        published, float(published) - half, float(published) + half, record["role"] == "calibration", predicted, true,
+        published, float(published) - half, float(published) + half, record["role"] == "calibration", predicted, full,
         band, note,
     )  # fmt: skip
 
@@ -78,8 +79,8 @@ def _phase(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     if record["system"] in RIVALS:
         seconds = rival_seconds(phase, RIVALS[record["system"]], model, mesh, tokens)
         return (tokens if phase == "prefill" else 1) / seconds, None, None, WHY["rivals", ""]
-    own, true = (_layered(phase, model, mesh, tokens, program) for program in ("measured", "true"))
-    return own.tokens_per_second, true.tokens_per_second, own.error_band, own.as_if or ""
+    own, full = (_layered(phase, model, mesh, tokens, program) for program in ("paper-benchmark", "full"))
+    return own.tokens_per_second, full.tokens_per_second, own.error_band, own.as_if or ""
 
 
 def _layered(phase: str, model: str, mesh: str, tokens: int, program: str) -> Any:
@@ -95,8 +96,8 @@ def _request(record: dict[str, str], records: list[dict[str, str]]) -> Predictio
         seconds = rival_seconds("prefill", name, model, given["prefill_mesh"], prompt)
         seconds += answer * rival_seconds("decode", name, model, given["decode_mesh"], prompt + answer // 2)
         return answer / seconds, None, None, WHY["rivals", ""]
-    own, true = (estimate.request(program=program, **given) for program in ("measured", "true"))
-    return own.tokens_per_second, true.tokens_per_second, own.error_band, WHY["2", ""]
+    own, full = (estimate.request(program=program, **given) for program in ("paper-benchmark", "full"))
+    return own.tokens_per_second, full.tokens_per_second, own.error_band, WHY["2", ""]
 
 
 def _request_of(record: dict[str, str]) -> dict[str, Any]:
@@ -149,8 +150,8 @@ def parts() -> list[Parts]:
     for record in records_of_file():
         if record["table"] == "2" and record["system"] == "WaferLLM":
             given = _request_of(record)
-            own = estimate.request(program="measured", **given)
-            elsewhere = _layered("prefill", record["model"], str(SIDES[-1]), given["input"], "measured").seconds
+            own = estimate.request(program="paper-benchmark", **given)
+            elsewhere = _layered("prefill", record["model"], str(SIDES[-1]), given["input"], "paper-benchmark").seconds
             found.append(
                 Parts(
                     record["model"], given["input"], given["output"], given["output"] / float(record["value"]),
@@ -167,10 +168,10 @@ def parts() -> list[Parts]:
 def _capacity(record: dict[str, str], records: list[dict[str, str]]) -> Prediction:
     given: dict[str, Any] = {"device": WSE2, "model": record["model"], "mesh": int(record["mesh"])}
     counted: list[float | None] = []
-    for program in ("measured", "true"):
+    for program in ("paper-benchmark", "full"):
         try:
             capacity = estimate.kv(program=program, **given)
-        except WaferError:  # the true program's buffers leave no room
+        except WaferError:  # the full program's buffers leave no room
             counted.append(None)
             continue
         counted.append(capacity.shift_tokens if record["system"] == "shift" else capacity.concat_tokens)
@@ -212,12 +213,12 @@ def _energy(record: dict[str, str], records: list[dict[str, str]]) -> Prediction
     best = max((row for row in measured if row["system"] == "WaferLLM"), key=lambda row: float(row["value"]))
     (gpu,) = (float(row["value"]) for row in measured if row["system"] == f"SGLang {gpus}")
     count = 16 if gpus.startswith("2x8") else int(gpus.split()[0])
-    own, true = (_layered(phase, model, best["mesh"], 4096, program) for program in ("measured", "true"))
+    own, full = (_layered(phase, model, best["mesh"], 4096, program) for program in ("paper-benchmark", "full"))
     ratios = [
         estimate.energy(
             device=WSE2, seconds=1 / each.tokens_per_second, against=GPU, against_seconds=1 / gpu, gpus=count
         )
-        for each in (own, true)
+        for each in (own, full)
     ]
     note = f"on {best['mesh']}, the fastest in the paper; the GPUs' tokens per second are the paper's"
     return ratios[0].energy_ratio, ratios[1].energy_ratio, own.error_band, note

@@ -131,7 +131,7 @@ _SAID_OF_CELLS = """
 The constants are fitted on eight of these cells, in the calibration files, and on nothing else of the paper. Two rows
 were in view when a routing stage of a single GEMV on a WSE-2 was taken from WSE-3 measurements, and not, as in a decode
 layer, as the set-up of a vector operation: the GEMV of 16,384 x 16,384, and the vendor's pipeline. The paper's program
-has one head and keys and values of full width. The true one is the model's own, of which there is no measurement.
+has one head and keys and values of full width. The full program is the model's own, of which there is no measurement.
 Models that the wafer does not hold are priced as if it did, as the paper scales them. T10 and Ladder are priced by the
 products of the paper's program alone, under the assumptions of `wafer_triton/cost/rivals.py`.
 """
@@ -178,19 +178,19 @@ def reproduced(cells: Sequence[Cell], requests: Sequence[Parts]) -> list[str]:
 
 
 CELLS = (
-    "what", "model", "system", "mesh", "tokens", "published", "its program", "error", "band", "true", "verdict",
+    "what", "model", "system", "mesh", "tokens", "published", "its program", "error", "band", "full", "verdict",
 )  # fmt: skip
 
 
 def row_of(cell: Cell) -> tuple[str, ...]:
     """Return the row under `CELLS` of a cell."""
-    predicted, true = ("-" if number is None else _digits(number) for number in (cell.predicted, cell.true))
+    predicted, full = ("-" if number is None else _digits(number) for number in (cell.predicted, cell.full))
     error = "-" if cell.error is None else _share(cell.error, sign=True)
     band = "-" if cell.band is None else f"{100 * cell.band:.0f} %"
     number = cell.published if "to" in cell.published or "." in cell.published else f"{int(cell.published):,}"
     return (
         cell.what, cell.model, cell.system, cell.mesh or "-", cell.tokens or "-", f"{number} {cell.unit}", predicted,
-        error, band, true, cell.verdict,
+        error, band, full, cell.verdict,
     )  # fmt: skip
 
 

@@ -38,22 +38,27 @@ _Way = tuple[SendRecv, torch.Tensor, torch.Tensor]
 class DistributedExecutor(Executor):
     """Runs schedules on the ranks of `group` (default: all), of which each has an executor `inside` its rectangle.
 
-    `cut` = (rows, columns) says into how many rectangles a mesh is cut; by default as few cores as can be lie at the
+    `shards` = (rows, columns) says into how many rectangles a mesh is cut; by default as few cores as can be lie at the
     cuts. All ranks make the same calls with the same values; tensors are given, and read, for all cores. Raises
     BackendError without a process group, and where the ranks do not agree.
     """
 
     def __init__(
-        self, inside: Executor, group: dist.ProcessGroup | None = None, cut: tuple[int, int] | None = None
+        self, inside: Executor, group: dist.ProcessGroup | None = None, shards: tuple[int, int] | None = None
     ) -> None:
         super().__init__(exchange=inside.exchange, poison=inside.poison)
         if not dist.is_initialized():
             raise BackendError("there is no process group; start the ranks by torchrun, or call init_process_group")
         everyone = dist.group.WORLD if group is None else group
         assert everyone is not None
-        self.inside, self.cut, self.group = inside, cut, everyone
+        self.inside, self.shards, self.group = inside, shards, everyone
         self.rank, self.ranks = self.group.rank(), self.group.size()
-        options = {"executor": type(inside).__name__, "exchange": self.exchange, "poison": self.poison, "cut": cut}
+        options = {
+            "executor": type(inside).__name__,
+            "exchange": self.exchange,
+            "poison": self.poison,
+            "shards": shards,
+        }
         agree(options | {"device": torch.device(self.device).type}, self.group)
         self._shards: dict[Mesh, Shard] = {}
         self._fetched: WeakKeyDictionary[Memory, dict[str, tuple[str, bytes]]] = WeakKeyDictionary()
@@ -69,12 +74,12 @@ class DistributedExecutor(Executor):
         self.inside.check()
 
     def shard(self, mesh: Mesh) -> Shard:
-        """The rectangle of a mesh that is here; MeshError for a mesh that cannot be cut, BackendError for a `cut`."""
+        """The rectangle of a mesh that is here; MeshError for a mesh that cannot be cut, BackendError for wrong `shards`."""
         if mesh not in self._shards:
-            if self.cut is not None and self.cut[0] * self.cut[1] != self.ranks:
-                sides = "x".join(map(str, self.cut))
-                raise BackendError(f"cut {sides} has not one rectangle for each of {self.ranks} ranks; give another")
-            self._shards[mesh] = Shard(partition(mesh, self.ranks, self.cut), self.rank)
+            if self.shards is not None and self.shards[0] * self.shards[1] != self.ranks:
+                sides = "x".join(map(str, self.shards))
+                raise BackendError(f"shards {sides} are not one rectangle for each of {self.ranks} ranks; give another")
+            self._shards[mesh] = Shard(partition(mesh, self.ranks, self.shards), self.rank)
         return self._shards[mesh]
 
     def admit(self, schedule: Schedule, fresh: list[Buffer]) -> None:
@@ -185,7 +190,7 @@ class DistributedExecutor(Executor):
                 gather.begin()
             for number in range(run.number):
                 for gather in gathers:
-                    gather.turn()
+                    gather.step()
                 for product in rest if number else first:
                     product()
             if run.out != run.c:
@@ -269,15 +274,15 @@ class DistributedExecutor(Executor):
         return buffer.name
 
     def _reach(
-        self, memory: Memory, shard: Shard, name: str, begins: Index, gives: Index, turns: int, fetches: list[Step]
+        self, memory: Memory, shard: Shard, name: str, begins: Index, gives: Index, iterations: int, fetches: list[Step]
     ) -> tuple[torch.Tensor, Index]:
-        """Own tiles [tiles, numel] and behind them those of others that are read in some turn; the row of each core's.
+        """Return own tiles [tiles, numel], then the tiles of others that an iteration reads; and the row of each core.
 
-        Core i reads the tile of core held[i], where `held` begins as `begins` and is held[gives] in the next turn.
+        Core i reads the tile of core held[i], where `held` begins as `begins` and is held[gives] in the next iteration.
         """
         owner, cores = shard.partition.owner, memory.mesh.cores
         reads, held = np.zeros((self.ranks, cores), bool), begins
-        for _ in range(turns):
+        for _ in range(iterations):
             reads[owner, held] = True
             held = held[gives]
         rows = np.full(cores, -1)

@@ -116,15 +116,15 @@ class Shard:
 
 
 @lru_cache(maxsize=64)
-def partition(mesh: Mesh, ranks: int, cut: tuple[int, int] | None = None) -> Partition:
-    """A mesh over so many ranks, in `cut` = (rows, columns) of rectangles, or with the fewest cores at the cuts.
+def partition(mesh: Mesh, ranks: int, shards: tuple[int, int] | None = None) -> Partition:
+    """A mesh over so many ranks, in `shards` = (rows, columns) of rectangles, or with the fewest cores at the cuts.
 
     Raises MeshError for more ranks than cores, and for a mesh whose sides have too few cores for every such cut.
     """
     cores = mesh.rows * mesh.cols
     if ranks > cores:
         raise MeshError(f"mesh {mesh} has {cores} cores for {ranks} ranks; start no more, or take a larger mesh")
-    grids = [(down, ranks // down) for down in range(1, ranks + 1) if ranks % down == 0] if cut is None else [cut]
+    grids = [(down, ranks // down) for down in range(1, ranks + 1) if ranks % down == 0] if shards is None else [shards]
     fitting = [grid for grid in grids if grid[0] <= mesh.rows and grid[1] <= mesh.cols]
     if not fitting:
         tried = ", ".join(f"{down}x{along}" for down, along in grids)

@@ -99,7 +99,7 @@ class Transfer:
 
 
 class Gather:
-    """Brings the tiles that cores hold in a turn from rows of `tiles` to `to`."""
+    """Brings the tiles that cores hold in an iteration from rows of `tiles` to `to`."""
 
     def __init__(
         self, tiles: torch.Tensor, rows: Index, begins: Index, gives: Index, cores: Index, to: torch.Tensor
@@ -111,11 +111,11 @@ class Gather:
         self.held = self.begins
 
     def begin(self) -> None:
-        """Go back to the first turn."""
+        """Go back to the first iteration."""
         self.held = self.begins
 
-    def turn(self) -> None:
-        """Bring the tiles of this turn, and go on to the next."""
+    def step(self) -> None:
+        """Bring the tiles of this iteration, and go on to the next."""
         torch.index_select(self.tiles, 0, self.rows[self.held[self.cores]], out=self.to)
         self.held = self.held.index_select(0, self.gives)
 

@@ -1,0 +1,97 @@
+"""The data sheet of a device: origins, followers that do follow, ranges of the fit, and the band outside of them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from wafer_triton import Device, estimate
+from wafer_triton.cli import main as cli
+from wafer_triton.cost.bands import bands, fits
+from wafer_triton.cost.constants import NAMES, SCALES, constants, described, followers
+from wafer_triton.device import NUMBERS, device, energy_note, origin, sources
+
+OWN = "wse2,clock_ghz=2.2,hop_cycles=3,sram_kib=128"
+
+
+def test_each_number_is_own_scaled_or_inherited() -> None:
+    made = device(OWN)
+    origins = {name: origin(made, entry) for name, entry in sources(made).items()}
+    assert {name for name, text in origins.items() if text == "own"} == {"clock_hz", "hop_cycles", "sram_bytes"}
+    assert origins["power_watts"] == "scaled" and origins["link_bytes_per_cycle"] == "inherited: wse2"
+    assert {origin(device("wse2"), entry) for entry in sources(device("wse2")).values()} == {""}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_constants_that_follow_a_number_do_follow_it(number: str) -> None:
+    base = device("wse2")
+    changed = base.changed(**{number: 2 * getattr(base, number)})
+    moved = {name for name in NAMES if getattr(constants(changed), name) != getattr(constants(base), name)}
+    assert moved == {name for name, (by, _) in SCALES.items() if by == number}
+    said = followers(changed)[number]
+    assert all(name in said.followers for name in moved)
+    assert (said.value, said.base) == (2 * getattr(base, number), getattr(base, number))
+    assert (said.fitted_at is not None) == bool(moved) | (number == "clock_hz")
+    follows = {name for name in NUMBERS if getattr(changed, name) != getattr(base, name)} - {number}
+    assert all(name in said.followers for name in follows), "power_watts, of cores and clock"
+
+
+def test_a_number_outside_of_the_fit_widens_the_band() -> None:
+    inside, outside = fits(device("wse2"))["decode"], fits(device(OWN))["decode"]
+    assert inside["error_band"] == bands()["WSE-2 decode"]["error_band"] and inside["outside"] == []
+    assert outside["error_band"] == pytest.approx(inside["error_band"] * (1 + 1 + 1.585), rel=1e-3)
+    assert outside["outside"] == [
+        "hop_cycles 3 is 3 times the largest measured, 1",
+        "clock_hz 2.2e+09 is 2 times the largest measured, 1.1e+09",
+    ]
+    assert inside["families"]["WSE-2 decode"]["sizes"]["mesh"] == [420, 660]
+    assert fits(device("wormhole")) == {}
+
+
+def test_an_estimate_on_a_faster_clock_says_so() -> None:
+    given = {"mesh": 100, "k": 400, "n": 400}
+    usual, fast = (estimate.gemv(device=of, **given) for of in ("wse3", "wse3,clock_ghz=2.2"))
+    assert fast.error_band == pytest.approx(2 * usual.error_band)
+    assert fast.outside == "clock_hz 2.2e+09 is 2 times the largest measured, 1.1e+09"
+
+
+@pytest.mark.parametrize(
+    ("of", "note"),
+    [
+        (device("wse2"), ""),
+        (device("wse2,hop_cycles=2"), ""),
+        (device("wse2,clock_ghz=2.2"), "energy at 30,000 W: 15,000 W of wse2, in proportion to cores and clock"),
+        (replace(device("wse2"), name="mine", clock_hz=2.2e9), "energy at 15,000 W as given; cores and clock"),
+        (device("wse2,macs_per_cycle_fp16=8"), "power_watts does not follow macs_per_cycle_fp16; give it"),
+        (device("wse2,macs_per_cycle_fp16=8,power_watts=20000"), "energy at 20,000 W as given; cores and clock alone"),
+    ],
+)  # fmt: skip
+def test_the_assumption_of_energies(of: Device, note: str) -> None:
+    assert energy_note(of).startswith(note) and bool(energy_note(of)) == bool(note)
+
+
+def test_the_command_line_shows_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["devices", "--show", OWN, "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert (
+        answer["numbers"]["sram_bytes"]["value"] == 2**17 and answer["numbers"]["rows"]["origin"] == "inherited: wse2"
+    )
+    assert answer["constants"]["hop_cycles"]["value"] == 3 == described(device(OWN))["hop_cycles"].value
+    assert answer["followers"]["hop_cycles"]["fitted_at"] == 1
+    assert answer["fits"] == json.loads(json.dumps(fits(device(OWN))))
+    for text in (
+        "inherited: wse2", "given by the user", "fitted at", "1 (here x 3)", "constants in proportion: hop_cycles",
+        "mesh 420 to 660", "wider for gemm, gemv, decode, prefill: hop_cycles 3 is 3 times", "energy at 30,000 W",
+    ):  # fmt: skip
+        assert text in err
+    assert cli.main(["devices", "--show", "wormhole"]) == 0
+    assert "no measurement: the constants of wormhole follow from its numbers" in capsys.readouterr().out
+
+
+def test_an_estimate_prints_the_assumption_of_its_energy(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "estimate decode --model smollm2-135m --mesh 100 --context 64 --set clock_ghz=2.2"
+    assert cli.main(line.split()) == 0
+    assert "energy at 30,000 W: 15,000 W of wse2" in capsys.readouterr().out
+    assert cli.main(["estimate", "gemv", "--mesh", "8", "--k", "64", "--n", "64", "--set", "clock_ghz=2.2"]) == 0
+    assert "energy" not in capsys.readouterr().out

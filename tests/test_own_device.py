@@ -1,0 +1,200 @@
+"""Own devices: files and texts of numbers, units in their keys, power that follows the clock, and refusals."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from wafer_triton import Device, estimate
+from wafer_triton.cli import main as cli
+from wafer_triton.device import NUMBERS, PRESETS, device, power_by_law, sources
+from wafer_triton.device.keys import KEYS, MOST
+from wafer_triton.errors import DeviceError, WaferError
+from wafer_triton.mesh import as_mesh
+
+TOML = """name = "wide"
+like = "wse2"
+rows = 1024
+cols = 1024
+sram_kib = 128
+hop_cycles = 3
+"""
+
+
+def test_a_file_is_a_preset_with_other_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    wse2, made = PRESETS["wse2"], Device.from_file(path)
+    watts = 15_000 * 1024 * 1024 / wse2.cores
+    own = {"rows": 1024, "cols": 1024, "sram_bytes": 2**17, "hop_cycles": 3, "power_watts": watts}
+    assert made == replace(wse2, name="wide", **own)
+    path.with_suffix(".json").write_text(json.dumps({"like": "wse2", **own}))
+    assert Device.from_file(str(path.with_suffix(".json"))) == replace(made, name="mine")
+
+
+@pytest.mark.parametrize("form", [str, Path, Device.from_file], ids=["text", "path", "Device"])
+def test_a_device_argument_is_a_file_or_a_device(tmp_path: Path, form) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    assert as_mesh(8, form(path)).device == Device.from_file(path)
+    expected = estimate.gemv(device=Device.from_file(path), mesh=8, k=64, n=64)
+    assert estimate.gemv(device=form(path), mesh=8, k=64, n=64) == expected != estimate.gemv(mesh=8, k=64, n=64)
+
+
+def test_a_text_is_a_device_with_other_numbers(tmp_path: Path) -> None:
+    wse2 = PRESETS["wse2"]
+    assert device("wse2,sram_bytes=98304,hop_cycles=0.5") == replace(
+        wse2, name="wse2,sram_bytes=98304,hop_cycles=0.5", sram_bytes=98304, hop_cycles=0.5
+    )
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    assert device(f"{path}, sram_kib=96, name=small").sram_bytes == 96 * 1024
+    assert device(f"{path},name=small").name == "small"
+    assert wse2.changed(sram_kib=96) == device("wse2,sram_kib=96")
+    assert device("wse2,routes=packets").routes is None
+
+
+def test_a_device_without_a_preset_gives_all_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    numbers = {number: getattr(PRESETS["wse2"], number) for number in NUMBERS}
+    path.write_text(json.dumps(numbers))
+    made = Device.from_file(path)
+    assert (made.like, made.base) == (None, None)
+    assert {entry.kind for entry in sources(made).values()} == {"own", "derived"}
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "value"),
+    [
+        ("sram_kib=0.5", "sram_bytes", 512),
+        ("sram_mib=1", "sram_bytes", 2**20),
+        ("clock_mhz=850", "clock_hz", 850e6),
+        ("clock_ghz=1.4", "clock_hz", 1.4e9),
+        ("link_bits_per_cycle=32", "link_bytes_per_cycle", 4),
+        ("power_kilowatts=20", "power_watts", 20_000),
+    ],
+)
+def test_a_unit_in_a_key_is_converted(text: str, number: str, value: float) -> None:
+    made = getattr(device(f"wse2,{text}"), number)
+    assert made == value and (number != "sram_bytes" or isinstance(made, int))
+    assert set(MOST) <= set(KEYS)
+
+
+def test_power_follows_cores_and_clock_so_that_a_faster_clock_saves_no_energy() -> None:
+    fast, slow = device("wse2,clock_ghz=2.2"), device("wse2")
+    assert fast.power_watts == 2 * slow.power_watts
+    given = {"model": "llama3.2-1b", "mesh": 420, "context": 2048}
+    before, after = (estimate.decode(device=of, **given) for of in (slow, fast))
+    assert after.seconds == pytest.approx(before.seconds / 2)
+    assert after.joules_per_token == pytest.approx(before.joules_per_token)
+    assert device("wse2,clock_ghz=2.2,power_watts=15000").power_watts == 15_000
+    assert device("wse2,rows=375").power_watts == pytest.approx(7_500)
+    assert device("wormhole,clock_ghz=2").power_watts == 320
+    assert power_by_law(fast, slow) == fast.power_watts
+    entry = sources(fast)["power_watts"]
+    assert entry.kind == "scaled" and "15,000 W of wse2" in entry.source and "assumed" in entry.source
+    assert sources(device("wormhole,clock_ghz=2"))["sram_bytes"].kind == "data sheet"
+
+
+WRONG = [
+    ("a.toml", "like = 'wse2'\nhop_cycels = 3", "a.toml: a device has no 'hop_cycels'; did you mean 'hop_cycles'?"),
+    ("a.toml", "like = 'wse2'\nzzz = 3", "a.toml: a device has no 'zzz'; numbers: rows, cols, "),
+    ("a.toml", "like = 'wse2'\nhop_ns = 3", "a.toml: hop_ns has no unit that is read here; give hop_cycles"),
+    (
+        "a.toml",
+        "like = 'wse2'\nsram_kib = '128 KiB'",
+        "sram_kib = '128 KiB' is a text; give a number, its unit in",
+    ),
+    ("a.toml", "like = 'wse2'\nsram_kib = 1\nsram_bytes = 9", "a.toml: sram_kib and sram_bytes are the same number"),
+    ("a.toml", "like = 'wse2'\nsram_bytes = true", "sram_bytes = True must be positive, an int or a float"),
+    ("a.toml", "like = 'wse2'\nrows = -1", "device 'a': rows = -1 must be positive"),
+    ("a.toml", "like = 'wse2'\n[rows]\nvalue = 2", "rows = {'value': 2} must be positive, an int or a float"),
+    ("a.toml", "like = 'wse4'", "a.toml: like = 'wse4' is no preset; did you mean 'wse"),
+    ("a.toml", "like = ['wse2']", "like = ['wse2'] is no preset"),
+    ("a.toml", "rows = 3", "a.toml: cols, hop_cycles, stage_cycles, sram_bytes"),
+    ("a.toml", "rows = ", "a.toml: not valid TOML"),
+    ("a.json", "{", "a.json: not valid JSON"),
+    ("a.json", "[1]", "a.json: holds no device; give a table with some of rows, cols"),
+    ("a.json", '{"model_type": "llama"}', "a.json: a device has no 'model_type'"),
+    ("a.json", '{"like": "wse2", "name": ""}', "device '' has no name"),
+    ("a.txt", TOML, "a.txt"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), WRONG, ids=[message for *_, message in WRONG])
+def test_a_file_that_holds_no_device_is_refused(tmp_path: Path, monkeypatch, name, text, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    with pytest.raises(DeviceError) as caught:
+        Device.from_file(name)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    for name, message in (
+        ("folder.toml", "is a folder"),
+        ("bytes.toml", "not valid TOML"),
+        ("no.toml", "No such file"),
+    ):
+        with pytest.raises((WaferError, OSError), match=message):
+            device(str(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("wse2,hop_cycels=3", "a device has no 'hop_cycels'; did you mean 'hop_cycles'?"),
+        ("wse2,hop_cycles", "'hop_cycles' is no number; write KEY=VALUE"),
+        ("wse2,hop_cycles=", "'hop_cycles=' is no number; write KEY=VALUE"),
+        ("wse2,", "'' is no number; write KEY=VALUE"),
+        ("hop_cycles=3", "begins with a number; give a preset or a file first, as wse2,hop_cycles=3"),
+        ("wse2,rows=3,rows=4", "rows is given twice; give it once"),
+        ("wse2,rows=three", "rows = 'three' is a text; give a number"),
+        ("wse9,rows=3", "unknown device 'wse9,rows=3'; did you mean 'wse"),
+        ("wse2,sram_kib=0.0001", "sram_bytes = 0.1024 must be a whole number"),
+        ("wse2,clock_ghz=nan", "clock_hz = nan must be positive"),
+    ],
+)
+def test_a_text_that_holds_no_device_is_refused(text: str, message: str) -> None:
+    with pytest.raises(DeviceError) as caught:
+        device(text)
+    assert message in str(caught.value)
+
+
+LINES = (
+    "estimate gemv --mesh 8 --k 64 --n 64",
+    "estimate decode --model smollm2-135m --mesh 16 --context 64",
+    "compare gemv --k 64 --n 64 --mesh 8",
+    "check --model smollm2-135m --mesh 16 --device wse2",
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_numbers_are_set_on_the_command_line(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(*more: str) -> str:
+        assert cli.main([*line.split(), *more, "--json"]) == 0
+        return capsys.readouterr().out
+
+    own = "wse2,hop_cycles=9,stage_cycles=99"
+    changed = answer("--set", "hop_cycles=9", "--set", "stage_cycles=99")
+    assert changed == answer("--device", own) != answer()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("estimate gemv --mesh 8 --k 8 --n 8 --set hop_cycels=3", "did you mean 'hop_cycles'?"),
+        ("estimate gemv --mesh 8 --k 8 --n 8 --set 5", "'5' is no number; write KEY=VALUE"),
+        ("check --model smollm2-135m --set hop_cycles=3", "it changes a number of --device; give that too"),
+        ("draw gemv --k 8 --n 8 --mesh 4 --device a.toml --out a.toml", "is read as --device already"),
+    ],
+)
+def test_a_wrong_number_on_the_command_line(tmp_path, monkeypatch, capsys, line: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_text(TOML)
+    assert cli.main(line.split()) == 2
+    assert message in capsys.readouterr().err
+    assert Path("a.toml").read_text() == TOML

@@ -1,0 +1,156 @@
+"""Keys of a device's numbers, each with its unit, and the two forms of an own device: a file and a text.
+
+A file is TOML or JSON, one key a number, and `like` names the preset that has all other numbers:
+
+    name = "wide"
+    like = "wse2"
+    rows = 1024
+    cols = 1024
+    sram_kib = 128
+
+A text is a preset or a file, and then numbers: "wse2,sram_kib=96,hop_cycles=0.5".
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from wafer_triton.device.spec import NAMES
+from wafer_triton.errors import DeviceError, WaferError
+from wafer_triton.text.files import read_text
+
+SUFFIXES = (".toml", ".json")
+PACKETS = "packets"  # the routes of a device whose packets carry their route
+UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
+
+# The most that each number of a device can be, far beyond what is built: what lies above is a slip of the pen.
+MOST = {
+    "rows": 10_000,
+    "cols": 10_000,
+    "hop_cycles": 1e6,
+    "stage_cycles": 1e6,
+    "sram_bytes": UNBOUNDED_BYTES,
+    "routes": 1_000_000,
+    "clock_hz": 1e12,
+    "link_bytes_per_cycle": 1e6,
+    "macs_per_cycle_fp16": 1e6,
+    "macs_per_cycle_fp32": 1e6,
+    "power_watts": 1e9,
+}
+# Keys of a number with units beside its own, and the factors of these.
+UNITS: dict[str, dict[str, float]] = {
+    "sram_bytes": {"sram_kib": 2**10, "sram_mib": 2**20},
+    "clock_hz": {"clock_mhz": 1e6, "clock_ghz": 1e9},
+    "link_bytes_per_cycle": {"link_bits_per_cycle": 1 / 8},
+    "power_watts": {"power_kilowatts": 1e3},
+}
+# Each key of a number with its field of `Device` and the factor of its unit.
+KEYS: dict[str, tuple[str, float]] = {
+    key: (number, factor) for number in MOST for key, factor in {number: 1, **UNITS.get(number, {})}.items()
+}
+
+
+def in_file(path: str | PathLike[str]) -> tuple[str, str | None, dict[str, Any]]:
+    """Return the name, the `like` and the numbers of a TOML or JSON file of a device.
+
+    Raises DeviceError for a file that holds no device, OSError for one that cannot be read.
+    """
+    where = fspath(path)
+    kind = Path(where).suffix.lower()
+    if kind not in SUFFIXES:
+        raise DeviceError(f"{where}: a device is a file whose name ends in {' or '.join(SUFFIXES)}")
+    try:
+        text = read_text(Path(where))
+        values = _toml(text) if kind == ".toml" else json.loads(text)
+    except WaferError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DeviceError(f"{where}: not valid {kind[1:].upper()} ({error})") from None
+    if not isinstance(values, dict):
+        raise DeviceError(f"{where}: holds no device; give a table with some of {', '.join(KEYS)}")
+    name, like = values.pop("name", Path(where).stem), values.pop("like", None)
+    numbers = converted(where, values)
+    missing = [number for number in MOST if number not in numbers]
+    if like is None and missing:
+        raise DeviceError(f"{where}: {', '.join(missing)} missing; give them, or like = one of {', '.join(NAMES)}")
+    if like is not None and like not in NAMES:
+        raise DeviceError(
+            f"{where}: like = {like!r} is no preset{nearest(like, NAMES)}; give one of {', '.join(NAMES)}"
+        )
+    return name, like, numbers
+
+
+def in_text(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the preset or file of a text such as "wse2,sram_kib=96", and its numbers as they are written.
+
+    Raises DeviceError for a text that begins with a number, a word without a value, and a key that comes twice.
+    """
+    first, *settings = (word.strip() for word in text.split(","))
+    if "=" in first:
+        raise DeviceError(f"device {text!r}: begins with a number; give a preset or a file first, as wse2,{text}")
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, sign, value = (word.strip() for word in setting.partition("="))
+        if not sign or not key or not value:
+            raise DeviceError(f"device {text!r}: {setting!r} is no number; write KEY=VALUE, as sram_kib=96")
+        if key in values:
+            raise DeviceError(f"device {text!r}: {key} is given twice; give it once")
+        values[key] = value if key == "name" else _read(value)
+    return first, values
+
+
+def converted(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return numbers by field, in its unit; DeviceError for an unknown key, a wrong unit, or a number given twice."""
+    found: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    for key, value in values.items():
+        number, factor = _known(where, key)
+        if number in keys:
+            raise DeviceError(f"{where}: {keys[number]} and {key} are the same number; give one of them")
+        keys[number] = key
+        if number == "routes" and value == PACKETS:
+            value = None
+        elif isinstance(value, str):
+            units = ", ".join((number, *UNITS.get(number, {})))
+            raise DeviceError(f"{where}: {key} = {value!r} is a text; give a number, its unit in the key ({units})")
+        if factor != 1 and isinstance(value, int | float) and not isinstance(value, bool):
+            value *= factor
+            value = int(value) if number == "sram_bytes" and value % 1 == 0 else value
+        found[number] = value
+    return found
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+    """Return the end of an error that names the nearest of several words; empty where none is near."""
+    near = difflib.get_close_matches(str(word).lower(), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _known(where: str, key: str) -> tuple[str, float]:
+    """Return the field of a key and the factor of its unit."""
+    if key in KEYS:
+        return KEYS[key]
+    units = [known for known in KEYS if known.split("_")[0] == key.split("_")[0]]
+    if units and not difflib.get_close_matches(key, KEYS, n=1, cutoff=0.75):
+        raise DeviceError(f"{where}: {key} has no unit that is read here; give {' or '.join(units)}")
+    raise DeviceError(f"{where}: a device has no {key!r}{nearest(key, KEYS)}; numbers: {', '.join(KEYS)}")
+
+
+def _read(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _toml(text: str) -> dict[str, Any]:
+    import tomllib  # which most commands do not need
+
+    return tomllib.loads(text)
