@@ -13,6 +13,7 @@ from wafer_triton.cli.main import main
 from wafer_triton.cli.own import load
 from wafer_triton.count.account import account
 from wafer_triton.device import device
+from wafer_triton.draw.figure import REST
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.kv_cache import POLICIES, KvCache
@@ -107,7 +108,7 @@ def test_a_step_of_a_model_has_one_colour_in_all_its_parts(show):
     browser = show("model")
     colours = page(browser, "page.scenes[0].stepColours")
     names = page(browser, "[...new Set(page.scenes.flatMap((scene) => Object.keys(scene.cycles)))]")
-    own = [colour for colour in colours.values() if colour != "#9a9a9a"]
+    own = [colour for colour in colours.values() if colour != REST]
     assert set(names) < set(colours) and len(own) == len(set(own)) == min(10, len(colours))
 
 

@@ -20,7 +20,7 @@ WIDTH = 7.0  # inches: the text of a page; half of it is a column
 KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito, "Color Universal Design" (2008), black last; yellow is left out, as it is faint on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
-REST = "#9a9a9a"  # of names too small for a colour of their own
+REST = "#5c5c5c"  # of names too small for a colour of their own
 AMOUNTS = "viridis"
 STYLE = {
     "font.size": 8, "axes.titlesize": 8, "figure.titlesize": 9, "legend.fontsize": 7, "xtick.labelsize": 7,

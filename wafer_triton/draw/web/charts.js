@@ -1,8 +1,8 @@
 // Canvases but for the map: colours, link heat maps, the strip of rounds, the timeline and SRAM. Each draws its arguments.
 const VIRIDIS = ["440154", "482475", "414487", "355f8d", "2a788e", "21918c", "22a884", "44bf70", "7ad151", "bddf26", "fde725"]
   .map((text) => [0, 2, 4].map((at) => parseInt(text.slice(at, at + 2), 16)));
-// Okabe and Ito, then Tol's muted colours; a name that is too small for a colour of its own is grey.
-const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#882255", "#999933", "#332288", "#ddcc77"], REST = "#9a9a9a";
+// Okabe and Ito, then colours far from these to colour-blind readers; a name too small for a colour of its own is grey.
+const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#662200", "#4400aa", "#aaee88", "#440066"], REST = "#5c5c5c";
 
 const number = (value, digits = 0) => value.toLocaleString("en-US", { maximumFractionDigits: digits });
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
