@@ -9,7 +9,7 @@ import pytest
 from vision import BLIND, distances, seen
 from wafer_triton.draw.figure import AMOUNTS, COLOURS, REST
 
-LEAST = 15.0  # CIELAB: neighbours of about 2 can just be told apart side by side
+LEAST = 15.0  # CIELAB: a distance of about 2 is just visible side by side
 CHARTS = (files("wafer_triton.draw") / "web" / "charts.js").read_text()
 STYLE = (files("wafer_triton.draw") / "web" / "page.css").read_text()
 PAGE = re.findall(r'"(#\w{6})"', CHARTS.partition("const COLOURS")[2].partition("\n")[0])

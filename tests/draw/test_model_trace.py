@@ -10,8 +10,9 @@ from wafer_triton import draw, estimate
 from wafer_triton.cost.constants import constants
 from wafer_triton.cost.layers import decode_block
 from wafer_triton.device import device
+from wafer_triton.draw.figure import numbers_of
 from wafer_triton.draw.model_trace import MOST_EVENTS
-from wafer_triton.draw.times import HAND_OVER, of_request, of_token
+from wafer_triton.draw.times import HAND_OVER, Timeline, of_request, of_token
 from wafer_triton.errors import DrawError, ShapeError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.regions import decode_regions
@@ -111,3 +112,24 @@ def test_a_trace_of_too_many_events_is_refused(tmp_path, monkeypatch):
 def test_a_timeline_of_no_token_in_blocks_is_refused():
     with pytest.raises(ShapeError, match="most = 0 must be a whole number of at least 1"):
         of_request(**LLAMA | {"input": 64, "output": 2, "most": 0})
+
+
+@pytest.mark.parametrize("model, side", [("llama3-8b", 180), ("smollm2-135m", 64)])
+def test_a_picture_of_a_token_shows_its_cycles(model, side, tmp_path):
+    block = decode_block(shape_of(model), Mesh(side, side), 512, constants(device("wse2")))
+    regions = decode_regions(block)
+    draw.token(of_token(regions, block, 512), tmp_path / "token.png", "a token")
+    shown = {name: cycles for name, (cycles,) in numbers_of(tmp_path / "token.png").items()}
+    predicted = estimate.decode(model=model, mesh=side, context=512)
+    assert shown["embedding"] == pytest.approx(predicted.embedding_cycles)
+    assert shown["head"] == pytest.approx(predicted.head_cycles)
+    assert shown["attention"] + shown["ffn"] == pytest.approx(predicted.layers * predicted.cycles_per_layer)
+    steps = {name.removeprefix("layer 0: "): cycles for name, cycles in shown.items() if name.startswith("layer 0")}
+    assert steps == pytest.approx(predicted.steps, abs=1e-3)
+
+
+def test_a_timeline_without_a_token_has_no_picture(tmp_path):
+    with pytest.raises(DrawError, match="a timeline without a token: there is nothing to draw"):
+        draw.token(Timeline({}), tmp_path / "token.png")
+    with pytest.raises(DrawError, match="token: line is of type int; give a Timeline"):
+        draw.token(3, tmp_path / "token.png")

@@ -11,6 +11,7 @@ from wafer_triton.cli import placed
 from wafer_triton.cli.compare import OWN, REFERENCE, RETURNS
 from wafer_triton.cli.options import DEVICE, DTYPE, MESH, Command, Option, option, path, size
 from wafer_triton.cli.placed import TRACE, output, written
+from wafer_triton.device import device as find_device
 from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def _compare(args: argparse.Namespace) -> None:
         rows = algorithms.compare_gemm(args.mesh, args.m, args.k, args.n, **common)
     else:
         rows = algorithms.compare_gemv(args.mesh, args.k, args.n, **common)
-    draw.compare(rows, args.out, f"{args.kind} on mesh {args.mesh} of {args.device}")
+    sizes = f"[{args.m if args.kind == 'gemm' else 1:,}, {args.k:,}] x [{args.k:,}, {args.n:,}]"
+    title = f"{args.kind} {sizes} in {args.dtype} on mesh {args.mesh} of {args.device}"
+    draw.compare(rows, args.out, title, find_device(args.device))
 
 
 def show(args: argparse.Namespace) -> int:

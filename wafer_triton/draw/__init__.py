@@ -1,6 +1,7 @@
 """Pictures, tables, traces and pages of schedules: they show counts and prices, and compute nothing anew."""
 
 from wafer_triton.draw.pages import page
+from wafer_triton.draw.passes import token
 from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline
 from wafer_triton.draw.scenes import scene
 from wafer_triton.draw.studies import compare, reproduction, sweep, validation, wafer
@@ -25,6 +26,7 @@ __all__ = [
     "sram",
     "sweep",
     "timeline",
+    "token",
     "validation",
     "values",
     "wafer",
