@@ -1,6 +1,7 @@
 """The point of a page in a real browser: colours, arrows, sums, limits, headlines, hover values, address, phone."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -269,6 +270,20 @@ def test_sram_of_a_model_adds_up_to_its_region_below_the_limit(show):
         peaks.append(page(browser, "page.first().others + page.first().account.sram_peak_bytes"))
         assert pixels(browser, "#sram").get("179,38,30", 0) > 300  # the line of the limit
     assert max(peaks) == region["sram"] and min(peaks) > region["resident"]
+
+
+def test_the_choice_names_the_picture_of_a_placed_model(show):
+    browser = show("model")
+    chosen = "document.querySelector('#show').selectedOptions[0].textContent"
+    assert browser.value(chosen) == "regions by layers" and "first layer" in browser.text("#maps .scale")
+    browser.press("#mesh")
+    assert browser.value(chosen).startswith(("tiles of ", "parts summed in "))
+    assert re.match(r"tile from|1 part", browser.text("#maps .scale"))
+    browser.press("#device")
+    assert browser.value(chosen) == "regions by layers"
+    browser.choose("#show", "links-run")
+    assert "sent by a core" in browser.text("#maps .scale")
+    assert page(browser, "page.maps[0].byRegion()") is False
 
 
 def test_the_headline_has_the_counts_of_python(show):

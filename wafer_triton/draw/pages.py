@@ -25,7 +25,7 @@ from wafer_triton.errors import DrawError, check_type, writing
 if TYPE_CHECKING:
     from wafer_triton.place.regions import Region
 
-SCRIPTS = ("scene.js", "charts.js", "map.js", "panels.js", "times.js", "page.js")
+SCRIPTS = ("scene.js", "charts.js", "arrows.js", "map.js", "panels.js", "times.js", "tips.js", "page.js")
 
 
 def page(

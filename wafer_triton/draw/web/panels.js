@@ -149,3 +149,18 @@ function sentence(scene, position) {
   const done = position > scene.length ? "Ended; last round" : "After round";
   return `${done} ${number(Math.min(position, scene.length) - 1)} (of 0 to ${number(last)}), ${kind.label || "no label"}: ${moves}; predicted cycles ${number(now.start)} to ${number(now.end)} of ${number(scene.price.cycles)}, most for ${largest(now.bounds)}`;
 }
+
+// The address of a picture of canvases side by side, below two lines of words.
+function pictureOf(shown, ...words) {
+  const canvas = document.createElement("canvas"), dots = window.devicePixelRatio || 1;
+  canvas.width = shown.reduce((sum, each) => sum + each.width, 0);
+  canvas.height = Math.max(...shown.map(({ height }) => height)) + 44 * dots;
+  const context = canvas.getContext("2d");
+  context.fillStyle = css("--paper");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  shown.reduce((at, each) => { context.drawImage(each, at, 44 * dots); return at + each.width; }, 0);
+  context.scale(dots, dots);
+  context.font = "13px system-ui, sans-serif";
+  words.forEach((line, at) => text(context, line, 8, 18 + 18 * at, "left", css(at ? "--soft" : "--ink")));
+  return canvas.toDataURL("image/png");
+}
