@@ -27,7 +27,15 @@ from wafer_triton.models.checkpoint.fetch import resolve
 from wafer_triton.models.checkpoint.text import chat_ids, tokenizer_of
 from wafer_triton.models.checkpoint.weights import Checkpoint, complete
 from wafer_triton.models.config import DecoderConfig
-from wafer_triton.models.generate import Prompt, SamplingOptions, Stream, each_forward, stream, token_ids, token_rows
+from wafer_triton.models.generate import (
+    Prompt,
+    SamplingOptions,
+    TokenStream,
+    each_forward,
+    stream,
+    token_ids,
+    token_rows,
+)
 from wafer_triton.models.module import PlacedModule
 from wafer_triton.models.place.choice import Experts, Groups, place
 from wafer_triton.models.place.cuts import PlacedWeights, Weights
@@ -37,8 +45,8 @@ from wafer_triton.models.run.decode import Decode
 from wafer_triton.models.run.head import Embedding, Head
 from wafer_triton.models.run.ledger import Due, Ledger
 from wafer_triton.models.run.passes import Passes
-from wafer_triton.models.run.pipeline import Pipeline
-from wafer_triton.models.run.prefill import Prefill, chunks
+from wafer_triton.models.run.pipeline import ModelPipeline
+from wafer_triton.models.run.prefill import PrefillRun, chunks
 from wafer_triton.ops import described
 from wafer_triton.ops import executor as executor_of
 from wafer_triton.place.moves import hand_overs
@@ -120,7 +128,7 @@ class WaferForCausalLM(PlacedModule):
             placed(self.placement)
         self.config, self.max_length, self.batch = config, max_length, batch
         own = decode_need(self.placement.head, "head").workspace
-        self.pipeline = here = Pipeline.of(
+        self.pipeline = here = ModelPipeline.of(
             config, chosen, dtype, batch * max_length,
             sum(own.values()) * self.placement.head.mesh.cores // BYTES[dtype],
         )  # fmt: skip
@@ -138,7 +146,7 @@ class WaferForCausalLM(PlacedModule):
             self.placement.head, self.head.tiles, self.embedding.tiles, self.executor.together,
         )  # fmt: skip
         self.phases = Phases(self.placement, self.weights, self.executor)
-        self._prefill = Prefill(self.placement.prefill, self.executor, self.phases.fill, here.layers)
+        self._prefill = PrefillRun(self.placement.prefill, self.executor, self.phases.fill, here.layers)
         self.reset()
 
     @classmethod
@@ -267,18 +275,18 @@ class WaferForCausalLM(PlacedModule):
     @overload
     def generate(
         self, tokens: Prompt, max_new_tokens: int, progress: Progress = ..., **options: Unpack[SamplingOptions]
-    ) -> Stream[int]: ...
+    ) -> TokenStream[int]: ...
 
     @overload
     def generate(
         self, tokens: Sequence[Prompt], max_new_tokens: int, progress: Progress = ...,
         **options: Unpack[SamplingOptions],
-    ) -> Stream[list[int | None]]: ...  # fmt: skip
+    ) -> TokenStream[list[int | None]]: ...  # fmt: skip
 
     def generate(
         self, tokens: Any, max_new_tokens: int, progress: Progress = silent, **options: Unpack[SamplingOptions]
     ) -> Any:
-        """Return tokens after a prompt, or after each of a batch of prompts, as they come: see `Sampling`, `Stream`.
+        """Return tokens after a prompt, or after each of a batch, as they come: see `Sampling`, `TokenStream`.
 
         Raises CacheError at once if a prompt and its new tokens do not fit the cache.
         """
@@ -286,7 +294,7 @@ class WaferForCausalLM(PlacedModule):
 
     def chat(
         self, messages: Sequence[Mapping[str, str]], max_new_tokens: int, **options: Unpack[SamplingOptions]
-    ) -> Stream[int]:
+    ) -> TokenStream[int]:
         """Return the answer to messages such as {"role": "user", "content": "Hi"}, by the tokenizer's chat template."""
         return self.generate(chat_ids(tokenizer_of(self.folder), messages), max_new_tokens, **options)
 

@@ -130,8 +130,9 @@ def token(path: Path) -> None:
 
 def tree_groups(path: Path) -> None:
     """Sweep the groups of a K-tree."""
-    rows = sweep("gemv", "groups", range(4, 41, 6), mesh=360, k=4096, n=4096)
-    draw.sweep(rows, path, show="cycles", title="MeshGEMV [4096] x [4096, 4096] on 360 x 360 cores of a WSE-2")
+    rows = sweep("gemv", {"groups": range(4, 41, 6)}, mesh=360, k=4096, n=4096)
+    title = "MeshGEMV [4096] x [4096, 4096] on 360 x 360 cores of a WSE-2"
+    draw.curves(rows, ["groups"], "cycles", path, title=title)
 
 
 def served(path: Path) -> None:

@@ -95,7 +95,7 @@ def chunks(side: int, count: int, tokens: int) -> list[Chunk]:
     return parts
 
 
-class Prefill:
+class PrefillRun:
     """Runs prompts through the layers `numbers` (None: all) on the square mesh of `block`.
 
     `load(layer, kind, memory)` puts a layer's tiles, as prefill places them, into memory, and returns those that are
@@ -278,7 +278,10 @@ class Prefill:
         held = [picked(values, self.block.layout.pair_of, 1) for values in rotary]
         for part, mask in zip(parts, self._masks(parts), strict=True):
             angles = (self._spread(values, part, "(y m) (x p)") for values in held)
-            given = {prefill_blocks.HIDDEN: self._spread(x, part, prefill_blocks.HIDDEN_CUT), prefill_blocks.MASK: mask}
+            given = {
+                prefill_blocks.HIDDEN: self._spread(x, part, prefill_blocks.HIDDEN_SPEC),
+                prefill_blocks.MASK: mask,
+            }
             yield given | dict(zip(prefill_blocks.ANGLES, angles, strict=True))
 
     def _send(self, routing: Program, number: int, part: Chunk, regions: ExpertRegions) -> None:
@@ -322,7 +325,7 @@ class Prefill:
 
     def _whole(self, tiles: torch.Tensor, part: Chunk) -> torch.Tensor:
         shape = (self.side * part.tokens, self.block.shape.hidden_size)
-        return MeshTensor(self.block.mesh, tiles, prefill_blocks.HIDDEN_CUT, shape, {}).gather()[part.index]
+        return MeshTensor(self.block.mesh, tiles, prefill_blocks.HIDDEN_SPEC, shape, {}).gather()[part.index]
 
     def _masks(self, parts: Sequence[Chunk]) -> Iterator[torch.Tensor]:
         """Of each chunk, 0 where a query of the row may see a key of a core's block, else -inf.

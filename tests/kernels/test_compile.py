@@ -74,7 +74,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
     from wafer_triton.kernels.fold import fold
     from wafer_triton.kernels.fused import Grid, launch
     from wafer_triton.kernels.gemm import plan
-    from wafer_triton.kernels.tree import Receivers, Tree, reduce_tree
+    from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
     from wafer_triton.mesh import Mesh
     from wafer_triton.schedule.builder import Builder
@@ -87,7 +87,7 @@ def compile_all(compiled, target: str) -> dict[str, dict]:
         return Operand(torch.empty(4 * numel, dtype=dtype), 0, numel, index)
 
     def reduced(acc: Operand, size: int, *ops, op: str = "add", grid=None) -> tuple:
-        tree = Tree(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
+        tree = TreeTables(acc, tile(2 * size, acc.tensor.dtype), *[cores] * 7, 2, size, op)
         return tree, ops, alarm, Receivers(cores, cores, 1), [(acc, size)], (), grid or Grid()
 
     def tree_of(side: int):

@@ -139,7 +139,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     from wafer_triton.kernels.elided import Labels, elided
     from wafer_triton.kernels.exchange import exchange
     from wafer_triton.kernels.fused import Grid
-    from wafer_triton.kernels.tree import Receivers, Tree, reduce_tree
+    from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
     from wafer_triton.kernels.waiting import Alarm
 
     bf16, fp32 = torch.bfloat16, torch.float32
@@ -195,7 +195,7 @@ def launch_all(compiler: str) -> dict[str, list[dict]]:
     done["warp groups"] = since(named)
     vector = {"m": 1, "k": 16, "n": 64}
     known = (cores, children, parents, slots, others, tables["awaited"], tables["arrived"])
-    tree = Tree(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
+    tree = TreeTables(c, Operand(tables["mailbox"], 11, 1011), *known, 2, 64)
     ops = [find("gemm").fused((c,), (a, b), **vector)]
     reduce_tree(tree, ops, alarm, Receivers(sends, others, 2), [(c, 64)], (), Grid(1, 3))
     done["tree"] = since(named)

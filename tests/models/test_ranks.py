@@ -17,7 +17,7 @@ from wafer_triton.models.checkpoint.weights import Checkpoint
 from wafer_triton.models.config import DecoderConfig
 from wafer_triton.models.place import cuts
 from wafer_triton.models.place.cuts import fill
-from wafer_triton.models.run.pipeline import Pipeline, stage_count, stage_layers
+from wafer_triton.models.run.pipeline import ModelPipeline, stage_count, stage_layers
 from wafer_triton.place.need import param_shapes, weights_of
 from wafer_triton.schedule import decode as blocks
 from wafer_triton.schedule.block import Block, schedule
@@ -202,7 +202,7 @@ def test_a_stage_asks_for_a_result_when_the_last_has_it(number, wanted):
         events.append(f"r{item}")
         return lambda: torch.tensor(item)
 
-    stage = Pipeline(shape_of("smollm2-135m"), TorchExecutor(), range(3), "fp32", number, 3)
+    stage = ModelPipeline(shape_of("smollm2-135m"), TorchExecutor(), range(3), "fp32", number, 3)
     for place, result in enumerate(stage.flow(range(4), lambda item: None, run)):
         events.append("=")
         assert result == place

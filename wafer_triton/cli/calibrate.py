@@ -11,7 +11,7 @@ from wafer_triton.device import device
 from wafer_triton.errors import ConfigError, writing
 
 if TYPE_CHECKING:
-    from wafer_triton.cost.calibrate.own import Own
+    from wafer_triton.cost.calibrate.own import OwnFamily
 
 
 def validate(args: argparse.Namespace) -> int:
@@ -81,7 +81,7 @@ def _rows(number: int) -> str:
     return f"{number:,} row{'s' * (number != 1)}"
 
 
-def _measured(args: argparse.Namespace) -> list[Own]:
+def _measured(args: argparse.Namespace) -> list[OwnFamily]:
     from wafer_triton.cost.calibrate import own
 
     return own.read(args.data, None if args.device is None else device(args.device))

@@ -10,13 +10,27 @@ from typing import Any, NoReturn
 
 from wafer_triton import __doc__ as about
 from wafer_triton import __version__
-from wafer_triton.cli import border, calibrate, cap, compare, devices, draw, estimate, generate, judge, serve, train
+from wafer_triton.cli import (
+    border,
+    calibrate,
+    cap,
+    compare,
+    devices,
+    draw,
+    estimate,
+    generate,
+    judge,
+    serve,
+    sweep,
+    train,
+)
 from wafer_triton.cli.options import is_reference, prepare
 from wafer_triton.errors import WaferError
 
 COMMANDS = tuple(
     chain.from_iterable(
-        family.COMMANDS for family in (generate, devices, compare, draw, estimate, cap, serve, calibrate, judge, train)
+        family.COMMANDS
+        for family in (generate, devices, compare, draw, estimate, sweep, cap, serve, calibrate, judge, train)
     )
 )
 

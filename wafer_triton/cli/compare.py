@@ -6,13 +6,27 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, DTYPE, DTYPES, HEADS, MESH, NAMED, Command, count, option, size, tell
+from wafer_triton import dtype as dtypes
+from wafer_triton.cli.options import (
+    DEVICE,
+    HEADS,
+    MESH,
+    NAMED,
+    OF_WEIGHTS,
+    SIZES,
+    STORED,
+    Command,
+    count,
+    option,
+    size,
+    tell,
+)
 from wafer_triton.count.verdict import PLMR
 from wafer_triton.errors import ConfigError
 from wafer_triton.text.quantity import Legend
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.algorithms import Row
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.verify.faults import Finding
 
 OWN = "schedule"  # the kind of `compare` that a FILE.py:FUNCTION stands for
@@ -62,8 +76,8 @@ def compare_own(args: argparse.Namespace) -> int:
     return _tell_rows(args, {"schedule": own.schedule.name, "mesh": str(mesh), "device": mesh.device.name}, rows)
 
 
-def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row]) -> int:
-    from wafer_triton.compare.algorithms import Row
+def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[AlgorithmRow]) -> int:
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.draw import tables
 
     records = [asdict(row) for row in rows]
@@ -72,7 +86,7 @@ def _tell_rows(args: argparse.Namespace, about: dict[str, Any], rows: list[Row])
         notes.append(PRICED[args.kind])
     if any(row.error is None for row in rows):
         notes.append("largest error -: values were not computed; --values does, for products")
-    return tell(args, about | {"rows": records}, tables.records(records, Legend(Row)), *notes)
+    return tell(args, about | {"rows": records}, tables.records(records, Legend(AlgorithmRow)), *notes)
 
 
 def check(args: argparse.Namespace) -> int:
@@ -100,7 +114,8 @@ def _check_model(args: argparse.Namespace, asked: argparse.Namespace) -> int:
     from wafer_triton.shape.read import shape_of
 
     mesh = as_mesh(asked.mesh, asked.device)
-    block = Block(shape_of(args.model), mesh, asked.dtype, entries=-(-asked.context // mesh.rows))
+    shape = shape_of(args.model, asked.dtype if asked.dtype in dtypes.STORED else None)
+    block = Block(shape, mesh, dtypes.tile_dtype(asked.dtype), entries=-(-asked.context // mesh.rows))
     block = with_head_groups(block, constants(mesh.device), asked.head_groups)
     tokens = -(-asked.prompt // mesh.square().shape[0]) if asked.prompt else 0
     with Progress(brief=mesh.cores < MANY_CORES) as progress:
@@ -166,7 +181,13 @@ COMMANDS = (
                 Command(
                     kind,
                     compare,
-                    (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, VALUES),
+                    (
+                        *(size(f"--{name}", "size of the whole matrices") for name in sizes),
+                        MESH,
+                        DEVICE,
+                        STORED,
+                        VALUES,
+                    ),
                     f"compare the algorithms of {kind.upper()}",
                 )
                 for kind, sizes in (("gemm", "mkn"), ("gemv", "kn"))
@@ -180,11 +201,11 @@ COMMANDS = (
         check,
         (
             option("schedule", nargs="?", metavar=REFERENCE, help=RETURNS),
-            option("--model", metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
+            option("--model", metavar="NAME|PATH|SIZES", help=SIZES),
             option("--mesh", metavar="P|RxC", help="virtual cores (default: 16)"),
             option("--device", metavar="NAME|FILE", help=f"{NAMED} (default: wse2)"),
             HEADS,
-            option("--dtype", choices=DTYPES, help="of tiles (default: fp16)"),
+            option("--dtype", choices=tuple(dtypes.BYTES), help=OF_WEIGHTS),
             option("--context", type=count, metavar="N", help="tokens in the cache (default: 512)"),
             option("--prompt", type=count, metavar="N", help="judge prefill of N tokens as well"),
         ),

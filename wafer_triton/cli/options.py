@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from wafer_triton.cli import ranks
 from wafer_triton.device import device as find_device
+from wafer_triton.dtype import BYTES, TILES, WEIGHTS
 from wafer_triton.errors import ConfigError
 from wafer_triton.mesh import Mesh, as_mesh
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 Option = tuple[tuple[str, ...], dict[str, Any]]
 MOST = 10**9  # of any number, some thousand times the largest model's
-DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,18 @@ def number(text: str) -> float:
     return value
 
 
+def tiles(text: str) -> str:
+    """Return the type of an option that takes a dtype of tiles."""
+    if text in WEIGHTS and text not in TILES:
+        raise argparse.ArgumentTypeError(
+            f"{text} is a storage of weights in predictions (estimate, compare, check, plan, serve); run in one of "
+            f"{', '.join(TILES)}"
+        )
+    if text not in TILES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no dtype of tiles; choose one of {', '.join(TILES)}")
+    return text
+
+
 def path(text: str) -> Path:
     """Return the type of an option that takes a path."""
     if not text:
@@ -150,7 +162,12 @@ SET = option(
     "--set", action="append", default=[], dest="numbers", metavar="KEY=VALUE",
     help="another number of --device, such as hop_cycles=2 or clock_ghz=1.4",
 )  # fmt: skip
-DTYPE = option("--dtype", default="fp16", choices=DTYPES, help="of tiles (default: %(default)s)")
+DTYPE = option("--dtype", type=tiles, default="fp16", metavar="fp16|bf16|fp32", help="of tiles (default: %(default)s)")
+OF_WEIGHTS = "of tiles; int8 and fp8 are of weights, beside activations in fp16 (default: fp16)"
+STORED = option("--dtype", default="fp16", choices=tuple(BYTES), help=OF_WEIGHTS)
+WEIGHTS_DTYPE = option("--dtype", choices=WEIGHTS, help="of weights, beside activations in fp16 (default: fp16)")
+SIZES = "a preset, a folder, its config.json, either with sizes, or sizes: dim=2048,ffn=8192,heads=32,layers=16"
+SHAPE = option("--model", required=True, metavar="NAME|PATH|SIZES", help=SIZES)
 MESH = option("--mesh", required=True, metavar="P|RxC", help="cores of a region, 64 or 48x64")
 HEADS = option(
     "--head-groups", type=count, metavar="N",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wafer_triton.cli.estimate import AS_IF, PROGRAM, REQUEST
-from wafer_triton.cli.options import DEVICE, HEADS, MESH, Option, count, given, option, path, tell
+from wafer_triton.cli.options import DEVICE, HEADS, MESH, SHAPE, Option, count, given, option, path, tell
 
 if TYPE_CHECKING:
     from wafer_triton.mesh import Mesh
@@ -36,7 +36,7 @@ def model(args: argparse.Namespace) -> int:
         f"{args.model} on meshes of {block.mesh}",
         [draw.scene(part) for part in parts],
         block.mesh.device,
-        about=f"decode on {block.mesh.device.name}, {args.context:,} tokens of cache; schedules are those of a layer",
+        about=f"decode on {block.mesh.device.name}, {args.context:,} tokens of cache; its schedules make a layer",
         regions=held,
         tables=[_estimated("One token of decode", token)],
         headline=f"{args.model}: {len(held)} regions of {block.mesh} cores, {quantity(rate, 'tokens/s')} predicted",
@@ -132,14 +132,14 @@ TRACE = option(
     "--trace", type=path, metavar="FILE", help="write predicted cycles as a trace for Perfetto or chrome://tracing too"
 )
 PLACED = (
-    option("--model", required=True, metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
+    SHAPE,
     MESH,
     DEVICE,
     option("--context", type=count, default=512, metavar="N", help="tokens in the cache (default: %(default)s)"),
     HEADS,
 )
 REQUESTED = (
-    option("--model", required=True, metavar="NAME|PATH", help="a known shape, a config.json or its folder"),
+    SHAPE,
     option("--prefill-mesh", **MESH[1]),
     option("--decode-mesh", **MESH[1]),
     DEVICE,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from wafer_triton.cli.options import DEVICE, Command, count, number, option, path, tell
+from wafer_triton.cli.options import DEVICE, SHAPE, WEIGHTS_DTYPE, Command, count, number, option, path, tell
 from wafer_triton.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def serve(args: argparse.Namespace) -> int:
 
 def sweep(args: argparse.Namespace) -> int:
     """Simulate each value of --sweep, and print one row for each."""
-    from wafer_triton.compare.sweep import write_csv
+    from wafer_triton.compare.grid import write_csv
     from wafer_triton.draw import serving, tables
     from wafer_triton.draw.progress import Progress
     from wafer_triton.serve.report import flat, report
@@ -159,7 +159,7 @@ def plan(args: argparse.Namespace) -> int:
         raise ConfigError(f"--{more[0].replace('_', '-')}: a plan with --slo chooses by itself; leave it out")
     with Progress() as progress:
         found = plan(
-            shape_of(args.model), device(args.device), input=args.input, output=args.output, rate=args.rate,
+            shape_of(args.model, args.dtype), device(args.device), input=args.input, output=args.output, rate=args.rate,
             slo=slo_of(args), best=args.best, progress=progress,
         )  # fmt: skip
     plans = [asdict(one) for one in found]
@@ -249,7 +249,8 @@ def times_of(args: argparse.Namespace, workload: list[Request] | Closed) -> Pric
     from wafer_triton.serve.sizes import priced
     from wafer_triton.shape.read import shape_of
 
-    return priced(args.policy, shape_of(args.model), device(args.device), load_of(args, workload), given_of(args))
+    shape, chip = shape_of(args.model, args.dtype), device(args.device)
+    return priced(args.policy, shape, chip, load_of(args, workload), given_of(args))
 
 
 def check_rate(workload: Any, times: Priced, policy: Policy, found: Report) -> None:
@@ -362,7 +363,8 @@ COMMANDS = (
         "serve",
         serve,
         (
-            option("--model", required=True, metavar="NAME|PATH", help="a preset or a config.json"),
+            SHAPE,
+            WEIGHTS_DTYPE,
             DEVICE,
             *WORKLOAD,
             option("--policy", default="shared", choices=POLICIES,

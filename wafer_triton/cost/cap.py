@@ -94,12 +94,14 @@ class Cap:
 def weight_bytes(shape: DecoderShape, dtype: str, experts: Sequence[Hits] | None = None) -> int:
     """Bytes of the weights of all layers; with `experts` of the experts that are hit alone, and all that is shared."""
     numbers, layers = shape.decode_elements(0), shape.layers_of
-    held = sum(numbers[kind] * count for kind, count in layers.items())
+    held, stored = sum(numbers[kind] * count for kind, count in layers.items()), shape.matrices
     e = shape.experts
+    if e is not None:
+        stored -= shape.hidden_size * e.logits * layers["experts"]  # routers stay in the dtype of tiles
     if e is not None and experts is not None:
-        resting = layers["experts"] * e.count - sum(map(len, experts))
-        held -= resting * 3 * shape.hidden_size * e.width
-    return held * BYTES[dtype]
+        resting = (layers["experts"] * e.count - sum(map(len, experts))) * 3 * shape.hidden_size * e.width
+        held, stored = held - resting, stored - resting
+    return (held - stored) * BYTES[dtype] + stored * BYTES[shape.weights or dtype]
 
 
 def kv_bytes(shape: DecoderShape, dtype: str, tokens: int) -> int:

@@ -13,7 +13,7 @@ from wafer_triton.cost.bands import basis_of_all, layer_basis
 from wafer_triton.cost.constants import Constants
 from wafer_triton.cost.placement import Placement as Experts
 from wafer_triton.cost.price import Cost, Groups, priced
-from wafer_triton.cost.results import Layered, Request
+from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.errors import SramError, WaferError
 from wafer_triton.mesh import Mesh
 from wafer_triton.place import moves
@@ -48,6 +48,14 @@ def decode_placed(
     )
 
 
+def batch_placed(
+    mesh: Mesh, shape: DecoderShape, context: int, c: Constants, batch: int, head_groups: int | None = None
+) -> layers.Block:
+    """Return the first block of decode whose regions hold `batch` caches of `context` tokens, as `decode_placed`."""
+    blocks = layers.decode_blocks(shape, mesh, context, c, None, "full", head_groups)
+    return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
+
+
 def layout_of(layout: str | None, program: str) -> str:
     """Return the layout of regions: `layout`, else "area" for the paper-benchmark program and rectangles for "full"."""
     return layout or ("area" if layers.is_paper_benchmark(program) else LAYOUTS[0])
@@ -75,7 +83,7 @@ def decode_on(
     whole = _layered("decode", block, steps, ends(block, 1, c), context, c, program)
     return replace(
         whole, head_groups=block.head_groups, padding=padding.of_layer(block, context), regions=len(regions),
-        layout=layout_of(layout, program),
+        layout=layout_of(layout, program), sram_peak_bytes=max(region.sram_peak_bytes for region in regions),
     )  # fmt: skip
 
 
@@ -130,7 +138,8 @@ def prefill_on(
     """See `prefill`; the error of a mesh that does not hold the model names none that does."""
     own, last = prefill_placed(mesh, shape, tokens, c, program, head_groups, trim, experts, layout)
     whole = _prefilled(own.block, own.at_once, last, tokens, c, program)
-    return replace(whole, regions=len(own.regions), layout=layout_of(layout, program))
+    peak = max(region.sram_peak_bytes for region in own.regions)
+    return replace(whole, regions=len(own.regions), layout=layout_of(layout, program), sram_peak_bytes=peak)
 
 
 def _prefilled(
@@ -169,7 +178,7 @@ def request_placed(
     )
 
 
-def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> Request:
+def request_on(place: Placement, input: int, output: int, c: Constants, program: str = "full") -> RequestCost:
     """See `request`, for a model that is placed."""
     decode, prefill, device = place.decode, place.prefill, place.decode.mesh.device
     shape, last = decode.shape, input + output
@@ -184,7 +193,7 @@ def request_on(place: Placement, input: int, output: int, c: Constants, program:
         phase: layer_basis(phase, replace(mesh, fold=(1, 1)), shape, tokens, program)
         for phase, mesh, tokens in (("prefill", prefill.mesh, input), ("decode", decode.mesh, last))
     }
-    return Request(
+    return RequestCost(
         program=program,
         tokens_per_second=output / seconds,
         prefill_seconds=prefilled.seconds,
@@ -275,5 +284,7 @@ def _layered(
         head_cycles=head.cycles,
         steps={name: cost.cycles for name, cost in steps.items()},
         relayed=whole.relayed,
+        latency_cycles=whole.latency_cycles,
+        link_cycles=whole.link_cycles,
         **layer_basis(phase, mesh, shape, tokens, program).fields(),
     )

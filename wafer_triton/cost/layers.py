@@ -21,7 +21,7 @@ from wafer_triton.local import find
 from wafer_triton.mesh import Mesh
 from wafer_triton.place.need import decode_need
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, SubLayer, drafted
+from wafer_triton.schedule.block import Block, SubLayer, counted, drafted
 from wafer_triton.schedule.heads import HeadGroups, distinct
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -179,7 +179,7 @@ def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constant
 @lru_cache(maxsize=4096)
 def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Constants) -> Steps:
     """Return the cost of a sub-layer by step; read only."""
-    demands, needed, peak = _read(sub_layer, block, args)
+    demands, needed, peak = _read(block, sub_layer, args)
     own, over = c.of(sub_layer.family), relayed(needed, block.mesh.device)
     steps: Steps = {}
     for phase in demands:
@@ -188,15 +188,15 @@ def _sub_layer(sub_layer: SubLayer, block: Block, args: tuple[int, ...], c: Cons
     return steps
 
 
-@lru_cache(maxsize=4096)
-def _read(sub_layer: SubLayer, block: Block, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
+@counted
+def _read(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> tuple[list[Phase], int, int]:
     """Return the phases of a sub-layer, its routes, and the SRAM peak of a core in bytes; none depends on constants."""
     schedule = drafted(sub_layer, block, *args)
-    return _phased(sub_layer, block, args), colours(schedule), sram.account(schedule).peak_bytes
+    return _phased(block, sub_layer, args), colours(schedule), sram.account(schedule).peak_bytes
 
 
-@lru_cache(maxsize=4096)
-def _phased(sub_layer: SubLayer, block: Block, args: tuple[int, ...]) -> list[Phase]:
+@counted
+def _phased(block: Block, sub_layer: SubLayer, args: tuple[int, ...]) -> list[Phase]:
     return phases(drafted(sub_layer, block, *args))
 
 
@@ -216,7 +216,7 @@ def prefill_phases(block: Block, tokens: int, at_once: int | None = None) -> Pha
 def _by_kind(block: Block, sub_layers: KindsAndSubLayers) -> PhasesOf:
     found: PhasesOf = {kind: [] for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        found[kind] += _phased(sub_layer, block, args)
+        found[kind] += _phased(block, sub_layer, args)
     return found
 
 

@@ -44,7 +44,11 @@ def padding(block: Block, context: int) -> dict[str, Padding]:
     """
     macs, model = _decode_macs(block, context), block.shape.decode_macs(context)
     needs = _decode_stays(block)
-    own = {kind: numbers * BYTES[block.dtype] for kind, numbers in block.shape.decode_elements(context).items()}
+    held, cached = block.shape.decode_elements(0), block.shape.decode_elements(context)
+    own = {
+        kind: number * BYTES[block.stored] + (cached[kind] - number) * BYTES[block.dtype]
+        for kind, number in held.items()
+    }
     return {kind: Padding(macs[kind], model[kind], needs[kind], own[kind]) for kind in model}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +10,16 @@ from wafer_triton.cost import layers
 from wafer_triton.cost.bands import layer_basis
 from wafer_triton.cost.cap import Cap, Pass, measured
 from wafer_triton.cost.constants import constants
-from wafer_triton.cost.inference import first
+from wafer_triton.cost.inference import batch_placed
 from wafer_triton.cost.results import Layered
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import ShapeError, check_counts
 from wafer_triton.mesh import Mesh, as_mesh
 from wafer_triton.place.fitting import fitted
-from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.block import Block
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.shape.routing import DRAWN, Trace, drawn, of_experts, read_trace, steps
 from wafer_triton.text.quantity import as_in, unit
 
@@ -41,15 +40,16 @@ class Routed(Cap):
 
 
 def cap(
-    *, device: DeviceLike = "wse2", model: str | DecoderShape, mesh: Any, context: int, batch: int = 1,
+    *, device: DeviceLike = "wse2", model: Model, mesh: Any, context: int, batch: int = 1,
     routing: str | float | Path = "uniform", as_if: bool = False, head_groups: int | None = None,
+    dtype: str | None = None,
 ) -> Routed:  # fmt: skip
     """Decode steps of `batch` sequences, after which the cache of each holds `context` tokens.
 
     `routing` is "uniform", a skew (see `routing.drawn`), or a JSON file of a trace, whose tokens go `batch` at a time;
-    a dense model has none. How long a step takes does not depend on it.
+    a dense model has none. How long a step takes does not depend on it. `dtype` is as of `estimate.decode`.
     """
-    on, shape = as_mesh(mesh, find_device(device)), shape_of(model)
+    on, shape = as_mesh(mesh, find_device(device)), shape_of(model, dtype)
     check_counts(context=context, batch=batch)
     if batch > MOST_BATCH:
         raise ShapeError(f"batch = {batch:,} is more than the {MOST_BATCH:,} sequences of a step that are taken here")
@@ -60,11 +60,10 @@ def cap(
 
     c = constants(on.device)
 
-    def place(candidate: Mesh) -> Block:
-        blocks = layers.decode_blocks(shape, candidate, context, c, None, "full", head_groups)
-        return first(lambda block: (decode_regions(block), block)[1], [replace(block, batch=batch) for block in blocks])
+    def place(candidate: Mesh, own: DecoderShape = shape) -> Block:
+        return batch_placed(candidate, own, context, c, batch, head_groups)
 
-    on, why = fitted(place, on, as_if)
+    on, why = fitted(place, on, as_if, shape)
     hits = [] if shape.experts is None else steps(_trace(routing, shape, batch), batch)
     own = place(on)
     whole = layers.total(layers.decode_steps(own, context, c)) * shape.num_hidden_layers

@@ -17,14 +17,14 @@ from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.layers import is_paper_benchmark
 from wafer_triton.cost.placement import Placement, checked
 from wafer_triton.cost.price import best_groups
-from wafer_triton.cost.results import Layered, Request
+from wafer_triton.cost.results import Layered, RequestCost
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.errors import MeshError, ShapeError, WaferError, check_counts
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.heads import HeadGroups
 from wafer_triton.shape.decoder import DecoderShape
-from wafer_triton.shape.read import shape_of
+from wafer_triton.shape.read import Model, shape_of
 from wafer_triton.text.progress import Progress, silent
 from wafer_triton.text.quantity import as_in, unit
 
@@ -48,9 +48,9 @@ class Plan:
     groups: int = field(metadata=unit("groups"))
     head_groups: int = field(metadata=as_in(Layered, "head_groups"))
     regions: int = field(metadata=as_in(Layered, "regions"))
-    tokens_per_second: float = field(metadata=as_in(Request, "tokens_per_second"))
-    prefill_seconds: float = field(metadata=as_in(Request, "prefill_seconds"))
-    decode_seconds: float = field(metadata=as_in(Request, "decode_seconds"))
+    tokens_per_second: float = field(metadata=as_in(RequestCost, "tokens_per_second"))
+    prefill_seconds: float = field(metadata=as_in(RequestCost, "prefill_seconds"))
+    decode_seconds: float = field(metadata=as_in(RequestCost, "decode_seconds"))
     kv_tokens: int = field(metadata=unit("tokens", "KV cache"))
     constants: str
     error_band: float | None = field(metadata=as_in(Layered, "error_band"))
@@ -62,7 +62,7 @@ class Plan:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Leave reference cycles be: their collector walks all that pricing keeps, and a plan makes some thousand of them.
 
     It takes two fifths of a plan's time otherwise.
@@ -76,11 +76,11 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@_without_collection()
+@without_collection()
 def plan(
-    *, model: str | DecoderShape, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
+    *, model: Model, device: DeviceLike = "wse2", input: int, output: int, step: int = 20, best: int = 5,
     sides: Sequence[int] | None = None, program: str = "full", head_groups: int | None = None,
-    experts: Placement = None, progress: Progress = silent,
+    experts: Placement = None, dtype: str | None = None, progress: Progress = silent,
 ) -> list[Plan]:  # fmt: skip
     """The `best` fastest plans for a request, best first, over square meshes of `sides` (None: multiples of `step`).
 
@@ -88,12 +88,13 @@ def plan(
 
     A plan holds the embedding, all layers, the head and the whole cache in the SRAM of the device's regions. It has
     `head_groups`, or the best (None). The experts of a mixture live where `experts` says in prefill; None compares both
-    ways on the meshes that are the fastest with each expert over the whole mesh. Reports "meshes of prefill" and
+    ways on the meshes that are the fastest with each expert over the whole mesh. `dtype` is as of `estimate.decode`.
+    Reports "meshes of prefill" and
     "meshes of decode" to `progress`.
     Raises SramError or MeshError, with the last mesh's reason, when there is no plan, ShapeError for a size that is not
     a positive whole number.
     """
-    target, shape = find_device(device), shape_of(model)
+    target, shape = find_device(device), shape_of(model, dtype)
     c = constants(target)
     check_counts(input=input, output=output, step=step, best=best)
     if sides is not None and len(sides) == 0:
@@ -136,7 +137,7 @@ def plan(
         phase = "decode" if prefills else "prefill"
         raise type(last)(f"no mesh that was tried on {target.name} holds {phase}; of the last: {last}")
 
-    def requested(first: int, side: int) -> estimate.Request:
+    def requested(first: int, side: int) -> estimate.RequestCost:
         place = inference.request_placed(
             square(first), square(side), shape, input, output, c, None, program, head_groups, ways[first]
         )
@@ -152,7 +153,7 @@ def plan(
         own, _ = inference.prefill_placed(square(side), shape, input, c, program, head_groups, False, ways[side])
         turning[side] = inference.turning_cycles(own, c) / target.clock_hz
     pairs = sorted(product(*fastest), key=lambda pair: least(*pair))
-    candidates: list[tuple[int, int, inference.Request]] = []
+    candidates: list[tuple[int, int, inference.RequestCost]] = []
     for first, side in pairs[: MOST * best]:
         if sum(request.seconds <= least(first, side) for _, _, request in candidates) >= best:
             break

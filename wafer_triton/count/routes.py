@@ -141,7 +141,7 @@ _WAYS: dict[tuple[tuple[int, int], tuple[int, int], frozenset[Hashable]], tuple[
 
 
 @dataclass(frozen=True, eq=False)
-class Routing:
+class RouteUse:
     """How a schedule gets along with a device's routes, and what that costs."""
 
     routes: Routes
@@ -154,7 +154,7 @@ class Routing:
         return sum(max(0, stages - 1) for stages in self.stages)
 
 
-def limit(schedule: Schedule, policy: str = "refuse") -> Routing:
+def limit(schedule: Schedule, policy: str = "refuse") -> RouteUse:
     """Hold a schedule to its device's number of routes; over it, by `policy`, "relay" core by core or "refuse".
 
     Raises ScheduleError, with the count, the limit, the fullest core and the round, when refused or when even
@@ -165,7 +165,7 @@ def limit(schedule: Schedule, policy: str = "refuse") -> Routing:
     needed = routes(schedule)
     over = excess(schedule, needed)
     if over is None:
-        return Routing(needed, False, tuple(int(bool(round_.exchanges)) for round_ in schedule.rounds))
+        return RouteUse(needed, False, tuple(int(bool(round_.exchanges)) for round_ in schedule.rounds))
     if policy == "refuse":
         hint = "relay it core by core (policy='relay'), which costs routing stages, or use an algorithm with fewer"
         raise ScheduleError(f"{over.message}; {hint}")
@@ -179,7 +179,7 @@ def limit(schedule: Schedule, policy: str = "refuse") -> Routing:
         id(round_): max((max(1, traffic.moves(exchange).hops) for exchange in round_.exchanges), default=0)
         for round_ in schedule.rounds
     }
-    return Routing(needed, True, tuple(stages[id(round_)] for round_ in schedule.rounds))
+    return RouteUse(needed, True, tuple(stages[id(round_)] for round_ in schedule.rounds))
 
 
 def excess(schedule: Schedule, needed: Routes | None = None) -> Finding | None:

@@ -139,6 +139,8 @@ def _preset(name: str) -> Device:
 
 
 PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
+# a device as large as any, whose counts are those of every device
+ANY = replace(PRESETS["wse2"].unbounded(), name="any", rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 
 DeviceLike = str | PathLike[str] | Device  # a preset, a text such as "wse2,sram_kib=96", a TOML or JSON file, a Device

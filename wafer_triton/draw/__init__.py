@@ -1,10 +1,11 @@
 """Pictures, tables, traces and pages of schedules: they show counts and prices, and compute nothing anew."""
 
+from wafer_triton.draw.desk import curves, explanation, heat, pareto
 from wafer_triton.draw.pages import page
 from wafer_triton.draw.passes import token
 from wafer_triton.draw.pictures import links, mesh, schedule, sram, timeline
 from wafer_triton.draw.scenes import scene
-from wafer_triton.draw.studies import compare, reproduction, sweep, validation, wafer
+from wafer_triton.draw.studies import compare, reproduction, validation, wafer
 from wafer_triton.draw.summaries import values
 from wafer_triton.draw.tiles import inspect
 from wafer_triton.draw.times import of_request as request
@@ -13,10 +14,14 @@ from wafer_triton.draw.trace_file import perfetto
 
 __all__ = [
     "compare",
+    "curves",
+    "explanation",
+    "heat",
     "inspect",
     "links",
     "mesh",
     "page",
+    "pareto",
     "perfetto",
     "reproduction",
     "request",
@@ -24,7 +29,6 @@ __all__ = [
     "scene",
     "schedule",
     "sram",
-    "sweep",
     "timeline",
     "token",
     "validation",

@@ -16,7 +16,8 @@ from typing import Any
 
 from wafer_triton.errors import BackendError, DrawError, writing
 
-WIDTH = 7.0  # inches: the text of a page; half of it is a column
+WIDTH = 7.0  # inches: the text of a page
+COLUMN = 3.5  # inches: half of it, for pictures that stay legible at a width of 8 cm
 KINDS = (".png", ".svg", ".pdf")
 # Okabe and Ito, "Color Universal Design" (2008), black last; yellow is left out, as it is faint on white.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#000000")
@@ -38,8 +39,10 @@ Numbers = dict[str, Sequence[float]]
 
 
 @contextmanager
-def picture(path: str | Path, height: float, title: str = "", dark: bool = False) -> Iterator[tuple[Any, Numbers]]:
-    """Yield a figure, `WIDTH` by `height` inches, and its numbers; write both to `path` when the block ends.
+def picture(
+    path: str | Path, height: float, title: str = "", dark: bool = False, width: float = WIDTH
+) -> Iterator[tuple[Any, Numbers]]:
+    """Yield a figure, `width` by `height` inches, and its numbers; write both to `path` when the block ends.
 
     A `dark` picture has light ink on dark paper. The numbers, by name, go into the file's description, so that they can
     be read from it (`numbers_of`). Raises DrawError for another kind of file than `KINDS`, BackendError where
@@ -53,9 +56,9 @@ def picture(path: str | Path, height: float, title: str = "", dark: bool = False
     except ImportError as missing:
         raise BackendError(f"drawing needs matplotlib ({missing}): pip install 'wafer-triton[draw]'") from None
     with rc_context(STYLE | (DARK if dark else {})):
-        figure, numbers = Figure(figsize=(WIDTH, height), layout="constrained"), Numbers()
+        figure, numbers = Figure(figsize=(width, height), layout="constrained"), Numbers()
         if title:
-            figure.suptitle(title)
+            figure.suptitle(title, fontsize=STYLE["figure.titlesize"] if width > COLUMN else STYLE["font.size"])
         yield figure, numbers
         short = json.dumps({name: [round(float(number), 4) for number in many] for name, many in numbers.items()})
         about: dict[str, dict[str, Any]] = {

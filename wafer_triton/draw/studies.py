@@ -1,11 +1,11 @@
-"""Pictures of more than one schedule: a placed model, algorithms side by side, sweeps, predictions against silicon.
+"""Pictures of more than one schedule: a placed model, algorithms side by side, predictions against silicon.
 
 Each function writes a file, `.png`, `.svg` or `.pdf`, and raises as `figure.picture`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from wafer_triton.errors import DrawError
 from wafer_triton.text.quantity import Legend, quantity
 
 if TYPE_CHECKING:
-    from wafer_triton.compare.algorithms import Row
+    from wafer_triton.compare.algorithms import AlgorithmRow
     from wafer_triton.cost.calibrate.cells import Cell
     from wafer_triton.device import Device
     from wafer_triton.place.regions import Region
@@ -78,7 +78,7 @@ def _map(
     figure.colorbar(ScalarMappable(scale, colours), ax=axes, label=name, location="top", shrink=0.8)
 
 
-def compare(rows: Sequence[Row], path: str | Path, title: str = "", device: Device | None = None) -> None:
+def compare(rows: Sequence[AlgorithmRow], path: str | Path, title: str = "", device: Device | None = None) -> None:
     """Draw algorithms side by side, as `compare_gemm` and `compare_gemv` give them: a panel for each of `FIELDS`.
 
     A letter of PLMR that an algorithm does not keep is a dash under its name. The limits of a `device` are lines.
@@ -109,38 +109,6 @@ def compare(rows: Sequence[Row], path: str | Path, title: str = "", device: Devi
             axes.spines["bottom"].set_visible(False)
             axes.tick_params(axis="y", length=0)
         many[0].invert_yaxis()
-
-
-def sweep(rows: Sequence[Mapping[str, Any]], path: str | Path, *, show: str | None = None, title: str = "") -> None:
-    """Draw a column of a sweep over its parameter, the first column of its rows.
-
-    `show` None takes the column after it. Raises DrawError for a column that is not there, or without rows.
-    """
-    from wafer_triton.compare.sweep import LEGEND
-
-    parameter, shown = columns(rows, show)
-    with picture(path, 2.8, title) as (figure, numbers):
-        axes = figure.subplots()
-        across, up = [row[parameter] for row in rows], [row[shown] for row in rows]
-        if not all(isinstance(number, int | float) for number in (*across, *up)):
-            raise DrawError(f"columns {parameter!r} and {shown!r} do not hold numbers alone; show another")
-        numbers |= {parameter: across, shown: up}
-        axes.plot(across, up, marker="o", ms=4, color=COLOURS[0])
-        axes.set(xlabel=LEGEND.head(parameter), ylabel=f"{LEGEND.head(shown)},\npredicted on the wafer")
-        axes.grid(alpha=0.3)
-
-
-def columns(rows: Sequence[Mapping[str, Any]], show: str | None) -> tuple[str, str]:
-    """Return the parameter of a sweep and the column that is shown; DrawError for an unknown one, or without rows."""
-    if not rows:
-        raise DrawError("a sweep without rows: there is nothing to draw; give it values that can be estimated")
-    parameter, *others = rows[0]
-    if not others:
-        raise DrawError(f"a sweep's rows hold {parameter!r} alone; give the estimates as well")
-    shown = others[0] if show is None else show
-    if shown not in others:
-        raise DrawError(f"no column {shown!r}; columns: {', '.join(others)}")
-    return parameter, shown
 
 
 def validation(path: str | Path) -> None:

@@ -20,7 +20,7 @@ from wafer_triton.emulate.elision import elided
 from wafer_triton.emulate.plan import Memory, Planner, Step, Tables, Workspace, explicit
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
-from wafer_triton.layout import cut
+from wafer_triton.layout import sharding
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import rules
 from wafer_triton.schedule.rounds import Buffer, Schedule
@@ -160,7 +160,7 @@ class Executor(Planner):
 
     def enter(self, program: Program, name: str, tensor: torch.Tensor, pattern: str) -> None:
         """Cut a whole tensor by `pattern` into the memory of a buffer, rounded to its dtype; see `layout.scatter`."""
-        cut(pattern, tuple(tensor.shape), program.schedule.mesh.shape).fill(program.memory[name], tensor)
+        sharding(pattern, tuple(tensor.shape), program.schedule.mesh.shape).fill(program.memory[name], tensor)
 
     def rectangle(self, mesh: Mesh) -> tuple[slice, slice]:
         """The rows and the columns of a mesh whose cores this executor holds."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from wafer_triton.emulate.plan import Step, sums_of
 from wafer_triton.emulate.segments import Tree
-from wafer_triton.kernels.exchange import Moves
+from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
 from wafer_triton.mesh import Mesh
@@ -40,7 +40,7 @@ class _Fused:
 class Moved(_Fused):
     """Messages with their number of elements, none of which reads a slot that another writes."""
 
-    moves: tuple[tuple[Moves, int], ...]
+    moves: tuple[tuple[Copies, int], ...]
     sources: frozenset[str]
     targets: frozenset[str]
 

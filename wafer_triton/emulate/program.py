@@ -19,7 +19,7 @@ from wafer_triton.cost.price import Prediction, price
 from wafer_triton.emulate.plan import Communication, Launch, Memory, Planner, Step, Tables, Workspace
 from wafer_triton.emulate.segments import mailboxes, once
 from wafer_triton.errors import BackendError, MeshError, ScheduleError, ShapeError
-from wafer_triton.layout import cut
+from wafer_triton.layout import sharding
 from wafer_triton.local import find
 from wafer_triton.schedule.rounds import Buffer, Cores, Round, Schedule
 
@@ -151,7 +151,7 @@ class Program:
         self.executor.check()
         self._buffer(name)
         mesh = self.schedule.mesh
-        return cut(pattern, shape, mesh.shape).join(self.executor.together(mesh, self.memory[name]))
+        return sharding(pattern, shape, mesh.shape).join(self.executor.together(mesh, self.memory[name]))
 
     def _buffer(self, name: str) -> Buffer:
         if name not in self.schedule.buffers:

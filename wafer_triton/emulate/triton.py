@@ -28,11 +28,10 @@ from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
-from wafer_triton.kernels.exchange import Moves, exchange
+from wafer_triton.kernels.exchange import Copies, exchange
 from wafer_triton.kernels.fold import WIDE, fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
-from wafer_triton.kernels.tree import Receivers, reduce_tree
-from wafer_triton.kernels.tree import Tree as TreeTables
+from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Watch
 from wafer_triton.schedule.rounds import Buffer, Exchange, Index, Local, Round, Schedule, Slot
 from wafer_triton.verify.protocol import SLOTS
@@ -130,7 +129,7 @@ class TritonExecutor(Executor):
         moves = tuple((self._moves(memory, one, *ends), numel) for one in exchanges)
         return Moved(moves, frozenset({src.slot.buffer}), frozenset({dst.buffer}))
 
-    def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Moves:
+    def _moves(self, memory: Memory, one: Exchange, dst: Operand, src: Operand) -> Copies:
         across = one.axis == "x"
         rows, cols = memory.mesh.shape
         count, lines = rows if across else cols, one.lines
@@ -146,7 +145,7 @@ class TritonExecutor(Executor):
         number = send.shape[-1]
         order = self._order(number)
         sends, receives = (self._table(memory, each[..., order]) for each in (send, recv))
-        return Moves(
+        return Copies(
             dst, src, sends, receives, None if lines is None else self._table(memory, lines),
             number * (send.ndim - 1), number,
             count if lines is None else len(lines), cols if across else 1, 1 if across else cols,

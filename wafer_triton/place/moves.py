@@ -117,18 +117,18 @@ def _matrix(
         source, target = (source[order] + right_by[0]) * f_cols, target[order] + right_by[1] * f_cols
         if (source != target).any():
             line = grid(own, own.rows, cols, (1, f_cols))
-            steps.append(moved(line, "x", source, target, together * -(-down // own.rows), decode.dtype))
+            steps.append(moved(line, "x", source, target, together * -(-down // own.rows), there.dtype))
     if "y" in axes and moving:
         lines = (blocks_of(down, own.rows) + down_by[0]) * f_rows, blocks_of(down, prefill.mesh.shape[0])
         lines = lines[0], lines[1] + down_by[1] * f_rows
         if (lines[0] != lines[1]).any():
             held = tile // -(-down // prefill.mesh.shape[0])
             whole = grid(own, rows, prefill.mesh.cols, prefill.mesh.fold)
-            steps.append(moved(whole, "y", *lines, held, decode.dtype))
+            steps.append(moved(whole, "y", *lines, held, there.dtype))
     if is_turned(here, there) and turning:
-        steps.append(turned(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
+        steps.append(turned(replace(prefill.mesh, origin=(0, 0)), tile, there.dtype))
     if there.skew and turning:
-        steps.append(skewed(replace(prefill.mesh, origin=(0, 0)), tile, decode.dtype))
+        steps.append(skewed(replace(prefill.mesh, origin=(0, 0)), tile, there.dtype))
     return steps
 
 
@@ -193,14 +193,14 @@ def _to_regions(
     along_x = to_regions(blocks_of(e.width, mine.cols) * f_cols, wide // f, right_by, f_cols)
     along_y = to_regions(blocks_of(len(down), mine.rows) * f_rows, down // (regions.side * share), down_by, f_rows)
     tile = -(-len(down) // mine.rows) * parts
-    first, slices = moved(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, decode.dtype)
-    second, more = moved(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, decode.dtype)
+    first, slices = moved(grid(mine, mine.rows, cols, (1, f_cols)), "x", *along_x, tile, there.dtype)
+    second, more = moved(grid(mine, rows, other.cols, other.fold), "y", *along_y, f * parts, there.dtype)
     # one expert of all regions on a line, then the next: as many as there are lines of regions, and experts in each
     steps = [(first, slices * regions.side * held), (second, more * held)] if moving else []
     numel = held * f * parts * regions.side * share
     if is_turned(here, there) and turning:
-        steps.append(turned(other, numel, decode.dtype))
-    return [*steps, skewed(other, numel, decode.dtype, size)] if turning else steps
+        steps.append(turned(other, numel, there.dtype))
+    return [*steps, skewed(other, numel, there.dtype, size)] if turning else steps
 
 
 def keys_and_values(placement: Placement, source: Index, target: Index, right: int = 0) -> Steps:

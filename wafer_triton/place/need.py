@@ -6,11 +6,11 @@ import re
 from functools import lru_cache
 
 from wafer_triton.device import PRESETS
-from wafer_triton.layout import cut as plan_of
 from wafer_triton.layout import letters
+from wafer_triton.layout import sharding as plan_of
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule import decode, prefill, sram
-from wafer_triton.schedule.block import Block, drafted
+from wafer_triton.schedule.block import Block, counted, drafted
 from wafer_triton.schedule.rounds import Buffer, Parameter
 from wafer_triton.shape.decoder import DecoderShape
 
@@ -18,7 +18,7 @@ PHASES = ("decode", "prefill")
 ENDS = ("embedding", "head")  # kinds on a mesh of their own, and at rest; a tied model has its embedding in the head
 
 
-@lru_cache(maxsize=1024)
+@counted
 def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     """Return the weight buffers of a kind of block in a phase, as its schedules declare them."""
     sub_layers = decode.sharing(block, kind) if phase == "decode" else prefill.sharing(block, kind, 1, 0)
@@ -29,13 +29,13 @@ def weights_of(block: Block, kind: str, phase: str) -> dict[str, Buffer]:
     return found
 
 
-@lru_cache(maxsize=1024)
+@counted
 def decode_need(block: Block, kind: str) -> sram.Need:
     """Return the bytes of a block of a kind on a core in decode: resident buffers and the largest workspace."""
     return sram.need(drafted(sub_layer, block, *args) for sub_layer, args in decode.sharing(block, kind))
 
 
-@lru_cache(maxsize=1024)
+@counted
 def prefill_need(block: Block, kind: str, tokens: int, past: int, keep: bool = False) -> sram.Need:
     """What a core needs of a block of a kind for prefill on a square mesh, with so many new and past tokens a row.
 

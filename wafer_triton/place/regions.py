@@ -292,10 +292,10 @@ def _full(what: str, device: Device, packed: list[tuple[Mesh, list[str]]], laid:
 def held_by_all(block: Block) -> None:
     """LargeError if the experts of a model, most of which rest, are more than all cores of the device hold together."""
     shape, device = block.shape, block.mesh.device
-    weights, held = shape.parameters * BYTES[block.dtype], device.cores * device.sram_bytes
+    weights, held = shape.parameters * BYTES[block.stored], device.cores * device.sram_bytes
     if shape.experts is not None and weights > held:
         raise LargeError(
             f"{shape.name} does not fit {device.name}: its {shape.parameters:,} weights take {weights:,} B in "
-            f"{block.dtype}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
+            f"{block.stored}, and all cores together hold {held:,} B; no mesh of it holds them: give a device of more "
             f"cores or SRAM, or a smaller model"
         )

@@ -8,10 +8,11 @@ The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from wafer_triton.device import ANY
 from wafer_triton.dtype import accumulator
 from wafer_triton.mesh import Mesh
 from wafer_triton.schedule.builder import Builder, checked
@@ -23,6 +24,9 @@ from wafer_triton.schedule.reduce import all_reduce
 from wafer_triton.schedule.rounds import Schedule, Slot
 from wafer_triton.schedule.segment_gemm import BlockRing, block_ring
 from wafer_triton.shape.decoder import DecoderShape
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Block:
     def sums(self) -> str:
         """The dtype of partial sums."""
         return accumulator(self.dtype, self.accumulate)
+
+    @property
+    def stored(self) -> str:
+        """The dtype of matrices at rest and between cores; the others' is `dtype`."""
+        return self.shape.weights or self.dtype
 
     @property
     def layout(self) -> HeadGroups:
@@ -221,6 +230,26 @@ class Variant:
     """
 
     sub_layers: Mapping[SubLayer, SubLayer]
+
+
+@lru_cache(maxsize=4096)
+def countable(block: Block) -> Block:
+    """Return the block on a device of any size and speed, for counts to be kept: they depend on no device's number.
+
+    A variant is kept as it is, since its parts may read the device.
+    """
+    return block if block.shape.variant is not None else replace(block, mesh=replace(block.mesh, device=ANY))
+
+
+def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenate[Block, P], T]:
+    """Keep the results of a function of a block, and share them between devices by `countable`."""
+    kept = lru_cache(maxsize=4096)(function)
+
+    @wraps(function)
+    def found(block: Block, *args: P.args, **more: P.kwargs) -> T:
+        return kept(countable(block), *args, **more)
+
+    return found
 
 
 @lru_cache(maxsize=1024)

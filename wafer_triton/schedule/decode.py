@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram, weights
-from wafer_triton.schedule.block import Block, SubLayer, SubLayers, drafted, sub_layer
+from wafer_triton.schedule.block import Block, SubLayer, SubLayers, counted, drafted, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.experts import decode_experts
 from wafer_triton.schedule.gemv import meshgemv
@@ -23,7 +23,7 @@ from wafer_triton.schedule.rounds import Slot
 
 # buffers that a model writes and reads: the activation [tokens, width] and its cut, ids, logits, the angles of
 # rotary embedding, the mask of scores, the experts chosen
-HIDDEN, HIDDEN_CUT, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
+HIDDEN, HIDDEN_SPEC, IDS, LOGITS, ANGLES, MASK, EXPERT_IDS = (
     "x",
     "m (y d)",
     "ids",
@@ -42,7 +42,7 @@ def cache_name(which: str, sequence: int) -> str:
 def _attention(b: Builder, block: Block) -> None:
     """Declare the buffers that stay on the cores of an attention block."""
     c = block.shape
-    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (block.batch, block.share(c.hidden_size, "y")), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "y", block.batch)
     for sequence in range(block.batch):
         for which in "kv":
@@ -131,7 +131,7 @@ def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
     c, m = block.shape, block.batch
     d, f = block.share(c.hidden_size, "y"), block.share(c.intermediate_size, "x")
-    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (m, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "y")
     b.buffer("h", (m, d), block.dtype)
     b.buffer("gu", (m, 2 * f), block.sums)
@@ -156,7 +156,7 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
     b.buffer("ids", (tokens,), "fp32", "input")
     weights.table(b, block, embedding=True)
-    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "output", pattern=HIDDEN_SPEC)
     b.round(b.local("lookup", "x", ("table", "ids"), m=tokens, d=d, v=v), label="embedding")
     all_reduce(b, "x", "x", groups=block.groups, label="embedding")
 
@@ -166,7 +166,7 @@ def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
     d, v = block.share(c.hidden_size, "y"), block.share(c.vocab_size, "x")
-    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.final_norm(b, block)
     weights.table(b, block, embedding=False)
     b.buffer("h", (tokens, d), block.dtype)
@@ -203,7 +203,12 @@ def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
 
 
 def _fits(adds: SubLayer, block: Block, tokens: int) -> bool:
-    return sram.account(drafted(adds, block, tokens)).peak_bytes <= block.mesh.device.sram_bytes
+    return _peak_bytes(block, adds, tokens) <= block.mesh.device.sram_bytes
+
+
+@counted
+def _peak_bytes(block: Block, adds: SubLayer, tokens: int) -> int:
+    return sram.account(drafted(adds, block, tokens)).peak_bytes
 
 
 FEED_FORWARD = {"ffn": ffn, "experts": decode_experts}  # by the kind of block
@@ -229,12 +234,12 @@ def head_block(block: Block) -> Block:
     mesh, device = block.mesh, block.mesh.device
     for times in range(1, min(device.rows // mesh.rows, device.cols // mesh.cols) + 1):
         bigger = replace(block, mesh=replace(mesh, rows=mesh.rows * times, cols=mesh.cols * times))
-        try:
-            sram.check(drafted(head, bigger, block.batch))
-        except SramError as error:
-            reason = error
-            continue
-        return bigger
+        if _fits(head, bigger, block.batch):
+            return bigger
+    try:
+        sram.check(drafted(head, bigger, block.batch))
+    except SramError as error:
+        reason = error
     raise MeshError(
         f"the model does not fit {device.name}: no multiple of mesh {mesh} there holds its head; "
         f"take another mesh or a larger device ({reason})"

@@ -21,7 +21,14 @@ from wafer_triton.schedule.segment_gemm import segment_gemm, segment_gemm_t
 
 # Buffers that a model writes and reads: the activation, the angles of rotary embedding, the mask of scores. Then the
 # keys and values of earlier and of new tokens, and expert ids; with experts in regions real rows, demand and ranks.
-HIDDEN, HIDDEN_CUT, ANGLES, MASK, PAST, NEW = "x", "(y m) (x d)", ("cos", "sin"), "bias", ("keys", "values"), ("k", "v")
+HIDDEN, HIDDEN_SPEC, ANGLES, MASK, PAST, NEW = (
+    "x",
+    "(y m) (x d)",
+    ("cos", "sin"),
+    "bias",
+    ("keys", "values"),
+    ("k", "v"),
+)
 EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
@@ -35,7 +42,7 @@ def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     c = block.shape
     width, d, q_heads, seen = block.head, block.share(c.hidden_size, "x"), block.query_heads, tokens + past
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.attention(b, block, "x", tokens)
     if not block.apart:
         b.buffer("cos", (tokens, block.pairs), block.dtype, "input")
@@ -112,7 +119,7 @@ def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     c = block.shape
     d, f = block.share(c.hidden_size, "x"), block.share(c.intermediate_size, "x")
     run: dict[str, Any] = {"m": tokens, "accumulate": block.accumulate}
-    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_CUT)
+    b.buffer("x", (tokens, d), block.dtype, "state", pattern=HIDDEN_SPEC)
     weights.ffn(b, block, "x")
     b.buffer("h", (tokens, d), block.dtype)
     gates = 2 if block.apart else 1  # each in a slot, or side by side

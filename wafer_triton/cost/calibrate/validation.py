@@ -9,7 +9,7 @@ from statistics import fmean
 from textwrap import wrap
 
 from wafer_triton import estimate
-from wafer_triton.cost.calibrate import FAMILIES, Row, paper, rows, tried
+from wafer_triton.cost.calibrate import FAMILIES, Measurement, paper, rows, tried
 from wafer_triton.cost.calibrate.cells import NAMES, TABLES, VERDICTS, Cell, summaries
 from wafer_triton.cost.calibrate.fit import STAGES, leave_one_out
 from wafer_triton.cost.calibrate.paper import Parts
@@ -23,7 +23,7 @@ class Family:
 
     name: str
     device: str
-    rows: tuple[tuple[Row, float], ...]
+    rows: tuple[tuple[Measurement, float], ...]
     left_out: dict[str, list[float] | None]  # errors on groups that the constants were not fitted on
     fitted: int  # constants fitted on it
 

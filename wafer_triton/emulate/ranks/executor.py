@@ -74,7 +74,7 @@ class DistributedExecutor(Executor):
         self.inside.check()
 
     def shard(self, mesh: Mesh) -> Shard:
-        """The rectangle of a mesh that is here; MeshError for a mesh that cannot be cut, BackendError for wrong `shards`."""
+        """Return the shard of a mesh; MeshError for a mesh with too few cores, BackendError for wrong `shards`."""
         if mesh not in self._shards:
             if self.shards is not None and self.shards[0] * self.shards[1] != self.ranks:
                 sides = "x".join(map(str, self.shards))
