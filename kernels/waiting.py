@@ -16,17 +16,13 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import globaltimer
-from triton.language.target_info import is_cuda
 
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels._common import INTERPRET
 
-# A wait ends within one launch, which takes milliseconds. Where a target has no clock, failed looks are counted; one
-# takes about a microsecond.
-PATIENCE_NS = tl.constexpr(10_000_000_000)
-PATIENCE_LOOKS = tl.constexpr(2_000 if INTERPRET else 10_000_000)
-LOOKS = tl.constexpr(1024)  # looks at a counter between two looks at the clock and the word
+# A wait ends within one launch, which takes milliseconds; a poll takes about a microsecond.
+PATIENCE = tl.constexpr(2_048 if INTERPRET else 10_000_000)
+POLLS = tl.constexpr(1024)  # polls of a counter between two of the word
 CORE_BITS, ROUND_BITS = tl.constexpr(24), tl.constexpr(16)
 
 
@@ -46,41 +42,20 @@ class Alarm:
 
 
 @triton.jit
-def _ticks(looks):
-    if INTERPRET:
-        return looks.to(tl.int64)
-    elif is_cuda():
-        return globaltimer()
-    else:
-        return looks.to(tl.int64)
-
-
-@triton.jit
-def _patience():
-    if INTERPRET:
-        return PATIENCE_LOOKS
-    elif is_cuda():
-        return PATIENCE_NS
-    else:
-        return PATIENCE_LOOKS
-
-
-@triton.jit
 def wait(counter_ptr, awaited, alarm_ptr, launch, core, round_):
     """Wait until the counter is `awaited` and take it down to 0 in the same instruction, or give up."""
     seen = tl.atomic_cas(counter_ptr, awaited, 0, sem="acquire", scope="gpu")
-    looks = seen * 0
-    begun = _ticks(looks)
-    while (seen != awaited) & (looks >= 0):
-        if looks % LOOKS == 0:
-            late = _ticks(looks) - begun > _patience()
+    polls = seen * 0
+    while (seen != awaited) & (polls >= 0):
+        if polls % POLLS == 0:
+            late = polls >= PATIENCE
             if late:
                 where = (tl.cast(launch, tl.int64) << ROUND_BITS) + round_
                 where = (where << CORE_BITS) + core
                 tl.atomic_cas(alarm_ptr, where * 0, where, sem="relaxed", scope="gpu")
             if late | (tl.load(alarm_ptr, volatile=True) != 0):
-                looks = looks * 0 - 2
-        looks += 1
+                polls = polls * 0 - 2
+        polls += 1
         seen = tl.atomic_cas(counter_ptr, awaited, 0, sem="acquire", scope="gpu")
 
 

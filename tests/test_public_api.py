@@ -158,7 +158,7 @@ def test_planning_and_counting_work_without_torch():
 # the longest that fits a module is its own.
 LAYERS = [
     {"errors", "text"},
-    {"device", "dtype"},
+    {"device", "dtype", "timing"},
     {"mesh", "layout", "local", "shape"},
     {"schedule"},
     {"count", "place"},

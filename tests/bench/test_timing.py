@@ -15,13 +15,14 @@ import limits
 import timing
 from clock import Clock
 from wafer_triton import ops
+from wafer_triton import timing as clocks
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
-    """Replace the host's clock in bench/harness/timing.py by one that only a run's sleep advances."""
+    """Replace the host's clock by one that only a run's sleep advances."""
     clock = Clock()
-    monkeypatch.setattr(timing, "perf_counter", clock.time)
+    monkeypatch.setattr(clocks, "perf_counter", clock.time)
     return clock
 
 
@@ -156,9 +157,9 @@ class Graphs:
             "empty_cache": lambda: None,
         }.items():  # fmt: skip
             monkeypatch.setattr(torch.cuda, name, value)
-        for module in (timing, limits, cases):
+        for module in (clocks, timing, limits, cases):
             monkeypatch.setattr(module, "is_cuda", lambda device: True)
-        monkeypatch.setitem(timing.SHORTEST, "cpu", timing.SHORTEST["cuda"])
+        monkeypatch.setitem(clocks.SHORTEST, "cpu", clocks.SHORTEST["cuda"])
 
     def run(self, what):
         """Return a run that is only recorded while a graph is captured, as on a GPU."""

@@ -1,4 +1,4 @@
-"""All commands and their parser. A command imports what it needs when it runs, so that `--help` is quick."""
+"""All commands and their parser. A command does its imports when it runs, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from wafer_triton import __doc__ as about
 from wafer_triton import __version__
 from wafer_triton.cli import (
+    bench,
     border,
     calibrate,
     cap,
@@ -30,7 +31,7 @@ from wafer_triton.errors import WaferError
 COMMANDS = tuple(
     chain.from_iterable(
         family.COMMANDS
-        for family in (generate, devices, compare, draw, estimate, sweep, cap, serve, calibrate, judge, train)
+        for family in (generate, devices, compare, bench, draw, estimate, sweep, cap, serve, calibrate, judge, train)
     )
 )
 
@@ -73,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(argv: list[str] | None) -> int:
-    """Run a command line and return its exit code; raises what the command raises."""
+    """Run a command line and return its exit code; raises the errors of the command."""
     with border.output():
         try:
             args = parser().parse_args(argv)

@@ -24,7 +24,7 @@ BEST = {"gemm": "mesh", "gemv": "ktree", REDUCE: "ktree"}  # the algorithm of an
 
 
 def draw(args: argparse.Namespace) -> int:
-    """pictures and traces of a product, a schedule of your own, a placed model, or the validation"""
+    """draw pictures and traces of a product, a schedule of your own, a placed model, or the validation"""
     from wafer_triton import draw
 
     if args.kind == "validation":
@@ -39,7 +39,7 @@ def draw(args: argparse.Namespace) -> int:
 
 
 def _picture(args: argparse.Namespace, schedule: Schedule) -> None:
-    """One of `PICTURES`, and the trace where one is asked for."""
+    """Draw one of `PICTURES`, and write the trace if one is asked for."""
     from wafer_triton import draw
 
     if args.round is not None and args.picture != "mesh":
@@ -69,7 +69,7 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def show(args: argparse.Namespace) -> int:
-    """one page, offline, of a product, a schedule of your own, a placed model, a request or a record of `generate`"""
+    """write one page, offline, of a product, a schedule of your own, a model, a request or a record of `generate`"""
     if args.kind == "model":
         return placed.model(args)
     if args.kind == "request":
@@ -108,7 +108,7 @@ class Subject:
 
 
 def _values(subject: Subject) -> Values:
-    """What every core holds of a schedule's buffers, from a run on this machine."""
+    """Return the values of a schedule's buffers on every core, from a run on this machine."""
     from wafer_triton.draw.summaries import demand, summaries
     from wafer_triton.ops import executor
 
@@ -191,7 +191,7 @@ BESIDE = option(
 OWN_BESIDE = option(
     "--beside", action="append", default=[], metavar=REFERENCE, help="another schedule beside it; may be repeated"
 )
-VALUES = option("--values", action="store_true", help="run it on random operands, and show what every core holds")
+VALUES = option("--values", action="store_true", help="run it on random operands, and show the values on every core")
 ROUND = option("--round", type=int, metavar="N", help="of --picture mesh: after which round; -1 is the start (default)")
 PRODUCTS = {
     kind: (*(size(f"--{name}", "size of the whole matrices") for name in sizes), MESH, DEVICE, DTYPE, ALGORITHM)
@@ -209,7 +209,7 @@ REDUCES = (
 
 def _which(*more: str) -> Option:
     names = (*PICTURES, *more)
-    return option("--picture", default="schedule", choices=names, help="what to draw (default: %(default)s)")
+    return option("--picture", default="schedule", choices=names, help="the kind of picture (default: %(default)s)")
 
 
 COMMANDS = (

@@ -90,7 +90,7 @@ def _estimated(title: str, result: Any) -> dict[str, Any]:
 
 
 def _block(args: argparse.Namespace) -> Block:
-    """Return the block of a model for decode; raises where the device does not hold it, with what would."""
+    """Return the block of a model for decode; raises if the device does not hold it, and names a mesh that would."""
     from wafer_triton.cost.constants import constants
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh

@@ -17,6 +17,7 @@ from typing import Any
 
 from wafer_triton.cost import capacity, layers, padding, placement, rivals
 from wafer_triton.cost.bands import ASSUMED, Basis, basis, product_sizes, unmeasured
+from wafer_triton.cost.cap import Routed, cap
 from wafer_triton.cost.constants import Constants, constants
 from wafer_triton.cost.inference import (
     decode_on,
@@ -29,7 +30,6 @@ from wafer_triton.cost.inference import (
 from wafer_triton.cost.placement import Placement
 from wafer_triton.cost.price import Cost, best_groups, price
 from wafer_triton.cost.results import Capacity, Energy, Kernel, Layered, RequestCost
-from wafer_triton.cost.routed import Routed, cap
 from wafer_triton.device import DeviceLike
 from wafer_triton.device import device as find_device
 from wafer_triton.dtype import storage_name, tile_dtype
@@ -170,7 +170,7 @@ def request(
     """
     place, reasons = request_place(
         device=device, model=model, prefill_mesh=prefill_mesh, decode_mesh=decode_mesh, input=input, output=output,
-        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, layout=layout, 
+        groups=groups, program=program, as_if=as_if, head_groups=head_groups, experts=experts, layout=layout,
         dtype=dtype,
     )  # fmt: skip
     whole = request_on(place, input, output, constants(place.decode.mesh.device), program)

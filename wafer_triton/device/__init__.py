@@ -7,7 +7,7 @@ An own device is a preset with other numbers, from a text, a file or a call:
     >>> mine == device("wse2,sram_kib=64")
     True
 
-It stays like a WSE-2: the constants of the cost model that were fitted on that are its own, each in proportion to the
+It stays like a WSE-2: it takes the fitted constants of the cost model from there. Each is scaled in proportion to the
 number that it stands for (`SCALES` in `wafer_triton.cost.constants`). The numbers of the presets are in the files
 beside this one, each with its source (see `wafer_triton.device.spec`); `wafer_triton.device.keys` reads own devices.
 
@@ -94,7 +94,7 @@ class Device:
 
     @property
     def wafer_cores(self) -> int:
-        """Cores of the whole wafer by its data sheet, in proportion; of another device those of its rectangle.
+        """Cores of the whole wafer by its data sheet, in proportion; of another device the cores of its rectangle.
 
         The paper counts these. A program has the rectangle of `rows` and `cols` alone, by which all else is judged.
         """
@@ -126,7 +126,7 @@ class Device:
         return made if "power_watts" in numbers else replace(made, power_watts=power_by_law(made, self))
 
     def unbounded(self) -> Device:
-        """Return the same device with SRAM for anything, for tests and counts: what overflows is then no error.
+        """Return the same device with unbounded SRAM, for tests and counts, where an overflow is no error.
 
         Its name says so, so that no count of it passes for one of the device.
         """
@@ -139,7 +139,7 @@ def _preset(name: str) -> Device:
 
 
 PRESETS: dict[str, Device] = {name: _preset(name) for name in NAMES}
-# a device as large as any, whose counts are those of every device
+# a device as large as any, whose counts hold for every device
 ANY = replace(PRESETS["wse2"].unbounded(), name="any", rows=int(MOST["rows"]), cols=int(MOST["cols"]))
 
 

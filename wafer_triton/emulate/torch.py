@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from wafer_triton.emulate import sweep
 from wafer_triton.emulate.executor import Executor
 from wafer_triton.emulate.plan import Memory, Step, Steps, TileMap
 from wafer_triton.emulate.segments import Products, Segment, Tree, messages
@@ -28,6 +27,7 @@ Params = Mapping[str, Any]
 Tensors: TypeAlias = "list[torch.Tensor]"
 
 COMBINE: Mapping[str, Callable[..., torch.Tensor]] = {"add": torch.add, "maximum": torch.maximum}
+CPU = torch.device("cpu")
 CACHED = 2**18  # elements that are widened at once: 1 MiB of fp32, which stays in a core's cache
 
 
@@ -73,17 +73,34 @@ class TorchExecutor(Executor):
             steps = [self._combine(memory, segment, round_) for round_ in segment.rounds]
             sends = segment.broadcast if self.exchange == "explicit" else None
             return [*steps, *(self.round(memory, sends) if sends is not None else [])]
-        found = self._sweep(memory, segment, ins) if isinstance(segment, Products) else None
-        if found is None:
+        return self._windows(memory, segment, *ins) if isinstance(segment, Products) and ins else None
+
+    def _windows(self, memory: Memory, run: Products, a: TileMap, b: TileMap) -> list[Step] | None:
+        """Rounds around whole rings: b is copied once, nearly twice along its rings, and each round reads a window."""
+        names = (a.slot.buffer, b.slot.buffer, run.c)
+        fp32 = all(memory.tensors[name].dtype == torch.float32 for name in names) and torch.device(self.device) == CPU
+        several = any(memory.buffers[name].slots > 1 for name in names)
+        if run.rings is None or run.number != len(run.rings[0]) or several or not fp32:
             return None
-        run = found.run
-        c, out = memory.tensors[run.c], memory.tensors[run.out]
-        if ins:
-            a, b = (memory.rows(each.slot) for each in ins)
-            return [found.elided(a, b, [each.flat(memory.mesh.shape) for each in ins], c, out)]
-        first, second = ((_tiles(memory, one), _tiles(memory, other)) for one, other in (run.a, run.b))
-        rounded = [step for round_ in run.rounds[run.number :] for step in self.round(memory, round_)]
-        return [found.explicit(first, second, c), *rounded]
+        side, shape = run.number, memory.mesh.shape
+        cores = run.rings[0][:, None] * side + run.rings[1]  # by their positions on the rings
+        around = torch.from_numpy(b.flat(shape)[np.concatenate([cores[1:], cores])].ravel())
+        begun, home = a.flat(shape)[cores], torch.from_numpy(cores.ravel())
+        rows = [torch.from_numpy(np.roll(begun, number, axis=1).ravel()) for number in range(side)]
+        memory.workspace.begin()
+        tiles_a, tiles_b, c = (memory.rows(slot) for slot in (a.slot, b.slot, Slot(run.c)))
+        passing, held, total = (
+            memory.workspace.take(number * side * tiles.shape[1], torch.float32).view(-1, tiles.shape[1])
+            for number, tiles in ((2 * side - 1, tiles_b), (side, tiles_a), (side, c))
+        )
+        steps: list[Step] = [partial(torch.index_select, tiles_b, 0, around, out=passing)]
+        steps.append(partial(torch.index_select, c, 0, home, out=total))
+        for number, index in enumerate(rows):
+            window = passing[(side - 1 - number) * side : (2 * side - 1 - number) * side]
+            steps.append(partial(torch.index_select, tiles_a, 0, index, out=held))
+            steps.append(form(find("gemm")).plan(total, held, window, **run.params, add=run.add or number > 0))
+        out = memory.rows(Slot(run.out))
+        return [*steps, lambda: out.index_copy_(0, home, total.to(out.dtype))]
 
     def _combine(self, memory: Memory, tree: Tree, round_: Round) -> Step:
         """A round of a tree, whose messages are combined where they arrive; no core sends and receives in it."""
@@ -117,15 +134,6 @@ class TorchExecutor(Executor):
             return lambda: tiles.index_add_(dim, recv, tiles.index_select(dim, send))
         ends = recv, send
         return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
-
-    def _sweep(self, memory: Memory, run: Products, ins: tuple[TileMap, ...]) -> sweep.Sweep | None:
-        """With explicit and elided exchange alike, as the last bit depends on which products are computed together."""
-        fp32 = memory.tensors[run.c].dtype == torch.float32 and run.params.get("accumulate", "fp32") == "fp32"
-        a, b = (memory.buffers[pair[0].buffer] for pair in (run.a, run.b))
-        several = any(memory.buffers[name].slots > 1 for name in (a.name, b.name, *(each.slot.buffer for each in ins)))
-        if not fp32 or several or torch.device(self.device).type != "cpu":
-            return None
-        return sweep.plan(run, (a.numel, b.numel), partial(form(find("gemm")).plan, **run.params))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
         definition, params, area = find(op.op), op.params, _area(op.where)
