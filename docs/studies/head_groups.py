@@ -94,8 +94,8 @@ and the values move along y: a block crosses to the next column, the others chan
 (`wafer_triton/schedule/segment_gemm.py`). Both take P rounds, as with one group, and no weights of softmax are aligned.
 
 Prefill takes a prompt of {tokens} tokens through one layer, as many tokens at once as fit a WSE-2's core beside that
-layer. The column "on one WSE-2" of the CSV is for a wafer that holds the whole model, which may leave room for fewer
-tokens at once; it is empty if the wafer does not. The paper-benchmark program takes all tokens at once.
+layer. The column "on one WSE-2" of the CSV is for a wafer that holds the whole model, which may leave less room for
+tokens. It is empty if no wafer holds the model. The paper-benchmark program takes all tokens at once.
 """
 
 PREFILL_BOUND = """
