@@ -214,7 +214,7 @@ def device(spec: DeviceLike) -> Device:
         return Device.from_file(spec)
     known = f"(presets: {', '.join(PRESETS)})"
     if not isinstance(spec, str):
-        raise DeviceError(f"device {spec!r}: give a preset, a file or a Device {known}")
+        raise DeviceError(f"unknown device {spec!r}; give a preset, a file or a Device {known}")
     first, numbers = keys.in_text(spec)
     if first in PRESETS:
         base = PRESETS[first]
