@@ -122,19 +122,34 @@ def _mean(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> Steps:
 
 def decode_costs(block: Block, context: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of one token of each sequence through each kind of block of decode layers."""
-    return _costs(block, _decode_sub_layers(block, context), c)
+    return {kind: total(steps) for kind, steps in decode_kinds(block, context, c).items()}
+
+
+def decode_kinds(block: Block, context: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `decode_costs`."""
+    return _kinds(block, _decode_sub_layers(block, context), c)
 
 
 def chunk_costs(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Cost]:
     """Return the cost of `tokens` tokens a row, after `past` ones, through each kind of block of prefill layers."""
-    return _costs(block, _chunk_sub_layers(block, tokens, past), c)
+    return {kind: total(steps) for kind, steps in chunk_kinds(block, tokens, past, c).items()}
 
 
-def _costs(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Cost]:
-    costs = dict.fromkeys(block.shape.layers_of, Cost())
+def chunk_kinds(block: Block, tokens: int, past: int, c: Constants) -> dict[str, Steps]:
+    """Return the steps of `chunk_costs`."""
+    return _kinds(block, _chunk_sub_layers(block, tokens, past), c)
+
+
+def _kinds(block: Block, sub_layers: KindsAndSubLayers, c: Constants) -> dict[str, Steps]:
+    kinds: dict[str, Steps] = {kind: {} for kind in block.shape.layers_of}
     for kind, sub_layer, args in sub_layers:
-        costs[kind] += total(_sub_layer(sub_layer, block, args, c))
-    return costs
+        _add(kinds[kind], _sub_layer(sub_layer, block, args, c))
+    return kinds
+
+
+def _add(steps: Steps, more: Steps) -> None:
+    for name, cost in more.items():
+        steps[name] = steps.get(name, Cost()) + cost
 
 
 def head_steps(block: Block, tokens: int, c: Constants) -> Steps:
@@ -157,8 +172,7 @@ def total(steps: Steps) -> Cost:
 def _steps(sub_layers: Iterable[tuple[Block, SubLayer, tuple[int, ...], Constants]]) -> Steps:
     steps: Steps = {}
     for block, sub_layer, args, c in sub_layers:
-        for name, cost in _sub_layer(sub_layer, block, args, c).items():
-            steps[name] = steps.get(name, Cost()) + cost
+        _add(steps, _sub_layer(sub_layer, block, args, c))
     return steps
 
 
