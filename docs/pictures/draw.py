@@ -32,6 +32,7 @@ from wafer_triton.cost.layers import decode_block
 from wafer_triton.count.runs import kind
 from wafer_triton.draw import serving
 from wafer_triton.draw.figure import COLOURS, picture, whole_ticks
+from wafer_triton.draw.times import of_token
 from wafer_triton.errors import SramError
 from wafer_triton.place.regions import decode_regions
 from wafer_triton.schedule.product import recipe
@@ -120,6 +121,21 @@ def wafer(path: Path) -> None:
     draw.wafer(decode_regions(block), path, f"Llama 3 8B on meshes of {mesh} of a WSE-2, {SIZE} tokens of cache")
 
 
+def compared(path: Path) -> None:
+    """Compare the algorithms of a product."""
+    rows = compare_gemm(120, WIDE, WIDE, WIDE, values=False)
+    title = f"[{WIDE:,}, {WIDE:,}] x [{WIDE:,}, {WIDE:,}] in fp16 on 120 x 120 cores of a WSE-2"
+    draw.compare(rows, path, title, Mesh(1, 1).device)
+
+
+def token(path: Path) -> None:
+    """Draw one token of Llama 3 8B through the regions of a WSE-2."""
+    mesh = Mesh(180, 180)
+    block = decode_block(shape_of("llama3-8b"), mesh, SIZE, constants(mesh.device))
+    title = f"One token of Llama 3 8B on meshes of {mesh} of a WSE-2, {SIZE} tokens of cache"
+    draw.token(of_token(decode_regions(block), block, SIZE), path, title)
+
+
 def tree_groups(path: Path) -> None:
     """Sweep the groups of a K-tree."""
     rows = sweep("gemv", {"groups": range(4, 41, 6)}, mesh=360, k=4096, n=4096)
@@ -136,7 +152,8 @@ def served(path: Path) -> None:
     for rate in (1, 2, 4, 8, 12, 16, 20):
         run = simulate(poisson(rate, 1000, lengths), times, policy)
         rows.append({"rate": rate} | flat(report(run, times.pool, times.device, slo=Slo(2.0, 0.025))))
-    title = "Llama 3 8B on a WSE-2, prompts of 256 to 1,024 tokens, answers of 50 to 370, goodput: TTFT 2 s, TPOT 25 ms"
+    title = "Llama 3 8B on a WSE-2: prompts of 256 to 1,024 tokens, answers of 50 to 370"
+    title += "\ngoodput within TTFT 2 s, TPOT 25 ms"
     serving.latency(rows, "rate", path, title)
 
 
@@ -163,12 +180,13 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "reproduction.png": lambda path: draw.reproduction(cells(), path),
     "validation.png": draw.validation,
     "wafer.png": wafer,
+    "token.png": token,
     "schedule.png": lambda path: draw.schedule(product("mesh"), path),
     "mesh.png": lambda path: draw.mesh(product("mesh", 8), path, round=5),
     "links.png": lambda path: draw.links(product("cannon"), path),
     "sram.png": lambda path: draw.sram(product("allgather", 24), path),
     "timeline.png": lambda path: draw.timeline(product("mesh", 8), path),
-    "compare.png": lambda path: draw.compare(compare_gemm(120, 1440, 1440, 1440, values=False), path),
+    "compare.png": compared,
     "sweep.png": tree_groups,
     "serving.png": served,
     **{f"{name}.png": architect(name) for name in DESK},

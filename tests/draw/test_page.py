@@ -239,6 +239,42 @@ def test_a_whole_wafer_is_shown_in_blocks(show):
     assert "blocks of 12 x 12" in browser.text("#facts")
 
 
+COUNTED = (  # counts the calls that draw on canvases
+    "window.drawn = 0; for (const name of ['fillRect', 'strokeRect', 'stroke', 'fill', 'fillText', 'putImageData']) { "
+    "const own = CanvasRenderingContext2D.prototype[name]; CanvasRenderingContext2D.prototype[name] = "
+    "function (...of) { window.drawn += 1; return own.apply(this, of); }; }"
+)
+
+
+def test_a_page_of_a_whole_wafer_is_small_and_draws_little(browser, folder):
+    text = (folder / "wafer.html").read_text()
+    assert len(text.encode()) < 300_000
+    assert not re.search(r"https?:|\bsrc=|@import|\burl\(|href=\"(?!data:)", text)
+    script = browser.ask("Page.addScriptToEvaluateOnNewDocument", source=COUNTED)["identifier"]
+    try:
+        browser.open(folder / "wafer.html")
+        assert 0 < browser.value("window.drawn") < 40_000
+        browser.key("Home")
+        browser.value("window.drawn = 0")
+        for _ in range(28):
+            browser.value("document.querySelector('#on').click()")
+        settled(browser, "After round 27")
+        assert 0 < browser.value("window.drawn") < 28 * 20_000
+    finally:
+        browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+    assert browser.problems == []
+
+
+def test_a_long_run_plays_fast(show):
+    browser = show("wafer")
+    browser.key("Home")
+    browser.choose("#speed", "25")
+    browser.press("#play")
+    settled(browser, "After round 28")
+    browser.press("#play")
+    assert browser.text("#play").endswith("play")
+
+
 def test_dark_and_light_and_a_narrow_window(show):
     browser = show("product")
     paper = partial(browser.value, "getComputedStyle(document.body).backgroundColor")

@@ -1,4 +1,4 @@
-"""All commands and their parser. A command imports what it needs when it runs, so that `--help` is quick."""
+"""All commands and their parser. A command does its imports when it runs, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(argv: list[str] | None) -> int:
-    """Run a command line and return its exit code; raises what the command raises."""
+    """Run a command line and return its exit code; raises the errors of the command."""
     with border.output():
         try:
             args = parser().parse_args(argv)

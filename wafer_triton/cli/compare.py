@@ -38,7 +38,7 @@ UNCOUNTABLE = frozenset(("malformed", "off-mesh", "two-writers", "deadlock"))
 
 
 def compare(args: argparse.Namespace) -> int:
-    """all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
+    """compare all algorithms for one product: rounds, hops, routes, links, SRAM, error, PLMR verdict"""
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
 
@@ -69,7 +69,7 @@ def _estimated(args: argparse.Namespace) -> list[str]:
 
 
 def compare_own(args: argparse.Namespace) -> int:
-    """a schedule of your own beside the built-in algorithms of its operation, which its intent tells"""
+    """compare a schedule of your own with the built-in algorithms of the operation that its intent states"""
     from wafer_triton.cli.own import load
     from wafer_triton.compare import algorithms
     from wafer_triton.draw.progress import Progress
@@ -98,7 +98,7 @@ def _tell_rows(
 
 
 def check(args: argparse.Namespace) -> int:
-    """a verdict for every operation of a decoder layer on a device, or for a schedule of your own"""
+    """judge every operation of a decoder layer on a device, or a schedule of your own"""
     model = {"mesh": "16", "device": "wse2", "dtype": "fp16", "context": 512, "prompt": None, "head_groups": None}
     given = [name for name in model if getattr(args, name) is not None]
     if (args.model is None) == (args.schedule is None):

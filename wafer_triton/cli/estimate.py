@@ -32,7 +32,7 @@ from wafer_triton.text.quantity import PREDICTED, Legend
 
 PROGRAMS = ("full", "paper-benchmark")  # as `wafer_triton.cost.layers`, which --help does not wait for
 
-BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, which is printed for the best alone
+BASIS = ("constants", "error_band", "outside", "layout")  # of a plan, printed of the best alone
 SECONDS_A_SIDE, OF_A_MIXTURE = 0.4, 1.0  # of a plan, about, on a machine such as a laptop
 # The line under an estimate that predicts no time.
 TIMELESS = {
@@ -87,7 +87,7 @@ def _priced(args: argparse.Namespace) -> str:
 
 
 def _positions(args: argparse.Namespace) -> str:
-    """Return a line for more tokens than a model has positions; empty where it has enough."""
+    """Return a note on more tokens than a model has positions for."""
     tokens = {name: getattr(args, name, None) for name in ("context", "tokens", "input", "output")}
     if args.kind in ("gemm", "gemv", "energy", "kv") or args.model is None:
         return ""
@@ -100,7 +100,7 @@ def _positions(args: argparse.Namespace) -> str:
 
 
 def _layers_alone(options: dict[str, Any]) -> str:
-    """Return a line for the absent parts of a decoder without a vocabulary; else empty."""
+    """Return a note on the sub-layers that a decoder without a vocabulary lacks."""
     if "model" not in options:
         return ""
     from wafer_triton.shape.read import shape_of
@@ -165,7 +165,7 @@ def _with_model(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of an estimate, with the options of the place of experts made one."""
+    """Return the options of an estimate, with one option for the place of the experts."""
     if "experts" not in options:
         return options
     own = {name: value for name, value in options.items() if name not in ("copies", "routing")}
@@ -173,7 +173,7 @@ def _with_experts(args: argparse.Namespace, options: dict[str, Any]) -> dict[str
 
 
 def _title(subject: str, options: dict[str, Any]) -> str:
-    """Return the title of an estimate: its subject and every option that is given."""
+    """Return the title: the subject of the estimate, and every option with a value."""
     from wafer_triton.compare.sweep import LEGEND
 
     said = (

@@ -1,4 +1,4 @@
-"""What commands share: how a command is described, its options and their types, and where its answer goes."""
+"""Common parts of commands: descriptions, options and their types, and the streams of an answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Command:
 
 
 def option(*flags: str, **settings: Any) -> Option:
-    """What argparse's `add_argument` takes."""
+    """Return an option as the arguments of argparse's `add_argument`."""
     return flags, settings
 
 
@@ -176,10 +176,10 @@ HEADS = option(
 EXPERTS = (
     option(
         "--experts", choices=("spread", "regions"),
-        help="where those of a mixture live in prefill: each over the whole mesh, or in a region (default: the faster)",
+        help="place of a mixture's experts in prefill: each over the whole mesh, or in a region (default: the faster)",
     ),
     option("--copies", type=count, metavar="N", help="with --experts regions: copies of the hottest, by --routing"),
-    option("--routing", type=path, metavar="FILE", help="for --copies: what tokens took, by --routing-out"),
+    option("--routing", type=path, metavar="FILE", help="for --copies: the experts of tokens, by --routing-out"),
 )  # fmt: skip
 CHECKPOINT = option(
     "--model", required=True, metavar="PATH|NAME", help="a Hugging Face folder, or smollm2-135m (fetched)"
@@ -196,7 +196,7 @@ PLACE = (
 EMULATE_ON = (
     option(
         "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
-        help="what emulates the cores (default: a GPU where there is one)",
+        help="the torch device that emulates the cores (default: a GPU where there is one)",
     ),
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
 )  # fmt: skip
@@ -213,7 +213,7 @@ EXECUTION = (
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a command by name, without what every command has."""
+    """Return the options of a command by name, without those that every command has."""
     return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 
@@ -234,7 +234,7 @@ def searching(args: argparse.Namespace) -> None:
 
 
 def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
-    """Where `EXPERTS` says that the experts of a model live; ConfigError for options that do not go together."""
+    """Return the place of a model's experts by `EXPERTS`; ConfigError for options that do not go together."""
     if (args.copies is None) != (args.routing is None) or (args.copies and args.experts != "regions"):
         raise ConfigError("--copies of the hottest experts: give --experts regions and --routing FILE with it, or none")
     if args.copies is None:
@@ -247,9 +247,9 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
 
 
 def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
-    """Return the folder of `CHECKPOINT`; raises for what is wrong with it, `PLACE` and so many tokens.
+    """Return the folder of `CHECKPOINT`; raises for its faults, and for faults of `PLACE` and a number of tokens.
 
-    That is all that can be told before the tokenizer is loaded, which takes seconds, and weights are placed.
+    These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
     from wafer_triton.dtype import torch_dtype
     from wafer_triton.models.checkpoint.fetch import resolve
@@ -280,7 +280,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
 
 def tell_where(executor: Executor) -> None:
-    """Print on what and in which exchange an executor runs, to stderr."""
+    """Print the device and the exchange of an executor, to stderr."""
     from wafer_triton.ops import described
 
     print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
@@ -300,7 +300,7 @@ def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
 
 
 def _plain(answer: Any) -> Any:
-    """Return an answer with null for what is not finite, which JSON does not have."""
+    """Return an answer with null for numbers that are not finite, which JSON does not have."""
     if isinstance(answer, dict):
         return {name: _plain(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):
@@ -309,7 +309,7 @@ def _plain(answer: Any) -> Any:
 
 
 def cut_short(when: str) -> int:
-    """Tell that Ctrl-C ended a command, whose answer so far has been told; the exit code."""
+    """Print that Ctrl-C ended a command, whose answer so far is printed; returns the exit code."""
     print(f"interrupted {when}", file=sys.stderr)
     return 130
 

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def points(over: Over) -> list[Point]:
-    """Return all combinations of the values; the last parameter changes first.
+    """Return all combinations of the values; the last parameter varies fastest.
 
     Raises ConfigError for a parameter without a value or with a value twice.
     """
@@ -82,7 +82,7 @@ def parsed(text: str) -> tuple[str, list[Any]]:
     """Return the parameter and the values that `NAME=A,B,...` or `NAME=FROM:TO:STEP` stands for.
 
     A value is a whole number, a number, true, false, or else a word. Raises ConfigError for a text of another form
-    and for a number that is not finite. A range that does not count upwards, or has too many values, is refused too.
+    and for a number that is not finite. It is raised, too, for a range that counts down or has too many values.
     """
     name, sign, given = text.partition("=")
     name = name.strip().strip("-").replace("-", "_")

@@ -16,9 +16,9 @@ from typing import Any
 
 from wafer_triton import estimate
 from wafer_triton.compare.grid import MOST_POINTS, REASON, Over, Point, Row, feasible, masked, points, size
+from wafer_triton.cost.cap import Routed
 from wafer_triton.cost.price import Cost, Prediction, price
 from wafer_triton.cost.results import ARGUMENTS, Capacity, Energy, Kernel, Layered, RequestCost
-from wafer_triton.cost.routed import Routed
 from wafer_triton.cost.search import without_collection
 from wafer_triton.device import Device, DeviceLike
 from wafer_triton.device import device as find_device

@@ -57,7 +57,7 @@ RULES: dict[str, tuple[Callable[[Device, int], float], str, str]] = {
 FOLLOWERS: Mapping[str, str] = {
     "rows": "power_watts, wafer_cores; room for regions",
     "cols": "power_watts, wafer_cores; room for regions",
-    "sram_bytes": "what fits; no time (assumed: a larger SRAM is as fast)",
+    "sram_bytes": "whether buffers fit; no time (assumed: a larger SRAM is as fast)",
     "routes": "which schedules are relayed core by core",
     "clock_hz": "power_watts; seconds = cycles / clock_hz",
     "macs_per_cycle_fp16": "shares of the peak; not sram_bytes_per_cycle",

@@ -94,7 +94,7 @@ class Executor(Planner):
     def borrow(self, schedule: Schedule) -> Program:
         """A program of its own memory from the pool, or a new one; `Program.give_back` returns it.
 
-        Buffers that some round may read unwritten are as in fresh memory; inputs hold old values.
+        Its inputs hold old values, all other buffers are as in fresh memory.
         """
         program = POOL.take((self, schedule))
         if program is not None:

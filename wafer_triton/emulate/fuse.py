@@ -24,8 +24,8 @@ from wafer_triton.schedule.rounds import Index
 
 READ = 8192  # elements of parts that a program may fold before its own work,
 REREAD = 2**24  # and all programs of a launch together, at some 8 TB/s from the L2: as long as two launches take
+LARGE = 1024  # elements of a tile, above which the hops of a tree take little time beside its bytes
 LEAST = 256  # programs that a launch keeps where a program takes several cores
-DEEP = 512  # columns of a tile, from which on a fold at the head of a launch goes by rows in slices
 
 
 class _Fused:
@@ -175,24 +175,15 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
     found = [fold for fold in found if np.array_equal(fold.tree_of, found[0].tree_of)]
     if not found:
         return [], Grid()
-    length, rows = found[0].cores.shape[1], ops[0].rows
-    deep = max(fold.size for fold in found) >= DEEP and rows > 1 and all(op.rows == rows for op in ops)
-    slices = rows if deep and all(fold.size % rows == 0 for fold in found) else 1
-    elements = [op.sized(BLOCK_M=1).elements if slices > 1 else op.elements for op in ops]
-    together = 1
-    while (
-        length % (2 * together) == 0
-        and mesh.cores * slices // (2 * together) >= LEAST
-        and not any(
-            op.is_product or size == 0 or 2 * together * size > 2 * HELD for op, size in zip(ops, elements, strict=True)
-        )
-    ):
+    length, together = found[0].cores.shape[1], 1
+    while length % (2 * together) == 0 and mesh.cores // (2 * together) >= LEAST:
+        if any(op.is_product or op.elements == 0 or together * op.elements > HELD for op in ops):
+            break
         together *= 2
     small = [
-        fold for fold in found
-        if length * fold.size // slices <= READ and mesh.cores * (length // together) * fold.size <= REREAD
-    ]  # fmt: skip
-    return (small, Grid(together, 1, slices)) if small else ([], Grid())
+        fold for fold in found if length * fold.size <= READ and mesh.cores * (length // together) * fold.size <= REREAD
+    ]
+    return (small, Grid(together)) if small else ([], Grid())
 
 
 def _stays(fold: Folded, group: Group) -> bool:
@@ -202,10 +193,10 @@ def _stays(fold: Folded, group: Group) -> bool:
 
 
 def folded(tree: Tree, size: int) -> Folded | None:
-    """Trees of tiles of `size` as a fold; None unless all are alike, and of no more cores than are added in one go."""
+    """Trees of tiles of `size` as a fold; None unless all are alike, with tiles and numbers of cores that are small."""
     roots, tree_of = np.unique(tree.roots, return_inverse=True)
     number = len(tree_of) // len(roots)
-    if number > MOST or (np.bincount(tree_of) != number).any():
+    if size > LARGE or number > MOST or (np.bincount(tree_of) != number).any():
         return None
     members = np.argsort(tree_of, kind="stable").reshape(-1, number)
     inside = np.empty(len(tree_of), np.int64)  # of each core, the number among those of its tree

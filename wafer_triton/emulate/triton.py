@@ -29,7 +29,7 @@ from wafer_triton.kernels._common import INTERPRET, Operand, compiling
 from wafer_triton.kernels.compute_shift import all_rounds, one_round, residency
 from wafer_triton.kernels.elided import Labels, elided
 from wafer_triton.kernels.exchange import Copies, exchange
-from wafer_triton.kernels.fold import WIDE, fold
+from wafer_triton.kernels.fold import fold
 from wafer_triton.kernels.fused import FusedOp, Grid, LocalKernel, grid_of, launch
 from wafer_triton.kernels.tree import Receivers, TreeTables, reduce_tree
 from wafer_triton.kernels.waiting import Watch
@@ -204,13 +204,13 @@ class TritonExecutor(Executor):
         """Launches of their own for the folds that are not at the head, then the launch of the tasks."""
         heads, grid = fuse.heads(group, memory.mesh)
         alone = [self._fold(memory, one) for one in group.folds if one not in heads]
-        ops = [task.op.sized(BLOCK_M=1) if grid.slices > 1 else task.op for task in group.tasks]
+        ops = [task.op for task in group.tasks]
         if group.tree is not None:
             return [*alone, self._reduce(memory, group, ops, among)]
         if not ops:
             return alone
         if heads:
-            ops = [self._folding(memory, one, one.size // grid.slices) for one in heads] + ops
+            ops = [self._folding(memory, one) for one in heads] + ops
             order = self._order(memory.mesh.cores)
             order = order[np.argsort(heads[0].tree_of[order], kind="stable")]
             cores = self._table(memory, order)
@@ -222,20 +222,19 @@ class TritonExecutor(Executor):
         shown = replace(group, folds=heads)
         return [*alone, Launch(shown.what, run)]
 
-    def _folding(self, memory: Memory, one: Folded, step: int) -> FusedOp:
+    def _folding(self, memory: Memory, one: Folded, step: int | None = None) -> FusedOp:
         total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.sums, one.tree.acc))
-        tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of))
+        number = np.empty_like(one.tree_of)
+        number[one.cores] = np.arange(one.cores.shape[1])
+        tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of, number))
         return fold(total, parts, *tables, pairs=one.pairs, size=one.size, op=one.tree.op, step=step)
 
     def _fold(self, memory: Memory, one: Folded) -> Step:
-        """A launch of its own, whose slices are few columns."""
-        trees, step = len(one.roots), 32
-        while step < min(WIDE, one.size) and trees * -(-one.size // step) > 8192:
-            step *= 2
-        op = self._folding(memory, one, min(step, one.size))
-        cores = self._table(memory, one.roots[self._order(trees)])
-        grid = Grid(slices=-(-one.size // step))
-        return Launch("fold", partial(launch, [op], cores, (), grid))
+        """A launch of its own, in which the first cores of each tree fold 32 columns each, or more."""
+        step = 32 * -(-one.size // (32 * one.cores.shape[1]))
+        folding = one.cores[:, : -(-one.size // step)].ravel()
+        cores = self._table(memory, folding[self._order(len(folding))])
+        return Launch("fold", partial(launch, [self._folding(memory, one, step)], cores, (), Grid()))
 
     def _reduce(self, memory: Memory, group: Group, ops: Sequence[FusedOp], among: Sequence[FusedOp]) -> Step:
         """A reduce tree with the tasks before it."""
@@ -283,7 +282,7 @@ class TritonExecutor(Executor):
         )
         to_a, to_b = run.to
         cores = self._cores(memory)
-        fits, tight = 0, False
+        fits = 0
         if self.launch != "rounds":
             neighbours = self._table(memory, np.stack([to_a, to_b, np.argsort(to_a), np.argsort(to_b)], axis=1))
             counters = torch.zeros(SLOTS, mesh.cores, dtype=torch.int32, device=self.device)
@@ -291,10 +290,8 @@ class TritonExecutor(Executor):
             shared = (c, out, a, b, neighbours, counters, cores, alarm)
             alone: dict[str, Any] = {**run.params, "add": run.add}
             fits = residency(*shared, **alone)
-            if 0 < fits < mesh.cores:  # values on the stack cost less than several launches
-                tight = residency(*shared, **alone, tight=True) >= mesh.cores
-            if fits >= mesh.cores or tight:
-                launched = partial(all_rounds, *shared, rounds=number, tight=tight, **alone)
+            if fits >= mesh.cores:
+                launched = partial(all_rounds, *shared, rounds=number, **alone)
                 return [Launch(f"compute-shift, {number} rounds in a launch", launched)]
         if self.launch == "persistent":
             if not fits and torch.device(self.device).type == "cpu":

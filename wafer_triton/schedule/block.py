@@ -8,7 +8,7 @@ The sequence of keys and values lies along y in both phases (WaferLLM, OSDI'25, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -201,20 +201,29 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class SubLayer:
-    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family."""
+    """A sub-layer of a decoder: a function that adds its buffers and rounds, and its schedule's title and family.
+
+    Its schedule does not depend on the fields of `Block` that it `ignores`.
+    """
 
     adds: Callable[..., None]  # of a builder, a block and whole numbers
     title: str
     family: str
+    ignores: tuple[str, ...] = ()
 
     def __call__(self, b: Builder, block: Block, *args: int) -> None:
         """Add the buffers and rounds."""
         self.adds(b, block, *args)
 
 
-def sub_layer(title: str, family: str = "kernel") -> Callable[[Callable[..., None]], SubLayer]:
+HEADS = ("entries", "policy", "overlap", "head_groups", "head_tree")  # fields of `Block` that attention alone reads
+
+
+def sub_layer(
+    title: str, family: str = "kernel", ignores: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], SubLayer]:
     """Make the decorated function a `SubLayer`."""
-    return lambda adds: SubLayer(adds, title, family)
+    return lambda adds: SubLayer(adds, title, family, ignores)
 
 
 SubLayers = tuple[tuple[SubLayer, tuple[int, ...]], ...]  # in order, each with its whole numbers
@@ -252,17 +261,39 @@ def counted(function: Callable[Concatenate[Block, P], T]) -> Callable[Concatenat
     return found
 
 
-@lru_cache(maxsize=1024)
+def used(adds: SubLayer, block: Block) -> tuple[SubLayer, Block]:
+    """Return the sub-layer that is used, a variant's or the usual one; and the block, with defaults for ignored fields.
+
+    So sub-layers that are alike on several blocks share a schedule.
+    """
+    variant = block.shape.variant
+    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
+    return own, _plain(block, own.ignores) if own.ignores else block
+
+
+@lru_cache(maxsize=4096)
+def _plain(block: Block, ignored: tuple[str, ...]) -> Block:
+    defaults: dict[str, Any] = {one.name: one.default for one in fields(Block) if one.name in ignored}
+    return replace(block, **defaults)
+
+
 def schedule(adds: SubLayer, block: Block, *args: int) -> Schedule:
     """Return the schedule of a sub-layer, built once; raises SramError when it does not fit a core."""
-    return checked(drafted(adds, block, *args))
+    return _schedule(*used(adds, block), *args)
+
+
+@lru_cache(maxsize=1024)
+def _schedule(own: SubLayer, block: Block, *args: int) -> Schedule:
+    return checked(_drafted(own, block, *args))
+
+
+def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
+    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
+    return _drafted(*used(adds, block), *args)
 
 
 @lru_cache(maxsize=64)
-def drafted(adds: SubLayer, block: Block, *args: int) -> Schedule:
-    """Return the schedule of a sub-layer, or of the variant's in its place, not checked: for pricing."""
-    variant = block.shape.variant
-    own = variant.sub_layers.get(adds, adds) if isinstance(variant, Variant) else adds
+def _drafted(own: SubLayer, block: Block, *args: int) -> Schedule:
     b = Builder(block.mesh, own.title, own.family)
     own(b, block, *args)
     return b.build(draft=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from wafer_triton.errors import MeshError, SramError
 from wafer_triton.schedule import sram, weights
-from wafer_triton.schedule.block import Block, SubLayer, SubLayers, counted, drafted, sub_layer
+from wafer_triton.schedule.block import HEADS, Block, SubLayer, SubLayers, counted, drafted, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.experts import decode_experts
 from wafer_triton.schedule.gemv import meshgemv
@@ -126,7 +126,7 @@ def output(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
-@sub_layer("decode feed-forward", "decode")
+@sub_layer("decode feed-forward", "decode", HEADS)
 def ffn(b: Builder, block: Block) -> None:
     """x -> x plus the feed-forward block's output."""
     c, m = block.shape, block.batch
@@ -145,7 +145,7 @@ def ffn(b: Builder, block: Block) -> None:
     b.round(b.local("add", "x", ("x", "y"), size=m * d), label="residual")
 
 
-@sub_layer("embedding", "decode")
+@sub_layer("embedding", "decode", HEADS)
 def embed(b: Builder, block: Block, tokens: int) -> None:
     """Set x to the rows of the table for the ids of `tokens` tokens; the table lies as the head's does.
 
@@ -161,7 +161,7 @@ def embed(b: Builder, block: Block, tokens: int) -> None:
     all_reduce(b, "x", "x", groups=block.groups, label="embedding")
 
 
-@sub_layer("head", "decode")
+@sub_layer("head", "decode", HEADS)
 def head(b: Builder, block: Block, tokens: int) -> None:
     """x of `tokens` tokens -> their logits, cut along x."""
     c = block.shape
@@ -197,7 +197,7 @@ def at_once(adds: SubLayer, block: Block) -> int:
 
 
 def batches(adds: SubLayer, block: Block, tokens: int) -> dict[int, int]:
-    """Return how often `embed` or `head` runs for how many tokens at once, for so many tokens in all."""
+    """Return the runs of `embed` or `head` for `tokens` tokens in all: tokens at once, and how often."""
     most = at_once(adds, block)
     return {size: times for size, times in ((most, tokens // most), (tokens % most, 1)) if size and times}
 

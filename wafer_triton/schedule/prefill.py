@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from wafer_triton.schedule import weights
-from wafer_triton.schedule.block import Block, SubLayer, SubLayers, sub_layer
+from wafer_triton.schedule.block import HEADS, Block, SubLayer, SubLayers, sub_layer
 from wafer_triton.schedule.builder import Builder
 from wafer_triton.schedule.expert_regions import prefill_pass, prefill_routing
 from wafer_triton.schedule.experts import prefill_experts
@@ -32,7 +32,7 @@ HIDDEN, HIDDEN_SPEC, ANGLES, MASK, PAST, NEW = (
 EXPERT_IDS, REAL, DEMAND, RANKS = "expert_ids", "real", "demand", "ranks"
 
 
-@sub_layer("prefill attention")
+@sub_layer("prefill attention", ignores=("entries", "policy", "expert_regions"))
 def attention(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the attention block's output, and the keys and values; a row has `tokens` new and `past` old tokens.
 
@@ -113,7 +113,7 @@ def _attend_in_groups(b: Builder, block: Block, m: int, seen: int) -> None:
     b.round(*ends, label="attention")
 
 
-@sub_layer("prefill feed-forward")
+@sub_layer("prefill feed-forward", ignores=HEADS)
 def ffn(b: Builder, block: Block, tokens: int, past: int) -> None:
     """x -> x plus the feed-forward block's output; `past` is ignored."""
     c = block.shape

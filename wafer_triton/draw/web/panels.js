@@ -78,6 +78,8 @@ function heatPanel(shown, position) {
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", `Heat map of bytes ${said}, at most ${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
     }
+    if (!scene.ways.length) make("p", "no bytes over links", by("heat"));
+    if (!scene.ways.length) continue;
     const scale = make("div", "", by("heat"));
     scale.className = "scale";
     scaleOf(scale, "0 B", `${bytes(top)} on one ${scene.block > 1 ? "block of cores" : "link"}`);
@@ -146,4 +148,19 @@ function sentence(scene, position) {
   const moves = kind.messages ? `${number(kind.messages)} tiles move over at most ${number(kind.hops)} link${kind.hops === 1 ? "" : "s"}, ${bytes(kind.link_bytes)} over links` : "no tile moves";
   const done = position > scene.length ? "Ended; last round" : "After round";
   return `${done} ${number(Math.min(position, scene.length) - 1)} (of 0 to ${number(last)}), ${kind.label || "no label"}: ${moves}; predicted cycles ${number(now.start)} to ${number(now.end)} of ${number(scene.price.cycles)}, most for ${largest(now.bounds)}`;
+}
+
+// The address of a picture of canvases side by side, below two lines of words.
+function pictureOf(shown, ...words) {
+  const canvas = document.createElement("canvas"), dots = window.devicePixelRatio || 1;
+  canvas.width = shown.reduce((sum, each) => sum + each.width, 0);
+  canvas.height = Math.max(...shown.map(({ height }) => height)) + 44 * dots;
+  const context = canvas.getContext("2d");
+  context.fillStyle = css("--paper");
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  shown.reduce((at, each) => { context.drawImage(each, at, 44 * dots); return at + each.width; }, 0);
+  context.scale(dots, dots);
+  context.font = "13px system-ui, sans-serif";
+  words.forEach((line, at) => text(context, line, 8, 18 + 18 * at, "left", css(at ? "--soft" : "--ink")));
+  return canvas.toDataURL("image/png");
 }
