@@ -73,6 +73,17 @@ def test_mixtures_larger_than_a_wafer_have_remedies(model: str, capsys: pytest.C
     assert estimate.decode(model=shape, mesh=420, context=2048).tokens_per_second > 0
 
 
+def test_a_plan_and_a_picture_name_them_for_one_mesh(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["plan", "--model", "qwen3-30b-a3b", "--input", "64", "--output", "64", "--step", "360"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        re.search(r"; on mesh \d+x\d+ it would fit with \d+ of its 48 layers a device", said) and said.count("\n") == 1
+    )
+    assert cli.main(["draw", "model", "--model", "llama3-8b", "--mesh", "420", "--context", "2048"]) == 2
+    assert "it would fit with 27 of its 32 layers a device" in capsys.readouterr().err
+
+
 def test_a_request_names_them_too() -> None:
     own = {"prefill_mesh": 20, "decode_mesh": 20, "input": 32, "output": 32}
     with pytest.raises(WaferError, match="it would fit with"):

@@ -19,6 +19,7 @@ from wafer_triton.cli import (
     devices,
     draw,
     estimate,
+    explain,
     generate,
     judge,
     serve,
@@ -31,7 +32,21 @@ from wafer_triton.errors import WaferError
 COMMANDS = tuple(
     chain.from_iterable(
         family.COMMANDS
-        for family in (generate, devices, compare, bench, draw, estimate, sweep, cap, serve, calibrate, judge, train)
+        for family in (
+            generate,
+            devices,
+            compare,
+            bench,
+            draw,
+            estimate,
+            explain,
+            sweep,
+            cap,
+            serve,
+            calibrate,
+            judge,
+            train,
+        )
     )
 )
 

@@ -1,4 +1,4 @@
-"""The common code of commands: their description, options and types of options, and the output of an answer."""
+"""Common parts of commands: descriptions, options and their types, and the streams of an answer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Command:
 
 
 def option(*flags: str, **settings: Any) -> Option:
-    """Return an option, as the arguments of argparse's `add_argument`."""
+    """Return an option as the arguments of argparse's `add_argument`."""
     return flags, settings
 
 
@@ -196,7 +196,7 @@ PLACE = (
 EMULATE_ON = (
     option(
         "--emulate-on", default="auto", metavar="auto|cpu|cuda|cuda:N",
-        help="the device that emulates the cores (default: a GPU where there is one)",
+        help="the torch device that emulates the cores (default: a GPU where there is one)",
     ),
     option("--backend", choices=("torch", "triton"), help="default: triton on a GPU, else torch"),
 )  # fmt: skip
@@ -213,7 +213,7 @@ EXECUTION = (
 
 
 def given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of a command by name, without the options of every command."""
+    """Return the options of a command by name, without those that every command has."""
     return {name: value for name, value in vars(args).items() if name not in ("run", "kind", "json")}
 
 
@@ -234,7 +234,7 @@ def searching(args: argparse.Namespace) -> None:
 
 
 def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
-    """Return the place of a model's experts by the options `EXPERTS`; ConfigError for options that contradict."""
+    """Return the place of a model's experts by `EXPERTS`; ConfigError for options that do not go together."""
     if (args.copies is None) != (args.routing is None) or (args.copies and args.experts != "regions"):
         raise ConfigError("--copies of the hottest experts: give --experts regions and --routing FILE with it, or none")
     if args.copies is None:
@@ -247,9 +247,9 @@ def experts_of(args: argparse.Namespace, model: str | Path) -> Any:
 
 
 def folder_of(args: argparse.Namespace, tokens: int = 1) -> Path:
-    """Return the folder of `CHECKPOINT`; raises for faults of it, of `PLACE` and of `tokens`.
+    """Return the folder of `CHECKPOINT`; raises for its faults, and for faults of `PLACE` and a number of tokens.
 
-    All checks are here that need neither the tokenizer, which takes seconds to load, nor placed weights.
+    These are judged before the tokenizer is loaded, which takes seconds, and before weights are placed.
     """
     from wafer_triton.dtype import torch_dtype
     from wafer_triton.models.checkpoint.fetch import resolve
@@ -280,7 +280,7 @@ def executor_of(args: argparse.Namespace) -> Executor:
 
 
 def tell_where(executor: Executor) -> None:
-    """Print the device and the exchange of an executor to stderr."""
+    """Print the device and the exchange of an executor, to stderr."""
     from wafer_triton.ops import described
 
     print(f"emulated {described(executor)}", file=sys.stderr, flush=True)
@@ -300,7 +300,7 @@ def tell(args: argparse.Namespace, answer: Any, *texts: str) -> int:
 
 
 def _plain(answer: Any) -> Any:
-    """Return an answer with null for numbers that are not finite, which JSON lacks."""
+    """Return an answer with null for numbers that are not finite, which JSON does not have."""
     if isinstance(answer, dict):
         return {name: _plain(value) for name, value in answer.items()}
     if isinstance(answer, list | tuple):
@@ -309,7 +309,7 @@ def _plain(answer: Any) -> Any:
 
 
 def cut_short(when: str) -> int:
-    """Print that Ctrl-C ended a command, after its answer so far; return the exit code."""
+    """Print that Ctrl-C ended a command, whose answer so far is printed; returns the exit code."""
     print(f"interrupted {when}", file=sys.stderr)
     return 130
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from wafer_triton.mesh import Mesh
     from wafer_triton.place.regions import Region
     from wafer_triton.schedule.block import Block
+    from wafer_triton.shape.decoder import DecoderShape
 
 MOST_TOKENS = 60  # of an answer that a page shows block by block; a trace shows more
 
@@ -95,19 +96,20 @@ def _block(args: argparse.Namespace) -> Block:
     from wafer_triton.cost.layers import decode_block
     from wafer_triton.mesh import as_mesh
     from wafer_triton.place.fitting import fitted
-    from wafer_triton.place.regions import decode_regions, held_by_all
+    from wafer_triton.place.regions import decode_regions
     from wafer_triton.shape.read import shape_of
 
     mesh, shape = as_mesh(args.mesh, args.device), shape_of(args.model)
     c = constants(mesh.device)
 
-    def on(mesh: Mesh) -> Block:
-        return decode_block(shape, mesh, args.context, c, head_groups=args.head_groups)
+    def on(mesh: Mesh, own: DecoderShape = shape) -> Block:
+        return decode_block(own, mesh, args.context, c, head_groups=args.head_groups)
 
-    block = on(mesh)
-    held_by_all(block)  # where no mesh holds the model, the mesh is not to blame
-    fitted(lambda candidate: decode_regions(on(candidate)), mesh, as_if=None)
-    return block
+    def place(mesh: Mesh, own: DecoderShape = shape) -> None:
+        decode_regions(on(mesh, own))
+
+    fitted(place, mesh, None, shape)
+    return on(mesh)
 
 
 def regions(args: argparse.Namespace) -> tuple[Region, ...]:

@@ -28,7 +28,7 @@ SUFFIXES = (".toml", ".json")
 PACKETS = "packets"  # the routes of a device whose packets carry their route
 UNBOUNDED_BYTES = 2**40  # a core of `Device.unbounded`: more than any operand takes on one core
 
-# The most that each number of a device can be, far beyond any device: a larger number is a mistake.
+# The most that each number of a device can be, far beyond any device: a larger one is a slip of the pen.
 MOST = {
     "rows": 10_000,
     "cols": 10_000,

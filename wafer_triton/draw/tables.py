@@ -72,7 +72,7 @@ def devices_table(devices: Iterable[Device]) -> str:
     devices, legend = list(devices), Legend(Device)
     rows = [["cores", *(f"{device.rows} x {device.cols}" for device in devices)]]
     for name in vars(devices[0]):
-        if name not in ("name", "rows", "cols"):
+        if name not in ("name", "rows", "cols", "base"):
             cells = (_device_cell(name, getattr(device, name), legend) for device in devices)
             rows.append([legend.label(name), *cells])
     return table(["", *(device.name for device in devices)], rows)

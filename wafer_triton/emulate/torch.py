@@ -136,36 +136,31 @@ class TorchExecutor(Executor):
         return lambda: tiles.index_copy_(dim, recv, combine(*(tiles.index_select(dim, end) for end in ends)))
 
     def compute(self, memory: Memory, op: Local, ins: tuple[TileMap, ...]) -> Step:
-        definition, params, area = find(op.op), op.params, _area(op.where)
-        reads: list[torch.Tensor | None] = [None] * len(ins)
-        # with tables, slots differ from schedule to schedule
-        grid = area is not None and memory.tables is None and all(out.is_fixed for out in op.outs)
-        if area is not None and grid:
-            views = [_view(memory, each, form(definition).repeated) for each in ins]
-            reads = [None if view is None else view[area] for view in views]
-            # gathered tiles come in the order of rows and columns
-            grid = None not in reads or op.where is None or op.where.axis == "x"
-        outs = [_tiles(memory, out)[area] for out in op.outs] if area is not None and grid else []
-        memory.workspace.begin()
-        if grid and None not in reads:
-            return self._direct(memory, definition, params, outs, reads)
+        definition, area = find(op.op), _area(op.where)
         cores = np.arange(memory.mesh.cores) if op.where is None else op.where.flat(memory.mesh)
-        shape = outs[0].shape[:2] if grid else (len(cores),)
+        # gathered tiles come in the order of rows and columns; with tables, slots differ from schedule to schedule
+        grid = area is not None and memory.tables is None and (op.where is None or op.where.axis == "x")
+        grid = grid and all(out.is_fixed for out in op.outs)
         before, after = list[Step](), list[Step]()
-        for number, each in enumerate(ins):
-            if reads[number] is None or not grid:
-                index, flat = self._rows(memory, each, cores)
-                hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
-                before.append(_gather(memory, flat, index, hold))
-                reads[number] = hold.view(*shape, -1)
-        for out in () if grid else op.outs:
-            index, flat = self._rows_of(memory, out, cores)
-            hold = memory.workspace.take(len(cores) * flat.shape[1], flat.dtype).view(len(cores), -1)
-            if _keeps(definition, params, flat.shape[1]):
-                before.append(_gather(memory, flat, index, hold))
-            after.append(_scatter(memory, flat, index, hold))
-            outs.append(hold)
-        return Steps([*before, self._direct(memory, definition, params, outs, reads), *after])
+        memory.workspace.begin()
+
+        def tiles(each: TileMap, out: bool = False) -> torch.Tensor:
+            """The tiles of a map where they lie, or a copy that is gathered before, and put back `after`."""
+            if area is not None and grid and each.is_own and each.slot.is_fixed:
+                return _tiles(memory, each.slot)[area]
+            (index, flat), shape = self._rows(memory, each, cores), (len(cores),)
+            held, hold = memory.index(index), memory.workspace.take(len(cores) * flat.shape[1], flat.dtype)
+            hold = hold.view(len(cores), -1)
+            if not out or _keeps(definition, op.params, flat.shape[1]):
+                before.append(lambda: torch.index_select(flat, 0, held[0], out=hold))
+            if out:
+                after.append(lambda: flat.index_copy_(0, held[0], hold))
+            if area is not None and grid:
+                shape = _tiles(memory, op.outs[0])[area].shape[:2]
+            return hold.view(*shape, -1)
+
+        outs, reads = [tiles(TileMap(out), out=True) for out in op.outs], [tiles(each) for each in ins]
+        return Steps([*before, self._direct(memory, definition, op.params, outs, reads), *after])
 
     def _direct(self, memory: Memory, op: LocalOp, params: Params, outs: Tensors, reads: Any) -> Step:
         """The step of an operation on these very tensors, widened in parts if need be."""
@@ -225,18 +220,6 @@ class TorchExecutor(Executor):
         return self._rows_of(memory, each.slot, cores if each.is_own else each.flat(memory.mesh.shape)[cores])
 
 
-def _gather(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step hold = flat[index]."""
-    held = memory.index(index)
-    return lambda: torch.index_select(flat, 0, held[0], out=hold)
-
-
-def _scatter(memory: Memory, flat: torch.Tensor, index: torch.Tensor, hold: torch.Tensor) -> Step:
-    """The step flat[index] = hold."""
-    held = memory.index(index)
-    return lambda: flat.index_copy_(0, held[0], hold)
-
-
 def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
     """A fixed slot of all cores: [rows, cols, numel]."""
     tensor, numel = memory.tensors[slot.buffer], memory.buffers[slot.buffer].numel
@@ -244,25 +227,6 @@ def _tiles(memory: Memory, slot: Slot) -> torch.Tensor:
         return tensor
     assert isinstance(slot.index, int)
     return tensor[..., slot.index * numel : (slot.index + 1) * numel]
-
-
-def _view(memory: Memory, each: TileMap, repeated: bool) -> torch.Tensor | None:
-    """The tiles of a map [rows, cols, numel] without a copy, of cores themselves or, if `repeated` may be, of others.
-
-    None where that takes a copy.
-    """
-    if not each.slot.is_fixed or not (each.is_own or repeated):
-        return None
-    tiles = _tiles(memory, each.slot)
-    if each.is_own:
-        return tiles
-    rows, cols = memory.mesh.shape
-    homes = each.flat(memory.mesh.shape).reshape(rows, cols)
-    row, col = homes[:, :1] // cols, homes[:1] % cols
-    if (homes != row * cols + col).any():  # as where some have their own
-        return None
-    at = [_select(index.ravel(), "cpu") for index in (row, col)]
-    return tiles[at[0], at[1]].expand(rows, cols, -1) if all(isinstance(index, slice) for index in at) else None
 
 
 def _keeps(op: LocalOp, params: Params, numel: int) -> bool:
