@@ -249,8 +249,13 @@ def test_a_layer_and_a_zoom_show_a_part_of_the_time(show):
     assert [start, end] == [layer[0][0], layer[-1][1]]
     browser.press("#times-out")
     assert page(browser, "page.times.view()")[1] > end
+    browser.choose("#times-view", "1")
+    address = browser.value("location.hash")
     browser.choose("#times-view", "0")
     assert page(browser, "page.times.view()") == whole
+    browser.value(f"location.hash = {address!r}")
+    browser.value("new Promise((done) => setTimeout(done, 0))")
+    assert page(browser, "page.times.view()") == pytest.approx([start, end], abs=1)
 
 
 def test_values_of_an_own_schedule_are_its_intents_tiles_and_their_sums(show):
