@@ -12,7 +12,7 @@ import browser as chromium
 from wafer_triton import draw, estimate
 from wafer_triton.cli.main import main
 from wafer_triton.cli.own import load
-from wafer_triton.count.account import account
+from wafer_triton.count.account import account, link_loads
 from wafer_triton.device import device
 from wafer_triton.draw.figure import REST
 from wafer_triton.mesh import Mesh
@@ -333,6 +333,23 @@ def test_the_address_shows_the_same_view_again(browser, folder):
     browser.open(folder / "compare.html")
     check_address(browser, folder)
     assert browser.problems == []
+
+
+def test_pictures_side_by_side_share_their_scales(show):
+    browser = show("compare")
+    for picture in ("links-run", "links-round", "parts c"):
+        browser.choose("#show", picture)
+        ends = browser.value("[...document.querySelectorAll('#maps .scale')].map((one) => one.textContent)")
+        assert len(ends) == 2 and ends[0] == ends[1], picture
+    ends = browser.value("[...document.querySelectorAll('#heat .scale')].map((one) => one.textContent)")
+    most = max(
+        load.max()
+        for name in ("mesh", "allgather")
+        for load in link_loads(
+            recipe("gemm", Mesh(SIDE, SIDE), "fp16", ((32, 32), (32, 32)), (("algorithm", name),)).schedule
+        ).values()
+    )
+    assert ends == [f"0 B{most:,} B on one link"] * 2
 
 
 def test_the_value_below_the_pointer_is_shown(show):
