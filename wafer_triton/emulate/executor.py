@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from wafer_triton.dtype import torch_dtype
-from wafer_triton.emulate.elision import elided
-from wafer_triton.emulate.plan import Memory, Planner, Step, Tables, Workspace, explicit
+from wafer_triton.emulate.parts import Memory, Planner, Step, Tables, Workspace
+from wafer_triton.emulate.plan import elided, explicit
 from wafer_triton.emulate.program import POOL, Program
 from wafer_triton.errors import BackendError, DtypeError, ShapeError, WaferError, check_type
 from wafer_triton.layout import sharding

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
-from wafer_triton.emulate.plan import Step, sums_of
-from wafer_triton.emulate.segments import Tree
+from wafer_triton.emulate.parts import Step, Tree
 from wafer_triton.kernels.exchange import Copies
 from wafer_triton.kernels.fold import MOST
 from wafer_triton.kernels.fused import HELD, FusedOp, Grid
@@ -93,11 +92,6 @@ class Folded(_Fused):
     tree_of: Index
     size: int
 
-    @property
-    def sums(self) -> str:
-        """The buffer that receives the sums, as other programs may still read the parts."""
-        return sums_of(self.tree.acc)
-
 
 @dataclass(eq=False)
 class Group:
@@ -122,7 +116,7 @@ class Group:
             return False
         written = {name for task in self.tasks for name in task.outs}
         held = {name for task in self.tasks for name, _ in task.far} | {
-            name for fold in self.folds for name in (fold.tree.acc, fold.sums)
+            name for fold in self.folds for name in (fold.tree.acc, fold.tree.sums)
         }
         if not written.isdisjoint(dict(far)) or not outs.isdisjoint(held):
             return False
@@ -188,7 +182,7 @@ def heads(group: Group, mesh: Mesh) -> tuple[list[Folded], Grid]:
 
 def _stays(fold: Folded, group: Group) -> bool:
     """Whether all cores read sums of their own tree alone."""
-    far = [home for task in group.tasks for name, home in task.far if name == fold.sums]
+    far = [home for task in group.tasks for name, home in task.far if name == fold.tree.sums]
     return all((fold.tree_of[home] == fold.tree_of).all() for home in far)
 
 

@@ -21,8 +21,7 @@ from triton.runtime._async_compile import AsyncCompileMode
 from wafer_triton.emulate import fuse
 from wafer_triton.emulate.executor import Executor, Graph
 from wafer_triton.emulate.fuse import Folded, Group, Moved, Summed, Task
-from wafer_triton.emulate.plan import Launch, Memory, Step, TileMap
-from wafer_triton.emulate.segments import Products, Segment, Tree, shifts
+from wafer_triton.emulate.parts import Launch, Memory, Products, Segment, Step, TileMap, Tree, shifts
 from wafer_triton.errors import BackendError
 from wafer_triton.kernels import table
 from wafer_triton.kernels._common import INTERPRET, Operand, compiling
@@ -161,7 +160,7 @@ class TritonExecutor(Executor):
         reads = tuple(self._operand(memory, each) for each in ins)
         if not isinstance(kernel, LocalKernel):
             return Launch(op.op, partial(kernel, outs, reads, cores, **op.params))
-        far = [(each.slot.buffer, each.flat(memory.mesh.shape)) for each in ins if not each.is_own]
+        far = [(each.slot.buffer, each.homes(memory.mesh)) for each in ins if not each.is_own]
         written = tuple(out.buffer for out in op.outs)
         return Task(op.op, kernel.fused(outs, reads, **op.params), written, tuple(far), where, cores)
 
@@ -177,7 +176,7 @@ class TritonExecutor(Executor):
                 found = fuse.folded(tree, memory.buffers[tree.acc].numel)
             if found is None:
                 return [Summed(tree, sends=False)]
-            memory.beside(tree.acc, found.sums).fill_(self.unwritten)
+            memory.beside(tree.acc, tree.sums).fill_(self.unwritten)
             memory.apart.add(tree)
             return [found]
         if tree.broadcast is None:
@@ -223,7 +222,7 @@ class TritonExecutor(Executor):
         return [*alone, Launch(shown.what, run)]
 
     def _folding(self, memory: Memory, one: Folded, step: int | None = None) -> FusedOp:
-        total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.sums, one.tree.acc))
+        total, parts = (self._operand(memory, TileMap(Slot(name))) for name in (one.tree.sums, one.tree.acc))
         number = np.empty_like(one.tree_of)
         number[one.cores] = np.arange(one.cores.shape[1])
         tables = (self._table(memory, each) for each in (one.cores, one.roots, one.tree_of, number))
@@ -322,8 +321,8 @@ class TritonExecutor(Executor):
         shape = memory.mesh.shape
         # [position, label]: the core that holds the tile which carries that label along this row, or column
         back = (side[None, :] - side[:, None]) % len(side)
-        of_a = a.flat(shape).reshape(shape)[rows[:, None], cols[back]]
-        of_b = b.flat(shape).reshape(shape)[rows[back], cols[:, None]]
+        of_a = a.homes(memory.mesh).reshape(shape)[rows[:, None], cols[back]]
+        of_b = b.homes(memory.mesh).reshape(shape)[rows[back], cols[:, None]]
         c, out = (self._operand(memory, TileMap(Slot(name))) for name in (run.c, run.out))
         x, y = (self._operand(memory, TileMap(each.slot)) for each in (a, b))
         tables = self._table(memory, rows), self._table(memory, cols)
@@ -358,7 +357,7 @@ class TritonExecutor(Executor):
         whole = buffer.slots * buffer.numel
         varies = memory.tables is not None and buffer.slots > 1 and each.slot.index is not None
         if each.slot.is_fixed and not varies:
-            index = None if each.is_own else self._table(memory, each.flat(memory.mesh.shape))
+            index = None if each.is_own else self._table(memory, each.homes(memory.mesh))
             return Operand(tensor, int(each.slot.index or 0) * buffer.numel, whole, index)
         assert each.is_own, "slots that differ between cores are never elided"
         every = np.arange(memory.mesh.cores)
